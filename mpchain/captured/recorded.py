@@ -55,7 +55,7 @@ def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
     name = getattr(function, "__name__", "")
     if isinstance(function, np.ufunc) or isinstance(getattr(function, "__self__", None), np.ufunc):
         return False
-    if name == "__getitem__":
+    if name in ("__getitem__", "getitem"):
         keys = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(x.dtype == bool for x in arrays_in(*keys))
     if name == "where":

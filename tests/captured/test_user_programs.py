@@ -8,18 +8,18 @@ from tests.captured.user_programs import PROGRAMS
 
 # What a recording does not notice yet.
 UNNOTICED = """
-    counts_calls list_that_grows buffer_overwritten doubles_its_argument writes_into_its_argument
-    moving_average_that_persists spectral_normalization output_in_an_attribute output_in_an_object
-    gradients_clipped_now_and_then rate_that_decays_in_the_step attribute_of_a_link
-    link_that_is_replaced length_of_nonzero length_of_unique
+    gradients_clipped_now_and_then rate_that_decays_in_the_step rates_of_a_list rate_set_by_setattr
+    dictionary_by_label attributes_in_slots counter_of_a_class
 """.split()
+# What it cannot notice: objects that only count, names that are computed, the memory of an array.
+UNSEEN = ["iterator_that_only_counts", "attribute_by_setattr", "memory_view"]
 
 
 def programs():
     return pytest.mark.parametrize(
         "name",
         [
-            pytest.param(name, marks=pytest.mark.xfail if name in UNNOTICED else ())
+            pytest.param(name, marks=pytest.mark.xfail if name in UNNOTICED + UNSEEN else ())
             for name in PROGRAMS
         ],
     )
