@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.formulas.text import compile_text
+from mpchain.kernels import loop_cache
 from mpchain.kernels.channels_last import as_last, empty_last, is_only_last, result, rows
 from mpchain.kernels.numpy_cpu import refuse_unless_channels
 from mpchain.kernels.philox import random_words
@@ -52,8 +53,8 @@ def load_numba() -> Any:
 def compile_loop(function: Callable, **options: Any) -> Callable:
     """Compiles a function by numba and caches the result on the disk, if possible.
 
-    Without a folder that can be written (read-only containers), on a full disk, and if a file of
-    the cache is damaged, each process compiles for itself.
+    Each process compiles for itself where no folder can be written (read-only containers), where
+    other users may write into it, and on a full disk.
 
     Args:
         function: the function, which writes into its arguments and returns None.
@@ -74,10 +75,11 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
     """
     options |= {"nogil": True, "error_model": "numpy"}
     njit = load_numba().njit
+    compiled = njit(**options)(function)
     try:
-        compiled = njit(cache=True, **options)(function)
+        loop_cache.cache(compiled)
     except RuntimeError:  # no folder for the cache
-        return njit(**options)(function)
+        return compiled
 
     def run(*args):
         nonlocal compiled
@@ -110,16 +112,20 @@ def compile_written_loop(name: str, text: str, **options: Any) -> Callable:
 def _kept(text):
     """The path of a file that has the text, None where none can be written."""
     name = f"loop_{hashlib.sha256(text.encode()).hexdigest()[:24]}.txt"
-    package = pathlib.Path(__file__).parent / "__pycache__"
-    for folder in (package, pathlib.Path(os.path.expanduser("~/.cache/mpchain"))):
+    folders = [pathlib.Path(__file__).parent / "__pycache__", "~/.cache/mpchain"]
+    if chosen := load_numba().config.CACHE_DIR:  # by NUMBA_CACHE_DIR
+        folders.insert(0, chosen)
+    for folder in map(pathlib.Path, map(os.path.expanduser, folders)):
         path = folder / name
+        if not loop_cache.is_safe(folder):
+            continue
         try:
             if path.read_text() == text:
                 return str(path)
         except (OSError, ValueError):  # there is none, or a damaged one
             pass
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 (pathlib.Path(own) / name).write_text(text)
                 os.replace(pathlib.Path(own) / name, path)  # others see all of it or nothing

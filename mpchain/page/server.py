@@ -8,10 +8,12 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpchain.page.run import Run
 from mpchain.page.site import Site
@@ -19,6 +21,13 @@ from mpchain.page.site import Site
 TIME_TO_LOOK = 10.0
 """Seconds for browsers to see the end of the run; the page ends once all have."""
 MOST_OF_A_REQUEST = 1 << 14
+MOST_CONNECTIONS = 100
+"""Connections that are open at a time. Another one closes the oldest; browsers connect again."""
+TIME_TO_ASK = 30.0
+"""Seconds for a request to be sent, and for the next one of a connection."""
+TIME_TO_SEND_A_BODY = 10.0
+TIME_TO_WAIT = 1.0
+"""Seconds until connections are accepted again after files ran out."""
 
 
 class Events:
@@ -58,6 +67,57 @@ class Events:
             self._run.take(line)
 
 
+class Door:
+    """Accepts connections, of which it keeps the latest.
+
+    Args:
+        listener: a socket that listens.
+        take: called with the stream and the address of each connection.
+
+    Example:
+        >>> async def serve():
+        ...     with socket.create_server(("127.0.0.1", 0)) as listener:
+        ...         Door(listener, print).close()
+        >>> asyncio.run(serve())
+    """
+
+    def __init__(self, listener: socket.socket, take: Callable[[Any, Any], object]) -> None:
+        self._listener, self._take = listener, take
+        self._streams: list[Any] = []  # the oldest first
+        self._loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        self._open()
+
+    def _open(self):
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self):
+        from tornado.iostream import IOStream
+
+        try:
+            connection, address = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # files or memory ran out; a connection that waits would call again at once
+            self._drop_oldest()
+            self.close()
+            self._loop.call_later(TIME_TO_WAIT, self._open)
+            return
+        self._streams = [stream for stream in self._streams if not stream.closed()]
+        if len(self._streams) >= MOST_CONNECTIONS:
+            self._drop_oldest()
+        self._streams.append(IOStream(connection))
+        self._take(self._streams[-1], address)
+
+    def _drop_oldest(self):
+        if self._streams:
+            self._streams.pop(0).close()
+
+    def close(self) -> None:
+        """Accepts nothing more."""
+        self._loop.remove_reader(self._listener)
+
+
 async def serve(control: bool = False) -> None:
     """Serves the page until standard input ends.
 
@@ -78,18 +138,25 @@ async def serve(control: bool = False) -> None:
 
     def answer(request: tornado.httputil.HTTPServerRequest) -> None:
         method, target = request.method or "", request.uri or "/"
-        status, headers, body = site.answer(method, target, request.headers)
+        # HEAD is answered as GET, without the body.
+        asked = "GET" if method == "HEAD" else method
+        status, headers, body = site.answer(asked, target, request.headers)
         phrase = http.HTTPStatus(status).phrase
         line = tornado.httputil.ResponseStartLine("HTTP/1.1", status, phrase)
         headers = tornado.httputil.HTTPHeaders({**headers, "Content-Length": str(len(body))})
         if connection := request.connection:
-            connection.write_headers(line, headers, body)
+            connection.write_headers(line, headers, b"" if method == "HEAD" else body)
             connection.finish()
 
-    limits = {"max_header_size": MOST_OF_A_REQUEST, "max_body_size": MOST_OF_A_REQUEST}
-    server = tornado.httpserver.HTTPServer(answer, **limits)
+    server = tornado.httpserver.HTTPServer(
+        answer,
+        max_header_size=MOST_OF_A_REQUEST,
+        max_body_size=MOST_OF_A_REQUEST,
+        idle_connection_timeout=TIME_TO_ASK,
+        body_timeout=TIME_TO_SEND_A_BODY,
+    )
     (listener,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
-    server.add_sockets([listener])
+    door = Door(listener, server.handle_stream)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}/?token={site.token}"
     folder = tempfile.mkdtemp(prefix="mpchain-page-")  # only its owner may enter it
     try:
@@ -99,7 +166,8 @@ async def serve(control: bool = False) -> None:
         while time.monotonic() < end + TIME_TO_LOOK and not site.all_have_looked(end):
             await asyncio.sleep(0.1)
     finally:
-        server.stop()
+        door.close()
+        listener.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

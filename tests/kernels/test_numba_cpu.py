@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.kernels import numba_cpu
+from mpchain.kernels import loop_cache, numba_cpu
 from mpchain.kernels.numba_cpu import compile_loop, compile_written_loop
 
 pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 numba = pytest.importorskip("numba", reason="numba compiles the loops")
 
@@ -110,6 +112,146 @@ def test_a_damaged_cache(loop, tmp_path, suffix):
     for path in tmp_path.glob(f"cache/*/*.{suffix}"):
         path.write_bytes(b"")
     _check(compile_loop(loop))
+    assert all(path.stat().st_size > 100 for path in tmp_path.glob("cache/*/*.nb?"))
+
+
+DAMAGE = """
+import pathlib, sys
+import numpy as np
+from mpchain.kernels.numba_cpu import compile_loop
+
+sys.path.insert(0, ".")
+from loops import double
+
+def check():
+    x = np.arange(5.0)
+    compile_loop(double)(x)
+    np.testing.assert_array_equal(x, [0, 2, 4, 6, 8])
+
+check()
+for path in pathlib.Path("cache").glob("*/*.nb?"):
+    whole = path.read_bytes()
+    for place in range(5, len(whole), max(1, len(whole) // 5)):
+        damaged = bytearray(whole)
+        for i in range(place, len(whole), 97):
+            damaged[i] ^= 0x5a
+        path.write_bytes(damaged)
+        check()
+        assert path.read_bytes() != damaged  # compiled anew, and kept
+    whole = path.read_bytes()
+"""
+
+
+def test_flipped_bits_end_no_process(loop, tmp_path):
+    """LLVM aborts when it loads some of these files."""
+    paths = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGE],
+        env={**os.environ, **paths},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What was said about folders."""
+    said = []
+    say = lambda text: said.append(text) if text != loop_cache.COMPILES else None
+    monkeypatch.setattr(loop_cache, "say", say)
+    return said
+
+
+def _belong_to_another_user(path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(path, 12345, 12345)
+
+
+def _be_writable_by_others(path):
+    path.chmod(0o757)
+
+
+def _be_writable_by_a_group(path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(path, -1, 1)
+    path.chmod(0o770)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_belong_to_another_user, "which belongs to another user"),
+        (_be_writable_by_others, "which other users may write"),
+        (_be_writable_by_a_group, "which other users may write"),
+    ],
+)
+def test_folders_of_others_are_not_used(tmp_path, monkeypatch, said, make, words):
+    """What is in them would be unpickled, and executed."""
+    (tmp_path / "__pycache__").touch()  # the package cannot be written
+    monkeypatch.setattr(numba_cpu, "__file__", str(tmp_path / "numba_cpu.py"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    folder = tmp_path / "home/.cache/mpchain"
+    path = numba_cpu._kept(TEXT)
+    assert path.startswith(f"{folder}/loop_")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    _check(compile_written_loop("example", TEXT))
+    cached = sorted((folder / "__pycache__").iterdir())
+    assert len(cached) == 3 and said == []
+
+    make(folder / "__pycache__")
+    times = [file.stat().st_mtime_ns for file in cached]
+    _check(compile_written_loop("example", TEXT))
+    assert times == [file.stat().st_mtime_ns for file in cached]
+    assert len(said) == 1 and f"not cached in {folder}/__pycache__, {words}; set NUMBA" in said[0]
+    make(folder)
+    assert numba_cpu._kept(TEXT) is None
+    _check(compile_written_loop("example", TEXT))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "own"))
+    assert numba_cpu._kept(TEXT).startswith(str(tmp_path / "own"))
+
+
+def test_files_of_others_are_passed_over(loop, tmp_path):
+    _check(compile_loop(loop))
+    for path in tmp_path.glob("cache/*/*"):
+        _belong_to_another_user(path)
+    compiled = compile_loop(loop)
+    _check(compiled)
+    assert {path.stat().st_uid for path in tmp_path.glob("cache/*/*")} == {os.geteuid()}
+
+
+@pytest.mark.parametrize(
+    ("rank", "n_lines"), [("0", 1), pytest.param("1", 0, marks=pytest.mark.long)]
+)
+def test_compiling_that_takes_long_is_announced(tmp_path, rank, n_lines):
+    program = """
+from mpchain.kernels import loop_cache
+from mpchain.kernels.numba_cpu import compile_written_loop
+import numpy as np
+
+loop_cache.PATIENCE = 0.0
+for factor in range(2):
+    text = f"def multiply(x):\\n    for i in range(x.size):\\n        x[i] *= {factor}"
+    compile_written_loop("example", text)(np.ones(3))
+"""
+    paths = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    for n in (n_lines, 0):  # the second time they are in the cache
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, **paths, "OMPI_COMM_WORLD_RANK": rank},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (0, n), done.stderr
+        assert done.stderr.count("mpchain: compiling loops for this machine") == n
 
 
 def test_a_full_disk(loop, tmp_path):

@@ -1,3 +1,4 @@
+import contextlib
 import http.client
 import importlib.util
 import json
@@ -25,9 +26,17 @@ needs_tornado = pytest.mark.skipif(
 class Served:
     """The process of a page, and a browser that has opened it."""
 
-    def __init__(self, folder, *options):
+    def __init__(self, folder, *options, settings=""):
+        program = (
+            f"import sys; from mpchain.page import server; {settings}; sys.exit(server.main())"
+        )
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mpchain.page", *options],
+            [
+                sys.executable,
+                "-P",
+                *(["-c", program] if settings else ["-m", "mpchain.page"]),
+                *options,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -64,8 +73,8 @@ class Served:
 def serve(tmp_path):
     made = []
 
-    def serve(*options):
-        made.append(Served(tmp_path, *options))
+    def serve(*options, **settings):
+        made.append(Served(tmp_path, *options, **settings))
         return made[-1]
 
     yield serve
@@ -146,3 +155,69 @@ def test_events_may_come_in_pieces():
     events.read()
     assert events.over.is_set()
     os.close(reader)
+
+
+HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+def _half_requests(served, n):
+    connections = [socket.create_connection(served.place, timeout=LIMIT) for _ in range(n)]
+    for connection in connections:
+        connection.sendall(HALF)
+    return connections
+
+
+@needs_tornado
+@pytest.mark.slow
+def test_head(serve):
+    served = serve()
+    for target, expected in [("/", 200), ("/nowhere", 404), ("/stop", 405)]:
+        status, headers, body = served.get(target, "HEAD")
+        assert (status, body) == (expected, b"")
+        assert int(headers["Content-Length"]) > 0
+        assert served.get(target)[0] == expected
+    assert served.end() == (0, b"")
+
+
+@needs_tornado
+@pytest.mark.slow
+def test_half_requests_are_closed(serve):
+    served = serve(settings="server.TIME_TO_ASK = server.TIME_TO_SEND_A_BODY = 0.2")
+    (headers,) = _half_requests(served, 1)
+    (body,) = _half_requests(served, 1)
+    body.sendall(b"Content-Length: 1000\r\n\r\nhalf")
+    for connection in (headers, body):
+        with contextlib.closing(connection):
+            assert connection.recv(1000) == b""
+    assert served.get("/")[0] == 200
+    assert served.end() == (0, b"")
+
+
+@needs_tornado
+@pytest.mark.slow
+def test_connections_are_limited(serve):
+    served = serve()
+    connections = _half_requests(served, server.MOST_CONNECTIONS + 20)
+    for connection in connections[:20]:
+        assert connection.recv(1000) == b""  # the oldest make way
+    assert served.get("/")[0] == 200
+    for connection in connections[-50:]:
+        connection.sendall(b"\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 403")
+    for connection in connections:
+        connection.close()
+    assert served.end() == (0, b"")
+
+
+@needs_tornado
+@pytest.mark.slow
+def test_files_run_out(serve):
+    """An error per connection and microsecond was printed, for ever."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))"
+    served = serve(settings=f"server.TIME_TO_WAIT = 0.02; {limit}")
+    connections = _half_requests(served, 60)
+    assert served.get("/")[0] == 200
+    for connection in connections:
+        connection.close()
+    assert served.get("/")[0] == 200
+    assert served.end() == (0, b"")

@@ -1,0 +1,186 @@
+"""The files in which numba keeps compiled loops: checked, and only where nobody else can write."""
+
+import functools
+import hashlib
+import os
+import pathlib
+import pickle
+import sys
+import threading
+import time
+from typing import Any
+
+PATIENCE = 2.0
+"""Seconds of compiling after which a line says what takes so long."""
+
+COMPILES = (
+    "compiling loops for this machine, which takes seconds to minutes; later runs find them in the "
+    "cache, if it can be written"
+)
+
+_KNOWS_OWNERS = hasattr(os, "geteuid")  # not Windows
+# Whoever can change this file is trusted.
+_OWNERS = {os.stat(__file__).st_uid, *([os.geteuid(), 0] if _KNOWS_OWNERS else [])}
+_RANKS = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"
+
+
+@functools.cache
+def say(text: str) -> None:
+    """Prints a line to standard error, once in a process; of several ranks, rank 0 does.
+
+    Example:
+        >>> say("compiling takes long")
+    """
+    if all(os.environ.get(name, "0") == "0" for name in _RANKS):
+        print(f"mpchain: {text}", file=sys.stderr, flush=True)
+
+
+def is_safe(folder: str | os.PathLike) -> bool:
+    """Returns whether nobody but this user can write into a folder, if it exists; otherwise says
+    so. What is cached is code, which is executed.
+
+    Example:
+        >>> is_safe("/nowhere")
+        True
+    """
+    try:
+        status = os.stat(folder)
+    except OSError:  # it is missing, or cannot be used at all
+        return True
+    if not _KNOWS_OWNERS:
+        return True
+    if status.st_uid not in _OWNERS:
+        reason = "which belongs to another user"
+    elif status.st_mode & 0o002 or (status.st_mode & 0o020 and not _has_own_group(folder)):
+        reason = "which other users may write"
+    else:
+        return True
+    say(
+        f"compiled loops are not cached in {os.fspath(folder)}, {reason}; set NUMBA_CACHE_DIR to a "
+        "folder that only you can write"
+    )
+    return False
+
+
+def _has_own_group(folder):
+    """Whether the group of a folder is the one that many systems make for its owner alone."""
+    try:
+        return pathlib.Path(folder).group() == pathlib.Path(folder).owner()
+    except KeyError:  # a number without a name
+        return False
+
+
+def cache(compiled: Any) -> None:
+    """Lets a function that ``numba.njit`` has made be cached on the disk.
+
+    Each file ends with its checksum. Files that are damaged, or that belong to another user, are
+    passed over, and written anew.
+
+    Args:
+        compiled: the function, without a cache.
+
+    Raises:
+        RuntimeError: there is no folder for the cache.
+    """
+    compiled._cache = _cache_class()(compiled.py_func)
+
+
+@functools.cache
+def _cache_class():
+    from numba.core import caching, event
+
+    event.register("numba:compile", _patience())
+
+    class File(caching.IndexDataCacheFile):
+        def _load_index(self):
+            data = _checked(self._index_path)
+            if data is None:
+                return {}
+            version, (stamp, overloads) = pickle.loads(data)
+            is_fresh = version == self._version and stamp == self._source_stamp
+            return overloads if is_fresh else {}
+
+        def _save_index(self, overloads):
+            contents = self._version, (self._source_stamp, overloads)
+            self._save(self._index_path, contents)
+
+        def _load_data(self, name):
+            data = _checked(self._data_path(name))
+            return None if data is None else pickle.loads(data)
+
+        def _save_data(self, name, data):
+            self._save(self._data_path(name), data)
+
+        def _save(self, path, contents):
+            data = self._dump(contents)
+            with self._open_for_write(path) as file:
+                file.write(data + _checksum(data))
+
+    base = caching.FunctionCache._impl_class
+
+    class Implementation(base):
+        _locator_classes = [*map(_careful, base._locator_classes)]
+
+    class Cache(caching.FunctionCache):
+        _impl_class = Implementation
+
+        def __init__(self, function):
+            super().__init__(function)
+            names = self._cache_path, self._impl.filename_base
+            self._cache_file = File(*names, self._impl.locator.get_source_stamp())
+
+    return Cache
+
+
+def _careful(locator):
+    """Returns a class of numba that finds folders as another one does, but only safe ones."""
+
+    class Careful(locator):
+        @classmethod
+        def from_function(cls, function, file):
+            found = super().from_function(function, file)
+            return found if found is not None and is_safe(found.get_cache_path()) else None
+
+    return Careful
+
+
+def _checksum(data):
+    return hashlib.sha256(data).digest()
+
+
+def _checked(path):
+    """Returns what a file holds; None if it is missing, damaged, or another user's."""
+    try:
+        with open(path, "rb") as file:
+            contents = file.read() if os.fstat(file.fileno()).st_uid in _OWNERS else b""
+    except OSError:
+        return None
+    data = contents[:-32]
+    return data if contents[-32:] == _checksum(data) else None
+
+
+def _patience():
+    """Returns a listener of numba, which says so if compiling mpchain's loops takes long."""
+    from numba.core.event import Listener
+
+    class Patience(Listener):
+        spent, timer = 0.0, None  # seconds of all loops so far
+
+        def on_start(self, event):
+            if self.timer is None and _is_ours(event):
+                self.begun, left = time.monotonic(), max(0.0, PATIENCE - self.spent)
+                self.timer = threading.Timer(left, say, [COMPILES])
+                self.timer.daemon = True
+                self.timer.start()
+
+        def on_end(self, event):
+            if self.timer is not None and _is_ours(event):
+                self.timer.cancel()
+                self.timer = None
+                self.spent += time.monotonic() - self.begun
+
+    return Patience()
+
+
+def _is_ours(event):
+    return event.data["dispatcher"].py_func.__module__.startswith("mpchain.")
