@@ -10,6 +10,7 @@ _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
 _PROFILING = os.path.join(_PACKAGE, "profiling", "")  # calls communicators in place of others
+_OURS = (_PACKAGE, "<mpchain: ")  # also text that declared functions are written out as
 _BELOW = (_WATCH, _COMMUNICATORS, _PROFILING)
 _LIBRARIES = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
@@ -24,7 +25,7 @@ def calling_frames(frame: FrameType) -> tuple[FrameType, FrameType | None]:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BELOW):
         frame = frame.f_back
     inner = frame
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     return inner, frame
 
@@ -72,7 +73,7 @@ def _is_called_by(code, frame):
 def _place(inner):
     outer = inner
     while outer is not None and outer.f_code.co_filename.startswith(
-        (_PACKAGE, "<frozen ", *_LIBRARIES)
+        (*_OURS, "<frozen ", *_LIBRARIES)
     ):
         outer = outer.f_back
     return describe(inner, outer)

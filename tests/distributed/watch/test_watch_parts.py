@@ -135,6 +135,14 @@ def test_places():
     assert "test_places" in call_sites.of_main_thread()
 
 
+def test_the_text_of_a_declared_function_is_no_line_of_the_program():
+    names = {"sys": sys}
+    text = "def call():\n    return sys._getframe(), sys._getframe().f_back"
+    exec(compile(text, "<mpchain: relu, 1>", "exec"), names)
+    inner, caller = names["call"]()
+    assert call_sites.calling_frames(inner) == (inner, caller)
+
+
 def test_names_of_ranks_are_put_together():
     ranks = Ranks(12)
     enter(ranks[11], "barrier")
