@@ -234,11 +234,13 @@ def _call_at(moment, function):
     setattr(owner, name, call)
 
 
-def _set_fault(fault, folder):
+def _set_fault(fault, folder, is_here=True):
+    """Sets a fault; elsewhere it does nothing, so that all ranks have the same stack of calls, by
+    which losses are told apart."""
     kind, rank, moment, count = fault.split(":")
     if moment == OUTSIDE:
         return
-    left = [int(count)]
+    left = [int(count) if is_here else 0]
 
     def count_down():
         left[0] -= 1
@@ -387,8 +389,8 @@ def main(name, folder, *faults):
     def train(comm):
         while faults:
             fault = faults.pop()  # for the first communicator, whose ranks are those at the start
-            if int(fault.split(":")[1]) == comm.rank and not comm.lost_ranks:
-                _set_fault(fault, folder)
+            is_here = int(fault.split(":")[1]) == comm.rank and not comm.lost_ranks
+            _set_fault(fault, folder, is_here)
         if counts == {}:
             for moment in MOMENTS:
                 _call_at(moment, functools.partial(counts.update, [moment]))
