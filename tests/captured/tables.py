@@ -118,8 +118,8 @@ def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
     step = step if capture is None else capture(step)
     observed, results = [], []
     for i, seed in enumerate(seeds):
-        np.random.seed(i)
         arrays = case.draw(seed)
+        np.random.seed(i)
         try:
             with contextlib.ExitStack() as stack:
                 for name, value in case.config.items():
@@ -213,45 +213,65 @@ def _drawn(specs, seed):
 
 
 def _function_case(table, name, function, draw, order):
-    specs = with_weights(function, draw(0), order)
-    step = differentiated(function, len(draw(0)), order)
+    @functools.cache
+    def weights():  # not before the case is run
+        return with_weights(function, draw(0), order)
+
     return Case(
-        table, name, lambda: (step, _nothing), lambda seed: [*draw(seed), *_drawn(specs, seed)]
+        table,
+        name,
+        lambda: (differentiated(function, len(draw(0)), order), _nothing),
+        lambda seed: [*draw(seed), *_drawn(weights(), seed)],
     )
 
 
-def constants_of(function: Callable) -> list[np.ndarray]:
-    """The arrays that a function of a row names, such as labels."""
-    if isinstance(function, functools.partial):
-        values = [*function.args, *function.keywords.values()]
-    elif not getattr(function, "__module__", "").startswith("tests."):
-        return []
-    else:
-        names = [n for n in function.__code__.co_names if n in function.__globals__]
-        values = [function.__globals__[n] for n in names]
-        values += [cell.cell_contents for cell in function.__closure__ or ()]
-    found = [x for x in values if isinstance(x, np.ndarray) and x.size > 1]
-    return list({id(x): x for x in found}.values())
+class OfConstants:
+    """A function of a row, as one of the arrays too that it names, such as labels.
 
+    Attributes:
+        constants: these arrays.
+    """
 
-def given(function: Callable, constants: list, values: list) -> Callable:
-    """Returns the function with other arrays in the place of constants."""
-    places = {id(x): value for x, value in zip(constants, values)}
+    def __init__(self, function: Callable):
+        self._function = function
+        self.constants: list[np.ndarray] = []
+        self._keys: list[tuple] = []  # where each is: a kind, a key and its number
+        if isinstance(function, functools.partial):
+            self._note("argument", enumerate(function.args))
+            self._note("keyword", function.keywords.items())
+        elif getattr(function, "__module__", "").startswith("tests."):
+            names = function.__globals__
+            self._note("global", ((n, names[n]) for n in function.__code__.co_names if n in names))
+            cells = enumerate(function.__closure__ or ())
+            self._note("cell", ((i, cell.cell_contents) for i, cell in cells))
 
-    def at(value):
-        return places.get(id(value), value)
+    def _note(self, kind, items):
+        for key, value in items:
+            if isinstance(value, np.ndarray) and value.size > 1:
+                known = [i for i, x in enumerate(self.constants) if x is value]
+                self._keys.append((kind, key, known[0] if known else len(self.constants)))
+                self.constants += [] if known else [value]
 
-    if isinstance(function, functools.partial):
-        keywords = {key: at(value) for key, value in function.keywords.items()}
-        return functools.partial(function.func, *map(at, function.args), **keywords)
-    names = function.__globals__
-    moved = {n: at(names[n]) for n in function.__code__.co_names if n in names}
-    closure = tuple(types.CellType(at(c.cell_contents)) for c in function.__closure__ or ())
-    made = types.FunctionType(
-        function.__code__, {**names, **moved}, None, function.__defaults__, closure
-    )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    def given(self, values: list) -> Callable:
+        """Returns the function with other arrays in the place of the constants."""
+        function = self._function
+        found = {
+            kind: {key: values[i] for k, key, i in self._keys if k == kind}
+            for kind in ("argument", "keyword", "global", "cell")
+        }
+        if isinstance(function, functools.partial):
+            args = [found["argument"].get(i, x) for i, x in enumerate(function.args)]
+            return functools.partial(function.func, *args, **function.keywords | found["keyword"])
+        cells = enumerate(function.__closure__ or ())
+        closure = [
+            types.CellType(found["cell"][i]) if i in found["cell"] else cell for i, cell in cells
+        ]
+        names = {**function.__globals__, **found["global"]}
+        made = types.FunctionType(
+            function.__code__, names, None, function.__defaults__, tuple(closure)
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        return made
 
 
 def _shuffled(x, random):
@@ -267,11 +287,11 @@ def _with_labels(case):
 
     Labels are shuffled, or their rows where not every order is valid, such as those of boxes.
     """
-    constants, n = constants_of(case.function), len(case.shapes)
-    if not constants:
+    labeled = OfConstants(case.function)
+    if not labeled.constants:
         return None
     for shuffle in (_shuffled, _with_shuffled_rows):
-        function, draw = _of_labels_too(case, constants, n, shuffle)
+        function, draw = _of_labels_too(case, labeled, shuffle)
         if _is_valid(functools.partial(_of_variables, function), draw):
             return function, draw
     return None
@@ -281,11 +301,12 @@ def _of_variables(function):
     return lambda *arrays: function(*map(Variable, arrays)), _nothing
 
 
-def _of_labels_too(case, constants, n, shuffle):
+def _of_labels_too(case, labeled, shuffle):
+    n, constants = len(case.shapes), [x.copy() for x in labeled.constants]
 
     def function(*xs):
         labels = [x.array if isinstance(x, Variable) else x for x in xs[n:]]
-        return given(case.function, constants, labels)(*xs[:n])
+        return labeled.given(labels)(*xs[:n])
 
     def draw(seed):
         random = np.random.RandomState(2000 + seed)

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.captured import user_programs, user_programs_of_python
 from tests.captured.tables import WRONG, Case, judge
-from tests.captured.user_programs import PROGRAMS
+
+PROGRAMS = {**user_programs.PROGRAMS, **user_programs_of_python.PROGRAMS}
 
 # What a recording does not notice yet.
 UNNOTICED = """
@@ -42,18 +44,19 @@ def assert_sound(name, draw, has_equal_data=False):
     assert outcome.kind != WRONG, outcome.detail
 
 
+@pytest.mark.slow
 @programs()
 def test_new_data_in_each_call(name):
     assert_sound(name, draw)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @programs()
 def test_equal_data_at_first(name):
     assert_sound(name, draw, has_equal_data=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @programs()
 def test_sorted_labels(name):
     assert_sound(name, draw_sorted)

@@ -23,10 +23,12 @@ TABLE = np.random.RandomState(9).randn(3, 5)
 SETTINGS = {"factor": 1.0}
 
 
-def program(make):
-    """Decorator: adds what makes a step and a function that returns the state."""
-    PROGRAMS[make.__name__] = make
-    return make
+def adding_to(programs):
+    """Makes a decorator that adds what makes a step and a function that returns the state."""
+    return lambda make: programs.setdefault(make.__name__, make)
+
+
+program = adding_to(PROGRAMS)
 
 
 def nothing():

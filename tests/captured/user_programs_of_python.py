@@ -16,7 +16,10 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import FunctionNode, Variable, optimizers
-from tests.captured.user_programs import TABLE, Holder, model_of, nothing, program, trained
+from tests.captured.user_programs import TABLE, Holder, adding_to, model_of, nothing, trained
+
+PROGRAMS: dict = {}
+program = adding_to(PROGRAMS)
 
 COUNT = 0
 RATES = {"decay": 0.9}
