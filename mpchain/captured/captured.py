@@ -5,12 +5,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.graph_step import AS_ALWAYS
 from mpchain.captured.ranks import Ranks
 from mpchain.captured.results import is_array, without_graph
 from mpchain.captured.step import Known, Step
-from mpchain.captured.surroundings import Surroundings, exact_key, is_plain_array
+from mpchain.captured.surroundings import SETTINGS, Surroundings, exact_key, is_plain_array
 from mpchain.configuration import config
 from mpchain.recording import current
 from mpchain.variable import Variable
@@ -69,7 +71,8 @@ class Captured:
                     self.reason = f"an argument is a {type(x).__name__} of {x.dtype}"
                     return None
                 ids.append(id(x))
-                parts.append((x.shape, x.dtype, str(x.device)))
+                device = None if isinstance(x, np.ndarray) else str(x.device)
+                parts.append((x.shape, x.dtype, device))
             elif isinstance(x, Variable):
                 self.reason = "an argument is a Variable: pass its array"
                 return None
@@ -77,9 +80,8 @@ class Captured:
                 parts.append(exact_key(x))
         if len(set(ids)) < len(ids):  # the same array more than once
             parts.append(tuple([ids.index(x) for x in ids]))
-        settings = config.train, config.enable_backprop, str(config.dtype), config.kernels
-        settings += config.use_cudnn, config.cudnn_deterministic, config.use_cudnn_tensor_core
-        key = (*parts, *kwargs, len(args), settings)
+        settings = [getattr(config, name) for name in SETTINGS]
+        key = (*parts, *kwargs, len(args), *settings)
         try:
             hash(key)
         except TypeError:

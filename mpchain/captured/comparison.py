@@ -22,12 +22,18 @@ class _Known(NamedTuple):
     shape: tuple
     dtype: np.dtype
 
+    def __repr__(self) -> str:
+        return f"an array {self.shape} of its own"
+
 
 class _Constant(NamedTuple):
     """An array that was neither made in the step as it was recorded, nor an argument or state."""
 
     array: np.ndarray
     value: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"an array {self.value.shape} made by means that are not recorded"
 
 
 class Description:
@@ -118,7 +124,7 @@ def _differ(a: Any, b: Any) -> str | None:
         is_same = a is b or (type(a) is type(b) and bool(a == b)) or (a != a and b != b)
     except Exception:  # of any class's ==: what cannot be compared counts as different
         is_same = False
-    return None if is_same else f"{a!r:.50} in one step, {b!r:.50} in another"
+    return None if is_same else f"{a!r:.80} in one step, {b!r:.80} in another"
 
 
 def _constants_differ(a, b):

@@ -88,8 +88,14 @@ class Plan:
             self.outside = self._used_outside(used)
             self._calls = [self._player(call) for call in calls]
             self._spans = _spans(self._calls)
-            self.final_grads = self._at_grads(grads)
+            self.final_grads = self._at_grads(_not_given(grads, calls))
             self.result = without_graph(result, self._at)
+            memory = [self._memory, *inputs, *(place for _, place in self._kept)]
+            self._own = {
+                id(x)
+                for x in arrays_of(self.result)
+                if any(np.may_share_memory(x, own) for own in memory)
+            }
             self._left = [
                 (place, self._at(plain(array)), isinstance(value, Variable))
                 for (place, array), (_, value) in zip(left, recorder.left)
@@ -221,12 +227,15 @@ class Plan:
             return call.kind, call.function, (*self._at(call.args), self._at(call.results[0]))
         if call.kind in ("again", "update", "send"):
             args = without_graph(call.args, self._at)
-            return call.kind, call.function, (args, self._at_grads(call.grads))
+            holds_arrays = bool(arrays_of(args))
+            return call.kind, call.function, (args, self._at_grads(call.grads), holds_arrays)
         args, kwargs, results = map(self._at, (call.args, call.kwargs, call.results))
         if call.kind == "draw":
             return "draw", _fill, (call.function, args, kwargs, results, None)
         if call.kind == "shape":
             return "call", _fill, (call.function, args, kwargs, results, None)
+        if "out" in kwargs:
+            return "call", partial(call.function, *args, **kwargs), ()
         is_ufunc = isinstance(call.function, np.ufunc)
         if not is_ufunc and any(x is y for x in call.args for y in call.results):
             return "call", partial(call.function, *args, **kwargs), ()
@@ -268,9 +277,9 @@ class Plan:
             elif kind == "exchange":
                 _exchange(function, *args)
             else:
-                arguments, grads = args
+                arguments, grads, holds_arrays = args
                 _set_grads(grads)
-                function(*without_graph(arguments, _copied))
+                function(*(without_graph(arguments, _copied) if holds_arrays else arguments))
         _set_grads(self.final_grads)
         for place, array in self._changed:
             value = place.get()
@@ -283,8 +292,7 @@ class Plan:
         return None, without_graph(self.result, self._copied_result)
 
     def _copied_result(self, array):
-        own = (self._memory, *self.inputs, *(place for _, place in self._kept))
-        return array.copy() if any(np.may_share_memory(array, x) for x in own) else array
+        return array.copy() if id(array) in self._own else array
 
     def differs(self, proof: Proof, arrays: Iterable[np.ndarray], recorder: Recorder, result: Any):
         """Compares a replay, which neither draws nor sends nor updates, with the step as it ran.
@@ -298,7 +306,7 @@ class Plan:
         Returns:
             What a replay does otherwise, or None.
         """
-        grads = [grad for _, grad in recorder.grads()]
+        grads = {id(param): grad for param, grad in recorder.grads()}
         left = {place.id: x.array if isinstance(x, Variable) else x for place, x in recorder.left}
         with proof:
             for place, array in zip(self.inputs, arrays):
@@ -311,7 +319,9 @@ class Plan:
                 return reason
             if proof.differs():
                 return "a replay left other persistent values"
-        if not are_all_close([grad for _, grad in self.final_grads], grads):
+        if any(id(param) not in grads for param, _ in self.final_grads) or not are_all_close(
+            [grad for _, grad in self.final_grads], [grads[id(p)] for p, _ in self.final_grads]
+        ):
             return "a replay computed other gradients"
         if {place.id for place, *_ in self._left} != {*left} or not are_all_close(
             [array for _, array, _ in self._left], [plain(left[p.id]) for p, *_ in self._left]
@@ -337,7 +347,7 @@ class Plan:
                     return "a replay would exchange other values"
                 args[1][...] = noted[1]
             elif noted:
-                arguments, grads = args
+                arguments, grads, _ = args
                 if not are_all_close([grad for _, grad in grads], noted[1]):
                     return "a replay computed other gradients"
                 if not are_all_close(arrays_of(arguments), noted[0]):
@@ -360,6 +370,21 @@ def _exchange(function, array, result):
             "array that it gets"
         )
     result[...] = value
+
+
+def _not_given(grads, calls):
+    """The gradients without those that an optimizer got, which may have put others there."""
+    given = {}
+    for call in calls:
+        given.update((id(param), grad) for param, grad in call.grads)
+    return [(p, g) for p, g in grads if id(p) not in given or not _is_same(given[id(p)], g)]
+
+
+def _is_same(a, b):
+    if a is None or b is None:
+        return a is b
+    places = [x.__array_interface__["data"] for x in (a, b)]
+    return places[0] == places[1] and a.shape == b.shape
 
 
 def _copied(array):

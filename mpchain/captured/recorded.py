@@ -191,7 +191,11 @@ class RecordedArray(np.ndarray):
         if func is np.copyto:
             recorder.calls.append(Call(func, args, kwargs, (args[0],)))
             return None
-        if kwargs.get("out") is not None or result is None:
+        out = kwargs.get("out")
+        if isinstance(out, np.ndarray):
+            recorder.calls.append(Call(func, args, kwargs, (out,)))
+            return out.view(RecordedArray)
+        if out is not None or result is None:
             recorder.refuse(f"numpy.{func.__name__} writes into an array")
             return result
         return recorder.made(func, args, kwargs, result)
@@ -248,7 +252,8 @@ def _method(name):
         if recorder is None:
             return result
         if kwargs.get("out") is not None:
-            recorder.refuse(f"ndarray.{name} writes into an array")
+            recorder.calls.append(Call(function, args, kwargs, (kwargs["out"],)))
+            return kwargs["out"].view(RecordedArray)
         return recorder.made(function, args, kwargs, result)
 
     return call

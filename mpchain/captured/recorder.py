@@ -126,7 +126,7 @@ class Recorder:
                     value._array = plain(value._array)
                 else:
                     place.set(plain(value))
-            if replaced := self.state.restore():
+            if replaced := self.state.unwrap():
                 self.refuse(f"{replaced} was replaced by another array")
 
     def refuse(self, reason: str) -> None:

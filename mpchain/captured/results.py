@@ -77,12 +77,12 @@ def without_graph(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
 
     def leaf(x):
         if isinstance(x, Variable):
-            if x.array is None:
+            if (array := x.array) is None:
                 return x
-            return Variable(convert(plain(x.array)), name=x.name, requires_grad=False)
+            return Variable(convert(plain(array)), name=x.name, requires_grad=False)
         return convert(plain(x)) if is_array(x) else x
 
-    return _rebuilt(value, leaf, ())
+    return leaf(value) if value.__class__ is Variable else _rebuilt(value, leaf, ())
 
 
 def arrays_of(value: Any) -> list:

@@ -137,29 +137,19 @@ class State:
     # Arrays that keep their memory
 
     def wrap(self, kind: type[np.ndarray]) -> None:
-        """Puts views of a class of arrays in the place of all arrays."""
+        """Puts views of a class of arrays in the place of all arrays, one for each array."""
+        self._kind = kind
+        views: dict[int, np.ndarray] = {}
         for param in self.params:
-            if isinstance(param._array, np.ndarray):
-                param._array = param._array.view(kind)
+            if isinstance(array := param._array, np.ndarray):
+                param._array = views.setdefault(id(array), array.view(kind))
         for place in self._places():
-            if isinstance(value := place.get(), np.ndarray):
-                place.set(value.view(kind))
+            if isinstance(array := place.get(), np.ndarray):
+                place.set(views.setdefault(id(array), array.view(kind)))
 
-    def unwrap(self) -> None:
-        """Undoes :meth:`wrap`."""
-        for param in self.params:
-            if isinstance(param._array, np.ndarray):
-                param._array = param._array.view(np.ndarray)
-        for place in self._places():
-            if isinstance(value := place.get(), np.ndarray):
-                place.set(value.view(np.ndarray))
-
-    def _places(self):
-        return [*(place for place, _ in self._held), *self.kept]
-
-    def restore(self) -> str | None:
-        """Puts the arrays themselves back after a step, but where it left others; returns the name
-        of a parameter whose array it replaced, if any."""
+    def unwrap(self) -> str | None:
+        """Undoes :meth:`wrap`; returns the name of a parameter whose array was replaced in between,
+        if any."""
         odd = None
         for param, array in zip(self.params, self._arrays):
             if param._array is not None and _is_view(param._array, array):
@@ -167,12 +157,15 @@ class State:
             else:
                 odd = f"the array of parameter {param.name}"
         for place, value in self._held:
-            now = place.get()
-            if isinstance(now, np.ndarray) and _is_view(now, value):
-                place.set(value)
-            elif isinstance(now, np.ndarray):
+            if type(now := place.get()) is self._kind:
+                place.set(value if _is_view(now, value) else now.view(np.ndarray))
+        for place in self.kept:
+            if type(now := place.get()) is self._kind:
                 place.set(now.view(np.ndarray))
         return odd
+
+    def _places(self):
+        return [*(place for place, _ in self._held), *self.kept]
 
 
 def _array_of(value):

@@ -20,6 +20,10 @@ _MOST_ITEMS = 1000  # of a list or dict, beyond which only their number is looke
 _LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
 _MISSING = object()
 
+SETTINGS = ("train", "enable_backprop", "dtype", "kernels", "use_cudnn", "cudnn_deterministic")
+SETTINGS += ("use_cudnn_tensor_core",)
+"""The entries of the configuration each of whose values has recordings of its own."""
+
 
 class Place(NamedTuple):
     """Where a value is: an entry of a dict or list, or what a cell of a closure holds.
@@ -95,7 +99,7 @@ class Surroundings:
         self._root = inspect.unwrap(function)
         self._self = getattr(self._root, "__self__", self._root)
         self._look()
-        for name in [*vars(global_config), *self._names]:
+        for name in {*vars(global_config), *self._names} - {*SETTINGS, "debug"}:
             if not name.startswith("_") and is_simple(value := getattr(config, name, _MISSING)):
                 self._attributes.append((config, name, value))
 
@@ -425,6 +429,8 @@ def _pairs(code) -> Iterator[tuple[str, str]]:
     """Yields names and those of attributes that are read of them."""
     before = None
     for instruction in dis.get_instructions(code):
+        if instruction.opname in ("COPY", "EXTENDED_ARG", "PUSH_NULL"):
+            continue
         name = instruction.argval if isinstance(instruction.argval, str) else None
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and before:
             yield before, name

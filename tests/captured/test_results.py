@@ -256,3 +256,17 @@ def test_what_the_machine_cannot_handle_is_a_reason(monkeypatch):
     with pytest.warns(UserWarning, match="RecursionError: too deep"):
         found = [step(np.full(1, i)).item() for i in range(4)]
     assert found == [0, 2, 4, 6]
+
+
+def test_arrays_of_the_program_are_told_apart_as_always():
+    tables = [np.arange(3.0), np.arange(3.0) + 1]
+    same = tables[1]
+
+    def step(x):
+        (number,) = [i for i, table in enumerate(tables) if table is same]
+        return x * number + {id(table): table for table in tables}[id(same)]
+
+    step = mpchain.capture(step)
+    for i in range(5):
+        np.testing.assert_array_equal(step(np.full(3, i)), i + np.arange(3) + 1)
+    assert step.reason is None

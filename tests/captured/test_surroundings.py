@@ -10,7 +10,7 @@ import pytest
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizers
+from mpchain import optimizer_hooks, optimizers
 from tests.captured.helpers import arrays, check
 
 FACTOR = 2.0
@@ -265,6 +265,39 @@ def test_attributes_that_the_step_does_not_read():
     assert step.reason == "it is being recorded"
 
 
+def test_rates_that_the_step_sets():
+    def make():
+        model = L.Linear(5, 3)
+        optimizer = optimizers.MomentumSGD(0.1).setup(model)
+
+        def step(x, t):
+            optimizer.lr *= 0.8
+            optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+
+        return step, model
+
+    calls = [arrays(i) for i in range(10)]
+    check(make, calls, reason="lr of a MomentumSGD has changed in 8 calls")
+
+
+def test_gradients_that_hooks_change_now_and_then():
+    def make():
+        model = L.Linear(5, 3)
+        optimizer = optimizers.SGD(0.1).setup(model)
+        optimizer.add_hook(optimizer_hooks.GradientClipping(4.0))
+
+        def step(x, t):
+            loss = F.sum(F.tanh(model(x)) * x[:, :3])
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+
+        return step, model
+
+    for n in range(4, 9):
+        check(make, [arrays(i) for i in range(n)])
+
+
 class TestObjects:
     """Objects that are replaced later."""
 
@@ -373,6 +406,21 @@ class TestWrites:
                 return (bank @ x.T).sum()
 
             return capture(step), bank
+
+        self.check(make)
+
+    def test_by_out(self):
+        def make(capture):
+            model, found = L.Linear(5, 3, initialW=1.0), np.zeros((3, 5), "f")
+            optimizer = optimizers.SGD(0.1).setup(model)
+
+            def step(x, places):
+                optimizer.update(lambda: F.mean(model(x)))
+                np.clip(model.W.array, -0.9, 0.9, out=model.W.array)  # as in a WGAN
+                x[:3].clip(0, 1, out=found)
+                return np.sum(model.W.array[None], axis=0, out=np.empty_like(x[:3]))
+
+            return capture(step), found
 
         self.check(make)
 
