@@ -31,7 +31,7 @@ from tests.distributed import ranks
 from tests.distributed.elastic_models import FAULT, N_RANKS, OUTSIDE
 
 DOUBLES = ranks.ROOT / "tests" / "gpu" / "doubles"
-MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible")
+MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible", "counted")
 LIMIT = 1e-12
 _TIME_LIMIT = 120  # seconds
 _BACK = re.compile(

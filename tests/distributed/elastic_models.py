@@ -44,6 +44,7 @@ from mpchain.distributed.gradients import buckets
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.links import MultiNodeBatchNormalization, create_mnbn_model
+from mpchain.distributed.optimizers.counts import Counts
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
 from mpchain.distributed.recovery.copies import Copy
 from mpchain.distributed.recovery.spares import Spares
@@ -156,7 +157,9 @@ def _wgan(comm, batches):
 
 def _classifier(model, make_optimizer=create_multi_node_optimizer):
     def make(comm, batches):
-        made = L.Classifier(create_mnbn_model(model(), comm) if model is ConvNet else model())
+        accuracy = functools.partial(F.accuracy, ignore_label=-1)
+        model_of = create_mnbn_model(model(), comm) if model is ConvNet else model()
+        made = L.Classifier(model_of, accfun=accuracy)
         made.to_device(_device(comm))
         optimizer = make_optimizer(optimizers.Adam(), comm).setup(made)
         if make_optimizer is create_sharded_optimizer:
@@ -179,6 +182,7 @@ MODELS = {
     "wgan": _wgan,
     "sharded": _classifier(MLP, create_sharded_optimizer),
     "reproducible": _classifier(lambda: MLP(L.BatchNormalization(16))),
+    "counted": _classifier(MLP),  # whose loss is a mean over the labels that are not ignored
 }
 
 MOMENTS = {
@@ -190,6 +194,7 @@ MOMENTS = {
     "end_part": (DeterministicReducer, "end_part"),
     "sum": (mpi.SharedBuffer, "sum"),
     "normalization": (MultiNodeBatchNormalization, "_normalize"),
+    "count": (Counts, "_round"),
     "control": (MultiNodeOptimizer, "agree_on_signal"),
     "step": (MultiNodeOptimizer, "_step"),
     "evaluator": (mpchain.training.extensions.Evaluator, "summarize"),
@@ -284,6 +289,8 @@ def _train(name, folder, comm):
     np.random.seed(comm.rank and 100 + comm.rank)
     random = np.random.RandomState(3)
     data = [(random.rand(16), np.int32(random.randint(3))) for _ in range(_N_SAMPLES)]
+    if name == "counted":  # unlike numbers on the ranks
+        data = [(x, t if i % 5 else np.int32(-1)) for i, (x, t) in enumerate(data)]
     if name == "loop":
         outcome = _loop(comm, data)
         if comm.rank == 0:

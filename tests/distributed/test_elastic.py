@@ -22,6 +22,7 @@ LONG = [
     ("loop", ["kill:0:ready:9", "kill:2:step:8"]),
     ("mlp", ["kill:1:setup:1"]),
     ("mlp", ["kill:1:setup:1", "kill:2:renewed:1"]),
+    ("counted", ["kill:0:count:5", "kill:2:count:9"]),
 ]
 
 SPARE = [
@@ -32,6 +33,7 @@ SPARE = [
     ("mlp", 1, ["kill:0:ready:9"]),
     ("mlp", 1, ["kill:1:setup:1"]),
     ("mlp", 1, ["kill:4:spare:1"]),
+    ("counted", 1, ["kill:1:count:7"]),
     ("mlp", 1, []),
 ]
 
