@@ -93,8 +93,10 @@ class OutputFiles:
                 stacklevel=3,
             )
         elif lock.is_new:
-            for leftover in find_files(folder, template, _TEMPORARY):
-                os.remove(leftover)
+            index = hidden_name(template, "index").replace("{", "{{").replace("}", "}}")
+            for name in (template, index):
+                for leftover in find_files(folder, name, _TEMPORARY):
+                    os.remove(leftover)
         # A rank that comes late takes the findings of the first rank, which may have written since.
         self._earlier = lock.holder["earlier"] if lock.is_shared else find_earlier()
 

@@ -31,6 +31,22 @@ def serialize_optional(serializer: Any, key: str, value: Any) -> Any:
         return value
 
 
+def parse_json(text: Any, kind: type) -> Any:
+    """Returns what a JSON text of a file holds.
+
+    Raises:
+        ValueError: it is something else than a ``kind``, by which the program would fail later.
+
+    Example:
+        >>> parse_json("[1, 2]", list)
+        [1, 2]
+    """
+    value = json.loads(text)
+    if not isinstance(value, kind):
+        raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
 def serialize_part(part: Any, serializer: Any) -> None:
     """Saves or restores a part if it has ``serialize``: a trigger may be a plain function."""
     if hasattr(part, "serialize"):

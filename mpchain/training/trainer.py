@@ -21,7 +21,12 @@ from mpchain.training.named_parts import listing
 from mpchain.training.page_report import add_launched_page
 from mpchain.training.progress import print_line
 from mpchain.training.random_states import restore_random_states, serialize_random_states
-from mpchain.training.states import is_loading, serialize_optional, serialize_part
+from mpchain.training.states import (
+    is_loading,
+    parse_json,
+    serialize_optional,
+    serialize_part,
+)
 from mpchain.training.triggers import interval
 from mpchain.training.triggers.interval import TriggerLike
 from mpchain.training.updaters.updater import Updater
@@ -442,7 +447,7 @@ def _scalars(observation):
 
 
 def _serialize_json(serializer, key, value):
-    return json.loads(serialize_optional(serializer, key, json.dumps(value)))
+    return parse_json(serialize_optional(serializer, key, json.dumps(value)), type(value))
 
 
 def _ignore(*args):

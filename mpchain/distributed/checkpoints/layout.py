@@ -19,6 +19,7 @@ import os
 import pathlib
 import re
 import shutil
+import stat
 import time
 from collections.abc import Collection
 from typing import IO, Any, TypeAlias
@@ -35,6 +36,8 @@ SECONDS_TO_APPEAR = 30.0
 
 _NAME = r"iteration_(\d+)"
 _LONGEST_PAUSE = 0.5
+_LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+"""Types of file systems that no other host changes."""
 
 
 def name_of(iteration: int) -> str:
@@ -157,16 +160,35 @@ def open_when_visible(path: Path) -> IO[bytes]:
 
     Raises:
         FileNotFoundError: it did not appear within :data:`SECONDS_TO_APPEAR`.
+        DamagedFileError: something else has its name, such as a folder or a pipe.
     """
-    end, pause = time.monotonic() + SECONDS_TO_APPEAR, 0.01
+    name, end, pause = os.path.basename(path), time.monotonic() + SECONDS_TO_APPEAR, 0.01
     while True:
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for its writer
+                raise DamagedFileError(f"{name} is damaged: it is no regular file")
             return open(path, "rb")
         except FileNotFoundError:
             if time.monotonic() + pause > end:
                 raise
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def is_local(folder: Path) -> bool:
+    """Returns whether a folder is on a disk of this host: what it does not show does not exist.
+
+    >>> is_local("/proc"), is_local("missing")
+    (False, False)
+    """
+    try:
+        device = os.stat(folder).st_dev
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    return any(m[2] == number and m[m.index("-") + 1] in _LOCAL for m in mounts)
 
 
 def read_json(path: Path) -> Any:
@@ -210,7 +232,11 @@ def find_damage(path: Path, seal: dict[str, Any], keys: Collection[str]) -> str:
         OSError: it cannot be read.
     """
     name = os.path.basename(path)
-    with open_when_visible(path) as file:
+    try:
+        opened = open_when_visible(path)
+    except DamagedFileError as error:
+        return str(error)
+    with opened as file:
         size = os.fstat(file.fileno()).st_size
         if size != seal["bytes"]:
             return f"{name} is damaged: it has {size} bytes, not {seal['bytes']}"

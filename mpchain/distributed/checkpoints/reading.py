@@ -52,7 +52,8 @@ def load_checkpoint(folder: layout.Path, target: Any, comm: Communicator) -> int
 
     Raises:
         OSError: a rank cannot read a file; raised on all ranks, and nothing is renamed. A file that
-            is not visible is looked for again, for some seconds.
+            is not visible is looked for again, for half a minute. If it is missing then, on a disk
+            of the only host, the checkpoint counts as damaged.
         SerializationError: every checkpoint is damaged, and nothing is renamed; or one does not fit
             the object, does not fit this number of ranks, or has the format of a later version.
 
@@ -76,7 +77,7 @@ def load_checkpoint(folder: layout.Path, target: Any, comm: Communicator) -> int
 
     def find_damage(name):
         path = os.path.join(folder, name)
-        contents[name], damage = agree(_read_manifest, path, comm.rank)[0]
+        contents[name], damage = agree(_read_manifest, path, comm)[0]
         damages = [damage] if damage else agree(_find_damage, path, contents[name], comm)
         return "; ".join(filter(None, damages))
 
@@ -120,12 +121,24 @@ def latest_whole(
     return None, damages
 
 
-def _read_manifest(path, rank):
+def _read_manifest(path, comm):
     """Returns the manifest of a checkpoint, or None and what is wrong with it; on rank 0 only."""
+    if comm.rank != 0:
+        return None
     try:
-        return (manifests.read(path), "") if rank == 0 else None
+        return manifests.read(path), ""
     except DamagedFileError as error:
         return None, str(error)
+    except FileNotFoundError:
+        if _may_be_hidden(path, comm):
+            raise
+        return None, f"{layout.MANIFEST} is missing"
+
+
+def _may_be_hidden(path, comm):
+    """Returns whether a checkpoint may have files that this rank does not see: those of a file
+    server, or of another host's disk."""
+    return comm.inter_size > 1 or not layout.is_local(path)
 
 
 def _find_damage(path, manifest, comm):
@@ -137,8 +150,14 @@ def _find_damage(path, manifest, comm):
             for key, entries in manifest["values"].items()
             if any(entry["part"] == number for entry in entries)
         ]
-        part = os.path.join(path, f"part_{number}.npz")
-        damages.append(layout.find_damage(part, manifest["parts"][number], keys))
+        part = f"part_{number}.npz"
+        try:
+            seal = manifest["parts"][number]
+            damages.append(layout.find_damage(os.path.join(path, part), seal, keys))
+        except FileNotFoundError:
+            if _may_be_hidden(path, comm):
+                raise
+            damages.append(f"{part} is missing")
     return "; ".join(filter(None, damages))
 
 

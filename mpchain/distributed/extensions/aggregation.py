@@ -14,7 +14,7 @@ from mpchain.link import Link
 from mpchain.reporter import DictSummary
 from mpchain.serializer import AbstractSerializer
 from mpchain.training import PRIORITY_EDITOR, PRIORITY_WRITER, Extension
-from mpchain.training.states import serialize_optional, serialize_part_if_stored
+from mpchain.training.states import parse_json, serialize_optional, serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class ObservationAggregator(Extension):
         """
         serialize_part_if_stored(self._comm_trigger, serializer["comm_trigger"])
         numbers = [value for value in self._values if not isinstance(value, np.ndarray)]
-        self._values = json.loads(serialize_optional(serializer, "values", json.dumps(numbers)))
+        stored = serialize_optional(serializer, "values", json.dumps(numbers))
+        self._values = parse_json(stored, list)
 
 
 def _as_plain(value):

@@ -10,7 +10,7 @@ from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import Extension
 from mpchain.training.named_parts import listing
 from mpchain.training.output_files import OutputFiles
-from mpchain.training.states import serialize_part
+from mpchain.training.states import parse_json, serialize_part
 from mpchain.training.trainer import Trainer
 from mpchain.training.triggers.interval import IntervalMeans, TriggerLike
 
@@ -111,7 +111,10 @@ class LogReport(Extension):
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the entries, the interval and the sums so far."""
         self._means.serialize(serializer, serialize_part)
-        self._log = json.loads(serializer("_log", json.dumps(self._log, default=float)))
+        log = parse_json(serializer("_log", json.dumps(self._log, default=float)), list)
+        if not all(isinstance(entry, dict) for entry in log):
+            raise ValueError("its entries must be dicts")
+        self._log = log
 
 
 class _RankTimes:

@@ -233,9 +233,45 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, file):
     alone(comm, os.rename, path, folder / "hidden")
     monkeypatch.undo()
     monkeypatch.setattr(layout, "SECONDS_TO_APPEAR", 0.05)
+    monkeypatch.setattr(layout, "is_local", lambda folder: False)
     with pytest.raises(FileNotFoundError, match=f"No such file or directory on rank 0; .*{file}'"):
         load_checkpoint(folder, Numbers(x=0), comm)
     assert layout.find(folder) == ["iteration_1"]
+
+
+@pytest.mark.parametrize("missing", ["part_0.npz", "manifest.json", "all"])
+def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, monkeypatch):
+    """Such as a folder that was copied half: it would end each start of the job."""
+    monkeypatch.setattr(layout, "SECONDS_TO_APPEAR", 0.05)
+    monkeypatch.setattr(layout, "is_local", lambda folder: True)
+    target = Numbers(x=0)
+    for iteration in (1, 9):
+        save_as(tmp_path, [Numbers(x=iteration)], iteration)
+    if missing == "all":
+        shutil.rmtree(tmp_path / "iteration_9")
+        (tmp_path / "iteration_9").mkdir()
+    else:
+        (tmp_path / "iteration_9" / missing).unlink()
+    file = "manifest.json" if missing == "all" else missing
+    with pytest.warns(RuntimeWarning, match=f"iteration_9 is damaged: {file} is missing"):
+        assert load_checkpoint(tmp_path, target, Communicator()) == 1
+    assert target.values == {"x": 1}
+    assert layout.find(tmp_path) == ["iteration_1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("file", ["part_0.npz", "manifest.json"])
+@pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None)])
+def test_what_is_no_regular_file_is_damaged(make, file, tmp_path):
+    """To open a pipe would wait for its writer forever."""
+    target = Numbers(x=0)
+    for iteration in (1, 9):
+        save_as(tmp_path, [Numbers(x=iteration)], iteration)
+    (tmp_path / "iteration_9" / file).unlink()
+    make(tmp_path / "iteration_9" / file)
+    with pytest.warns(RuntimeWarning, match=f"{file} is damaged: it is no regular file"):
+        assert load_checkpoint(tmp_path, target, Communicator()) == 1
+    assert target.values == {"x": 1}
 
 
 def test_a_part_that_is_not_seen_yet_while_the_object_is_restored(tmp_path, monkeypatch):

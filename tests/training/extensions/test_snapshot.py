@@ -9,11 +9,13 @@ import pytest
 from mpchain.serializers import (
     DamagedFileError,
     MissingKeyError,
+    SerializationError,
     load_npz,
     save_hdf5,
     save_npz,
     save_safetensors,
 )
+from mpchain.serializers.npz import read_npz, write_npz
 from mpchain.training import extensions
 from mpchain.training.extensions import SimpleWriter, Writer
 
@@ -284,6 +286,7 @@ def test_what_a_killed_process_has_left_is_deleted(make_trainer, tmp_path, autol
     out = tmp_path / "result"
     out.mkdir()
     left = [".0123abcd.tmp.snapshot_iter_4", ".0123abcd.tmp..456789ef.tmp.snapshot_iter_4"]
+    left += [".0123abcd.tmp..snapshot_iter_iteration.index"]
     others = [".0123abcd.tmp.log", ".hidden", ".tmp.snapshot_iter_4"]
     for name in left + others:
         (out / name).touch()
@@ -304,6 +307,29 @@ def damage(path, how):
         at = content.index(b"value.npy") + 200  # in the content of an array
         content[at : at + 8] = b"damaged!"
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("key", "lie"),
+    [
+        ("_outstanding", "5"),
+        ("_observation", "[]"),
+        ("extensions/LogReport/_log", "{}"),
+        ("extensions/LogReport/_log", "[5]"),
+    ],
+)
+def test_a_snapshot_that_lies_is_named(make_trainer, tmp_path, key, lie):
+    trainer = make_trainer((2, "iteration"))
+    trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+    trainer.run()
+    save_npz(tmp_path / "state", trainer)
+    arrays = read_npz(tmp_path / "state")
+    assert key in arrays
+    write_npz(tmp_path / "state", arrays | {key: np.array(lie)})
+    trainer = make_trainer((4, "iteration"))
+    trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+    with pytest.raises(SerializationError, match=rf"state: '{key}' cannot be restored"):
+        load_npz(tmp_path / "state", trainer)
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "changed"])
