@@ -9,7 +9,8 @@ out of mpirun's reach, and the supervisor runs the program, sends what it prints
 to the launcher (messages.py), and ends it when told to, or when the launcher or its guard is gone.
 """
 
-import signal
+# Of the module signal what is needed here: signal itself takes a while to import.
+import _signal
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,10 +21,13 @@ def main(arguments: list[str] | None = None) -> int:
         mpchain-launch 0.1.0
     """
     # Before anything is started, Ctrl-C just ends this process, without a traceback.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from . import cli
 
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    return cli.main(arguments)
+    try:
+        if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        return cli.main(arguments)
+    except KeyboardInterrupt:  # before cli.main could answer it
+        return 130

@@ -1,7 +1,9 @@
 """Functions that are recorded and replayed."""
 
 import functools
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,10 @@ from mpchain.recording import current
 from mpchain.variable import Variable
 
 _MOST_RECORDINGS = 8
+_ALL: weakref.WeakSet = weakref.WeakSet()  # captured functions
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: [each._forget_other_threads() for each in _ALL])
 
 
 class Captured:
@@ -46,17 +52,24 @@ class Captured:
         self._ranks: Ranks | None = None
         self._lock = threading.Lock()
         self.reason: str | None = None
+        _ALL.add(self)
+
+    def _forget_other_threads(self):
+        """Called in a forked process: a thread that it lacks may have been at work here."""
+        if self._lock.locked():
+            self._lock, self._steps = threading.Lock(), {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays = [x for x in (*args, *kwargs.values()) if is_array(x)]
         key = self._key(args, kwargs)
-        if key is None or not self._lock.acquire(blocking=False):
+        lock = self._lock
+        if key is None or not lock.acquire(blocking=False):
             self.reason = self.reason if key is None else "another thread runs it"
             return self._eager(args, kwargs)
         try:
             return self._run(key, arrays, args, kwargs)
         finally:
-            self._lock.release()
+            lock.release()
 
     def _key(self, args, kwargs):
         """What a recording holds for; None, and the reason noted, if there can be none."""

@@ -3,9 +3,11 @@
 import base64
 import hashlib
 import importlib.metadata
+import os
 import pathlib
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 
@@ -75,6 +77,13 @@ def install(ask: bool = True) -> int:
             file=sys.stderr,
         )
         return 1
+    if version is None and (strangers := _folders_of_nobody()):
+        print(
+            f"{', '.join(map(str, strangers))}: no installed package has recorded this, and the "
+            "shim would overwrite it. Move it elsewhere first, or use another environment.",
+            file=sys.stderr,
+        )
+        return 1
     in_environment = sys.prefix != sys.base_prefix
     if ask and not in_environment and not _agreed():
         return 1
@@ -89,6 +98,13 @@ def install(ask: bool = True) -> int:
             "python -m mpchain.compat uninstall takes it back."
         )
     return status
+
+
+def _folders_of_nobody():
+    """The folders where the shim would be installed that are there already."""
+    folder = pathlib.Path(sysconfig.get_path("purelib"))
+    names = [path.name for path in sorted(PACKAGES.glob("*/"))]
+    return [folder / name for name in names if os.path.lexists(folder / name)]
 
 
 def _agreed():

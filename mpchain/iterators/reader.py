@@ -93,7 +93,12 @@ class Reader:
             return Segment(self._size)
         except OSError as error:
             if self._size == self._least_size:
-                raise
+                raise OSError(
+                    error.errno,
+                    f"MultiprocessIterator: cannot allocate {self._size} bytes of shared memory "
+                    f"({error.strerror}): enlarge /dev/shm (docker run --shm-size), or use "
+                    "MultithreadIterator",
+                ) from error
             warnings.warn(
                 f"MultiprocessIterator: cannot allocate {self._size} bytes of shared memory "
                 f"({error}); examples travel through pipes, which is slower",

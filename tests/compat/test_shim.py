@@ -76,6 +76,19 @@ def test_chainer_is_not_replaced(monkeypatch, capsys):
     assert shim.uninstall() == 1
 
 
+def test_a_folder_that_nobody_recorded_is_not_overwritten(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(shim, "installed", lambda: None)
+    monkeypatch.setattr(shim, "_pip", lambda *arguments: pytest.fail("pip was called"))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    (tmp_path / "chainer").mkdir()
+    assert shim.install(ask=False) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"{tmp_path}/chainer: no installed package has recorded this")
+    (tmp_path / "chainer").rmdir()
+    monkeypatch.setattr(shim, "_pip", lambda *arguments: 0)
+    assert shim.install(ask=False) == 0
+
+
 def test_outside_of_a_virtual_environment_it_asks(monkeypatch, capsys):
     monkeypatch.setattr(shim, "installed", lambda: None)
     monkeypatch.setattr(shim, "_pip", lambda *arguments: pytest.fail("pip was called"))

@@ -276,6 +276,22 @@ def test_too_little_shared_memory(monkeypatch):
             assert x.shape == (1000 * (1 + x[0] // 10),)
 
 
+def test_no_shared_memory_at_all(monkeypatch):
+    """As in a container with 4 kB of it."""
+
+    def full(self, size=0, name=None):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shared_memory.Segment, "__init__", full)
+    iterator = make(Numbers(30), 5)
+    message = (
+        r"MultiprocessIterator: cannot allocate 24 bytes .*: enlarge /dev/shm .*, or use Multit"
+    )
+    with iterator, pytest.raises(OSError, match=message) as raised:
+        next(iterator)
+    assert raised.value.errno == 28
+
+
 def test_a_segment_larger_than_there_is_memory():
     with pytest.raises(OSError, match="No space left"):
         shared_memory.Segment(shutil.disk_usage("/dev/shm").total + (1 << 20))

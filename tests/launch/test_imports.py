@@ -1,6 +1,7 @@
 import ast
 import pathlib
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -59,6 +60,33 @@ def test_interrupt_while_the_launcher_is_imported(run, script, package, module):
     path = {"env": {"PYTHONPATH": f"{folder}:{root}"}}
     code, output, errors = run("-n", 2, "script.py", command=("-m", package), **path)
     assert (code, output, errors) == (-signal.SIGINT, "", "")
+
+
+def test_first_import_of_the_launcher_lets_interrupts_end_it(tmp_path):
+    """Even where the module signal, which imports enum, was not imported before."""
+    program = """
+import os, sys, _signal
+
+class Finder:
+    def find_spec(name, *_):
+        if name in ("signal", "argparse"):
+            os.kill(os.getpid(), _signal.SIGINT)
+
+assert "signal" not in sys.modules
+sys.meta_path.insert(0, Finder)
+from launch import main
+sys.exit(main(["--help"]))
+"""
+    root = str(pathlib.Path(launch.__file__).parents[1])
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (-signal.SIGINT, "")
 
 
 def test_rank_imports_little(run):

@@ -13,6 +13,11 @@ VARIABLE = "MPCHAIN_LAUNCH_NOTES"
 STARTER = "mpchain_launch_starter"
 """The name of the module by which a program tells the launcher, which started it, how far it is."""
 
+FORKED = (
+    "mpchain: a process that a rank has forked ends by MPI_Finalize, which may wait for ever: end "
+    "it by os._exit(), or start it by multiprocessing or subprocess"
+)
+
 RESTART = 75
 """The exit code after which the launcher starts the job again from its last checkpoint."""
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import socket
+import secrets
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -47,10 +47,10 @@ def record(watch: "Watch", report: str) -> str:
     if folder.path is None:
         return report
     path = os.path.join(folder.path, FILE)
-    temporary = f"{path}.{socket.gethostname()}.{os.getpid()}"
+    temporary = f"{path}.{secrets.token_hex(8)}"  # which nobody can have made before
     try:
         os.makedirs(folder.path, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "x", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines(watch, report))
         os.replace(temporary, path)
     except OSError as error:

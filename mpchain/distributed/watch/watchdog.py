@@ -29,7 +29,7 @@ from mpchain.distributed.watch.detection import (
 )
 from mpchain.distributed.watch.exchange import Exchange
 from mpchain.distributed.watch.fingerprints import CollectiveMismatchError, Fingerprints
-from mpchain.distributed.watch.notes import note
+from mpchain.distributed.watch.notes import FORKED, note
 from mpchain.distributed.watch.table import (
     RING,
     ROW,
@@ -537,7 +537,10 @@ class WatchThread:
 
         Then stops the thread, which must not outlive MPI.
         """
-        if self._thread is None or os.getpid() != self._pid:  # that of a forked process
+        if self._thread is None:
+            return
+        if os.getpid() != self._pid:  # a forked process, whose end calls MPI_Finalize as well
+            print(FORKED, file=sys.stderr, flush=True)
             return
         for watch in list(self._watches):
             watch.tell_end()

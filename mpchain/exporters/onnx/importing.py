@@ -1,5 +1,6 @@
 """ONNX models as links."""
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -35,14 +36,14 @@ class ONNXModel(Chain):
     Raises:
         ImportError: the library onnx is not installed.
         NotImplementedError: operators of the model are not known here; the message lists them.
+        ValueError: the file is no ONNX model, or a node of it is wrong; the message names it.
     """
 
     def __init__(self, file: Any) -> None:
         super().__init__()
         onnx = library()
-        made = onnx.load(os.fspath(file)) if not hasattr(file, "graph") else file
-        graph = made.graph
-        self.nodes = [_node(onnx, node) for node in graph.node]
+        self._file = "the model" if hasattr(file, "graph") else os.fspath(file)
+        graph = (file if hasattr(file, "graph") else _load(onnx, self._file)).graph
         domains = {node.domain for node in graph.node} - {"", "ai.onnx"}
         unknown = {node.op_type for node in graph.node} - OPERATORS.keys()
         if domains or unknown:
@@ -50,6 +51,10 @@ class ONNXModel(Chain):
                 "ONNXModel: these operators are not known here: "
                 + ", ".join(sorted(domains | unknown))
             )
+        self.nodes = []
+        for i, node in enumerate(graph.node):
+            with self._reading(i, node.op_type, node.name, ValueError):
+                self.nodes.append((*_node(onnx, node), node.name))
         self.constants: dict[str, Any] = {}
         self._places: dict[str, tuple[Link, str]] = {}
         statistics = {
@@ -59,7 +64,8 @@ class ONNXModel(Chain):
             if operator == "BatchNormalization"
         }
         for tensor in graph.initializer:
-            array = onnx.numpy_helper.to_array(tensor)
+            with self._reading(tensor.name, "constant", "", ValueError):
+                array = onnx.numpy_helper.to_array(tensor)
             if is_floating(array.dtype) and array.ndim and tensor.name not in statistics:
                 self._add(tensor.name, array)
             else:
@@ -67,6 +73,36 @@ class ONNXModel(Chain):
         constants = {tensor.name for tensor in graph.initializer}
         self.input_names = [x.name for x in graph.input if x.name not in constants]
         self.output_names = [y.name for y in graph.output]
+        self._check_names(constants | {"", *self.input_names})
+
+    def _check_names(self, known):
+        """Raises ValueError if something is used before it is computed."""
+        for i, (operator, inputs, outputs, _, name) in enumerate(self.nodes):
+            if lacking := sorted(set(inputs) - known):
+                raise ValueError(
+                    f"ONNXModel: {self._file}, {_label(i, operator, name)}: its input "
+                    f"{lacking[0]!r} is no input of the model, no constant, and no output of a "
+                    "node before"
+                )
+            known |= set(outputs)
+        if lacking := sorted(set(self.output_names) - known):
+            raise ValueError(
+                f"ONNXModel: {self._file}: no node computes the output {lacking[0]!r} of the model"
+            )
+
+    @contextlib.contextmanager
+    def _reading(self, number, operator, name, error_class=None):
+        """Context manager: exceptions name the file and the node."""
+        place = f"{self._file}, {_label(number, operator, name)}"
+        try:
+            yield
+        except Exception as error:
+            if error_class is None:
+                error.add_note(f"in {place}")
+                raise
+            raise error_class(
+                f"ONNXModel: {place} cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
     def _add(self, name, array):
         """Makes an array a parameter of the link that the parts of its name say."""
@@ -108,12 +144,32 @@ class ONNXModel(Chain):
             name: link[at] if isinstance(link, Chain) else getattr(link, at)
             for name, (link, at) in self._places.items()
         }
-        for operator, inputs, outputs, attributes in self.nodes:
+        for i, (operator, inputs, outputs, attributes, name) in enumerate(self.nodes):
             operands = [values[name] if name else None for name in inputs]
-            made = OPERATORS[operator](*operands, **attributes)
+            with self._reading(i, operator, name):
+                made = OPERATORS[operator](*operands, **attributes)
             values.update(zip(outputs, made if isinstance(made, (tuple, list)) else [made]))
         results = tuple(values[name] for name in self.output_names)
         return results if len(results) > 1 else results[0]
+
+
+def _load(onnx, path):
+    if not os.path.isfile(path):  # a pipe would wait for ever
+        raise FileNotFoundError(f"ONNXModel: {path} is no file")
+    try:
+        return onnx.load(path)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # of protobuf, and of the checks of external data
+        raise ValueError(
+            f"ONNXModel: {path} is no ONNX model: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _label(number, operator, name):
+    if operator == "constant":
+        return f"constant {number}"
+    return f"node {number} ({', '.join(filter(None, [operator, name]))})"
 
 
 def _unused(link, name):

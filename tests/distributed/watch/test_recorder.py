@@ -1,6 +1,8 @@
 """The file that says after a failure what each rank called last."""
 
+import os
 import re
+import socket
 
 import pytest
 
@@ -64,6 +66,23 @@ def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(recorder.folder, "path", str(tmp_path / "file" / "result"))
     assert "could not be written" in recorder.record(Ranks(1)[0], "why")
+
+
+def test_links_of_others_are_not_followed(file, tmp_path, monkeypatch):
+    """In a folder that others may write, somebody could guess the name of the temporary file."""
+    (tmp_path / "precious").write_text("kept")
+    file.parent.mkdir()
+    links = [f"{file}.{socket.gethostname()}.{os.getpid()}", f"{file}.guessed"]
+    for link in links:
+        os.symlink(tmp_path / "precious", link)
+    monkeypatch.setattr("secrets.token_hex", lambda n: "guessed")
+    assert "could not be written" in recorder.record(Ranks(1)[0], "why")
+    monkeypatch.undo()
+    monkeypatch.setattr(recorder.folder, "path", str(file.parent))
+    os.symlink(tmp_path / "precious", links[1])
+    assert str(file) in recorder.record(Ranks(1)[0], "why")
+    assert (tmp_path / "precious").read_text() == "kept"
+    assert file.exists() and not file.is_symlink()
 
 
 def test_the_last_ones_are_kept(file):

@@ -211,13 +211,14 @@ def test_the_thread_looks_and_forgets():
     assert looked["ends"] == 1
 
 
-def test_a_process_that_was_forked_does_not_end_the_rank():
+def test_a_process_that_was_forked_does_not_end_the_rank(capsys):
     thread, ends = WatchThread(), []
     thread._thread, thread._pid = threading.current_thread(), os.getpid() + 1
     watcher = types.SimpleNamespace(tell_end=lambda: ends.append(1))
     thread._watches = [watcher]
     thread.end()
     assert ends == []
+    assert "a process that a rank has forked ends by MPI_Finalize" in capsys.readouterr().err
 
 
 @pytest.mark.long

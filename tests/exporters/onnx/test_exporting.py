@@ -1,6 +1,8 @@
 """Arguments, names, files and errors of the export, and links made of ONNX models."""
 
 import io
+import os
+import re
 import sys
 import warnings
 
@@ -319,6 +321,57 @@ def test_unknown_operators_are_listed():
     made = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [value], [value]))
     with pytest.raises(NotImplementedError, match=r"are not known here: NonZero, Size$"):
         mpchain.onnx.ONNXModel(made)
+
+
+def _model(nodes, inputs="x", output="y", constants=()):
+    values = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in (*inputs, output)]
+    graph = onnx.helper.make_graph(nodes, "g", values[:-1], values[-1:], constants)
+    return onnx.helper.make_model(graph)
+
+
+def test_errors_of_read_models_name_file_and_node(tmp_path):
+    make = onnx.helper.make_node
+    path = tmp_path / "model.onnx"
+    constant = onnx.numpy_helper.from_array(np.ones(2, np.float32), "c")
+    constant.raw_data = b"abc"
+    for made, message in [
+        (
+            _model([make("Relu", ["x"], ["a"]), make("Add", ["a", "b"], ["y"], name="sum")]),
+            "node 1 (Add, sum): its input 'b' is no input of the model, no constant, and no output",
+        ),
+        (_model([make("Relu", ["x"], ["z"])]), ": no node computes the output 'y' of the model"),
+        (
+            _model([make("Cast", ["x"], ["y"], to=99)]),
+            "node 0 (Cast) cannot be read: KeyError: 99",
+        ),
+        (
+            _model([make("Add", ["x", "c"], ["y"])], constants=[constant]),
+            "constant c cannot be read: ValueError",
+        ),
+    ]:
+        path.write_bytes(made.SerializeToString())
+        with pytest.raises(ValueError, match=re.escape(message)) as raised:
+            mpchain.onnx.ONNXModel(path)
+        assert str(path) in str(raised.value)
+    path.write_bytes(b"no model")
+    with pytest.raises(ValueError, match=rf"ONNXModel: {path} is no ONNX model: DecodeError"):
+        mpchain.onnx.ONNXModel(path)
+
+
+def test_errors_while_a_read_model_computes_name_the_node(tmp_path):
+    read = mpchain.onnx.ONNXModel(
+        _model([onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "xw")
+    )
+    with pytest.raises(Exception) as raised:
+        read(X, X)
+    assert raised.value.__notes__[-1] == "in the model, node 0 (MatMul)"
+
+
+def test_a_pipe_is_no_model(tmp_path):
+    """Opening it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileNotFoundError, match="pipe is no file"):
+        mpchain.onnx.ONNXModel(tmp_path / "pipe")
 
 
 def test_names_that_attributes_cannot_have_are_changed():
