@@ -143,3 +143,15 @@ def test_training_goes_on_after(name, n_after, expected):
     """What ``python -m tests.tools.faults`` does many times, at random moments."""
     plan = {"rank": 1, "iteration": 8, "delay": 0.001}
     faults.check(name, 2, n_after, 2, expected, plan)
+
+
+def test_ranks_that_send_to_each_other_are_reported_at_once(needs_mpirun):
+    script = (
+        f"{BEGIN}\nimport mpchain\nfrom mpchain.distributed.functions import recv, send\n"
+        "x, other = mpchain.Variable(np.ones(1)), 1 - comm.rank\n"
+        "send(comm, x, other)\nrecv(comm, other)\n"
+    )
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
+    assert status not in (0, None), ranks.report(status, outputs, own_output)
+    assert "ranks 0-1 wait for each other, so that none of them can continue" in "".join(outputs)
+    assert "waiting in send to rank 1" in "".join(outputs)

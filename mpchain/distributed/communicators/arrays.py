@@ -12,6 +12,7 @@ from mpchain.backends import cuda
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.dtypes import as_dtype, is_bfloat16, is_floating, is_half
 from mpchain.typing import Array
+from mpchain.variable import Variable
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -45,6 +46,13 @@ def check_array(function: str, argument: str, x: Any) -> Array:
         return x
     if isinstance(x, np.generic):
         x = np.asarray(x)
+    if isinstance(x, Variable):
+        differentiable = function.removeprefix("i")
+        raise TypeError(
+            f"{function}: {argument} must be an array, not a {type(x).__name__}: "
+            f"mpchain.distributed.functions.{differentiable} exchanges Variables, and can be "
+            "differentiated; x.array is the array alone"
+        )
     if isinstance(x, (tuple, list)):
         raise TypeError(f"{function}: {argument} must be one array, not a {type(x).__name__}")
     if not (isinstance(x, np.ndarray) or cuda.is_gpu_array(x)):
@@ -226,7 +234,7 @@ def on_gpu_of_arrays(communicator_class: _Class) -> _Class:
 
 
 _TAKE_ARRAYS = (
-    "bcast gather allgather scatter alltoall reduce_scatter allreduce reduce send recv "
+    "bcast gather allgather scatter alltoall reduce_scatter allreduce reduce send recv sendrecv "
     "ibcast iallgather ireduce_scatter _begin_sum_of_products begin_sum"
 ).split()
 

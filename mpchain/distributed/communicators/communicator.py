@@ -85,6 +85,7 @@ class Communicator(PointToPoint, LosesRanks):
     def __init__(self):
         self._config = {"batched_copy": True, "allreduce_grad_dtype": None}
         self._to_myself = collections.deque()
+        self._n_crossing = collections.Counter()
         LosesRanks.__init__(self)
 
     # Transport

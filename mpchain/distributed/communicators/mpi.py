@@ -14,7 +14,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.distributed import global_except_hook
-from mpchain.distributed.communicators import progress
+from mpchain.distributed.communicators import mailbox, progress
 from mpchain.distributed.communicators.arrays import (
     PIECE,
     byte_pieces,
@@ -77,7 +77,7 @@ def load_mpi() -> ModuleType:
 
 @watched
 @on_gpu_of_arrays
-class MpiCommunicator(Communicator):
+class MpiCommunicator(mailbox.Mailbox, Communicator):
     """Ranks that exchange NumPy arrays, CuPy arrays and objects by MPI.
 
     CuPy arrays are copied to host memory and back, unless the MPI library is CUDA-aware and the

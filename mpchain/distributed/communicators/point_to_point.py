@@ -23,6 +23,7 @@ class PointToPoint:
     rank: int
     size: int
     _to_myself: Any  # messages that are not received yet, from this rank to itself
+    _n_crossing: Any  # how often it has sent to, or received from, a rank by sendrecv
 
     def send(
         self,
@@ -103,6 +104,80 @@ class PointToPoint:
             raise _unlike("recv", (self.rank, expected, self._place()), (source, sent, place))
         return tuple(arrays) if is_tuple else arrays[0]
 
+    def sendrecv(
+        self,
+        x: Array,
+        dest: int | None,
+        source: int | None,
+        tag: int = 0,
+        *,
+        keys: tuple[tuple, tuple] | None = None,
+        again: bool = False,
+    ) -> Array | None:
+        """Sends an array to one rank, and returns the array that another one sends here.
+
+        It does not wait for the receiver, of which only :meth:`sendrecv` can be that. So no order
+        of calls makes ranks wait for each other in a circle, if each message has a receiver.
+
+        Args:
+            x: array; shapes may differ between ranks.
+            dest: the receiver's rank; None sends nothing.
+            source: the sender's rank; None receives nothing.
+            tag: the messages' tag. Those of one tag between two ranks arrive in their order.
+            keys: what the two messages are, in place of their tag and number: of the one that is
+                sent, which the receiver must expect, and of the one that is received.
+            again: whether both ranks must say this.
+
+        Returns:
+            A new array; None without a source.
+
+        Raises:
+            CollectiveMismatchError: ``again`` here, and not at the source.
+            RuntimeError: the source is this rank, which has sent itself nothing.
+
+        >>> comm.sendrecv(np.ones(2), dest=0, source=0)
+        array([1., 1.])
+        """
+        for argument, rank in (("dest", dest), ("source", source)):
+            if rank is not None:
+                self._check_rank("sendrecv", argument, rank)
+        sent, received = keys or (self._key("to", dest, tag), self._key("from", source, tag))
+        if dest is not None:
+            x = check_array("sendrecv", "x", x)
+            if dest == self.rank:
+                self._to_myself.append((sent, x.copy(), again))
+            else:
+                self._post(x, dest, sent, again)
+        if source is None:
+            return None
+        if source == self.rank:
+            y, is_again = self._take_own_message("sendrecv", received)
+        else:
+            y, is_again = self._take(source, received)
+        if again and not is_again:
+            raise CollectiveMismatchError(
+                f"sendrecv: rank {self.rank} differentiates again (enable_double_backprop=True) "
+                f"what it receives from rank {source}, which does not, by {self._place()}"
+            )
+        return y
+
+    def _key(self, way, rank, tag):
+        """Returns the key of the next message of that tag to or from a rank."""
+        self._n_crossing[way, rank, tag] += rank is not None
+        return tag, self._n_crossing[way, rank, tag]
+
+    def _post(self, x, dest, key, again):
+        """Sends an array and its key, and does not wait."""
+        raise NotImplementedError("one process has no other rank to send to")
+
+    def _unclaimed(self):
+        """Returns source and key of each message that has arrived, and that nobody has taken."""
+        return []
+
+    def _take(self, source, key):
+        """Waits for the message of that key; returns its array and what ``again`` was."""
+        raise NotImplementedError("one process has no other rank to receive from")
+
     def _place(self):
         """Returns what this rank has called, and where, for reports."""
         return "a call"
@@ -130,12 +205,13 @@ class PointToPoint:
 
     def _take_own_message(self, function, tag):
         for i, (sent_tag, message, identity) in enumerate(self._to_myself):
-            if tag is None or tag < 0 or tag == sent_tag:
+            takes_any = tag is None or (not isinstance(tag, tuple) and tag < 0)
+            if tag == sent_tag or (takes_any and not isinstance(sent_tag, tuple)):
                 del self._to_myself[i]
                 return message, identity
         raise RuntimeError(
-            f"{function}: rank {self.rank} waits for a message with tag {tag} from itself, "
-            "but has sent none: it would wait forever"
+            f"{function}: rank {self.rank} waits for a message with tag {_tag_of(tag)} from "
+            "itself, but has sent none: it would wait forever"
         )
 
     def _send_header(self, header, dest, tag):
@@ -163,6 +239,10 @@ class PointToPoint:
             raise ValueError(
                 f"{function}: {argument} must be a rank from 0 to {self.size - 1}, not {rank}"
             )
+
+
+def _tag_of(key):
+    return key[0] if isinstance(key, tuple) else key
 
 
 def _unlike(function, expected, sent):

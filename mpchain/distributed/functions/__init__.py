@@ -31,6 +31,8 @@ to do (a rank's own functions in between do no harm unless they change the depen
   rank does not have; ``delegate.backward()`` works as well.
 * :func:`mpchain.grad` visits the functions between its arguments. Ranks that take part in a
   function without an input must give it a Variable, and ask for the gradient by that.
+* :func:`sendrecv`, :func:`permute` and :func:`shift` exchange values of neighbors. They wait for
+  no receiver, and need no delegate variables.
 * If ranks call different sequences of :func:`send` and :func:`recv`, each call should depend on the
   one before, by ``delegate_variable`` and :func:`pseudo_connect`. Backward then exchanges messages
   in exactly the opposite order on all ranks, and cannot hang unless forward does.
@@ -46,11 +48,14 @@ from mpchain.distributed.functions.communication import distribute as distribute
 from mpchain.distributed.functions.communication import gather as gather
 from mpchain.distributed.functions.communication import join as join
 from mpchain.distributed.functions.communication import pseudo_connect as pseudo_connect
-from mpchain.distributed.functions.communication import recv as recv
 from mpchain.distributed.functions.communication import reduce as reduce
 from mpchain.distributed.functions.communication import reduce_scatter as reduce_scatter
 from mpchain.distributed.functions.communication import scatter as scatter
-from mpchain.distributed.functions.communication import send as send
 from mpchain.distributed.functions.communication import split as split
 from mpchain.distributed.functions.communication import sum_up as sum_up
+from mpchain.distributed.functions.messages import permute as permute
+from mpchain.distributed.functions.messages import recv as recv
+from mpchain.distributed.functions.messages import send as send
+from mpchain.distributed.functions.messages import sendrecv as sendrecv
+from mpchain.distributed.functions.messages import shift as shift
 from mpchain.distributed.functions.normalization import batch_normalization as batch_normalization

@@ -1,7 +1,5 @@
 """Communication between ranks as one differentiable function, and the table of its adjoints."""
 
-import collections
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,56 +36,13 @@ def _joined(comm, x, axis):
     return whole
 
 
-_N_MESSAGES = weakref.WeakKeyDictionary()
-"""For each communicator, how often a rank has sent to another, or received from it, with a tag."""
-
-
-_AGAIN = ", to be differentiated again (enable_double_backprop=True)"
-
-
-def _identify(node, *kind):
-    """Returns what a message is, in words that both ranks must agree on.
-
-    In backward a rank may send or receive fewer messages than its peer, if its gradients do not
-    depend on some of them. The peer must not take another message for the one that it expects.
-    """
-    if node.number is None:
-        counts = _N_MESSAGES.setdefault(node.comm, collections.Counter())
-        counts[kind] += 1
-        node.number = counts[kind]
-    message = f"message {node.number} with tag {kind[-1]}"
-    return f"gradient {node.order} of {message}" if node.order else message
-
-
-def _send(node, xs, rank, tag):
-    identity = _identify(node, "to", rank, tag)
-    if node.order and config.enable_backprop:
-        identity += _AGAIN
-    # An array without elements, whose shape says whether the receiver must send gradients back: it
-    # takes no message. In backward ranks may disagree on which messages there are.
-    is_awaited = np.empty((int(node.is_awaited), 0), np.int32)
-    node.comm.send((is_awaited, *xs), rank, tag, identity=identity, confirm=node.order > 0)
-    return ()
-
-
-def _receive(node, xs, rank, tag):
-    identity = _identify(node, "from", rank, tag)
-    if node.order:
-        # If this rank differentiates again, its peer must do so too.
-        again = identity + _AGAIN
-        identity = again if config.enable_backprop else (identity, again)
-    is_awaited, *ys = node.comm.recv(rank, tag, identity=identity)
-    node.is_awaited = len(is_awaited) > 0
-    return ys
-
-
 def _at_root(y):
     return () if y is None else [y]
 
 
 # For each operation its adjoint, and its computation: from the arrays that this rank gives, if any,
-# to those that it gets, if any. Both take the same further arguments.
-_TABLE = {
+# to those that it gets, if any. Both take the same further arguments. Messages are added elsewhere.
+TABLE = {
     "allreduce": ("allreduce", lambda node, xs: [node.comm.allreduce(*xs)]),
     "bcast": ("reduce", lambda node, xs, root: [node.comm.bcast(*xs or [None], root)]),
     "reduce": ("bcast", lambda node, xs, root: _at_root(node.comm.reduce(*xs, root))),
@@ -96,8 +51,6 @@ _TABLE = {
     "allgather": ("reduce_scatter", lambda node, xs: node.comm.allgather(*xs)),
     "reduce_scatter": ("allgather", lambda node, xs: [node.comm.reduce_scatter(xs)]),
     "alltoall": ("alltoall", lambda node, xs: node.comm.alltoall(xs)),
-    "send": ("recv", _send),
-    "recv": ("send", _receive),
     "pseudo_connect": ("pseudo_connect", lambda node, xs: xs),
     # Between values that are the same on all ranks, and count once, and each rank's own values:
     "distribute": ("sum_up", lambda node, xs: xs),
@@ -160,7 +113,7 @@ class Communication(FunctionNode):
 
     def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         *xs, token = inputs
-        _, compute = _TABLE[self.operation]
+        _, compute = TABLE[self.operation]
         return (*compute(self, xs, **self.arguments), token)
 
     def keep(self, in_data: Sequence, targets: Sequence, outputs: Sequence[Array]) -> None:
@@ -175,7 +128,7 @@ class Communication(FunctionNode):
         ]
         if self.operation in _ONE_SIDED and config.enable_backprop:
             token = self._after_myself(token)
-        adjoint, _ = _TABLE[self.operation]
+        adjoint, _ = TABLE[self.operation]
         source = self.order + 1, self.number
         gxs, token = communicate(adjoint, self.comm, gys, token, source, **self.arguments)
         return (*gxs, token)
@@ -235,7 +188,11 @@ def token_of(x: Any) -> Variable | None:
     return F.copy(token, "@numpy") if is_gpu_array(token.array) else token
 
 
-def _check_comm(function, comm):
+def check_comm(function: str, comm: Any) -> None:
+    """Raises TypeError unless ``comm`` is a communicator.
+
+    >>> check_comm("allreduce", comm)
+    """
     if not isinstance(comm, Communicator):
         raise TypeError(
             f"{function}: the communicator must be a Communicator, not {type(comm).__name__}"
@@ -244,13 +201,13 @@ def _check_comm(function, comm):
 
 def _collective(operation, comm, xs, **arguments):
     """Applies an operation to which every rank gives arrays; returns what this rank gets."""
-    _check_comm(operation, comm)
+    check_comm(operation, comm)
     return communicate(operation, comm, xs, **arguments)
 
 
 def _from_root(operation, comm, xs, root):
     """Applies an operation to which only the root gives arrays; returns the only Variable."""
-    _check_comm(operation, comm)
+    check_comm(operation, comm)
     if comm.rank == root:
         (y,), _ = communicate(operation, comm, xs, root=root)
     else:
@@ -407,68 +364,6 @@ def alltoall(comm: Communicator, xs: Sequence[Input]) -> tuple[Variable, ...]:
     return tuple(ys)
 
 
-def send(
-    x: Input | Sequence[Input], communicator: Communicator, rank: int, tag: int = 0
-) -> Variable:
-    """Sends arrays to another rank, which must call :func:`recv`, and waits until it is there.
-
-    In backward the gradients come back, unless no array requires one.
-
-    Args:
-        x: Variable or array, or a sequence of them.
-        communicator: the ranks.
-        rank: the receiver.
-        tag: the message's tag.
-
-    Returns:
-        The delegate variable, an empty Variable through which backward gets here: call its
-        ``backward``, or give it to :func:`recv` or :func:`pseudo_connect`.
-
-    Example:
-        >>> delegate = mpchain.distributed.functions.send(Variable(np.ones(2)), comm, rank=0)
-        >>> mpchain.distributed.functions.recv(comm, 0, delegate)
-        variable([1., 1.])
-    """
-    _check_comm("send", communicator)
-    xs = x if isinstance(x, (tuple, list)) else [x]
-    _, delegate = communicate("send", communicator, xs, rank=rank, tag=tag)
-    return delegate
-
-
-def recv(
-    communicator: Communicator,
-    rank: int,
-    delegate_variable: Variable | None = None,
-    tag: int = 0,
-    force_tuple: bool = False,
-) -> Variable | tuple[Variable, ...]:
-    """Receives arrays that another rank sends.
-
-    In backward the gradients are sent back, before anything that ``delegate_variable`` depends on.
-
-    Args:
-        communicator: the ranks.
-        rank: the sender.
-        delegate_variable: a Variable on which the result will depend.
-        tag: the message's tag.
-        force_tuple: whether to return a tuple for a single array, too.
-
-    Returns:
-        Variable, or a tuple of them if there are several.
-
-    Example:
-        >>> delegate = mpchain.distributed.functions.send(np.ones(2), comm, rank=0, tag=1)
-        >>> mpchain.distributed.functions.recv(comm, 0, delegate, tag=1, force_tuple=True)
-        (variable([1., 1.]),)
-    """
-    _check_comm("recv", communicator)
-    token = token_of(delegate_variable)
-    ys, token = communicate("recv", communicator, [], token, rank=rank, tag=tag)
-    if delegate_variable is not None and not any(y.requires_grad for y in ys):
-        ys = list(_tied(delegate_variable, ys))
-    return ys[0] if len(ys) == 1 and not force_tuple else tuple(ys)
-
-
 def pseudo_connect(
     delegate_variable: Variable | None, *actual_variables: Input
 ) -> Variable | tuple[Variable, ...]:
@@ -496,11 +391,16 @@ def pseudo_connect(
     if delegate_variable is None:
         ys = tuple(map(as_variable, actual_variables))
     else:
-        ys = _tied(delegate_variable, actual_variables)
+        ys = tied(delegate_variable, actual_variables)
     return ys[0] if len(ys) == 1 else ys
 
 
-def _tied(delegate_variable, xs):
+def tied(delegate_variable: Variable, xs: Sequence[Input]) -> tuple[Variable, ...]:
+    """Returns variables that depend on another one, too; see :func:`pseudo_connect`.
+
+    >>> tied(Variable(np.ones(1)), [np.ones(2)])
+    (variable([1., 1.]),)
+    """
     ys, _ = communicate("pseudo_connect", None, xs, token_of(delegate_variable))
     return tuple(ys)
 

@@ -87,7 +87,7 @@ class MultiNodeNStepRNN(Chain):
         outputs = self.actual_link(*states, xs)
         if self.rank_out is None:
             return *outputs, token_of(outputs[0])
-        return *outputs, send(outputs[:-1], self.communicator, self.rank_out)
+        return *outputs, send(self.communicator, outputs[:-1], self.rank_out)
 
 
 create_multi_node_n_step_rnn = MultiNodeNStepRNN

@@ -15,6 +15,9 @@ LONGEST_PERIOD = 0.5
 LONGEST_WAIT = 1800.0
 """Seconds for which a rank waits for others that work, unless the timeout is longer."""
 
+STANDSTILL = 2.0
+"""Seconds after which ranks that wait for each other in a circle are reported."""
+
 GRACE = 3.0
 """Seconds in which a rank that has noticed something itself raises its own exception first."""
 
@@ -49,6 +52,7 @@ class Detector:
         self._position = None
         self._waited = 0.0
         self._noticed_at = self._asked_at = self._told = self._idle_since = self._failed_at = None
+        self._circle, self._stood = None, 0.0
 
     def look(self, now: float) -> tuple[str | None, bool]:
         """Returns the report of a failure, if this rank is to make it, and whether the job ends."""
@@ -97,6 +101,8 @@ class Detector:
         if text is None:
             return None
         waited, timeout, must_end = self._waited, watch.timeout, True
+        if circle := self._standing_circle(passed, now):
+            return lambda: reports.circle(watch, circle), True
         if waited > min(GRACE, timeout):
             if differing := reports.find_mismatch(watch):
                 return lambda: reports.mismatch(watch, *differing), True
@@ -114,6 +120,20 @@ class Detector:
             if not must_end and (self._told == self._position or not self._is_first_to_wait()):
                 return None
         return lambda: reports.missing(watch, text, waited, must_end), must_end
+
+    def _standing_circle(self, passed, now):
+        """Returns ranks, this one included, that have waited for each other for some time while all
+        of them were alive; an empty set if there are none."""
+        watch = self._watch
+        ranks, longest = reports.circle_of(watch.rows), 3 * period_of(watch.timeout) + 0.5
+        rows = {rank: watch.rows[rank] for rank in ranks}
+        circle = [(rank, row.state, row.n, row.waits_for) for rank, row in rows.items()]
+        if circle != self._circle or any(now - r.heartbeat > longest for r in rows.values()):
+            self._circle, self._stood = circle, 0.0
+            return set()
+        self._stood += passed
+        stood = min([self._stood, *(now - row.since for row in rows.values())])
+        return ranks if watch.rank in ranks and stood >= STANDSTILL else set()
 
     def _is_recent_failure(self, now):
         """Returns whether ranks may be lost, which NCCL has noticed, and MPI is yet to notice."""

@@ -59,17 +59,25 @@ class _Kind:
         position, name = self.rank_argument
         return args[position] if len(args) > position else kwargs.get(name, 0)
 
+    def awaited(self, args, kwargs, n_ranks):
+        """Returns the rank that a message needs, as :attr:`Row.waits_for` holds it."""
+        other = self.other_rank(args, kwargs)
+        if not isinstance(other, int) or not 0 <= other < n_ranks:  # None, or any source
+            return 0
+        return -other - 1 if self.rank_argument[1] == "dest" else other + 1
+
 
 _METHODS = {
     "barrier bcast_obj gather_obj allgather_obj scatter_obj alltoall_obj": _Kind(checks=False),
     "make_buffers split finalize": _Kind(checks=False),
     "bcast gather allgather scatter alltoall reduce_scatter": _Kind(),
-    "send recv send_obj recv_obj": _Kind(),
+    "send recv sendrecv send_obj recv_obj": _Kind(),
     "allreduce reduce": _Kind(compare=True),
     "ibcast iallgather ireduce_scatter iallreduce": _Kind(compare=True, is_begun=True),
     "ibarrier": _Kind(is_begun=True),
     "begin begin_sum": _Kind(is_part=True, is_begun=True),
     "_exchange _broadcast _sum _sum_at _send_header _recv_header _answer": _Kind(is_part=True),
+    "_post _take": _Kind(is_part=True),
     "_begin_sum_of_products": _Kind(is_part=True),
 }
 WATCHED = {name: kind for names, kind in _METHODS.items() for name in names.split()}
@@ -85,7 +93,8 @@ def watched(communicator_class: type) -> type:
             positions = [
                 (i, p) for i, p in enumerate(parameters) if p in ("root", "dest", "source")
             ]
-            kind = dataclasses.replace(kind, rank_argument=next(iter(positions), None))
+            # Of sendrecv that is the source, for which the rank waits.
+            kind = dataclasses.replace(kind, rank_argument=positions[-1] if positions else None)
             wrap = _watch_part if kind.is_part else _watch_method
             wrapped = functools.wraps(method)(wrap(method, name, kind))
             wrapped._watched_as = kind
@@ -101,6 +110,8 @@ def _watch_part(method, name, kind):
         is_inside = watch.is_inside and watch.is_inside_here()
         if watch.announced is not None:
             watch.enter()
+        if name == "_exchange":
+            watch.row.waits_for = 0  # the other rank has come, and arrays move
         result = method(self, *args, **kwargs)
         if is_inside or not kind.is_begun or isinstance(result, Request):  # of a base class
             return result

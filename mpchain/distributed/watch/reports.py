@@ -4,10 +4,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpchain.distributed.watch.table import RING, State, decode
+from mpchain.distributed.watch.table import RING, Row, State, decode
 
 if TYPE_CHECKING:
     from mpchain.distributed.watch.watchdog import Watch
@@ -71,6 +71,51 @@ def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> 
     elif waited >= watch.timeout:
         lines.append(f"  (timeout {watch.timeout:g} s without any sign of work; {hint})")
     return "\n".join(lines)
+
+
+def circle_of(rows: Sequence[Row]) -> set[int]:
+    """Returns the ranks of which none can continue before another one of them does.
+
+    A rank in :meth:`send` or :meth:`recv` needs the other rank, and one in a collective needs all
+    that have not come to it. A sender and its receiver that are both there do not wait.
+
+    >>> from mpchain.distributed.watch.table import make_rows
+    >>> rows = make_rows(2)
+    >>> rows[0].state = rows[1].state = State.WAITING
+    >>> rows[0].waits_for, rows[1].waits_for = -2, -1  # each sends, so neither receives
+    >>> circle_of(rows)
+    {0, 1}
+    """
+    needs = {}
+    for rank, row in enumerate(rows):
+        if row.state == State.IN_COLLECTIVE:
+            needs[rank] = {other for other, its in enumerate(rows) if its.n < row.n}
+        elif row.state == State.WAITING and row.waits_for:
+            other = abs(row.waits_for) - 1
+            comes = rank + 1 if row.waits_for < 0 else -rank - 1
+            is_there = rows[other].state == State.WAITING and rows[other].waits_for == comes
+            needs[rank] = set() if is_there else {other}
+    stuck = set(needs)
+    while free := {rank for rank in stuck if not needs[rank] & stuck}:
+        stuck -= free
+    return stuck
+
+
+def circle(watch: "Watch", ranks: Collection[int]) -> str:
+    """Returns the report of ranks that wait for each other.
+
+    Args:
+        watch: the watchdog of the rank that reports.
+        ranks: these ranks.
+    """
+    return "\n".join(
+        [
+            f"{_name(watch, ranks)} wait for each other, so that none of them can continue:",
+            places_of(watch),
+            "  (send waits until the receiver calls recv: of two ranks one must receive first; "
+            "sendrecv, shift and permute of mpchain.distributed.functions do not wait so)",
+        ]
+    )
 
 
 def absent(watch: "Watch") -> list[int]:

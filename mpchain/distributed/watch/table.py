@@ -27,7 +27,7 @@ class State(enum.IntEnum):
     ENDED = 4
 
 
-_COUNTS = "pid n state asked answered is_reporting"
+_COUNTS = "pid n state asked answered is_reporting waits_for"
 _TIMES = "since heartbeat active"
 
 
@@ -41,6 +41,8 @@ class Row(ctypes.Structure):
         asked, answered: how often another rank has asked where it is, and up to which of these
             questions it has answered.
         is_reporting: whether the rank is about to report a failure.
+        waits_for: in the state WAITING the only rank that can let it continue, plus 1: a receiver
+            with a minus sign, or a sender. 0 if there is no such rank.
         since: time of the last change of state, by this host's monotonic clock, in seconds.
         heartbeat: when its watchdog thread was last alive, by the same clock.
         active: when it was last seen at work while it was computing, by the same clock.

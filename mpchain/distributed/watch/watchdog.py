@@ -317,7 +317,7 @@ class Watch:
         self._text = text
         row = self.row
         if kind.is_message:
-            row.wait_text = text
+            row.wait_text, row.waits_for = text, kind.awaited(args, kwargs, len(self.rows))
             self._go_to(State.WAITING)
             return
         n = self._n = self._n + 1
@@ -381,6 +381,7 @@ class Watch:
         """
         with self.within():
             self.row.wait_text = encode(text) if isinstance(text, str) else text
+            self.row.waits_for = 0
             self._go_to(State.WAITING)
             try:
                 yield

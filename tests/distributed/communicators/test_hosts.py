@@ -312,7 +312,7 @@ def test_pieces_are_narrow_between_hosts(on_hosts, wire_dtype, bits):
 
 
 def test_room_for_what_is_gathered(comm):
-    out = np.empty((comm.size, 3))
+    out = np.zeros((comm.size, 3))
     assert comm.iallgather(np.full(3, comm.rank), out.astype(int)).Wait().shape == out.shape
     assert comm.iallgather(np.full(3, float(comm.rank)), out).Wait() is out
     assert out[:, 0].tolist() == list(range(comm.size))

@@ -85,7 +85,28 @@ CASES = {
         lambda xs: [[x[to] for x in xs] for to in range(len(xs))],
         _uneven_each,
     ),
+    "sendrecv": (
+        lambda comm, xs: [D.sendrecv(comm, *xs, _next(comm, 1), _next(comm, -1), tag=3)],
+        lambda xs: [xs[i - 1] for i in range(len(xs))],
+        _uneven,
+    ),
+    "shift": (
+        lambda comm, xs: [D.shift(comm, *xs, -1)],
+        lambda xs: [*xs[1:], [xs[-1][0] * 0]],
+        _whole,
+    ),
+    "permute": (
+        lambda comm, xs: [D.permute(comm, *xs, [(0, comm.size - 1)])],
+        lambda xs: [[x * 0] for (x,) in xs[:-1]] + [xs[0]],
+        _whole,
+    ),
 }
+
+
+def _next(comm, offset):
+    return (comm.rank + offset) % comm.size
+
+
 ROOTED = ("bcast", "reduce", "gather", "scatter")
 
 
@@ -305,7 +326,7 @@ def test_the_communicator_must_be_one(comm):
     with pytest.raises(TypeError, match=r"bcast: the communicator .* not ndarray"):
         D.bcast(x, comm)
     with pytest.raises(TypeError, match=r"send: the communicator .* not int"):
-        D.send(x, 0, comm)
+        D.send(0, x, 0)
     with pytest.raises(TypeError, match=r"recv: the communicator .* not int"):
         D.recv(0, comm)
 

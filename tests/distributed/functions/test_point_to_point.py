@@ -27,7 +27,7 @@ def _around(comm, compute, xs):
     """
     before, after = _neighbors(comm)
     if comm.rank == 0:
-        delegate = send(compute(xs), comm, after)
+        delegate = send(comm, compute(xs), after)
         return recv(comm, before, delegate)
     return send(compute(recv(comm, before)), comm, after)
 
@@ -67,7 +67,7 @@ def test_parameters_along_the_ranks(comm, n_orders):
     else:
         y = F.sin(recv(comm, comm.rank - 1, start) * W)
     if comm.rank < comm.size - 1:
-        loss = send(y, comm, comm.rank + 1)
+        loss = send(comm, y, comm.rank + 1)
     else:
         loss = F.sum(y**2)
     for theirs in expected:
@@ -97,10 +97,10 @@ def test_force_tuple(comm, tag):
     before, after = _neighbors(comm)
     x = xp.full(2, comm.rank, np.float32)
     if comm.rank == 0:
-        send(x, comm, after, tag)
+        send(comm, x, after, tag)
     (y,) = recv(comm, before, tag=tag, force_tuple=True)
     if comm.rank > 0:
-        send([x], comm, after, tag)  # a list of one makes no difference
+        send(comm, [x], after, tag)  # a list of one makes no difference
     assert_array_equal(y.array, before)
 
 
@@ -119,11 +119,11 @@ def test_data_needs_no_way_back(comm):
     x = xp.full(2, comm.rank + 1.0)
     W = mpchain.Parameter(xp.ones(2))
     if comm.rank == 0:
-        delegate = send(x, comm, after)
+        delegate = send(comm, x, after)
         assert not delegate.requires_grad
     y = recv(comm, before)
     if comm.rank > 0:
-        send(x, comm, after)
+        send(comm, x, after)
     assert not y.requires_grad
     F.sum(W * y).backward()
     assert_array_equal(W.grad, before + 1.0)
@@ -133,10 +133,10 @@ def test_data_that_comes_after_something_else(comm):
     before, after = _neighbors(comm)
     delegate = mpchain.Variable(xp.zeros(2))
     if comm.rank == 0:
-        send(xp.ones(1), comm, after)
+        send(comm, xp.ones(1), after)
     y = recv(comm, before, delegate)
     if comm.rank > 0:
-        send(xp.ones(1), comm, after)
+        send(comm, xp.ones(1), after)
     F.sum(y).backward()
     assert_array_equal(delegate.grad, xp.zeros(2))
 
@@ -150,7 +150,7 @@ def test_many_messages_come_back_in_the_opposite_order(comm):
     if comm.rank < partner:
         xs, delegate = _variables(arrays), None
         for x in xs:
-            delegate = send(pseudo_connect(delegate, x), comm, partner)
+            delegate = send(comm, pseudo_connect(delegate, x), partner)
         delegate.backward()
         for i, (x, array) in enumerate(zip(xs, arrays)):
             assert_array_equal(x.grad, 2 * (i + 1) * array)
@@ -163,7 +163,7 @@ def test_many_messages_come_back_in_the_opposite_order(comm):
 
 def test_from_a_rank_to_itself(comm):
     x = mpchain.Variable(xp.full(2, 3.0))
-    y = recv(comm, comm.rank, send(x**2, comm, comm.rank, 5), 5)
+    y = recv(comm, comm.rank, send(comm, x**2, comm.rank, 5), 5)
     F.sum(y**2).backward()
     assert_array_equal(x.grad, 4 * 27.0)
     with pytest.raises(RuntimeError, match="waits for a message with tag 5 from itself"):
@@ -172,7 +172,7 @@ def test_from_a_rank_to_itself(comm):
 
 def test_ranks_that_are_not_there(comm):
     with pytest.raises(ValueError, match=f"send: dest must be a rank from 0 to {comm.size - 1}"):
-        send(xp.ones(1), comm, comm.size)
+        send(comm, xp.ones(1), comm.size)
     with pytest.raises(ValueError, match=f"recv: source must be .*, not {comm.size}"):
         recv(comm, comm.size)
 
@@ -284,7 +284,7 @@ def test_only_gradients_are_confirmed(comm, monkeypatch):
     )
     x = mpchain.Variable(xp.ones(2))
     if comm.rank == 0:
-        loss = send(x**2, comm, 1)
+        loss = send(comm, x**2, 1)
     elif comm.rank == 1:
         loss = F.sum(recv(comm, 0))
     else:
@@ -300,7 +300,7 @@ def test_a_gradient_of_another_message(comm):
         pytest.skip("needs two ranks")
     if comm.rank == 0:
         x = mpchain.Variable(xp.ones(2))
-        first, _ = send(x, comm, 1), send(x**2, comm, 1)
+        first, _ = send(comm, x, 1), send(comm, x**2, 1)
         with pytest.raises(CollectiveMismatchError, match=r"gradient 1 of message \d+ with tag 0"):
             first.backward()
     elif comm.rank == 1:
@@ -315,7 +315,7 @@ def test_a_gradient_of_another_order(comm):
         pytest.skip("needs two ranks")
     if comm.rank == 0:
         x = mpchain.Variable(xp.array([0.5]))
-        delegate = send(x, comm, 1)
+        delegate = send(comm, x, 1)
         with pytest.raises(CollectiveMismatchError) as caught:
             mpchain.grad([delegate], [x], enable_double_backprop=True)
     elif comm.rank == 1:

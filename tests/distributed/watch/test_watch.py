@@ -570,3 +570,69 @@ def test_without_a_survivor_on_its_host_a_silent_rank_ends_the_job():
     assert not ranks.reports
     ranks.pass_time(2 * TIMEOUT, alive=[0])
     assert "for rank 11 in allreduce" in ranks.report
+
+
+# Ranks that wait for each other
+
+_CIRCLES = {
+    "both send": [("send", X, 1), ("send", X, 0)],
+    "both receive": [("recv", 1), ("recv", 0)],
+    "objects": [("send_obj", 1, 1), ("send_obj", 1, 0)],
+    "sendrecv in other orders": [("sendrecv", X, 1, 1), ("sendrecv", X, 0, 0)],
+    "around": [("send", X, 1), ("send", X, 2), ("send", X, 0)],
+    "a message and a collective": [("recv", 1), ("barrier",)],
+    "two of three": [("barrier",), ("recv", 2), ("recv", 1)],
+}
+
+
+@pytest.mark.parametrize("calls", _CIRCLES.values(), ids=_CIRCLES)
+def test_ranks_that_wait_for_each_other_are_reported_at_once(calls):
+    """The timeout is 10 s; a report takes 2 s, and those in which ranks say where they are."""
+    ranks = Ranks(len(calls))
+    for watch, (name, *arguments) in zip(ranks.all, calls, strict=True):
+        enter(watch, name, *arguments)
+    ranks.pass_time(1.5)
+    assert ranks.reports == []
+    ranks.pass_time(2.5)
+    first, *places, hint = ranks.report.split("\n")
+    assert re.match(r"ranks 1\d-1\d wait for each other, so that none of them can continue:", first)
+    assert all(any(name in line for line in places) for name, *_ in calls)
+    assert "one must receive first" in hint
+
+
+_NO_CIRCLES = {
+    "a sender and its receiver": [("send", X, 1), ("recv", 0)],
+    "one computes": [("send", X, 1), None],
+    "a chain whose end computes": [("send", X, 1), ("send", X, 2), None],
+    "a chain whose end moves": [("recv", 1), ("recv", 2), ("send", X, 1)],
+    "any source": [("recv_obj", -1), ("recv_obj", 0)],
+    "all in one collective": [("barrier",), ("barrier",)],
+}
+
+
+@pytest.mark.parametrize("calls", _NO_CIRCLES.values(), ids=_NO_CIRCLES)
+def test_ranks_that_may_continue_are_not_reported_at_once(calls):
+    ranks = Ranks(len(calls))
+    for watch, call_of in zip(ranks.all, calls, strict=True):
+        if call_of is not None:
+            enter(watch, *call_of)
+    ranks.pass_time(8)
+    assert ranks.reports == []
+
+
+def test_a_circle_that_does_not_stand():
+    """Messages that move, ranks that go on to the next call, and one that was stopped."""
+    ranks = Ranks(2)
+    for watch, other in zip(ranks.all, (1, 0), strict=True):
+        enter(watch, "sendrecv", X, other, other)
+        watch.row.waits_for = 0  # the array comes, which takes long
+    ranks.pass_time(8)
+    for _ in range(8):  # a loop in which both do the same each time
+        for watch, other in zip(ranks.all, (1, 0), strict=True):
+            watch.leave()
+            enter(watch, "sendrecv", X, other, other)
+        ranks.pass_time(1)
+    ranks.pass_time(5, alive=[0])
+    assert ranks.reports == []
+    ranks.pass_time(4)
+    assert "wait for each other" in ranks.report

@@ -1,0 +1,125 @@
+"""Messages that are sent without waiting for the receiver, which finds them by keys in any order.
+
+So neighbors that exchange values cannot wait for each other in a circle, whatever the order of
+their calls is.
+"""
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.distributed.communicators import progress
+from mpchain.distributed.communicators.arrays import byte_pieces, describe, make_room
+from mpchain.dtypes import as_dtype
+from mpchain.typing import Array
+
+_TAG = 32_100
+"""The tag of all these messages, which no other message of the communicator has."""
+
+_LARGE = 2**20
+"""Bytes beyond which an array follows its head in messages of its own."""
+
+
+class _Mail:
+    """What one rank has under way.
+
+    Args:
+        comm: ``mpi4py.MPI.Comm`` that carries the messages.
+    """
+
+    def __init__(self, comm: Any):
+        self.comm = comm
+        self.sent = []  # requests, and the memory that they read
+        self.arrived = collections.defaultdict(collections.deque)  # by source and key
+        self.ranks = set()  # with which messages were exchanged
+        self.moving = {}  # by source, what follows its head: where it belongs, and requests
+
+
+class Mailbox:
+    """The part of a communicator of MPI by which :meth:`Communicator.sendrecv` exchanges arrays."""
+
+    _mpi: Any
+    _messages: Any
+    _watch: Any
+    _host_copy: Any
+    _owned: Any
+    _current_mail: _Mail | None = None
+
+    def _mail(self):
+        mail = self._current_mail
+        if mail is None or mail.comm is not self._messages:  # other ranks after a loss
+            mail = self._current_mail = _Mail(self._messages)
+        mail.sent = [(r, x) for r, x in mail.sent if not self._mpi.Request.Testall(r)]
+        return mail
+
+    def _post(self, x: Array, dest: int, key: tuple, again: bool) -> None:
+        """Sends an array, of which it keeps a copy, and does not wait."""
+        data = np.array(self._host_copy(x), order="C")
+        mail, is_large = self._mail(), data.nbytes > _LARGE
+        mail.ranks.add(dest)
+        head = key, again, describe(x), None if is_large else data.tobytes()
+        requests = [mail.comm.isend(head, dest, _TAG)]
+        if is_large:
+            requests += [mail.comm.Isend(piece, dest, _TAG) for piece in byte_pieces(data)]
+        mail.sent.append((requests, data))
+
+    def _take(self, source: int, key: tuple) -> tuple[Array, bool]:
+        """Waits for the message of that key; returns its array, and whether it comes again."""
+        mail, wanted = self._mail(), (source, key)
+        mail.ranks.add(source)
+
+        def has_arrived():
+            while not mail.arrived.get(wanted):
+                if not self._fetch(mail, source):
+                    return False
+            return True
+
+        progress.wait_until(has_arrived)
+        data, description, again = mail.arrived[wanted].popleft()
+        if not mail.arrived[wanted]:
+            del mail.arrived[wanted]
+        if description[2]:
+            room = make_room(description)
+            backend.copyto(room, data)
+            data = room
+        return data, again
+
+    def _unclaimed(self) -> list[tuple[int, tuple]]:
+        if not self._owned or self._mpi.Is_finalized():  # nothing comes any more
+            return []
+        mail = self._mail()
+        for source in mail.ranks:
+            while self._fetch(mail, source):
+                pass
+        return list(mail.arrived)
+
+    def _fetch(self, mail, source):
+        """Looks for what a rank has sent; returns whether there was something."""
+        if source in mail.moving:
+            place, content, requests = mail.moving[source]
+            if not self._mpi.Request.Testall(requests):
+                return False
+            mail.arrived[place].append(content)
+            del mail.moving[source]
+            return True
+        message = mail.comm.improbe(source, _TAG)
+        if message is not None:
+            self._open(mail, message, source)
+        return message is not None
+
+    def _open(self, mail, message, source):
+        """Reads a message, or the head of what follows."""
+        key, again, description, content = message.recv()
+        shape, dtype, _ = description
+        data = np.empty(shape, as_dtype(dtype))
+        place, arrived = (source, key), (data, description, again)
+        if content is not None:
+            data.reshape(-1).view(np.uint8)[...] = np.frombuffer(content, np.uint8)
+            mail.arrived[place].append(arrived)
+            return
+        requests = [mail.comm.Irecv(piece, source, _TAG) for piece in byte_pieces(data)]
+        mail.moving[source] = place, arrived, requests
+        if self._watch is not None:
+            self._watch.row.waits_for = 0  # something comes
