@@ -88,7 +88,7 @@ class Seq2seq(mpchain.Chain):
         return self.out(F.tanh(self.combine(both, n_batch_axes=2)), n_batch_axes=2)
 
     def forward(self, sources: list[Array], targets: list[Array]) -> Variable:
-        """Returns the mean loss of target sentences, a mean over the samples."""
+        """Returns the mean loss of the words of target sentences."""
         memory, scores = self.read(sources)
         end = self.xp.full(1, END, np.int32)
         lengths = [len(target) + 1 for target in targets]
@@ -98,8 +98,7 @@ class Seq2seq(mpchain.Chain):
         y = self.score_words(F.pad_sequence(hs), memory, scores)
         answers = [self.xp.concatenate([target, end]) for target in targets]
         t = F.pad_sequence(answers, padding=-1).array  # -1 is ignored
-        losses = F.softmax_cross_entropy(y.reshape(-1, len(WORDS)), t.ravel(), reduce="no")
-        loss = F.sum(losses) / len(targets)
+        loss = F.softmax_cross_entropy(y.reshape(-1, len(WORDS)), t.ravel())
         mpchain.report({"loss": loss}, self)
         return loss
 

@@ -15,6 +15,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.persistents import are_initialized
 from mpchain.distributed.gradients.replication import SharedPersistents
+from mpchain.distributed.optimizers.nonlinear import place_of, watched
 from mpchain.distributed.watch.call_sites import calling_frames, describe
 from mpchain.iterators.worker import peek_at_random_state
 from mpchain.serializer import AbstractSerializer
@@ -170,13 +171,17 @@ class SampleDraws:
         self.count(n, *(1, 1) if shards else (n_passes, len(parts) or 1))
         initializes = shards and not are_initialized(comm)
         stream = comm.rank * (shards or comm.size) // comm.size
+        is_divided = comm.size > 1 or len(parts) > 1
         for (n_own, compute_loss), n_part in zip(parts, counts):
-            place = self._place(first if n_part else None, n_part, stream)
+            place = self._place(first if n_part else None, n_part, stream, is_divided)
+            if step == 0 and is_divided:
+                tell = functools.partial(self._tell_of_loss, compute_loss)
+                compute_loss = watched(compute_loss, n_part, tell)
             compute_loss = functools.partial(_draw_from, self._key, step, turn, place, compute_loss)
             if shards:
                 seed = [*self._key, step, turn + 1]
                 compute_loss = functools.partial(_seeded, seed, stream, initializes, compute_loss)
-                stream += 1
+            stream += 1 if shards else comm.size
             if first is not None:
                 first += n_part
             numbered.append((n_own, compute_loss))
@@ -184,20 +189,28 @@ class SampleDraws:
 
     def generator(self, n: int, step: int) -> random.SampleGenerator:
         """Returns what ``n`` samples, all that this rank has in a step, draw from."""
-        place = self._place(self._first(n) if n else None, n, self._comm.rank)
+        first, comm = self._first(n) if n else None, self._comm
+        place = self._place(first, n, comm.rank, comm.size > 1)
         return random.SampleGenerator(self._key, step, self._n_turns, **place)
 
-    def _place(self, first, n, stream):
+    def _place(self, first, n, stream, is_divided):
         # With micro-shards of unknown samples, any number of ranks draws the same.
-        is_told = self._comm.size > 1 and not (self._comm.micro_shards and first is None)
+        is_told = is_divided and not (self._comm.micro_shards and first is None)
         place = {"first": first, "n": n, "stream": stream, "shapes": self._shapes}
         return place | {"tell": self._tell if is_told else None}
 
     def _tell(self, reason):
         """Lets rank 0 warn of a draw that may differ from that of one process."""
-        _, frame = calling_frames(sys._getframe(1))
-        place = describe(frame, None) if frame is not None else "a thread"
-        Control.of(self._comm).tell(place, f"{reason}. Other numbers of ranks draw other numbers")
+        text = f"{reason}. Other numbers of ranks, or parts of a batch, draw other numbers"
+        Control.of(self._comm).tell(_calling_place(), text)
+
+    def _tell_of_loss(self, compute_loss, reason):
+        text = (
+            f"{reason}, or part of a batch. The mean of their values is minimized, which is not "
+            "that of the whole batch: take the mean, or the sums, by mpchain.batch_mean, batch_sum "
+            "and batch_count"
+        )
+        Control.of(self._comm).tell(place_of(compute_loss) or _calling_place(), text)
 
     def count(self, n: int, n_passes: int = 1, n_parts: int = 1) -> None:
         """Counts an update of ``n`` samples of this rank, in ``n_passes`` forward passes of the
@@ -231,6 +244,11 @@ class SampleDraws:
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the key."""
         self._key = tuple(np.asarray(serializer("draws", np.array(self._key, np.uint32))).tolist())
+
+
+def _calling_place():
+    _, frame = calling_frames(sys._getframe(2))
+    return describe(frame, None) if frame is not None else "a thread"
 
 
 def _draw_from(key, step, turn, place, compute_loss):

@@ -1,0 +1,104 @@
+"""Losses that ranks cannot average are told."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizers
+from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed import functions as DF
+from mpchain.distributed.optimizers.nonlinear import nonlinear
+
+N = 5
+x = np.random.RandomState(0).uniform(0.5, 1, (N, 2)).astype("f")
+t = np.random.RandomState(1).uniform(0.5, 1, (N, 3)).astype("f")
+net = L.Linear(2, 3)
+scale = mpchain.Parameter(np.array(1.5, "f"))
+
+
+def error():
+    return F.mean_squared_error(net(x), t)
+
+
+def part(n):
+    return F.mean(net(x) ** n)
+
+
+NONLINEAR = {
+    "sqrt": lambda: F.sqrt(error()),
+    "sqrt behind linear functions": lambda: 3 * F.cast(F.sqrt(error() / 2 + 1), "d") - part(2),
+    "power": lambda: error() ** 2,
+    "exp": lambda: F.exp(part(2)) * scale,
+    "log": lambda: part(2) + F.log(part(2)),
+    "product": lambda: part(2) * part(4),
+    "quotient (Dice)": lambda: 1 - 2 * F.sum(net(x) * t) / (F.sum(net(x)) + np.sum(t)),
+    "inverse": lambda: 1 / part(2),
+    "hinge": lambda: F.relu(part(2) - 0.1),
+    "maximum over samples": lambda: F.max(net(x)),
+}
+LINEAR = {
+    "mean": lambda: part(2),
+    "root of each sample": lambda: F.mean(F.sqrt(F.sum(net(x) ** 2, axis=1))),
+    "a loop over samples": lambda: sum(F.sqrt(F.sum(net(x[i : i + 1]) ** 2)) for i in range(N)) / N,
+    "sums of means": lambda: (
+        2 * part(2) - part(4) / 3 + F.softmax_cross_entropy(net(x), np.ones(N, int))
+    ),
+    "learned weight": lambda: F.exp(-scale) * error() + scale**2,
+    "norm of weights": lambda: error() + 0.1 * F.sqrt(F.sum(net.W**2)),
+    "orthogonal weights": lambda: (
+        error() + F.sqrt(F.sum((F.matmul(net.W, net.W, transb=True) - np.eye(3, dtype="f")) ** 2))
+    ),
+    "weighted mean": lambda: F.average(net(x) ** 2, weights=t),
+    "root of a mean over all": lambda: F.sqrt(mpchain.batch_mean((net(x) - t) ** 2)),
+    "constant scalars": lambda: error() * np.float32(2) / F.sum(t),
+}
+
+
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_nonlinear_functions_of_means_are_seen(name):
+    assert nonlinear(NONLINEAR[name](), N) is not None
+    assert nonlinear(NONLINEAR[name](), 1) is None  # it may be the loss of one sample
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_no_false_alarms(comm, name):
+    assert warned(comm, LINEAR[name]) == []
+
+
+def test_what_all_ranks_compute_is_known():
+    (g,) = mpchain.grad([error()], [net.W], enable_double_backprop=True)
+    comm = mpchain.create_communicator()
+    assert nonlinear(error() + F.sqrt(F.sum(DF.allreduce(comm, g) ** 2)), N) is None
+    assert nonlinear(error() + F.sqrt(F.sum(g**2)), N) == "sqrt"
+
+
+def test_large_graphs_are_walked_without_recursion():
+    y = net(x)
+    for _ in range(5000):
+        y = y + 0.001
+    assert nonlinear(F.sqrt(F.mean(y)), N) == "sqrt"
+
+
+def warned(comm, loss):
+    vars(comm).pop("_control", None)  # which has warned in other tests
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.0), comm).setup(net)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            optimizer.n_samples = N
+            optimizer.update(loss)
+    return [str(w.message) for w in caught if "parameters" not in str(w.message)]
+
+
+def test_rank_0_warns_once(comm):
+    found = warned(comm, NONLINEAR["sqrt"])
+    assert len(found) == (comm.size > 1 and comm.rank == 0)
+    message = (
+        r"test_nonlinear.py:\d+ in <lambda>: the loss is a nonlinear function \(sqrt\) of a mean"
+    )
+    assert all(re.search(f"{message}.*mpchain.batch_mean", text) for text in found)
