@@ -99,7 +99,7 @@ def _check(deserializer, obj):
         probe = _Probe(deserializer, replaced={})
         _run(probe, obj)
         with contextlib.suppress(*_OF_CONTENT):
-            _Undo(probe.replaced, deserializer.path).load(obj)
+            _Undo(probe, deserializer.path).load(obj)
         probe.give_back()
     asked, missing = probe.asked, probe.missing
     problems = list(filter(None, asked.values()))
@@ -184,16 +184,19 @@ class _Probe(Deserializer):
 
 
 class _Undo(Deserializer):
-    """Gives back the scalars that a probe has replaced."""
+    """Gives back the scalars that a probe has replaced.
 
-    def __init__(self, replaced, path):
-        self.replaced, self.path = replaced, path
+    It may come to objects that the probe, which stops when much is missing, has not come to.
+    """
+
+    def __init__(self, probe, path):
+        self.probe, self.path, self.remember = probe, path, probe.remember
 
     def __getitem__(self, key):
-        return _Undo(self.replaced, f"{self.path}{key.strip('/')}/")
+        return _Undo(self.probe, f"{self.path}{key.strip('/')}/")
 
     def __call__(self, key, value):
-        return self.replaced.get(self.path + key.lstrip("/"), value)
+        return self.probe.replaced.get(self.path + key.lstrip("/"), value)
 
 
 def _header(arrays, name):

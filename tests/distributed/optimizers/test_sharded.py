@@ -15,7 +15,7 @@ from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.gradients.scattering import ScatteringReducer
 from mpchain.distributed.optimizers import sharded as sharded_module
 from mpchain.distributed.optimizers.parts import RanksOfParts
-from mpchain.link import Chain
+from mpchain.link import Chain, Sequential
 from mpchain.optimizer import GradientMethod
 from mpchain.update_rule import UpdateRule
 from mpchain.utils.flat_layout import FlatLayout
@@ -590,3 +590,29 @@ def test_reproducible(comm, hooks):
         train(plain, made, 3)
         train(sharded, made, 3)
     assert_same(sharded.target, plain.target)
+
+
+def test_a_file_that_lacks_everything_changes_nothing(comm, tmp_path):
+    """Also of parameters behind so many missing names that the check has stopped before them."""
+    model = on_device(Sequential(*[L.Linear(2, 2) for _ in range(12)]))
+    optimizer = create_sharded_optimizer(optimizers.Adam(), comm).setup(model)
+    optimizer.update(lambda: F.sum(model(xp.ones((1, 2), np.float32)) ** 2))
+    rules = [param.update_rule for _, param in sorted(model.namedparams())]
+
+    def states():
+        return [
+            (
+                rule.t,
+                {name: x.copy() if hasattr(x, "copy") else x for name, x in rule.state.items()},
+            )
+            for rule in rules
+        ]
+
+    before = states()
+    serializers.save_npz(tmp_path / "empty.npz", Sequential())
+    with pytest.raises(serializers.SerializationError, match="missing"):
+        serializers.load_npz(tmp_path / "empty.npz", optimizer)
+    for (t, state), (t_before, state_before) in zip(states(), before, strict=True):
+        assert t == t_before and state.keys() == state_before.keys()
+        for name, value in state.items():
+            assert_array_equal(value, state_before[name])
