@@ -5,6 +5,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
+import pathlib
 import sys
 import types
 from typing import Any
@@ -140,6 +141,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__dict__["__all__"] = list(public)
         if module.__name__ in PACKAGES:
             module.__dict__["__version__"] = "7.8.1"
+            file = pathlib.Path(__file__).with_name("packages") / module.__name__ / "__init__.py"
+            module.__dict__["__file__"] = str(file)
 
 
 def _describe(name):

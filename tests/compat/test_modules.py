@@ -1,6 +1,7 @@
 """The modules of Chainer that compat makes."""
 
 import importlib
+import os
 import subprocess
 import sys
 import unittest.mock
@@ -76,9 +77,11 @@ def test_all_names_of_a_module_can_be_imported():
 
 def test_versions():
     import chainer
+    import chainermn
     import chainerx
 
     assert chainer.__version__ == "7.8.1"
+    assert all(os.path.isfile(package.__file__) for package in (chainer, chainermn, chainerx))
     assert not chainerx.is_available()
     assert chainer.chainerx is chainerx
 
