@@ -237,7 +237,10 @@ class Counts:
             if total.requires_grad:
                 return self.sum(total) * self._reducer.weight(self._parts[self._part][0])
             total = total.array
-        result = self._denominator(self._shared, total.reshape(()), total, elements)
+        # In a first pass any number will do whose quotients exist.
+        own = cuda.get_array_module(total).where(total == 0, 1, total)
+        own = own if self._mode == _COLLECTED else total
+        result = self._denominator(self._shared, total.reshape(()), own, elements)
         return result.astype(total.dtype)
 
     def _denominator(self, method, count, own, elements):
@@ -247,6 +250,7 @@ class Counts:
             return own
         result = _exchange(_Question(method, site), count)
         rows = elements.shape[0] if elements.ndim else 1
+        rows = None if counting.current.over == counting.BATCH else rows
         self._calls.append(_Call(site, rows, own, result))
         return result
 
@@ -264,7 +268,7 @@ class Counts:
         site = self._site()
         if self._mode == _COLLECTED:
             self._note(site, n)
-            return n
+            return n or type(n)(1)  # whose quotients exist; the pass is repeated
         self._check_whole("batch_count")
         total = _exchange(_Question(self._whole, site), n)
         self._calls.append(_Call(site))
@@ -305,8 +309,8 @@ class Counts:
             return x.copy()
         dtype = summed_dtype(x.dtype)
         self._round(site, _ARRAY, 0, 0, x.size, dtype, cuda.is_gpu_array(x))
-        flat = x.reshape(-1).astype(dtype, copy=False)
-        return self._comm.allreduce(flat).reshape(x.shape).astype(x.dtype, copy=False)
+        total = self._comm.iallreduce(x.reshape(-1).astype(dtype)).Wait()
+        return total.reshape(x.shape).astype(x.dtype, copy=False)
 
     def _weight(self):
         weight = self._parts[self._part][0]
@@ -380,7 +384,7 @@ class Counts:
                 return
             if kind == _ARRAY:
                 xp = cuda.cupy if on_gpu else np
-                self._comm.allreduce(xp.zeros(size, _DTYPES[dtype]))
+                self._comm.iallreduce(xp.zeros(size, _DTYPES[dtype])).Wait()
             elif self._is_accumulated:
                 self._check_ratio(k, total / weight)
 
@@ -426,15 +430,16 @@ class Counts:
                 of_sites.setdefault(call.site, []).append(call)
         for site, calls in of_sites.items():
             rows = [call.rows for call in calls]
-            if counting.current.over == counting.BATCH or not self._is_unclear(site, rows, n):
+            if not self._is_unclear(site, rows, n):
                 continue
             if current.recorder is not None:
                 current.recorder.refuse("losses may be means over single samples")
             if any(not _is_close(call.own, call.whole) for call in calls):
                 raise RuntimeError(
-                    f"{site.text}: this rank makes {len(rows)} calls, of {_shortened(rows)} rows, "
-                    f"for {n or 'an unknown number of'} samples. They may be losses of the whole "
-                    "batch, or of one sample or group each, which are different means. Call them "
+                    f"{site.text}: this rank makes {len(rows)} call{'s'[: len(rows) - 1]}, of "
+                    f"{_shortened(rows)} rows, for {n or 'an unknown number of'} samples. They may "
+                    "be losses of the whole batch, or of one sample or group each, which are "
+                    "different means. Call them "
                     "within mpchain.shared_counts(), if each is a mean over the batch of all "
                     "ranks, or within mpchain.own_counts(), if each is a mean over its own elements"
                 )

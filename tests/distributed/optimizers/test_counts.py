@@ -12,10 +12,14 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
-from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed import CollectiveMismatchError, create_multi_node_optimizer
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.arrays import partition
+from tests.distributed import ranks
 
 N, D, C = 12, 5, 4
 N_STEPS = 3
+LONG = pytest.mark.long
 LIMIT = 1e-12  # rounding of sums in another order, in three steps
 
 
@@ -48,6 +52,7 @@ class Data:
     def part(self, mine):
         part = object.__new__(Data)
         vars(part).update({name: value[mine] for name, value in vars(self).items()})
+        part.first = part.x[: 1 if mine.start == 0 else 0]
         return part
 
 
@@ -218,3 +223,283 @@ def test_ranks_compute_the_means_of_one_process(comm, name):
         params, losses = train(comm, {**MEANS, **WHOLE}[name], mine)
         assert close(params, expected(name)[0]), name
         assert close(losses, expected(name)[1]), name
+
+
+def sizes_of_parts(n, n_parts):
+    return [n * (i + 1) // n_parts - n * i // n_parts for i in range(n_parts)]
+
+
+@pytest.mark.parametrize("n_parts", [1, 3])
+@pytest.mark.parametrize("name", MEANS)
+def test_parts_of_a_batch_give_its_means(comm, name, n_parts):
+    """The ranks may have other numbers of parts."""
+
+    def loss(model, data):
+        with mpchain.shared_counts():  # parts have as many samples as there are steps in time
+            return MEANS[name](model, data)
+
+    for ends in divisions(comm.size):
+        begin, end = map(int, ends[comm.rank : comm.rank + 2])
+        model = Model()
+        optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+        parts, place = [], begin
+        for size in sizes_of_parts(end - begin, n_parts + comm.rank):
+            data = Data().part(slice(place, place + size))
+            parts.append((size, functools.partial(loss, model, data)))
+            place += size
+        for _ in range(N_STEPS):
+            optimizer.update_in_parts(parts)
+        assert close(params_of(model), expected(name)[0]), name
+
+
+def train_in_micro_shards(comm, name, n_shards, n=N):
+    """Returns the parameters after training with a reproducible communicator."""
+    comm.micro_shards = n_shards
+    model, n_own, data, parts = Model(), n_shards // comm.size, Data(n), []
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    for i in range(comm.rank * n_own, (comm.rank + 1) * n_own):
+        mine = slice(*partition(n, i, n_shards))
+        loss = functools.partial(MEANS[name], model, data.part(mine))
+        parts.append((mine.stop - mine.start, loss))
+    for _ in range(N_STEPS):
+        optimizer.update_in_parts(parts)
+    return params_of(model)
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_micro_shards_give_the_means_of_the_batch(comm, name):
+    shards = Communicator() if comm.size == 1 else comm.renewed()
+    n_shards = 6 if 6 % comm.size == 0 else 2 * comm.size
+    assert close(train_in_micro_shards(shards, name, n_shards), expected(name)[0])
+
+
+SCRIPT = """
+import numpy as np, mpchain
+from tests.distributed.optimizers.test_counts import MEANS, train_in_micro_shards
+comm = mpchain.create_communicator(reproducible=True, micro_shards=12)
+# A part of one sample does not tell steps in time from samples.
+with mpchain.using_config("dtype", np.dtype("f8")), mpchain.shared_counts():
+    for name in MEANS:
+        for n in (12, 5):
+            found = train_in_micro_shards(comm, name, 12, n)
+            if comm.rank == 0:
+                print(name, n, found.sum().hex(), abs(found).sum().hex())
+"""
+
+
+@pytest.fixture(scope="module")
+def text_of_one_process():
+    status, outputs, text = ranks.run(1, ["-c", SCRIPT], timeout=120)
+    assert status == 0, ranks.report(status, outputs, text)
+    return outputs[0]
+
+
+@pytest.mark.parametrize("n_ranks", [2, pytest.param(3, marks=LONG), pytest.param(6, marks=LONG)])
+def test_micro_shards_have_the_same_bits(needs_mpirun, n_ranks, text_of_one_process):
+    status, outputs, text = ranks.run(n_ranks, ["-c", SCRIPT], timeout=240)
+    assert status == 0, ranks.report(status, outputs, text)
+    assert outputs[0] == text_of_one_process
+
+
+# Calls that cannot be matched
+
+
+def updated(comm, loss, n=None):
+    """Makes an update with an even part of the batch; returns the optimizer and parameters."""
+    with comm.batch(N if n is None else n) as mine:
+        data, model = Data().part(mine), Model()
+        optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+        optimizer.update(lambda: loss(model, data))
+    return params_of(model)
+
+
+def in_one_process(loss, n=N):
+    model, data = Model(), Data().part(slice(0, n))
+    optimizers.SGD(0.3).setup(model).update(lambda: loss(model, data))
+    return params_of(model)
+
+
+def by_molecule(model, data):
+    """The mean over the molecules of the mean over the atoms that count."""
+    losses = []
+    for atoms in data.atoms:
+        labels = np.arange(len(atoms)) % 3 - (len(atoms) % 3 == 0)
+        losses.append(F.softmax_cross_entropy(model(atoms), labels))
+    return sum(losses) / len(losses)
+
+
+def by_padded_sample(model, data):
+    """The same of sequences of one length."""
+    y = model.steps(data.seq)
+    each = [F.softmax_cross_entropy(y[i].T, data.labels[i]) for i in range(len(data.x))]
+    return sum(each) / len(each)
+
+
+@pytest.mark.parametrize("loss", [by_molecule, by_padded_sample])
+@pytest.mark.parametrize("n", [N, 2, 3])
+def test_losses_of_single_samples(comm, loss, n):
+    """Also if no rank has more than one."""
+
+    def own(model, data):
+        with mpchain.own_counts():
+            return loss(model, data)
+
+    assert close(updated(comm, own, n), in_one_process(loss, n))
+    if comm.size == 1:
+        assert close(updated(comm, loss, n), in_one_process(loss, n))
+
+
+def test_steps_in_time_are_told_from_samples_once_they_were(comm):
+    """As many steps as samples, after others."""
+    model, labels = Model(), Data().labels
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    of_one = Model()
+    alone = optimizers.SGD(0.3).setup(of_one)
+
+    def loss(model, x, n_steps):
+        return sum(
+            F.softmax_cross_entropy(model(x), labels[: len(x), k % 3]) for k in range(n_steps)
+        )
+
+    for n_steps in (5, 2, 4):
+        n = 4 * comm.size
+        x = np.tile(Data().x[:4], (comm.size, 1))
+        with comm.batch(n) as mine:
+            optimizer.update(loss, model, x[mine], n_steps)
+        alone.update(loss, of_one, x[:4], n_steps)
+        assert close(params_of(model), params_of(of_one))
+
+
+def two_or_three(model, data, n):
+    y = model(data.x)
+    loss = F.softmax_cross_entropy(y, data.t)
+    if n > 1:
+        loss += F.focal_loss(y, data.bits)
+    return loss
+
+
+# Of what differs between ranks: number of ranks, number of samples, loss, and what the error says.
+REFUSED = {
+    "samples": (2, N, "by_molecule", ["this rank makes 6 calls", "mpchain.own_counts()"]),
+    "padded samples": (2, N, "by_padded_sample", ["this rank makes 6 calls, of 3, 3, 3, 3, ..."]),
+    "one sample each": (2, 2, "by_molecule", ["this rank makes 1 call, of 3 rows, for 1"]),
+    "more calls": (2, N, "more_on_rank_0", ["differs between ranks", "counts.py", "_round"]),
+    "more calls, and ranks without samples": (
+        *(3, 2, "more_on_rank_0"),
+        ["in two_or_three", "rank 1: the end of its step", "must call the same losses"],
+    ),
+    "other calls": (2, N, "another_on_rank_0", ["in another_on_rank_0", "rank 1: /"]),
+    "other shapes": (2, N, "another_shape_on_rank_0", ["(an array (0,) of float64)", "(1,)"]),
+}
+
+
+def more_on_rank_0(model, data):
+    return two_or_three(model, data, 1 + (len(data.first) > 0))
+
+
+def another_on_rank_0(model, data):
+    if len(data.first):
+        return F.softmax_cross_entropy(model(data.x), data.t)
+    return F.focal_loss(model(data.x), data.bits)
+
+
+def another_shape_on_rank_0(model, data):
+    return F.sum(mpchain.batch_sum(model(data.x)[0, : 1 - len(data.first)], axis=()))
+
+
+def refuse(name):
+    """Called by each rank of a job of its own."""
+    comm, (_, n, loss, _) = mpchain.create_communicator(), REFUSED[name]
+    with mpchain.using_config("dtype", np.dtype("f8")):
+        updated(comm, globals()[loss], n)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("samples", "one sample each", "more calls"),
+        *(pytest.param(n, marks=LONG) for n in [*REFUSED][3:]),
+        pytest.param("padded samples", marks=LONG),
+    ],
+)
+def test_what_cannot_be_matched_is_refused(needs_mpirun, name):
+    """With the places, at once, on ranks that would else compute something else or hang."""
+    n_ranks, _, _, texts = REFUSED[name]
+    code = f"from tests.distributed.optimizers.test_counts import refuse; refuse({name!r})"
+    status, outputs, text = ranks.run(n_ranks, ["-m", "mpi4py", "-c", code], timeout=100)
+    found = "".join([*outputs, text])
+    assert status != 0
+    for part in texts:
+        assert part in found, found
+
+
+def test_parts_that_call_differently(comm):
+    model = Model()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    parts = [
+        (4, functools.partial(two_or_three, model, Data().part(slice(0, 4)), n)) for n in (1, 2)
+    ]
+    with pytest.raises(CollectiveMismatchError, match="part 2 makes 2 of them"):
+        optimizer.update_in_parts(parts)
+
+
+def test_counts_that_change_from_pass_to_pass(comm):
+    model, data, labels = Model(), Data().part(slice(0, 4)), Data().t[:4].copy()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+
+    def loss():
+        labels[:] -= 1
+        return F.softmax_cross_entropy(model(data.x), np.maximum(labels, -1))
+
+    with pytest.raises(CollectiveMismatchError, match="and 2 before"):
+        optimizer.update_in_parts([(4, loss), (4, loss)])
+
+
+def test_sums_over_the_batch_are_refused_in_parts(comm):
+    model, data = Model(), Data().part(slice(0, 4))
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    part = 4, lambda: WHOLE["root"](model, data)
+    with pytest.raises(RuntimeError, match=r"batch_sum: .*accumulation=1"):
+        optimizer.update_in_parts([part, part])
+    with optimizer.no_sync(), pytest.raises(RuntimeError, match=r"batch_sum: .* update_in_parts"):
+        optimizer.update(part[1])
+
+
+def test_sums_are_not_differentiated_after_the_update(comm):
+    model, data, kept = Model(), Data(), []
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+
+    def loss():
+        kept.append(mpchain.batch_mean(model(data.x)[:, 0] ** 2))
+        return kept[-1] * 1
+
+    optimizer.update(loss)
+    if comm.size == 1:
+        kept[0].backward()
+        return
+    with pytest.raises(RuntimeError, match="differentiated after the update"):
+        kept[0].backward()
+
+
+def test_accumulation_without_exchange(comm):
+    """Losses whose counts are in proportion to the samples are exact; others are refused."""
+
+    def train(labels):
+        data, model = Data(), Model()
+        optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+        with comm.batch(8) as mine, optimizer.no_sync():
+            optimizer.update(
+                lambda: F.softmax_cross_entropy(model.steps(data.seq[:8][mine]), labels[:8][mine])
+            )
+        with comm.batch(4) as mine:
+            optimizer.update(
+                lambda: F.softmax_cross_entropy(model.steps(data.seq[8:][mine]), labels[8:][mine])
+            )
+        return params_of(model)
+
+    labels = abs(Data().labels)
+    of_one = in_one_process(lambda m, d: F.softmax_cross_entropy(m.steps(d.seq), labels))
+    assert close(train(labels), of_one)
+    labels[9] = -1
+    with pytest.raises(RuntimeError, match=r"no_sync: a loss is a mean over a count"):
+        train(labels)
