@@ -11,6 +11,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
+from mpchain.distributed.optimizers.draws import check_weight, weighted
 from mpchain.distributed.optimizers.reports import Observations
 from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments
@@ -36,12 +37,18 @@ class MultiNodeUpdater(StandardUpdater):
         accumulation: number of parts in which a rank processes its samples, to save memory.
             Gradients are summed over the ranks once. With a reproducible communicator it must be 1:
             the parts are the micro-shards.
+        weight: function of the arguments of the loss that returns what this rank's samples are
+            weighted by, such as their number of words; None: their number. It is for losses that
+            are means over something else, and none of :mod:`mpchain.functions` or
+            :mod:`mpchain.batch`, which know it. Reports are means by this weight, too.
         converter, device, loss_func, options: see :class:`StandardUpdater`. ``graph=True`` has no
             effect, but a warning, with accumulation or a reproducible communicator.
 
     Raises:
         TypeError: the optimizer is not a multi-node one.
-        ValueError: ``accumulation`` is below 1, or above with a reproducible communicator.
+        ValueError: ``accumulation`` is below 1, or above with a reproducible communicator. In an
+            update: a weight is negative or not finite, 0 on all ranks, or with a reproducible
+            communicator no whole number.
 
     Example:
         >>> from mpchain import distributed, iterators
@@ -64,10 +71,12 @@ class MultiNodeUpdater(StandardUpdater):
         device: DeviceLike | None = None,
         loss_func: Callable[..., Variable] | None = None,
         accumulation: int = 1,
+        *,
+        weight: Callable[..., Any] | None = None,
         **options: Any,
     ):
         self.communicator = communicator
-        self.accumulation = accumulation
+        self.accumulation, self.weight = accumulation, weight
         self._observations = Observations()  # of updates that are recorded
         super().__init__(iterator, optimizer, converter, device, loss_func, **options)
         main = self.get_optimizer("main")
@@ -106,12 +115,28 @@ class MultiNodeUpdater(StandardUpdater):
             self._captured.instead(self._step_as_always, batch)
 
     def _step_captured(self, batch):
-        optimizer = self.get_optimizer("main")
-        optimizer.n_samples = len(batch)
-        args, kwargs = as_arguments(self.convert(batch))
-        with self._division(len(batch)), self._observations.collect(len(batch)):
-            self._captured(*args, **kwargs)
+        optimizer, (args, kwargs) = self.get_optimizer("main"), self._arguments(batch)
+        n = optimizer.n_samples = len(batch)
+        weight, scope = n, contextlib.nullcontext()
+        with self._division(n):
+            if self.weight is not None:
+                weight = self._weight_of(args, kwargs)
+                if weight == 0:  # the loss is not computed
+                    self._captured.instead(self._step_as_always, batch)
+                    return
+                scope = weighted(self.communicator, weight)
+            with scope, self._observations.collect(weight):
+                self._captured(*args, **kwargs)
         self._report(self._observations, optimizer._reducer.message.means())
+
+    def _weight_of(self, args, kwargs):
+        weight = check_weight("MultiNodeUpdater", self.weight(*args, **kwargs))
+        if self.communicator.micro_shards and not weight.is_integer():
+            raise ValueError(
+                "MultiNodeUpdater: with a reproducible communicator weights must be whole numbers, "
+                f"whose sums are exact, but one is {weight}"
+            )
+        return weight
 
     def _update_optimizer(self, *args, **kwargs):
         optimizer = self.get_optimizer("main")
@@ -123,9 +148,17 @@ class MultiNodeUpdater(StandardUpdater):
         n_parts = comm.micro_shards // comm.size if comm.micro_shards else self.accumulation
         if n_parts > 1:
             parts = [batch[slice(*partition(n, i, n_parts))] for i in range(n_parts)]
-        observations = Observations([(len(x), functools.partial(self._loss, x)) for x in parts])
+        losses = [(len(x), functools.partial(self._loss, x)) for x in parts]
+        observations, weights = Observations(losses), None
+        if self.weight is not None:
+            inputs = [self._arguments(x) if x else None for x in parts]
+            weights = [0.0 if x is None else self._weight_of(*x) for x in inputs]
+            losses = [functools.partial(self._loss_of, x) for x in inputs]
+            observations = Observations(zip(weights, losses))
+        losses = [(len(x), loss) for x, (_, loss) in zip(parts, observations.parts)]
         with self._division(n):
-            means = self.get_optimizer("main").update_in_parts(observations.parts, observations)
+            optimizer = self.get_optimizer("main")
+            means = optimizer.update_in_parts(losses, observations, weights)
         self._report(observations, means)
 
     def _report(self, observations, means):
@@ -144,8 +177,15 @@ class MultiNodeUpdater(StandardUpdater):
             mine = None  # by the rule, which says how many ranks have none
         return self.communicator.batch(n_total, mine=mine)
 
+    def _arguments(self, batch):
+        """Returns positional and keyword arguments of the loss of a batch."""
+        return as_arguments(self.convert(batch))
+
     def _loss(self, batch):
         """Returns the loss of a batch."""
-        args, kwargs = as_arguments(self.convert(batch))
+        return self._loss_of(self._arguments(batch))
+
+    def _loss_of(self, arguments):
+        args, kwargs = arguments
         loss_func = self.loss_func or self.get_optimizer("main").target
         return loss_func(*args, **kwargs)

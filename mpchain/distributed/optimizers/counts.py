@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ class _Question(NamedTuple):
 
 
 def _exchange(question, x):
-    if current.recorder is None:
+    if current.recorder is None or current.graph is not None:
         return question(x)
     return exchanged(question, x if isinstance(x, np.ndarray) else np.asarray(x))
 
@@ -123,7 +123,8 @@ class Counts:
             n_rows: the number of samples of each part; 0 if it is unknown.
             exchanges: whether gradients are exchanged in this step.
             is_accumulated: whether gradients of earlier updates are a part of it.
-            n_total: the number of samples of all ranks, if weights are something else.
+            n_total: the number of samples of all ranks, if weights are something else; 0 if it is
+                unknown.
 
         Returns:
             The parts, with functions that know counts, and take part in the other ranks' rounds if
@@ -256,12 +257,12 @@ class Counts:
 
     def _shared(self, site, count):
         """This rank's share of the count of the whole batch."""
-        total, weight = self._total(site, count)
-        return total * (self._weight() / weight)
+        total, share = self._total(site, count)
+        return total * share
 
     def _at_least_one(self, site, count):
-        total, weight = self._total(site, count)
-        return cuda.get_array_module(count).maximum(total, 1) * (self._weight() / weight)
+        total, share = self._total(site, count)
+        return cuda.get_array_module(total).maximum(total, 1) * share
 
     def count(self, n: Any) -> Any:
         """See :func:`mpchain.batch.batch_count`."""
@@ -305,6 +306,8 @@ class Counts:
         return _exchange(_Question(self._add, self._site(x.shape, str(x.dtype))), x)
 
     def _add(self, site, x):
+        if current.graph is not None:
+            current.graph.refuse("ranks exchange sums over the batch")
         if self._comm.size == 1:
             return x.copy()
         dtype = summed_dtype(x.dtype)
@@ -337,23 +340,35 @@ class Counts:
     # Sums over the ranks
 
     def _total(self, site, count):
-        """Returns the count of the whole batch, and the weight of all its samples."""
+        """Returns the count of the whole batch, and the share of this part's samples in it."""
         k = len(self._calls)
+        if current.graph is not None:
+            return self._total_in_graph(site, count)
         if self._mode == _EXCHANGED:
             total, weight = self._sum_counts(site, [count])
             if self._is_accumulated:
                 self._check_ratio(k, float(count) / self._weight())
                 self._check_ratio(k, float(total) / weight)
-            return total, weight
+            return total, self._weight() / weight
         collected = self._collected[self._places.index(self._part)] if self._totals else []
         if k >= len(collected) or collected[k][0] != site:
             self._refuse_parts(f"a call at {site.text} that it has not made in the first pass")
         first, (total, weight) = collected[k][1], self._totals[k]
+        share = self._weight() / weight
         if cuda.is_gpu_array(count):  # which is not waited for
-            return cuda.cupy.where(count == first, total, math.nan), weight
+            return cuda.cupy.where(count == first, total, math.nan), share
         if count != first:
             self._refuse_parts(f"a call at {site.text} that counts {count}, and {first} before")
-        return total, weight
+        return total, share
+
+    def _total_in_graph(self, site, count):
+        graph = current.graph
+        total = cuda.cupy.asarray(count, np.float64).reshape(1).copy()
+        with exchanging_in_graph(self._comm):
+            self._comm.iallreduce(total).Wait()
+        graph.alike.append(site.number)
+        total = total.reshape(())
+        return total, graph.number(lambda: self._reducer.weight(self._parts[0][0]), total)
 
     def _sum_counts(self, site, counts):
         """Sums this rank's counts, one for each part that is not empty, over the ranks; returns the
@@ -500,3 +515,13 @@ def _difference(sites, others):
 
 def _shortened(rows):
     return ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "")
+
+
+@contextlib.contextmanager
+def exchanging_in_graph(comm: Communicator) -> Iterator[None]:
+    """Context manager: the communicator's work within it becomes a part of the graph."""
+    watch = getattr(comm, "_watch", None)
+    # It waits for nobody, and is no message that other ranks must send as well.
+    unwatched = contextlib.nullcontext() if watch is None else watch.within()
+    with current.graph.exchanging(comm), unwatched:
+        yield

@@ -2,9 +2,10 @@
 
 import contextlib
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,11 @@ from mpchain.serializer import AbstractSerializer
 
 
 def batch(
-    comm: Communicator, n: int | None = None, *, mine: slice | None = None
+    comm: Communicator,
+    n: int | None = None,
+    *,
+    mine: slice | None = None,
+    weight: Any = None,
 ) -> contextlib.AbstractContextManager[slice]:
     """Context manager: divides a batch of ``n`` samples among the ranks.
 
@@ -35,9 +40,17 @@ def batch(
         mine: this rank's samples, if the program divides the batch itself; then ``n`` is not
             needed, but saves a message in each update. All ranks' slices must cover the batch
             without overlapping.
+        weight: what ranks are weighted by, in place of numbers of samples: for a loss that is a
+            mean over something else, such as words, the number of those. An array of a number at
+            least 0 for each of the ``n`` samples or, with ``mine``, for each of this rank's; or the
+            sum of this rank's, which may be 0, but not on all ranks.
 
     Returns:
         A context manager, whose value is this rank's samples, which may be none.
+
+    Raises:
+        ValueError: ``n`` is no number of samples, or ``weight`` has another length, is negative or
+            not finite, or the communicator is reproducible (pass it to MultiNodeUpdater).
 
     Example:
         >>> x = np.arange(6.0)
@@ -48,9 +61,44 @@ def batch(
     if mine is None or n is not None:
         if not isinstance(n, (int, np.integer)) or n < 0:
             raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
+    n_empty, own = None, slice(None)
     if mine is None:
-        return _Division(comm, slice(*comm.share_of(n)), n, n_without(comm, n))
-    return _Division(comm, mine, n, None)
+        mine = own = slice(*comm.share_of(n))
+        n_empty = n_without(comm, n)
+    if weight is None:
+        return _Division(comm, mine, n, n_empty)
+    if comm.micro_shards:
+        raise ValueError(
+            "Communicator.batch: with a reproducible communicator weight must be of each "
+            "micro-shard: pass a function to MultiNodeUpdater(weight=...)"
+        )
+    if np.ndim(weight) > 0:
+        weight, length = np.asarray(cuda.to_cpu(weight)), n
+        if own == slice(None):
+            length = mine.stop - mine.start
+        if weight.shape != (length,):
+            raise ValueError(
+                f"Communicator.batch: weight must be a number for each of {length} samples, or the "
+                f"sum of this rank's, but has the shape {weight.shape}"
+            )
+        check_weight("Communicator.batch", weight.min(initial=0))
+        weight = weight[own].sum()
+    return _Division(comm, mine, n, None, check_weight("Communicator.batch", weight))
+
+
+def check_weight(function: str, weight: Any) -> float:
+    """Returns a weight as a number.
+
+    Raises:
+        ValueError: it is not a finite number of at least 0.
+
+    >>> check_weight("f", np.int32(3))
+    3.0
+    """
+    number = float(weight) if np.size(weight) == 1 else math.nan
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{function}: weight must be a finite number of at least 0, not {weight}")
+    return number
 
 
 def n_without(comm: Communicator, n: int) -> int:
@@ -65,9 +113,30 @@ def n_without(comm: Communicator, n: int) -> int:
     return sum(rank * n_shards // comm.size >= n for rank in range(comm.size))
 
 
+class Division(NamedTuple):
+    """How a batch is divided among the ranks; None: unknown.
+
+    Attributes:
+        mine: this rank's samples.
+        n: the number of samples of all ranks.
+        n_empty: the number of ranks without samples.
+        weight: this rank's weight, if that is not its number of samples.
+
+    Example:
+        >>> with comm.batch(6, weight=20):
+        ...     division(comm)
+        Division(mine=slice(0, 6, None), n=6, n_empty=None, weight=20.0)
+    """
+
+    mine: slice | None = None
+    n: int | None = None
+    n_empty: int | None = None
+    weight: float | None = None
+
+
 class _Division:  # a generator would cost several times as much, in every step
-    def __init__(self, comm, mine, n, n_empty):
-        self._comm, self._own = comm, (mine, n, n_empty)
+    def __init__(self, comm, *own):
+        self._comm, self._own = comm, Division(*own)
 
     def __enter__(self):
         self._outer, vars(self._comm)["_divided"] = self._comm._divided, self._own
@@ -77,42 +146,25 @@ class _Division:  # a generator would cost several times as much, in every step
         vars(self._comm)["_divided"] = self._outer
 
 
-def divided(comm: Communicator) -> slice | None:
-    """Returns this rank's samples within :func:`batch`, None outside.
+def division(comm: Communicator) -> Division:
+    """Returns what is known within :func:`batch`."""
+    return comm._divided
+
+
+def weighted(comm: Communicator, weight: float) -> contextlib.AbstractContextManager:
+    """Context manager: this rank has a weight, within what :func:`batch` says.
 
     Example:
-        >>> with comm.batch(6):
-        ...     divided(comm)
-        slice(0, 6, None)
+        >>> with comm.batch(6), weighted(comm, 20.0):
+        ...     division(comm).n, division(comm).weight
+        (6, 20.0)
     """
-    return comm._divided[0]
-
-
-def n_divided(comm: Communicator) -> int | None:
-    """Returns the number of samples of all ranks within :func:`batch`, None if it is unknown.
-
-    Example:
-        >>> with comm.batch(6):
-        ...     n_divided(comm)
-        6
-    """
-    return comm._divided[1]
-
-
-def n_empty_divided(comm: Communicator) -> int | None:
-    """Returns the number of ranks without samples within :func:`batch`, None if it is unknown.
-
-    Example:
-        >>> with comm.batch(6):
-        ...     n_empty_divided(comm)
-        0
-    """
-    return comm._divided[2]
+    mine, n, *_ = comm._divided
+    return _Division(comm, mine, n, None, weight)
 
 
 Communicator.batch = batch
-# This rank's samples, the number of all ranks', and that of ranks without any.
-Communicator._divided = None, None, None
+Communicator._divided = Division()
 
 
 class SampleDraws:
@@ -220,7 +272,7 @@ class SampleDraws:
         self._persistents.count(n_passes, n_parts)
 
     def _first(self, n):
-        own = divided(self._comm)
+        own = division(self._comm).mine
         if own is not None and n == own.stop - own.start:
             return own.start
         # Reproducible training must not know more on one rank than on several.

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
@@ -19,7 +20,7 @@ from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.checks import check_parts, joint_link
 from mpchain.distributed.optimizers.counts import Counts
-from mpchain.distributed.optimizers.draws import SampleDraws, divided, n_divided, n_empty_divided
+from mpchain.distributed.optimizers.draws import SampleDraws, division
 from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
 from mpchain.distributed.optimizers.rank_states import RankStates
 from mpchain.distributed.optimizers.replays import Replays
@@ -171,6 +172,7 @@ class MultiNodeOptimizer:
             _exchanges=True,  # whether updates are more than accumulation
             _n_accumulated=0,  # samples whose mean gradients wait for the next update
             _n_all_accumulated=0,  # those of all ranks; None if unknown
+            _n_weighted=None,  # samples of all ranks in a step, if weights are something else
         )
         vars(self).update(_rank_states=RankStates(communicator), _replays=Replays(self))
         communicator.dependents[self] = None
@@ -281,13 +283,17 @@ class MultiNodeOptimizer:
             )
         elif self._were_alike():
             self._replays.refuse("a multi-node optimizer updates without a loss function")
-            self._reducer.begin(self._n_accumulated or self._n_samples())
+            weight = division(self.communicator).weight
+            self._n_weighted = None if weight is None else 0
+            n = self._n_samples() if weight is None else weight
+            self._reducer.begin(self._n_accumulated or n)
             self._finish()
 
     def update_in_parts(
         self,
         parts: Sequence[tuple[int | None, Callable[[], Variable] | None]],
         observations: Observations | None = None,
+        weights: Sequence[float] | None = None,
     ) -> dict[str, Any] | None:
         """Updates the parameters by a batch that is processed in parts, which saves memory.
 
@@ -296,6 +302,8 @@ class MultiNodeOptimizer:
                 mean loss over them, which is not called if there are none. With a reproducible
                 communicator one pair for each of this rank's micro-shards.
             observations: what these functions report; None: it is not combined.
+            weights: what the parts are weighted by, in place of numbers of samples, for losses that
+                are means over something else. A part of weight 0 is left out.
 
         Returns:
             The means of the observations over the samples of all ranks, the same on all of them;
@@ -304,7 +312,7 @@ class MultiNodeOptimizer:
         actual, comm = self.actual_optimizer, self.communicator
         if actual._is_elsewhere():
             with actual.target.device.create_context():
-                return self.update_in_parts(parts, observations)
+                return self.update_in_parts(parts, observations, weights)
         if self._has_new_parameters():
             self._replicate()
         if self._joint_link is not None or self._reducer.parts_per_batch is not None:
@@ -315,31 +323,43 @@ class MultiNodeOptimizer:
         n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
         vars(self)["n_samples"] = n
         parts = self._draws.numbered(parts, actual.t) or [(0, None)]
-        n_own = n
+        rows = [self._draws.n_own if n_part is None else n_part for n_part, _ in parts]
+        weights = self._weights(parts) if weights is None else weights
+        if weights is not None:
+            parts = [(w, compute_loss) for w, (_, compute_loss) in zip(weights, parts, strict=True)]
+            n = math.fsum(weights)
+        n_own, n_total = n, division(comm).n
+        self._n_weighted = None if weights is None else n_total or 0
         if self._n_accumulated:
             n = self._n_accumulated + _weight(n)
-        n_total, n_before = n_divided(comm), self._n_all_accumulated
-        n_total = None if n_total is None or n_before is None else n_before + n_total
+        n_before = self._n_all_accumulated
+        is_known = weights is None and n_total is not None and n_before is not None
+        n_total = n_before + n_total if is_known else None
         exchanges = self._exchanges
         reducer = self._reducer if exchanges else self._local_reducer
-        known = {"n_total": n_total if exchanges else None, "n_empty": n_empty_divided(comm)}
+        known = {"n_total": n_total if exchanges else None, "n_empty": division(comm).n_empty}
         reducer.begin(n, **known, is_empty=n_own == 0, losses_are_weighted=True)
         if recorder is not None:
             recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
-        rows = [self._draws.n_own if n_part is None else n_part for n_part, _ in parts]
-        parts = self._counts.begin(reducer, parts, rows, exchanges, self._n_accumulated > 0)
+        is_accumulated = self._n_accumulated > 0
+        parts = self._counts.begin(
+            reducer, parts, rows, exchanges, is_accumulated, self._n_weighted
+        )
         with self._counts.in_use():
             self._run(parts, reducer, recorder)
         if not exchanges:
             self._n_accumulated, self._n_all_accumulated = _weight(n), n_total
             return None
+        if weights is not None and reducer.n_samples() == 0:
+            raise ValueError("MultiNodeOptimizer.update: weight is 0 on all ranks")
         outside(self._finish, observations)
         return None if observations is None else self._reducer.message.means()
 
     def _run(self, parts, reducer, recorder):
         """Computes the losses of all parts and their gradients."""
+        first = next((i for i, (n_part, _) in enumerate(parts, 1) if n_part != 0), 1)
         for i, (n_part, compute_loss) in enumerate(parts, 1):
-            is_first = i == 1 and self._waiting
+            is_first = i == first and self._waiting
             loss = self._first_loss(compute_loss, reducer, n_part) if is_first else compute_loss()
             weight = reducer.weight(n_part)
             if i == 1 or reducer.parts_per_batch:
@@ -353,8 +373,18 @@ class MultiNodeOptimizer:
 
     def _n_samples(self):
         """This rank's number of samples; None if it is unknown."""
-        mine = divided(self.communicator)
+        mine = division(self.communicator).mine
         return self.n_samples if mine is None else mine.stop - mine.start
+
+    def _weights(self, parts):
+        """This rank's weight, if it is not its number of samples."""
+        weight = division(self.communicator).weight
+        if weight is not None and len(parts) > 1:
+            raise ValueError(
+                "MultiNodeOptimizer.update_in_parts: comm.batch knows the weight of all parts "
+                f"together: pass weights, one for each of the {len(parts)} parts"
+            )
+        return None if weight is None else [weight]
 
     def _scale_accumulated(self, reducer):
         """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
@@ -453,10 +483,15 @@ class MultiNodeOptimizer:
         by_part, message = reducer.parts_per_batch is not None, reducer.message
         message.put(() if observations is None else observations.sums(by_part=by_part), draws=draws)
         n_total = reducer.finish()
-        self._rank_states.n_samples = n_total
-        self._draws.finish(n_total)
+        self._end(n_total)
         if not attributes.pop("_skips", False) and n_total > 0:
             self._step(message.have_equal_random_states() if draws else True)
+
+    def _end(self, n_total):
+        """Notes the number of samples of all ranks, given their weight."""
+        n_samples = n_total if self._n_weighted is None else self._n_weighted
+        self._rank_states.n_samples = n_samples
+        self._draws.finish(n_samples)
 
     def _step(self, draws_alike):
         """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""

@@ -1,18 +1,19 @@
 """What replays of captured steps do in place of a multi-node optimizer's update."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpchain.captured.ranks import Ranks
 from mpchain.captured.recorder import Recorder
-from mpchain.distributed.communicators import Communicator, NcclCommunicator
+from mpchain.distributed.communicators import NcclCommunicator
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.reducer import Reducer
-from mpchain.distributed.optimizers.draws import n_divided, n_empty_divided
+from mpchain.distributed.optimizers.counts import exchanging_in_graph
+from mpchain.distributed.optimizers.draws import division
 from mpchain.distributed.optimizers.shared_random import may_draw
 from mpchain.recording import current
 from mpchain.variable import Variable
@@ -111,23 +112,24 @@ class Replays(Ranks):
         optimizer, graph = self._optimizer, current.graph
         reducer, comm = optimizer._reducer, optimizer.communicator
         ((_, compute_loss),) = optimizer._draws.numbered([(n, compute_loss)], optimizer.t)
-        n_own = optimizer._draws.n_own
+        n_own, counts = optimizer._draws.n_own, optimizer._counts
+        ((_, compute_loss),) = counts.begin(reducer, [(n, compute_loss)], [n_own])
         optimizer._draws.reset()
         graph.before(self.begin_launch, n_own)
 
         def ready(param):
-            with _captured(comm):
+            with exchanging_in_graph(comm):
                 reducer.ready(param)
 
         ready.replays = True
         with reducer.in_graph():
-            with graph.drawing(lambda: self._generator.in_use()):
+            with graph.drawing(lambda: self._generator.in_use()), counts.in_use():
                 loss = compute_loss()
             for param in reducer.params:
                 param.cleargrad()
             loss.grad = graph.number(self._weight, loss.array)
             loss.backward(on_leaf=ready)
-            with _captured(comm):
+            with exchanging_in_graph(comm):
                 presence = reducer.sum_in_graph()
         graph.alike.append(presence)
         optimizer.actual_optimizer.update(None)
@@ -135,16 +137,30 @@ class Replays(Ranks):
 
     def begin_launch(self, n_own: int) -> None:
         """Begins to learn the weight of this rank's samples, and which draws are theirs."""
-        optimizer, n = self._optimizer, self._optimizer._n_samples()
-        comm = optimizer.communicator
-        known = {"n_total": n_divided(comm), "n_empty": n_empty_divided(comm)}
-        Reducer.begin(optimizer._reducer, n, **known)
+        optimizer = self._optimizer
+        n = self._begin(functools.partial(Reducer.begin, optimizer._reducer), n_own)
         # The update has been counted.
-        self._generator = optimizer._draws.generator(n_own if n is None else n, optimizer.t - 1)
+        self._generator = optimizer._draws.generator(n, optimizer.t - 1)
+
+    def _begin(self, begin, n_own):
+        """Begins a step; returns this rank's number of samples."""
+        optimizer, n, own = self._optimizer, self._optimizer._n_samples(), self._own()
+        _, n_total, n_empty, weight = division(optimizer.communicator)
+        optimizer._n_weighted = None if weight is None else n_total or 0
+        n_total = n_total if weight is None else None
+        begin(own, n_total=n_total, n_empty=n_empty, losses_are_weighted=True)
+        n = n_own if n is None else n
+        counts, n_total = optimizer._counts, optimizer._n_weighted
+        counts.begin(optimizer._reducer, [(own, None)], [n], n_total=n_total)
+        return n
+
+    def _own(self):
+        weight = division(self._optimizer.communicator).weight
+        return self._optimizer._n_samples() if weight is None else weight
 
     def _weight(self):
         optimizer, scale = self._optimizer, self._optimizer.actual_optimizer.loss_scale
-        weight = optimizer._reducer.weight(optimizer._n_samples())
+        weight = optimizer._reducer.weight(self._own())
         return weight * (1 if scale is None else scale)
 
     def finish(self, presence: Sequence[bool], n_own: int, observations: Any) -> None:
@@ -154,18 +170,13 @@ class Replays(Ranks):
         optimizer._reducer.message.put(() if observations is None else observations.sums())
         optimizer._draws.count(n_own if n is None else n)
         n_total = optimizer._reducer.tell(presence)
-        optimizer._rank_states.n_samples = n_total
-        optimizer._draws.finish(n_total)
+        optimizer._counts.end()
+        optimizer._end(n_total)
 
     def begin(self, n_own: int) -> None:
         """Begins a step, of ``n_own`` samples of this rank if the optimizer does not know them."""
         optimizer = self._optimizer
-        n = optimizer._n_samples()
-        optimizer._draws.count(n_own if n is None else n)
-        reducer, comm = optimizer._reducer, optimizer.communicator
-        known = {"n_total": n_divided(comm), "n_empty": n_empty_divided(comm)}
-        reducer.begin(n, **known, losses_are_weighted=True)
-        optimizer._counts.begin(reducer, [(n, None)], [n_own if n is None else n])
+        optimizer._draws.count(self._begin(optimizer._reducer.begin, n_own))
 
     def weigh(self) -> float:
         """Returns the factor on the loss, and clears the gradients."""
@@ -176,13 +187,3 @@ class Replays(Ranks):
         """Passes a final gradient on."""
         if not self._optimizer._counts.is_sparse():
             self._optimizer._reducer.ready(param)
-
-
-@contextlib.contextmanager
-def _captured(comm: Communicator) -> Iterator[None]:
-    """Context manager: the communicator's work within it becomes a part of the graph."""
-    watch = getattr(comm, "_watch", None)
-    # It waits for nobody, and is no message that other ranks must send as well.
-    unwatched = contextlib.nullcontext() if watch is None else watch.within()
-    with current.graph.exchanging(comm), unwatched:
-        yield

@@ -12,9 +12,17 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
-from mpchain.distributed import CollectiveMismatchError, create_multi_node_optimizer
+from mpchain.datasets import TupleDataset
+from mpchain.distributed import (
+    CollectiveMismatchError,
+    MultiNodeUpdater,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+)
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
+from mpchain.iterators import SerialIterator
+from mpchain.reporter import Reporter, report
 from tests.distributed import ranks
 
 N, D, C = 12, 5, 4
@@ -503,3 +511,103 @@ def test_accumulation_without_exchange(comm):
     labels[9] = -1
     with pytest.raises(RuntimeError, match=r"no_sync: a loss is a mean over a count"):
         train(labels)
+
+
+# Weights of whole losses
+
+
+def masked_mean(model, x, t):
+    """A mean over this rank's labels that count, by plain functions."""
+    losses = F.softmax_cross_entropy(model(x), t, reduce="no")
+    loss = F.sum(losses) / (t >= 0).sum()
+    report({"loss": loss}, model)
+    return loss
+
+
+def n_labels(x, t):
+    return (t >= 0).sum()
+
+
+@functools.cache
+def expected_of_masked_mean():
+    return in_one_process(lambda m, d: masked_mean(m, d.x, d.t))
+
+
+@pytest.mark.parametrize("form", ["array", "own array", "number"])
+def test_weights_of_batches(comm, form):
+    data, model = Data(), Model()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    weights, mine = (data.t >= 0) * 1, slice(*comm.share_of(N))
+    options = {
+        "array": {"weight": weights},
+        "own array": {"weight": weights[mine], "mine": mine},
+        "number": {"weight": weights[mine].sum(), "mine": mine},
+    }[form]
+    with comm.batch(N, **options) as mine:
+        optimizer.update(masked_mean, model, data.x[mine], data.t[mine])
+    assert close(params_of(model), expected_of_masked_mean())
+
+
+def test_weights_that_accumulate(comm):
+    data, model = Data(), Model()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    weights = (data.t >= 0) * 0.5
+    with comm.batch(8, weight=weights[:8]) as mine, optimizer.no_sync():
+        optimizer.update(masked_mean, model, data.x[:8][mine], data.t[:8][mine])
+    with comm.batch(4, weight=weights[8:]) as mine:
+        optimizer.update(masked_mean, model, data.x[8:][mine], data.t[8:][mine])
+    assert close(params_of(model), expected_of_masked_mean())
+
+
+@pytest.mark.parametrize("accumulation", [1, 3, None])
+@pytest.mark.parametrize("n", [N, 2])
+def test_weights_of_updaters(comm, accumulation, n):
+    """None: in micro-shards."""
+    if accumulation is None:
+        comm = Communicator() if comm.size == 1 else comm.renewed()
+        comm.micro_shards, accumulation = 2 * comm.size, 1
+    data, model = Data(), Model()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    iterator = SerialIterator(TupleDataset(data.x[:n], data.t[:n]), n, shuffle=False)
+    updater = MultiNodeUpdater(
+        *(create_sharded_iterator(iterator, comm), optimizer, comm),
+        loss_func=functools.partial(masked_mean, model),
+        accumulation=accumulation,
+        weight=n_labels,
+    )
+    reporter, observation = Reporter(), {}
+    reporter.add_observer("main", model)
+    with reporter.scope(observation):
+        updater.update()
+    of_one = in_one_process(lambda m, d: masked_mean(m, d.x, d.t), n)
+    assert close(params_of(model), of_one)
+    with mpchain.no_backprop_mode():
+        loss = masked_mean(Model(), data.x[:n], data.t[:n]).item()
+    assert np.isclose(observation["main/loss"], loss, rtol=LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("weight", "rule"),
+    [
+        (-1, "at least 0, not -1"),
+        (np.nan, "at least 0, not nan"),
+        (np.ones(N + 1), r"for each of 12 samples.* shape \(13,\)"),
+        (-np.ones(N), r"at least 0, not -1.0"),
+    ],
+)
+def test_weights_that_cannot_be(comm, weight, rule):
+    with pytest.raises(ValueError, match=f"Communicator.batch: weight must be .*{rule}"):
+        comm.batch(N, weight=weight)
+
+
+def test_weights_of_nothing_at_all(comm):
+    data, model = Data(), Model()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    with comm.batch(N, weight=0) as mine, pytest.raises(ValueError, match="weight is 0 on all"):
+        optimizer.update(masked_mean, model, data.x[mine], data.t[mine])
+    with comm.batch(N, weight=1), pytest.raises(ValueError, match="one for each of the 2 parts"):
+        optimizer.update_in_parts([(1, None), (2, None)])
+    shards = Communicator() if comm.size == 1 else comm.renewed()
+    shards.micro_shards = shards.size
+    with pytest.raises(ValueError, match="of each micro-shard"):
+        shards.batch(N, weight=1)
