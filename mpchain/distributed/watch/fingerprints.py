@@ -137,7 +137,8 @@ def _watch_method(method, name, kind):
                 watch.enter()
             result = method(self, *args, **kwargs)
         except Exception as error:
-            losses.raise_loss_behind(error)
+            has_entered = watch.announced is None
+            losses.raise_loss_behind(error, in_collective=has_entered)
             raise
         finally:
             text = watch.leave()

@@ -14,7 +14,14 @@ import pytest
 
 from mpchain.distributed import create_communicator
 from mpchain.distributed.communicators import Communicator, MpiCommunicator
-from mpchain.distributed.watch import Watch, call_sites, check_timeout, fingerprints, watched
+from mpchain.distributed.watch import (
+    Watch,
+    call_sites,
+    check_timeout,
+    fingerprints,
+    losses,
+    watched,
+)
 from mpchain.distributed.watch.exchange import Exchange
 from mpchain.distributed.watch.table import ROW, State, decode, encode, encode_answer, make_rows
 from mpchain.distributed.watch.watchdog import WatchThread
@@ -73,6 +80,28 @@ def test_methods_that_raise_before_they_communicate_do_not_count():
     one.allreduce(X)
     other.allreduce(X)
     assert [watch.row.n for watch in ranks.all] == [1, 1]
+
+
+def test_what_is_raised_before_a_method_communicates_follows_from_no_garbage(monkeypatch):
+    """An elastic rank that has a wrong argument need not wait for the news of a loss."""
+    asked = []
+
+    class Lookout:
+        def loss_behind(self, error, *, in_collective):
+            asked.append(in_collective)
+
+    @watched
+    class Failing(OnTwoRanks):
+        def _sum(self, array):
+            raise ValueError("garbage")
+
+    monkeypatch.setattr(losses, "lookouts", [Lookout()])
+    comm = Failing(Ranks(2), 0)
+    with pytest.raises(TypeError):
+        comm.allreduce("no array")
+    with pytest.raises(ValueError, match="garbage"):
+        comm.allreduce(X)
+    assert asked == [False, True]
 
 
 def test_methods_within_methods_count_once():
