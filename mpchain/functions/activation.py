@@ -13,12 +13,12 @@ from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable, elementwise
 from mpchain.functions.joining import concat
-from mpchain.functions.mathematics import _clip
+from mpchain.functions.mathematics import _limited
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.special import _bell, ndtr
-from mpchain.kernels.logistic import limited, logistic
+from mpchain.kernels.logistic import logistic
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Parameter, Variable, as_variable
@@ -377,6 +377,7 @@ def softplus(x: Input, beta: float = 1.0) -> Variable:
 
 def _mish_derivative(g, x):
     t = np.tanh(softplus.on(x, 1.0))
+    x = _limited(x, -800, 800)  # 0 and 1 from here on; products of x could overflow
     return g * (x * sigmoid.on(x) * (1 - np.square(t)) + t)
 
 
@@ -400,6 +401,7 @@ def mish(x: Input) -> Variable:
 
 
 def _gelu_derivative(g, x):
+    x = _limited(x, -40, 40)  # 0 and 1 from here on; products of x could overflow
     density = _bell.on(x, -0.5) * (1 / math.sqrt(2 * math.pi))
     return g * (ndtr.on(x) + x * density)
 
@@ -409,11 +411,6 @@ def _gelu(x):
     return x * ndtr.on(x)
 
 
-_NOT_BELOW = "(({0} != {0} || {0} > {1}) ? {0} : {1})"
-_limited = written_as(
-    f"({_NOT_BELOW} != {_NOT_BELOW} || {_NOT_BELOW} < {{2}}) ? {_NOT_BELOW} : {{2}}"
-)(limited)
-_limited.declared = _clip
 _FAR = 25  # gelu by tanh is 0 below -25 and x above 25, in every precision
 
 

@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 
+from mpchain.formulas.symbol import written_as
 from mpchain.functions.declaration import elementwise
+from mpchain.kernels.logistic import limited
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -78,7 +80,7 @@ def log1p(x: Input) -> Variable:
     return np.log1p(x)
 
 
-@elementwise(lambda g, x: g / (x * math.log(2)))
+@elementwise(lambda g, x: g * (1 / math.log(2)) / x)
 def log2(x: Input) -> Variable:
     """Elementwise logarithm to base 2.
 
@@ -95,7 +97,7 @@ def log2(x: Input) -> Variable:
     return np.log2(x)
 
 
-@elementwise(lambda g, x: g / (x * math.log(10)))
+@elementwise(lambda g, x: g * (1 / math.log(10)) / x)
 def log10(x: Input) -> Variable:
     """Elementwise logarithm to base 10.
 
@@ -281,6 +283,13 @@ def where(condition: Input, x: Input, y: Input) -> Variable:
 )
 def _clip(x, x_min, x_max):
     return np.minimum(np.maximum(x, x_min), x_max)
+
+
+_NOT_BELOW = "(({0} != {0} || {0} > {1}) ? {0} : {1})"
+_limited = written_as(
+    f"({_NOT_BELOW} != {_NOT_BELOW} || {_NOT_BELOW} < {{2}}) ? {_NOT_BELOW} : {{2}}"
+)(limited)
+_limited.declared = _clip
 
 
 def clip(x: Input, x_min: float | None, x_max: float | None) -> Variable:

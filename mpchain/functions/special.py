@@ -11,6 +11,7 @@ from mpchain.backends import cuda
 from mpchain.formulas.symbol import Symbol, UntraceableError, written_as
 from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaration import elementwise
+from mpchain.functions.mathematics import _limited
 from mpchain.recording import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
@@ -54,11 +55,14 @@ def _ndtr(x):
     return _special("ndtr", x)
 
 
-# Declared so that its derivatives have no powers of x, which overflow where it is zero.
-@elementwise(lambda g, x, y, c: g * (x * y) * (c * 2))
+_FAR = 40  # exp(-x^2 / 2) is 0 in every precision
+
+
+# Declared so that its derivatives have no powers of large x, which overflow.
+@elementwise(lambda g, x, y, c: g * (_limited(x, -_FAR, _FAR) * y) * (c * 2))
 def _bell(x, c):
     """exp(c x^2)"""
-    return np.exp(np.square(x) * c)
+    return np.exp(np.square(_limited(x, -_FAR, _FAR)) * c)
 
 
 @elementwise(lambda g, x: g * (_bell.on(x, -1.0) * (2 / _SQRT_PI)))

@@ -101,7 +101,7 @@ def _lorentzian(x):
 
 def _by_ordinate(g, x1, x2):
     p, q = _inverse_part.on(x1, x2), _inverse_part.on(x2, x1)
-    return g * ((q - p) * (q + p))
+    return g * (np.square(q) - np.square(p))
 
 
 @elementwise(

@@ -14,6 +14,7 @@ import pytest
 from numpy.polynomial import Chebyshev
 
 import mpchain
+import mpchain.distributions  # it declares functions
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.functions.declaration import registry
