@@ -155,6 +155,24 @@ ARGUMENTS = {
 }
 """What PyTorch's arguments of layers are called."""
 
+OF_FUNCTIONS = {
+    "dim": "axis",
+    "keepdim": "keepdims",
+    "input": "x",
+    "kernel_size": "ksize",
+    "padding": "pad",
+    "dilation": "dilate",
+}
+"""What PyTorch's arguments of functions are called."""
+
+OF_TRAINERS = {
+    "max_epochs": 'stop_trigger=(n, "epoch")',
+    "max_steps": 'stop_trigger=(n, "iteration")',
+    "callbacks": "trainer.extend(extension)",
+    "accumulate_grad_batches": "MultiNodeUpdater(..., accumulation=n), which divides the batch",
+}
+"""What to use instead of Lightning's arguments of its Trainer."""
+
 OPTIONS = {
     "lr": "alpha",
     "betas": "beta1 and beta2",
@@ -235,25 +253,51 @@ def _message(what, name, names):
     return f"{message}: use {names[name]}" if name in names else message
 
 
-def check_arguments(cls: type, arguments: dict[str, Any]) -> None:
-    """Raises TypeError for arguments of PyTorch that a layer calls otherwise.
+def check_arguments(
+    cls: type, arguments: dict[str, Any], names: dict[str, str] = ARGUMENTS
+) -> None:
+    """Raises TypeError for arguments of PyTorch that a class calls otherwise.
 
     Args:
-        cls: class of the layer.
+        cls: class of a layer, or another one.
         arguments: those that ``cls`` gets by name.
+        names: what to use in their place, if that is no argument, or one that ``cls`` has.
 
     Example:
         >>> L.Linear(3, 4, bias=False)
         Traceback (most recent call last):
         TypeError: Linear: there is no argument 'bias'; use nobias, the opposite
     """
-    wrong = ARGUMENTS.keys() & arguments.keys()
+    wrong = names.keys() & arguments.keys()
     if not wrong:
         return
     parameters = inspect.signature(cls.__init__).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
     for name in sorted(wrong - parameters.keys()):
-        if (right := ARGUMENTS[name]) in parameters:
+        if (right := names[name]) in parameters or not right.isidentifier():
             opposite = ", the opposite" if name == "bias" else ""
             raise TypeError(f"{cls.__name__}: there is no argument {name!r}; use {right}{opposite}")
+
+
+def check_options(called: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Raises TypeError if a function gets an argument of PyTorch by name, which it does not have.
+
+    Args:
+        called: what the message calls the function.
+        function: the function.
+        options: the arguments that it gets by name.
+
+    Example:
+        >>> F.softmax(np.ones((2, 3)), dim=1)
+        Traceback (most recent call last):
+        TypeError: softmax: there is no argument 'dim'; use axis
+    """
+    wrong = OF_FUNCTIONS.keys() & options.keys()
+    if not wrong:
+        return
+    parameters = inspect.signature(function).parameters
+    for name in sorted(wrong - parameters.keys()):
+        if OF_FUNCTIONS[name] in parameters:
+            message = f"{called}: there is no argument {name!r}; use {OF_FUNCTIONS[name]}"
+            raise TypeError(message) from None

@@ -371,6 +371,9 @@ class Sequential(ChainList):
                 links.insert(n_before, layer)
         return iter([(str(i), link) for i, link in enumerate(links)])
 
+    def _shown_children(self):
+        return ((str(i), layer) for i, layer in enumerate(self._layers) if isinstance(layer, Link))
+
     def forward(self, *x: Any) -> Any:
         """Applies the layers in turn, each to what the one before it returned.
 

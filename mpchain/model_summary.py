@@ -99,7 +99,7 @@ def summary(model: Link, *args: Any, **kwargs: Any) -> ModelSummary:
         link     class          output        parameters  output size  ...time
         (model)  Sequential     (2, 10)            1,490        80 B  ... ms
           0      Convolution2D  (2, 4, 6, 6)          40      1.1 KiB  ... ms
-          1      Linear         (2, 10)            1,450        80 B  ... ms
+          2      Linear         (2, 10)            1,450        80 B  ... ms
         1,490 parameters (5.8 KiB), 1.2 KiB of outputs
     """
     with no_backprop_mode(), using_config("train", False):
@@ -126,7 +126,7 @@ class _Recorder(LinkHook):
     name = "mpchain.summary"
 
     def __init__(self, model):
-        self._paths = {id(link): path for path, link in model.namedlinks()}
+        self._paths = {id(link): path for path, link in model.shownlinks()}
         self.rows: list[Row] = []
         self._open = []
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from mpchain.dtypes import is_half
-from mpchain.from_pytorch import OPTIONS, with_names
+from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
 from mpchain.loss_scale import MAXIMUM, LossScaleOnGpu
@@ -58,6 +58,11 @@ class Optimizer:
     _is_safe = True
     _scale_on_gpu: LossScaleOnGpu | None = None  # what it knows after the host's, in its steps
     _hooks = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if not hasattr(cls.__init__, "__signature__"):  # those explain it themselves
+            check_arguments(cls, kwargs, OPTIONS)
+        return super().__new__(cls)
 
     def setup(self, link: Link) -> Self:
         """Sets the link whose parameters to update, and resets hooks and counts.

@@ -306,6 +306,22 @@ class ParameterTree(DeviceResident):
             for path, link in child.namedlinks(skipself=True):
                 yield f"/{name}{path}", link
 
+    def shownlinks(self) -> "Iterator[tuple[str, Link]]":
+        """Yields the same as :meth:`namedlinks`, with paths for readers: in a Sequential, the place
+        of each link among its layers. Names in files differ from that.
+
+        >>> model = mpchain.Sequential(L.Linear(2), F.relu, L.Linear(2), F.relu, L.Linear(2))
+        >>> [path for path, _ in model.shownlinks()]
+        ['/', '/0', '/2', '/4']
+        """
+        yield "/", self
+        for name, child in self._shown_children():
+            for path, link in child.shownlinks():
+                yield f"/{name}{path}".rstrip("/"), link
+
+    def _shown_children(self):
+        return self._named_children()
+
     def links(self, skipself: bool = False) -> "Iterator[Link]":
         """Yields this link and all below it."""
         for _, link in self.namedlinks(skipself):

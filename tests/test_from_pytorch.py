@@ -4,6 +4,7 @@ import copy
 import importlib
 import pickle
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -158,3 +159,45 @@ def test_links_are_copied_and_pickled_as_before():
     linear = L.Linear(2, nobias=True)
     for other in (copy.deepcopy(linear), pickle.loads(pickle.dumps(linear)), linear.copy()):
         assert other.b is None and sys.getsizeof(other)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: F.argmax(x, dim=1), "argmax: there is no argument 'dim'; use axis"),
+        (lambda x: F.mean(x, axis=1, keepdim=True), "'keepdim'; use keepdims"),
+        (lambda x: optimizers.AdamW(lr=0.1), "AdamW: there is no argument 'lr'; use alpha"),
+        (lambda x: optimizers.AMSGrad(betas=(0.9, 0.9)), "'betas'; use beta1 and beta2"),
+        (
+            lambda x: mpchain.training.Trainer(None, max_epochs=3),
+            "Trainer: there is no argument 'max_epochs'; use stop_trigger=(n, \"epoch\")",
+        ),
+    ],
+)
+def test_arguments_of_functions_optimizers_and_trainers_are_explained(call, message):
+    with pytest.raises(TypeError, match=re.escape(message) + "$"):
+        call(np.ones((2, 3), np.float32))
+
+
+def test_the_first_calls_of_a_declared_function_are_explained():
+    """Later calls get Python's own error, since nothing may slow them down."""
+    code = "import numpy, mpchain.functions as F\nF.softmax(numpy.ones((2, 3), 'f'), dim=1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("TypeError: softmax: there is no argument 'dim'; use axis\n")
+
+
+def test_adamw_with_numbers_of_pytorch():
+    """100 steps of zero gradients leave (1 - 1e-3 * 0.01)**100 of a weight in PyTorch."""
+
+    def train(**options):
+        link = L.Parameter(np.array([1.0]))
+        optimizer = optimizers.AdamW(weight_decay_rate=0.01, **options).setup(link)
+        for _ in range(100):
+            optimizer.update(lambda: F.sum(0 * link()))
+        return link.W.array[0]
+
+    assert train(decay_times_alpha=True) == pytest.approx((1 - 1e-5) ** 100, rel=1e-12)
+    with pytest.warns(UserWarning, match=r"1\.0% off every .*, or weight_decay_rate=1e-05") as seen:
+        assert train() == pytest.approx(0.99**100, rel=1e-12)
+    assert len(seen) == 1 and seen[0].filename == __file__
+    optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01)  # an alpha that somebody has chosen

@@ -32,7 +32,7 @@ def test_rows():
         ("/", "Net", 0, [(5, 4), (5, 4), ()], 52),
         ("/first", "Sequential", 1, [(5, 4)], 36),
         ("/first/0", "Linear", 2, [(5, 4)], 16),
-        ("/first/1", "Linear", 2, [(5, 4)], 20),
+        ("/first/2", "Linear", 2, [(5, 4)], 20),
         ("/twice", "Linear", 1, [(5, 4)], 16),
         ("/twice", "Linear", 1, [(5, 4)], 16),
     ]
@@ -82,3 +82,12 @@ def test_statistics_are_as_before():
 )
 def test_sizes(n, text):
     assert _size(n) == text
+
+
+def test_links_of_a_sequential_have_the_places_of_its_layers():
+    """Names in files count the links after the first from the end, as in Chainer's."""
+    model = mpchain.Sequential(*[layer for _ in range(4) for layer in (L.Linear(3, 3), F.relu)])
+    rows = mpchain.summary(model, np.zeros((2, 3), np.float32)).rows
+    assert [row.path for row in rows] == ["/", "/0", "/2", "/4", "/6"]
+    assert [path for path, _ in model.namedlinks() if path != "/"] == ["/0", "/1", "/2", "/3"]
+    assert [link for _, link in model.shownlinks()][1:] == [model[i] for i in (0, 2, 4, 6)]

@@ -19,6 +19,7 @@ from mpchain.configuration import config
 from mpchain.constant_slopes import marked, pass_on
 from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
+from mpchain.from_pytorch import check_options
 from mpchain.kernels import loops
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
@@ -30,6 +31,7 @@ _FIRST_CALL = compile_text(
     "first call",
     """
 def first_call(*args, **kwargs):
+    _check(kwargs)
     _write()
     return _function(*args, **kwargs)
 """,
@@ -154,7 +156,8 @@ def call(declaration: "Declaration") -> Callable:
         return namespace["_with_hooks"](*arguments)
 
     # A function keeps its globals for life: these are what the code to come will refer to.
-    namespace = {"_write": write}
+    check = functools.partial(check_options, declaration.name, declaration.body)
+    namespace = {"_write": write, "_check": check}
     function = namespace["_function"] = types.FunctionType(_FIRST_CALL, namespace)
     return function
 

@@ -1,6 +1,7 @@
 """Adam and its variants."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class AdamRule(UpdateRule):
         "adabound": False,
         "final_lr": 0.1,
         "gamma": 1e-3,
+        "decay_times_alpha": False,
     }
     states = ("m", "v")
     _initial_alpha = None
@@ -65,6 +67,8 @@ class AdamRule(UpdateRule):
         del values["alpha"], values["amsgrad"], values["gamma"], values["final_lr"]
         values["lr"] = self.alpha_t
         values["bounds"] = self._bounds() if values.pop("adabound") else None
+        if values.pop("decay_times_alpha"):
+            values["weight_decay_rate"] *= self.hyperparam.alpha
         return values
 
     def _bounds(self):
@@ -132,6 +136,7 @@ class Adam(GradientMethod):
         adabound: whether to clip lr / (√v + eps) to bounds that both approach ``final_lr``, faster
             for larger ``gamma``. The bounds scale with changes of alpha.
         final_lr, gamma: see ``adabound``.
+        decay_times_alpha: whether to multiply ``weight_decay_rate`` by alpha, as PyTorch does.
 
     See D. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015;
     I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019;
@@ -155,6 +160,13 @@ class Adam(GradientMethod):
 class AdamW(Adam):
     """:class:`Adam` under the name that stands for its decoupled weight decay.
 
+    As in Chainer, and in the paper, each step takes ``weight_decay_rate`` times the parameter off
+    it, whatever alpha is. PyTorch multiplies that by the learning rate: ``decay_times_alpha=True``
+    does so, too, and is what PyTorch's numbers need.
+
+    Warns:
+        UserWarning: the rate is 1e-3 or more with the default alpha, a thousand times PyTorch's.
+
     >>> link = L.Parameter(np.array([1.0]))
     >>> optimizer = optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01).setup(link)
     >>> optimizer.update(lambda: F.sum(link() ** 2))
@@ -170,8 +182,18 @@ class AdamW(Adam):
         eps: float = 1e-8,
         eta: float = 1.0,
         weight_decay_rate: float = 0,
+        decay_times_alpha: bool = False,
     ) -> None:
-        super().__init__(alpha, beta1, beta2, eps, eta, weight_decay_rate)
+        if weight_decay_rate >= 1e-3 and alpha == 0.001 and not decay_times_alpha:
+            warnings.warn(
+                f"AdamW: each step takes {weight_decay_rate:.1%} off every parameter, since "
+                "weight_decay_rate is not multiplied by alpha as in PyTorch: give "
+                f"decay_times_alpha=True, or weight_decay_rate={weight_decay_rate * alpha:.1g}",
+                UserWarning,
+                stacklevel=2,
+            )
+        decay = {"weight_decay_rate": weight_decay_rate, "decay_times_alpha": decay_times_alpha}
+        super().__init__(alpha, beta1, beta2, eps, eta, **decay)
 
 
 class AMSGrad(Adam):

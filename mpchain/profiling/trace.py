@@ -101,7 +101,7 @@ def link_paths(links: list[Link]) -> dict[int, str]:
     paths = {}
     for root in roots:
         model = f"{type(root).__name__}:" if len(roots) > 1 else ""
-        for path, link in root.namedlinks():
+        for path, link in root.shownlinks():
             paths.setdefault(id(link), model + path)
     return paths
 

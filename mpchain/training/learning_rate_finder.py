@@ -19,7 +19,7 @@ _SMOOTHING = 0.9  # the mean loss is that of some ten iterations
 _GROWTH = 4.0  # times the least loss, at which training has diverged
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class RangeTest:
     """The losses that :func:`find_learning_rate` has seen.
 
@@ -31,10 +31,18 @@ class RangeTest:
         >>> test = RangeTest([0.001, 0.01, 0.1, 1.0], [2.0, 1.9, 0.5, 3.0])
         >>> round(test.suggestion, 3)
         0.032
+        >>> test
+        RangeTest of 4 rates, 0.001 to 1: suggestion 0.032
     """
 
     rates: list[float]
     losses: list[float]
+
+    def __repr__(self) -> str:
+        if not self.rates:
+            return "RangeTest of no rates"
+        rates = f"{self.rates[0]:.2g} to {self.rates[-1]:.2g}"
+        return f"RangeTest of {len(self.rates)} rates, {rates}: suggestion {self.suggestion:.2g}"
 
     @property
     def suggestion(self) -> float:

@@ -9,9 +9,10 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from mpchain import backend
+from mpchain.from_pytorch import OF_TRAINERS, check_arguments
 from mpchain.reporter import Reporter, is_scalar
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_READER, Extension
@@ -109,6 +110,10 @@ class Trainer:
         2           2
         3           3
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        check_arguments(cls, kwargs, OF_TRAINERS)
+        return super().__new__(cls)
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.backends.cuda import other_device
+from mpchain.from_pytorch import check_options
 from mpchain.typing import Array
 
 _COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
@@ -159,6 +160,7 @@ def called_by_users(function: Callable) -> Callable:
         try:
             return function(*args, **kwargs)
         except (AttributeError, TypeError) as error:
+            check_options(function.__name__, function, kwargs)
             explain_arguments(error, function.__name__, function, args, kwargs)
             raise
 

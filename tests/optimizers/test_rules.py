@@ -215,7 +215,7 @@ CASES = {
     "MSVAG with decay": ("MSVAG", {"eta": 0.5, "weight_decay_rate": 0.01}, msvag),
     "Adam": ("Adam", {}, adam),
     "Adam with arguments": ("Adam", {"alpha": 0.1, "beta1": 0.5, "beta2": 0.9, "eps": 1e-3}, adam),
-    "AdamW": ("AdamW", {"eta": 0.5, "weight_decay_rate": 0.01}, adam),
+    "AdamW": ("AdamW", {"eta": 0.5, "alpha": 0.01, "weight_decay_rate": 0.01}, adam),
     "AMSGrad": ("AMSGrad", {"beta2": 0.5}, adam, {"amsgrad": True}),
     "AdaBound": ("AdaBound", {"gamma": 0.1}, adam, {"adabound": True}),
     "AMSBound": ("AMSBound", {"beta2": 0.5}, adam, {"adabound": True, "amsgrad": True}),
@@ -389,8 +389,9 @@ MSVAG(lr=0.1, beta=0.9, eta=1.0, weight_decay_rate=0)
 RMSprop(lr=0.01, alpha=0.99, eps=1e-08, eps_inside_sqrt=False)
 RMSpropGraves(lr=0.0001, alpha=0.95, momentum=0.9, eps=0.0001)
 Adam(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-08, eta=1.0, weight_decay_rate=0, \
-amsgrad=False, adabound=False, final_lr=0.1, gamma=0.001)
-AdamW(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-08, eta=1.0, weight_decay_rate=0)
+amsgrad=False, adabound=False, final_lr=0.1, gamma=0.001, decay_times_alpha=False)
+AdamW(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-08, eta=1.0, weight_decay_rate=0, \
+decay_times_alpha=False)
 AMSGrad(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-08, eta=1.0)
 AdaBound(alpha=0.001, beta1=0.9, beta2=0.999, final_lr=0.1, gamma=0.001, eps=1e-08, eta=1.0)
 AMSBound(alpha=0.001, beta1=0.9, beta2=0.999, final_lr=0.1, gamma=0.001, eps=1e-08, eta=1.0)
