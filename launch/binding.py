@@ -1,11 +1,16 @@
-"""The share of its host that each rank gets: threads for its cores."""
+"""The share of its host that each rank gets: threads for its cores and, if asked, these alone."""
 
+import contextlib
 import itertools
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from .processes import find_program
 
+# How ranks are bound: to cores of their own, or to a NUMA domain that they share.
+VARIABLE = "MPCHAIN_BIND"
+MODES = ("none", "cores", "numa")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -16,15 +21,133 @@ def cores() -> int:
         >>> cores() >= 1
         True
     """
-    usable = _usable_processors()
-    siblings = set()
-    for processor in usable:
-        siblings.add(_read(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"))
-    number = len(usable) if "" in siblings else len(siblings)
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit():
-        number = min(number, -(-int(quota) // int(period)))
-    return max(1, number)
+    number, limit = len(_whole_cores()), quota()
+    return max(1, number if limit is None else min(number, math.ceil(limit)))
+
+
+def quota() -> float | None:
+    """Returns how many processors' time the control group may use; None without a limit.
+
+    Example:
+        >>> (quota() or 1.0) > 0
+        True
+    """
+    most, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    if not most:  # the first version of control groups
+        folder = "/sys/fs/cgroup/cpu/cpu.cfs"
+        most, period = _read(f"{folder}_quota_us"), _read(f"{folder}_period_us")
+    return int(most) / int(period) if most.isdigit() and period.isdigit() else None
+
+
+def share(mode: str, rank: int, n: int, job: str) -> tuple[Set[int], str]:
+    """Returns the processors that a rank is bound to, or none of them and the reason.
+
+    Args:
+        mode: ``"cores"`` gives each rank as many whole cores as the others, of one NUMA domain
+            where that is possible; ``"numa"`` gives it all cores of a domain, or of several.
+        rank: The number of the rank on its host.
+        n: The number of ranks there.
+        job: The name of the job, whose processes are not in the way.
+
+    Example:
+        >>> share("cores", rank=0, n=10**6, job="")[0]
+        set()
+    """
+    domains = list(_domains().values())
+    every = [core for domain in domains for core in domain]
+    limit = quota()
+    if limit is not None and limit < len(every):
+        return set(), f"a quota of {limit:g} cores' time belongs to no particular cores"
+    if len(every) < n:
+        return set(), f"{n} ranks have {len(every)} cores"
+    if other := _somebody_bound(set().union(*every), job):
+        return set(), f"{other} is bound to some of the cores"
+    if mode == "cores":
+        return set().union(*_parts(domains, every, n)[rank]), ""
+    first, last = rank * len(domains) // n, (rank + 1) * len(domains) // n
+    return set().union(*itertools.chain(*domains[first : max(last, first + 1)])), ""
+
+
+@contextlib.contextmanager
+def bound(processors: Set[int]) -> Iterator[None]:
+    """Context manager: this thread runs on some processors only, if any are given.
+
+    Example:
+        >>> with bound(set()):
+        ...     pass
+    """
+    before = os.sched_getaffinity(0) if processors else None
+    if before:
+        os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
+
+
+def _parts(domains, every, n):
+    """Divides cores among ranks evenly, without crossing domains if that is possible."""
+    per = len(every) // n
+    parts = [
+        domain[i : i + per] for domain in domains for i in range(0, len(domain) - per + 1, per)
+    ]
+    return parts if len(parts) >= n else [every[i * per : (i + 1) * per] for i in range(n)]
+
+
+def _domains():
+    """The usable cores of each NUMA domain, as sets of processors."""
+    domain_of = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/sys/devices/system/node"):
+            if name.startswith("node") and name[4:].isdigit():
+                listing = _read(f"/sys/devices/system/node/{name}/cpulist")
+                domain_of |= dict.fromkeys(numbers(listing), int(name[4:]))
+    domains = {}
+    for core in _whole_cores():
+        domains.setdefault(domain_of.get(min(core), 0), []).append(core)
+    return dict(sorted(domains.items()))
+
+
+def _whole_cores():
+    """The physical cores that this process may use, each as the set of its usable processors."""
+    usable, found = _usable_processors(), {}
+    for processor in sorted(usable):
+        path = f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+        siblings = numbers(_read(path)) & usable or {processor}
+        found[min(siblings)] = siblings
+    return [found[first] for first in sorted(found)]
+
+
+def _somebody_bound(usable, job):
+    """A process that is not of this job and is bound to a part of the processors; or empty."""
+    for process in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        try:
+            allowed = os.sched_getaffinity(int(process))
+            with open(f"/proc/{process}/cmdline", "rb") as file:
+                is_program = bool(file.read(1))  # threads of the kernel have none
+        except (OSError, AttributeError):
+            continue
+        if is_program and allowed & usable and not allowed >= usable:
+            with contextlib.suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
+                if job and job.encode() in file.read():
+                    continue
+            return f"process {process} ({_read(f'/proc/{process}/comm')})"
+    return ""
+
+
+def numbers(listing: str) -> set[int]:
+    """Returns the numbers in a list as Linux writes it.
+
+    Example:
+        >>> sorted(numbers("0-2,8"))
+        [0, 1, 2, 8]
+    """
+    found = set()
+    for span in filter(None, listing.split(",")):
+        first, _, last = span.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 def gpus(variables: Mapping[str, str]) -> list[str]:
@@ -85,3 +208,19 @@ def _read(path):
             return file.read().strip()
     except OSError:
         return ""
+
+
+def listing(processors: Set[int]) -> str:
+    """Returns numbers as a list such as Linux writes.
+
+    Example:
+        >>> listing({0, 1, 2, 8})
+        '0-2,8'
+    """
+    spans = []
+    for number in sorted(processors):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in spans)

@@ -148,6 +148,11 @@ def _parser():
     control = "the same, with a button that stops training after an iteration"
     add("--page=control", dest="page", action="store_const", const="control", help=control)
     add("--timeout", **_SECONDS, help="end the job after this time, restarts included")
+    bind = (
+        "bind each rank to cores of its own, or to a NUMA domain, and say so (default: none: ranks "
+        "have as many threads as cores)"
+    )
+    add("--bind", choices=binding.MODES, default="none", help=bind)
     grace = "time from asking ranks to end to SIGKILL (default: 5)"
     add("--grace", **_SECONDS, default=5.0, help=grace)
     mpi = "what starts the ranks (default: the mpirun of the MPI library that mpi4py loads)"
@@ -336,6 +341,8 @@ def _added(parser, options):
         added["MPCHAIN_ELASTIC"] = "1"  # mpchain reads it
     if options.trace:
         added["MPCHAIN_TRACE"] = os.path.abspath(options.trace)  # mpchain reads it
+    if options.bind != "none":
+        added[binding.VARIABLE] = options.bind  # the supervisors read it
     if options.page:
         added[PAGE_VARIABLE] = options.page  # the supervisors read it
     for item in options.env:

@@ -23,7 +23,7 @@ from .processes import (
     signal_session,
     spawn,
 )
-from .rank import SPARES_VARIABLE, VARIABLE
+from .rank import JOB_VARIABLE, SPARES_VARIABLE, VARIABLE
 from .remote_rank import Rank
 from .standstill import Standstill, timeout_of
 from .talk import say
@@ -31,8 +31,6 @@ from .talk import say
 # For ranks to end after mpirun, and for mpirun to end after ranks that failed, or that did not.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
-# An identifier of the job, for its processes that write the same files.
-JOB_VARIABLE = "MPCHAIN_JOB"
 # The command that started the launcher, for programs that say how to continue.
 COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 # For whoever connects to say who it is, and how many may be about it besides the ranks.
@@ -188,6 +186,8 @@ class Job:
         if rank.number in self.ranks or rank.number >= self.plan.n:
             self.end(f"{self.starter_name} started two processes as {rank.name}")
         self.ranks[rank.number] = rank
+        if len(self.ranks) == self.plan.n and any(each.bound for each in self.ranks.values()):
+            say(report.describe_binding(self.ranks))
         if self._stop_signal:
             rank.stop(self._stop_signal, self.plan.grace, self._asks_where)
 

@@ -28,6 +28,8 @@ from .messages import Channel, words
 VARIABLE = "MPCHAIN_LAUNCH"
 # How many ranks, the last ones, are spare; mpchain reads it, too.
 SPARES_VARIABLE = "MPCHAIN_SPARES"
+# An identifier of the job, for its processes that write the same files.
+JOB_VARIABLE = "MPCHAIN_JOB"
 # Set if there is a page; the program finds in it the pipe for its reports.
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
@@ -85,9 +87,12 @@ def main(command: Sequence[str]) -> int:
         os.close(guard_end)
         os.setsid()
         _let_go_of_mpirun()
-        hello = words(token, place.rank, here, os.getpid())
-        share = binding.rank_variables(os.environ, _n_at_work(place, os.environ))
+        n_here = _n_at_work(place, os.environ)
+        processors, text = _share(place.local_rank, n_here, os.environ)
+        hello = words(token, place.rank, here, os.getpid(), text)
+        share = binding.rank_variables(os.environ, n_here)
         supervisor = Supervisor(connection, lifeline, hello, float(patience), guard)
+        supervisor.processors = processors
         environment = {**os.environ, **share}
         code = _report_errors(connection, supervisor.run, command, environment)
         leftovers.remove_segments(supervisor.segments)
@@ -113,6 +118,20 @@ def _n_at_work(place, variables):
     n_spare = int(variables.get(SPARES_VARIABLE, 0))
     n = min(first + place.local_size, place.size - n_spare) - first
     return n if n > 0 else place.local_size
+
+
+def _share(local_rank, n, variables):
+    """The processors to bind a rank to, and the words for the launcher; nothing if not asked."""
+    mode = variables.get(binding.VARIABLE)
+    if not mode:
+        return set(), ""
+    if local_rank >= n:
+        return set(), "not bound: it is spare"
+    job = f"{JOB_VARIABLE}={variables.get(JOB_VARIABLE)}"
+    processors, why_not = binding.share(mode, local_rank, n, job)
+    if why_not:
+        return set(), f"not bound: {why_not}"
+    return processors, f"processors {binding.listing(processors)}"
 
 
 def _connect(hosts, port, name):
@@ -189,6 +208,7 @@ class Supervisor:
     Attributes:
         is_left: Whether the launcher was lost before the program ended.
         is_loss: Whether the job continues without this rank.
+        processors: What the program is bound to; empty if it is not bound.
         segments: Paths of the shared memory that MPI was seen to use for the program.
     """
 
@@ -216,7 +236,7 @@ class Supervisor:
         self._is_over = False
         self._guard, self._losses = guard, None
         self._oom_kills = processes.oom_kills()
-        self.segments = set()
+        self.processors, self.segments = set(), set()
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Runs the program to its end; returns its exit code."""
@@ -241,7 +261,8 @@ class Supervisor:
         for end in ends:
             os.set_inheritable(end, True)
         start = [sys.executable, START_PROGRAM, str(stacks_end), str(int(WHERE))]
-        self._program = processes.spawn([*start, *command], environment, output_end, errors_end)
+        with binding.bound(self.processors):  # the program inherits it, before it has threads
+            self._program = processes.spawn([*start, *command], environment, output_end, errors_end)
         for end in (output_end, errors_end, *ends):
             os.close(end)
         for pipe in self._pipes:

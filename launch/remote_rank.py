@@ -39,6 +39,7 @@ class Rank:
         place: The number by which it is shown: that of the lost rank whose place it took.
         host: Name of its host.
         process: Id of its supervisor.
+        bound: What its program is bound to, or why it is not; empty if nobody asked for it.
         heard: When its supervisor last sent a message, as `Loop.time`.
         active: When its program last worked.
         moved: When its program was last not stopped (SIGSTOP).
@@ -69,7 +70,7 @@ class Rank:
             messages.NOTE: lambda data: job.losses.note(self, data),
         }
         self.number = self.place = self.code = None
-        self.host = self.lost = self.exception = ""
+        self.host = self.bound = self.lost = self.exception = ""
         self.stacks = self._last = b""
         self.process = self.phase = self._shown_until = 0
         self.oom_kills = -1
@@ -209,6 +210,7 @@ class Rank:
             self._job.forget(self)
             return
         self.number, self.host, self.process = int(rest[0]), rest[1].decode(), int(rest[2])
+        self.bound = b" ".join(rest[3:]).decode()
         self.place = self.number
         self.channel.longest = messages.LONGEST
         raw = self._job.plan.n == 1 and not self._job.plan.prefix

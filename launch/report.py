@@ -106,6 +106,24 @@ def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[s
     return lines
 
 
+def describe_binding(ranks: dict) -> str:
+    """Returns a sentence that says which processors ranks were bound to.
+
+    Args:
+        ranks: The `Rank` of each number.
+
+    Example:
+        >>> describe_binding({})
+        'binding: '
+    """
+    groups = {}
+    for number, rank in sorted(ranks.items()):
+        groups.setdefault((rank.host, rank.bound), []).append(number)
+    texts = [f"{describe_numbers(g)} on {host}: {text}" for (host, text), g in groups.items()]
+    more = f"; and {len(texts) - MOST_LINES} more" if len(texts) > MOST_LINES else ""
+    return f"binding: {'; '.join(texts[:MOST_LINES])}{more}"
+
+
 def describe_exception(lines: list[bytes]) -> str:
     """Returns the line of a traceback that names the exception; empty without one.
 

@@ -1,4 +1,7 @@
+import ast
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -9,17 +12,29 @@ from launch import binding
 def machine(monkeypatch):
     """Function that makes a machine of so many processors, hardware threads and GPUs."""
 
-    def machine(processors, threads_per_core=1, limit="max 100000", gpus=0):
+    def machine(
+        processors, threads_per_core=1, limit="max 100000", gpus=0, domains=1, old_limit="", first=0
+    ):
+        per_domain = processors // domains
+
         def read(path):
             if path.endswith("cpu.max"):
                 return limit
-            processor = int(path.split("/cpu/cpu")[1].split("/")[0])
-            return f"siblings of core {processor // threads_per_core}"
+            if path.endswith("_us"):
+                names = ("quota", "period")
+                return dict(zip(names, old_limit.split())).get(path.split("_")[1], "")
+            if path.startswith("/sys/devices/system/node/node"):
+                start = per_domain * int(path.removesuffix("/cpulist")[29:])
+                return f"{start}-{start + per_domain - 1}"
+            core = int(path.split("/cpu/cpu")[1].split("/")[0]) // threads_per_core
+            return f"{core * threads_per_core}-{(core + 1) * threads_per_core - 1}"
 
         files = ["null", "nvidiactl", "nvidia-uvm", *[f"nvidia{i}" for i in range(gpus)]]
         monkeypatch.setattr(binding, "_read", read)
-        monkeypatch.setattr(binding, "_usable_processors", lambda: set(range(processors)))
-        monkeypatch.setattr(os, "listdir", lambda path: files if path == "/dev" else [])
+        nodes = ["online", *[f"node{i}" for i in range(domains)]]
+        listings = {"/dev": files, "/sys/devices/system/node": nodes}
+        monkeypatch.setattr(binding, "_usable_processors", lambda: set(range(first, processors)))
+        monkeypatch.setattr(os, "listdir", lambda path: listings.get(path, []))
         monkeypatch.setattr(binding, "find_program", lambda names, folders: None)
 
     return machine
@@ -34,6 +49,8 @@ def machine(monkeypatch):
         ((8, 1, "150000 100000"), 2),
         ((8, 1, "10000 100000"), 1),
         ((8, 1, ""), 8),
+        ((8, 1, "", 0, 1, "150000 100000"), 2),
+        ((8, 1, "", 0, 1, "-1 100000"), 8),
     ],
 )
 def test_cores(machine, arguments, cores):
@@ -101,3 +118,87 @@ def test_numbers_of_threads_of_the_user_hold(machine):
     assert binding.rank_variables({"OMP_NUM_THREADS": "3"}, 2) == {}
     share = binding.rank_variables({"OPENBLAS_NUM_THREADS": "3"}, 2)
     assert share == {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}
+
+
+@pytest.mark.parametrize(
+    ("machine_of", "mode", "n", "listings"),
+    [
+        ({"processors": 8}, "cores", 3, ["0-1", "2-3", "4-5"]),
+        ({"processors": 8, "threads_per_core": 2}, "cores", 4, ["0-1", "2-3", "4-5", "6-7"]),
+        ({"processors": 8, "first": 4}, "cores", 2, ["4-5", "6-7"]),  # a cpuset
+        ({"processors": 8, "first": 3, "threads_per_core": 2}, "cores", 3, ["3", "4-5", "6-7"]),
+        (
+            {"processors": 12, "domains": 2},
+            "cores",
+            3,
+            ["0-3", "4-7", "8-11"],
+        ),  # crosses: no way out
+        (
+            {"processors": 10, "domains": 2},
+            "cores",
+            4,
+            ["0-1", "2-3", "5-6", "7-8"],
+        ),  # crosses none
+        ({"processors": 8, "domains": 2}, "numa", 4, ["0-3", "0-3", "4-7", "4-7"]),
+        ({"processors": 8, "domains": 4}, "numa", 2, ["0-3", "4-7"]),
+        ({"processors": 8, "domains": 2}, "numa", 1, ["0-7"]),
+    ],
+)
+def test_share(machine, machine_of, mode, n, listings):
+    machine(**machine_of)
+    shares = [binding.share(mode, rank, n, "") for rank in range(n)]
+    assert [binding.listing(processors) for processors, _ in shares] == listings
+    assert {why_not for _, why_not in shares} == {""}
+
+
+@pytest.mark.parametrize(
+    ("machine_of", "n", "why_not"),
+    [
+        ({"processors": 4}, 5, "5 ranks have 4 cores"),
+        ({"processors": 8, "threads_per_core": 2}, 5, "5 ranks have 4 cores"),
+        (
+            {"processors": 8, "limit": "250000 100000"},
+            2,
+            "a quota of 2.5 cores' time belongs to no particular cores",
+        ),
+    ],
+)
+def test_no_share(machine, machine_of, n, why_not):
+    machine(**machine_of)
+    assert binding.share("cores", 0, n, "") == (set(), why_not)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs 2 cores"
+)
+def test_ranks_of_a_job_and_bound_processes_of_others(run, script):
+    path = script("import os; print(sorted(os.sched_getaffinity(0)))")
+    code, output, errors = run("-n", 2, "--bind", "cores", "--no-prefix", path)
+    assert code == 0
+    usable = os.sched_getaffinity(0)
+    first, second = map(set, map(ast.literal_eval, output.splitlines()))
+    (line,) = [line for line in errors.splitlines() if line.startswith("mpchain-launch: binding: ")]
+    if "not bound: " in line:  # something else runs here, or has limited us
+        assert first == second == usable
+    else:
+        assert first and second and not first & second and first | second <= usable
+        of_rank_0 = binding.listing(min(first, second, key=min))
+        assert f"rank 0 on {os.uname().nodename}: processors {of_rank_0};" in line
+    assert "binding" not in run("-n", 2, path)[2]
+
+    one = {min(usable)}
+    bind_and_wait = f"import os; os.sched_setaffinity(0, {one}); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", bind_and_wait],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "MPCHAIN_JOB": "mine"},
+    ) as other:
+        other.stdout.readline()
+        assert binding._somebody_bound(usable, "") != ""
+        found = binding._somebody_bound(usable, "MPCHAIN_JOB=mine")
+        assert f"process {other.pid} " not in found
+        other.communicate(b"\n")
+    with binding.bound(one):
+        assert os.sched_getaffinity(0) == one
+    assert os.sched_getaffinity(0) == usable
