@@ -13,7 +13,7 @@ from mpchain import Parameter, distributions, link_hooks, optimizers, random
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.configuration import using_config
-from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed import create_communicator, create_multi_node_optimizer
 from mpchain.distributed.communicators import Communicator
 from mpchain.link import Chain
 from tests.distributed.devices import assert_allclose, on_device
@@ -57,6 +57,9 @@ def train(comm, loss, data, n_parts=1, make=Model):
         n = len(samples)
         with comm.batch(n, mine=divided(comm, n, step)) as mine:
             own = samples[mine]
+            if comm.micro_shards:
+                optimizer.update(functools.partial(loss, model), own)
+                continue
             ends = [len(own) * i // n_parts for i in range(n_parts + 1)]
             parts = [
                 (e - b, functools.partial(loss, model, own[b:e]))
@@ -69,8 +72,9 @@ def train(comm, loss, data, n_parts=1, make=Model):
 def assert_as_one_process(comm, loss, data, **options):
     model = train(comm, loss, data, **options)
     expected = train(Communicator(), loss, data, **options)
+    tolerance = 1e-11 if comm.micro_shards else 1e-12  # these are summed in another order
     for name, param in model.namedparams():
-        assert_allclose(param.array, dict(expected.namedparams())[name].array, 1e-12, 1e-13)
+        assert_allclose(param.array, dict(expected.namedparams())[name].array, tolerance, 1e-13)
     initial = dict(on_device(Model()).namedparams())
     assert not np.allclose(model.W.array, initial["/W"].array)
 
@@ -190,6 +194,15 @@ def test_rows_get_the_draws_of_their_samples(comm, loss, n_parts):
     assert_as_one_process(comm, loss, sequences, n_parts=n_parts)
 
 
+@pytest.mark.parametrize(
+    ("loss", "data"), [(scalars, rows), (of_parameters, rows), (atoms, sequences)], ids=str
+)
+def test_reproducible_ranks_draw_the_same(comm, loss, data):
+    if 12 % comm.size:
+        pytest.skip("12 micro-shards cannot be divided")
+    assert_as_one_process(create_communicator(reproducible=True), loss, data)
+
+
 def test_several_sequences_of_each_sample(comm):
     model = train(comm, recurrent, sequences, make=Recurrent)
     expected = train(Communicator(), recurrent, sequences, make=Recurrent)
@@ -213,7 +226,7 @@ def test_recomputation_repeats_the_draws_of_rows(comm):
 
 
 def warned(comm, draw, counts):
-    """Returns what rank 0 warns of in steps with these numbers of samples on each rank."""
+    """Returns what rank 0 warns of in steps with these numbers of samples on ranks, cyclically."""
     vars(comm).pop("_control", None)  # which has warned in other tests
     np.random.seed(0)
     model = Model()
@@ -226,9 +239,9 @@ def warned(comm, draw, counts):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for of_ranks in counts:
-            n = of_ranks[comm.rank]
-            first = sum(of_ranks[: comm.rank])
-            with comm.batch(sum(of_ranks[: comm.size]), mine=slice(first, first + n)):
+            numbers = [of_ranks[rank % 3] for rank in range(comm.size)]
+            n, first = numbers[comm.rank], sum(numbers[: comm.rank])
+            with comm.batch(sum(numbers), mine=slice(first, first + n)):
                 optimizer.update(loss, n)
     assert comm.rank == 0 or not caught
     return comm.bcast_obj([str(w.message) for w in caught])
