@@ -20,6 +20,7 @@ from mpchain.captured.recorded import (
 from mpchain.captured.results import arrays_of, without_graph
 from mpchain.captured.state import State
 from mpchain.captured.surroundings import Place
+from mpchain.captured.unseen import Unseen
 from mpchain.kernels.channels_last import is_last
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
@@ -40,8 +41,11 @@ class _RecordedDraws:
         function = getattr(self._generator, name)
 
         def draw(*args, **kwargs):
+            recorder = current.recorder
+            recorder.unseen.check_draws()
             result = function(*plain(args), **kwargs)
-            return current.recorder.made(function, plain(args), kwargs, result, "draw")
+            recorder.unseen.note()
+            return recorder.made(function, plain(args), kwargs, result, "draw")
 
         return draw
 
@@ -83,6 +87,7 @@ class Recorder:
         state: what the step may change beside the arrays that it makes.
         inputs: the arrays that it gets.
         proof: takes note of what the step does, if a replay is to be compared with it.
+        unseen: notices what is done by means that are not recorded.
 
     Attributes:
         calls: the calls.
@@ -93,10 +98,17 @@ class Recorder:
         left: pairs of a place and the array or Variable that the step left for the next one.
     """
 
-    def __init__(self, state: State, inputs: Sequence[np.ndarray] = (), proof: Proof | None = None):
+    def __init__(
+        self,
+        state: State,
+        inputs: Sequence[np.ndarray] = (),
+        proof: Proof | None = None,
+        unseen: Unseen | None = None,
+    ):
         self.state = state
         self.inputs = inputs
         self._proof = proof
+        self.unseen = unseen if unseen is not None else Unseen([], [])
         self.calls: list[Call] = []
         self.owners: dict[int, np.ndarray] = {}
         self.reason: str | None = None

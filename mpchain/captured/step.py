@@ -13,9 +13,10 @@ from mpchain.captured.plan import OTHER_VALUE, Plan
 from mpchain.captured.proof import Proof
 from mpchain.captured.recorded import RecordedArray, owner_of
 from mpchain.captured.recorder import Recorder
-from mpchain.captured.results import without_graph
+from mpchain.captured.results import is_array, without_graph
 from mpchain.captured.state import State
 from mpchain.captured.surroundings import Surroundings
+from mpchain.captured.unseen import Unseen
 from mpchain.link import Link
 from mpchain.variable import Variable
 
@@ -23,6 +24,7 @@ VARIES = "an argument varies for the first time"
 """The reason of a call that runs and is compared with its replay."""
 
 _MOST_ATTEMPTS = 3
+_MOST_BYTES = 1 << 24  # of an array that is watched for changes
 _MOST_CHANGES = 8
 _MOST_OTHERS = 32  # calls in a row that a plan was not made for
 
@@ -143,8 +145,10 @@ class Step:
         copies = {id(x): x.copy() for x in arrays}
         inputs = [copies[id(x)] for x in arrays]
         given = [x if x is None else x.copy() for x in (*arrays, *self._state.kept_arrays())]
-        recorder = Recorder(self._state, inputs, proof)
+        unseen = Unseen(self._loose, self._around.values.values())
+        recorder = Recorder(self._state, inputs, proof, unseen)
         result = self._recorded(recorder, arrays, inputs, args, kwargs)
+        recorder.refuse_if(unseen.reason())
         if changed := self._around.changed():
             self._begin_elsewhere(changed)
             reason = recorder.reason
@@ -166,12 +170,19 @@ class Step:
         """Finds what the function refers to."""
         known = self._known
         self._around = around = Surroundings(
-            self._function, (*args, *kwargs.values(), *known.links, *known.params)
+            self._function,
+            (x for x in (*args, *kwargs.values(), *known.links, *known.params) if not is_array(x)),
         )
         places = (*around.arrays, *around.others)
         kept = [*around.variables, *(place for place in places if place.id in known.kept)]
         around.release(kept)
         self._state = State(around.found(Link), around.params, around.arrays, kept)
+        known = [x for x in self._state.arrays() if isinstance(x, np.ndarray)]
+        self._loose = [
+            x
+            for x in around.loose
+            if x.nbytes <= _MOST_BYTES and not any(np.may_share_memory(x, y) for y in known)
+        ]
 
     def _learn(self, recorder, inputs, proof, given, result):
         """Makes a plan, or compares it; returns a reason against it."""

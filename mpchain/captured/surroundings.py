@@ -68,6 +68,7 @@ class Surroundings:
     Attributes:
         values: all that was found.
         arrays: the places of NumPy arrays, those of parameters excepted.
+        loose: arrays that are in no place that can be changed, such as those in tuples.
         variables: the places of Variables that links hold.
         others: the places of Variables elsewhere.
         params: parameters and Variables that are not those of links.
@@ -82,6 +83,7 @@ class Surroundings:
     def __init__(self, function: Callable, more: Iterable[Any] = ()):
         self.values: dict[int, Any] = {}
         self.arrays: list[Place] = []
+        self.loose: list[np.ndarray] = []
         self.variables: list[Place] = []
         self.others: list[Place] = []
         self.params: list[Variable] = []
@@ -98,6 +100,8 @@ class Surroundings:
         self._stack: list[tuple[Any, Place | None]] = [(x, None) for x in (function, *more)]
         self._root = inspect.unwrap(function)
         self._self = getattr(self._root, "__self__", self._root)
+        # Functions that are looked into although they may be those of a library.
+        self._own = {id(getattr(self._root, "__func__", self._root))}
         self._look()
         for name in {*vars(global_config), *self._names} - {*SETTINGS, "debug"}:
             if not name.startswith("_") and is_simple(value := getattr(config, name, _MISSING)):
@@ -186,6 +190,8 @@ class Surroundings:
         if isinstance(value, np.ndarray):
             if place is not None and is_plain_array(value):
                 self.arrays.append(place)
+            else:
+                self.loose.append(value)
             return
         is_new = id(value) not in self.values
         self.values[id(value)] = value
@@ -262,8 +268,8 @@ class Surroundings:
             self._stack.append((place.get(), place))
 
     def _open_function(self, function):
-        code, is_root = function.__code__, function is getattr(self._root, "__func__", self._root)
-        if not is_root and (_is_of_library(function) or "site-packages" in code.co_filename):
+        code = function.__code__
+        if id(function) not in self._own and (_is_of_library(function) or "site-packages" in code.co_filename):
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             place = Place(cell, None, f"{name} of a closure")
@@ -326,6 +332,8 @@ class Surroundings:
         value = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
         if inspect.isfunction(value):
             if id(value) not in self.values:
+                if _is_of_library(cls) and cls in type(self._self).__mro__:
+                    self._own.add(id(value))
                 self._stack.append((value, None))
         elif is_simple(value) and (id(cls), name) not in self._done:
             self._done.add((id(cls), name))

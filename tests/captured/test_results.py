@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import random
 
 import numpy as np
 import pytest
@@ -270,3 +271,48 @@ def test_arrays_of_the_program_are_told_apart_as_always():
     for i in range(5):
         np.testing.assert_array_equal(step(np.full(3, i)), i + np.arange(3) + 1)
     assert step.reason is None
+
+
+class TestUnseen:
+    """What is done by means that no recorder sees is noticed by what it leaves."""
+
+    def check(self, function, reason):
+        step = mpchain.capture(function)
+        with pytest.warns(UserWarning, match=reason):
+            for i in range(4):
+                step(np.full(3, i))
+        return step
+
+    def test_decisions_by_chance(self):
+        def by_numpy(x):
+            return x * 2 if np.random.rand() < 2 else x
+
+        def by_python(x):
+            return x * 2 if random.random() < 2 else x
+
+        def after_dropout(x):
+            y = F.dropout(x.astype("f"))
+            return y * 2 if np.random.rand() < 2 else F.dropout(y)
+
+        generator, old = np.random.default_rng(0), np.random.RandomState(0)
+        for function in (
+            *(by_numpy, by_python, after_dropout),
+            lambda x: x * 2 if generator.random() < 2 else x,
+            lambda x: x * 2 if old.rand() < 2 else x,
+        ):
+            self.check(function, "it draws random numbers by means that are not recorded")
+
+    def test_writes_into_arrays_of_tuples(self):
+        held = (np.zeros(3), [1])
+
+        def step(x):
+            held[0][...] = x
+
+        self.check(step, r"it changes an array \(3,\) by means that are not recorded")
+        np.testing.assert_array_equal(held[0], 3)
+
+    def test_draws_that_are_recorded(self):
+        step = mpchain.capture(lambda x: F.dropout(F.dropout(x)))
+        for _ in range(5):
+            step(np.ones((3, 4), "f"))
+        assert step.reason is None

@@ -1,0 +1,65 @@
+"""What a step does by means that no recorder sees: draws of the program's own, hidden writes."""
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+class Unseen:
+    """Notices draws from generators of the program, and writes into arrays that are not recorded.
+
+    Args:
+        arrays: the arrays.
+        generators: the program's own.
+
+    Example:
+        >>> from mpchain.captured.unseen import Unseen
+        >>> unseen = Unseen([], [])
+        >>> _ = np.random.rand()
+        >>> unseen.reason()
+        'it draws random numbers by means that are not recorded'
+    """
+
+    def __init__(self, arrays: Iterable[np.ndarray], generators: Iterable[Any]):
+        self._arrays = [(x, x.copy()) for x in arrays]
+        self._generators = [
+            x
+            for x in generators
+            if isinstance(x, (random.Random, np.random.Generator, np.random.RandomState))
+        ]
+        self._of_program = self._states()
+        self.note()
+        self._reason: str | None = None
+
+    def _states(self):
+        return [random.getstate(), *map(_state_of, self._generators)]
+
+    def note(self) -> None:
+        """Takes note of a recorded draw, which changes the state of NumPy's global generator."""
+        self._of_numpy = _state_of(np.random)
+
+    def check_draws(self) -> None:
+        """Called before a recorded draw."""
+        if _state_of(np.random) != self._of_numpy:
+            self._reason = "it draws random numbers by means that are not recorded"
+
+    def reason(self) -> str | None:
+        """Returns what was done, None if nothing was noticed."""
+        self.check_draws()
+        if self._states() != self._of_program:
+            return "it draws random numbers by means that are not recorded"
+        for array, value in self._arrays:
+            if array.tobytes() != value.tobytes():
+                return f"it changes an array {array.shape} by means that are not recorded"
+        return self._reason
+
+
+def _state_of(generator):
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    name, key, *rest = generator.get_state()
+    return name, key.tobytes(), *rest
