@@ -19,7 +19,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
-from mpchain.captured.results import without_graph
+from mpchain.captured.results import simple_of, why_not_returned, without_graph
 from mpchain.captured.state import State
 from mpchain.kernels.cublas_library import workspace_bytes
 from mpchain.optimizer import Optimizer
@@ -62,6 +62,10 @@ class _Listener:
     def call_again(self, function: Callable, args: tuple) -> Any:
         return function(*args)
 
+    def exchange(self, function: Callable, array: Array) -> Any:
+        self.refuse("ranks exchange what depends on data")
+        return function(array)
+
     def refuse(self, reason: str) -> None:
         raise _Refused(reason)
 
@@ -85,6 +89,9 @@ class _Repeated(_Listener):
     def draws(self, generator):
         return _Draws(generator, self._draw)
 
+    def exchange(self, function, array):
+        return function(array)
+
     def _draw(self, name, function, *args, **kwargs):
         of_replay, array = next(self._drawn, (None, None))
         if of_replay == (name, args, kwargs):
@@ -102,6 +109,7 @@ class CudaGraph(_Listener):
     Args:
         state: what it may change beside the arrays that it makes.
         arrays: its arguments.
+        others: further arrays that it may use or change.
 
     Attributes:
         unknown_params: parameters that functions got, but that are not in ``state``.
@@ -113,8 +121,8 @@ class CudaGraph(_Listener):
 
     is_released = False
 
-    def __init__(self, state: State, arrays: Sequence[Array]):
-        self.state, self.unknown_params = state, []
+    def __init__(self, state: State, arrays: Sequence[Array], others: Sequence[Array] = ()):
+        self.state, self.unknown_params, self._others = state, [], others
         self.in_use: dict[Any, tuple] = {}
         self.alike: list[Any] = []
         self._exchanging: Any = None
@@ -134,6 +142,7 @@ class CudaGraph(_Listener):
         self._kept: list[Any] = []
         self._again: list[tuple[Callable, tuple]] = []
         self._draws: list[tuple] = []
+        self._has_drawn = False
         self._numbers: list[tuple[Callable, str, int, int]] = []
         self._n_numbers = 0
         self._counts: list[tuple[Any, int]] = []
@@ -277,6 +286,8 @@ class CudaGraph(_Listener):
             with self._at_work():
                 result = function(*args, **kwargs)
                 self._result = without_graph(result, _itself)
+                if odd := why_not_returned(result, cuda.is_gpu_array):
+                    raise _Refused(odd)
                 self._grads = [
                     (p, p.grad) for p in self.state.params if p.grad is not before[id(p)]
                 ]
@@ -359,12 +370,10 @@ class CudaGraph(_Listener):
         """Undoes :meth:`prepare`."""
         self._count(-1)
 
-    def launch(self) -> Any:
-        """Runs the step for the first time, on the arguments with which it was captured."""
-        with self.device:
-            self._values = self._numbers_now()
-            self._store_numbers()
-            return self._launched()
+    def prepare_first(self) -> None:
+        """Prepares the launch on the arguments with which the step was captured, and has drawn."""
+        self._values = self._numbers_now()
+        self._has_drawn = True
 
     def replay(self, arrays: Sequence[Array]) -> Any:
         """Runs the step, which was prepared, on arguments; returns its result."""
@@ -377,8 +386,10 @@ class CudaGraph(_Listener):
         for place, array in zip(self._inputs, arrays, strict=True):
             self._cupy.copyto(place, array)
         self._carried.load()
-        for _, draw, array in self._draws:
-            self._cupy.copyto(array, draw())
+        if not self._has_drawn:
+            for _, draw, array in self._draws:
+                self._cupy.copyto(array, draw())
+        self._has_drawn = False
 
     def _store_numbers(self):
         for function, args in self._before:
@@ -431,6 +442,8 @@ class CudaGraph(_Listener):
         yield from (v for _, _, v in self._persistents if cuda.is_gpu_array(v))
         yield from (x for _, _, x in self._states if cuda.is_gpu_array(x))
         yield from (x for scale, *_ in self._scales for x in scale.arrays())
+        known = {id(p.array) for p in self.state.params}
+        yield from (x for x in self._others if id(x) not in known)
 
     def compare(
         self, arrays: Sequence[Array], function: Callable[[], Any]
@@ -448,6 +461,7 @@ class CudaGraph(_Listener):
             drawn = [(what, array) for what, _, array in self._draws]
             grads = [g for _, g in self._grads]
             expected = self._outcome(grads, self._result, self._carried.computed())
+            updated = self._values_of_params()
             for array, value in before:
                 array.set(value)
             self._count(-1)
@@ -458,7 +472,16 @@ class CudaGraph(_Listener):
                 current.recorder = None
             grads = [p.grad for p, _ in self._grads]
             found = self._outcome(grads, result, self._carried.found())
-        return result, listener.reason or _difference(expected, found)
+            params = [value for _, value in before[: len(updated)]]
+            reason = listener.reason or _difference(expected, found)
+            if not (reason or _move_alike(params, updated, self._values_of_params())):
+                reason = "a replay updated parameters otherwise"
+        if simple_of(result) != simple_of(self._result):
+            reason = reason or "it returns other numbers in each step"
+        return result, reason
+
+    def _values_of_params(self):
+        return [p.array.get() for p in self.state.params]
 
     def _outcome(self, grads, result, carried):
         """Copies of what a step computes, on the host."""
@@ -466,8 +489,21 @@ class CudaGraph(_Listener):
         without_graph(result, results.append)
         persistents = (v for _, _, v in self._persistents)
         parts = {"gradients": grads, "results": results, "persistent values": persistents}
+        parts["states of optimizers"] = [v for _, _, v in self._states]
+        parts["arrays"] = self._others
         parts["state that links carry"] = carried
         return {k: [x.get() for x in xs if cuda.is_gpu_array(x)] for k, xs in parts.items()}
+
+
+def _move_alike(before, first, second):
+    """Whether parameters were moved alike as a whole: alone, a step of Adam may be rounding."""
+
+    def squares(arrays, others):
+        pairs = ((a.astype(np.float64), b.astype(np.float64)) for a, b in zip(arrays, others))
+        return sum(float(np.sum(np.nan_to_num(a - b) ** 2)) for a, b in pairs)
+
+    rounding = 1e-12 * squares(before, [np.zeros(1)] * len(before))
+    return squares(first, second) <= 0.25 * squares(second, before) + rounding
 
 
 def _parts(links):

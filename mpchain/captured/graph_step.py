@@ -9,8 +9,9 @@ from mpchain.captured.cuda_graph import CudaGraph, explain
 from mpchain.captured.ranks import Ranks
 from mpchain.captured.results import without_graph
 from mpchain.captured.state import State
-from mpchain.captured.surroundings import Surroundings
+from mpchain.captured.surroundings import Surroundings, are_exactly_equal
 from mpchain.link import Link
+from mpchain.variable import Variable
 
 _MOST_ATTEMPTS = 3
 
@@ -99,6 +100,7 @@ class GraphStep:
         parts = {id(part): part for link in self._links for part in link.links()}
         attributes = [(link, dict(vars(link))) for link in parts.values()]
         graph, reason = self._captured(arrays, args, kwargs)
+        reason = reason or _attribute_that_was_set(attributes)
         unknown, alike = ([], []) if graph is None else (graph.unknown_params, graph.alike)
         reasons, are_unknown, told = zip(
             *self._ranks.exchange((reason, bool(unknown), alike)), strict=True
@@ -106,12 +108,10 @@ class GraphStep:
         if any(reasons) and not all(reasons):
             self._ranks.give_up()
         reason = _joint(reasons)
-        if reason is None and not any(are_unknown):
-            if all(values == alike for values in told):
-                self._graph = graph
-                return "it is being recorded", graph.launch()
-            reason = "ranks have gradients of different parameters"
-        if graph is not None:
+        is_captured = reason is None and not any(are_unknown)
+        if is_captured and any(values != alike for values in told):
+            is_captured, reason = False, "ranks have gradients of different parameters"
+        if graph is not None and not is_captured:
             graph.cancel()
             self._params += unknown
         for param, grad, grad_var in grads:
@@ -119,6 +119,10 @@ class GraphStep:
         for link, before in attributes:  # such as states that were not computed
             vars(link).clear()
             vars(link).update(before)
+        if is_captured:
+            self._graph = graph
+            graph.prepare_first()
+            return self._compare(arrays, args, kwargs)
         del graph
         if reason is not None:
             self._refuse(reason)
@@ -129,8 +133,8 @@ class GraphStep:
     def _captured(self, arrays, args, kwargs):
         """Captures the function; returns the graph, or None and the reason."""
         try:
-            graph = CudaGraph(State(self._links, self._params), arrays)
-            graph.keep(Surroundings(self._function).found(cuda.ndarray))
+            others = Surroundings(self._function).found(cuda.ndarray)
+            graph = CudaGraph(State(self._links, self._params), arrays, others)
             graph.capture(self._function, args, kwargs)
         except Exception as error:
             return None, explain(error)
@@ -146,6 +150,17 @@ class GraphStep:
         self._is_warned = True
         name = getattr(self._function, "__name__", type(self._function).__name__)
         warnings.warn(f"capture: {name} is not replayed: {self._reason}", stacklevel=6)
+
+
+def _attribute_that_was_set(attributes):
+    """A reason against a graph: an attribute of a link that its launches would not set."""
+    for link, before in attributes:
+        for name, value in vars(link).items():
+            if isinstance(value, Variable) or are_exactly_equal(value, before.get(name)):
+                continue
+            if value is not None or not isinstance(before.get(name), Variable):
+                return f"it sets {name} of a {type(link).__name__}"
+    return None
 
 
 def _itself(array):

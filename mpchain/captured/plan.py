@@ -4,8 +4,6 @@ The list of calls is all that a replay needs. For another device it would be pla
 graph of that device, between the updates.
 """
 
-import enum
-import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -16,12 +14,10 @@ from mpchain.captured.comparison import are_all_close
 from mpchain.captured.proof import Proof
 from mpchain.captured.recorded import Call, arrays_in, owner_of, plain
 from mpchain.captured.recorder import Recorder
-from mpchain.captured.results import arrays_of, flatten, is_array, is_simple, without_graph
+from mpchain.captured.results import arrays_of, why_not_returned, without_graph
 from mpchain.captured.state import are_alike
 from mpchain.kernels.blas import multiply_stacks
 from mpchain.kernels.onednn import prepared_product
-from mpchain.link import Link
-from mpchain.optimizer import Optimizer
 from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
 
@@ -29,7 +25,6 @@ _ALIGNED = 64  # bytes
 OTHER_VALUE = "a value that decides what is done is another one"
 """The reason of a call that runs as always, since a guard differs."""
 
-_UNCHANGED = (Link, Optimizer, type, np.dtype, enum.Enum, types.FunctionType, types.ModuleType)
 _REDUCTIONS = {
     np.ndarray.sum: np.add.reduce,
     np.ndarray.prod: np.multiply.reduce,
@@ -76,9 +71,10 @@ class Plan:
         used = [*kept, *(x for call in calls for x in (*_read_by(call), *call.results))]
         self._kept = recorder.state.kept_in(map(owner_of, used))
         changed = {id(owner_of(x)) for call in calls for x in call.results}
-        self.reason = self._why_not(calls) or self._why_not_result(result)
+        self.reason = self._why_not(calls) or why_not_returned(result, self._is_known)
         for place, array in left:
-            self.reason = self.reason or self._why_not_array(array, f"{place.label} gets")
+            if self.reason is None and not self._is_known(plain(array)):
+                self.reason = f"{place.label} gets an array made by means that are not recorded"
         self._changed_inputs = [i for i, x in enumerate(inputs) if id(x) in changed]
         self.reads = {place.id for place, _ in self._kept}
         self.result, self.final_grads, self.n_bytes = None, [], 0
@@ -142,26 +138,8 @@ class Plan:
                     acted = "a persistent array was changed"
         return None
 
-    def _why_not_result(self, result):
-        """A reason against a replay: a result that would stay as it is."""
-        _, held = flatten(result)
-        for value in held:
-            array = value.array if isinstance(value, Variable) else value
-            if array is None or is_simple(array) or isinstance(array, _UNCHANGED):
-                continue
-            if isinstance(array, np.generic):
-                return f"it returns a {type(array).__name__} that was made by means not recorded"
-            if not is_array(array):
-                return f"it returns a {type(array).__name__}"
-            if reason := self._why_not_array(array, "it returns"):
-                return reason
-        return None
-
-    def _why_not_array(self, array, what):
-        array = plain(array)
-        if self._key(array) is None and id(owner_of(array)) not in self._outside:
-            return f"{what} an array {array.shape} that was made by means not recorded"
-        return None
+    def _is_known(self, array):
+        return self._key(array) is not None or id(owner_of(array)) in self._outside
 
     def _used_outside(self, used):
         """The arrays of the state that the step reads or changes."""

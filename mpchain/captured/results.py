@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import enum
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +11,11 @@ import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.recorded import plain
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
 from mpchain.variable import Variable
 
+_UNCHANGED = (Link, Optimizer, type, np.dtype, enum.Enum, types.FunctionType, types.ModuleType)
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
 
 
@@ -96,6 +101,38 @@ def arrays_of(value: Any) -> list:
     _, held = flatten(value)
     arrays = (x.array if isinstance(x, Variable) else x for x in held)
     return [plain(x) for x in arrays if is_array(x)]
+
+
+def simple_of(value: Any) -> list:
+    """Returns the numbers of Python, strings and the like that a nested value holds.
+
+    Example:
+        >>> from mpchain.captured.results import simple_of
+        >>> simple_of({"loss": np.ones(1), "n": 3})
+        [3]
+    """
+    return [x for x in flatten(value)[1] if is_simple(x)]
+
+
+def why_not_returned(value: Any, is_known: Callable[[Any], bool]) -> str | None:
+    """Returns why a result cannot be replayed, such as an array that is not known; or None.
+
+    Example:
+        >>> from mpchain.captured.results import why_not_returned
+        >>> why_not_returned([1, np.ones(2)], lambda array: False)
+        'it returns an array (2,) that was made by means that are not recorded'
+    """
+    for x in flatten(value)[1]:
+        array = x.array if isinstance(x, Variable) else x
+        if array is None or is_simple(array) or isinstance(array, _UNCHANGED):
+            continue
+        if isinstance(array, np.generic):
+            return f"it returns a {type(array).__name__} made by means that are not recorded"
+        if not is_array(array):
+            return f"it returns a {type(array).__name__}"
+        if not is_known(plain(array)):
+            return f"it returns an array {array.shape} that was made by means that are not recorded"
+    return None
 
 
 def _parts(value):

@@ -269,7 +269,9 @@ class Surroundings:
 
     def _open_function(self, function):
         code = function.__code__
-        if id(function) not in self._own and (_is_of_library(function) or "site-packages" in code.co_filename):
+        if id(function) not in self._own and (
+            _is_of_library(function) or "site-packages" in code.co_filename
+        ):
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             place = Place(cell, None, f"{name} of a closure")

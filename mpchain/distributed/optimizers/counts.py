@@ -80,7 +80,7 @@ class _Question(NamedTuple):
 def _exchange(question, x):
     if current.recorder is None or current.graph is not None:
         return question(x)
-    return exchanged(question, x if isinstance(x, np.ndarray) else np.asarray(x))
+    return exchanged(question, x if hasattr(x, "dtype") else np.asarray(x))
 
 
 class Counts:

@@ -311,7 +311,7 @@ class TestGraphsOfGpus:
         for i in range(4):
             step(*on_device(batch_of(i, comm.rank)))
             reasons.append(step.reason)
-        assert reasons[1:] == ["it is being recorded"] * 2 + [None]
+        assert reasons[1:] == ["it is being recorded"] + [None] * 2
         del step
         gc.collect()
         other._disconnect()
