@@ -210,6 +210,28 @@ class RecordedArray(np.ndarray):
     def __getitem__(self, key: Any) -> Any:
         return _method("__getitem__")(self, key)
 
+    # Arrays without axes stand for NumPy's scalars, which can do more.
+
+    def __hash__(self) -> int:
+        return hash(self._read("hash"))
+
+    def __round__(self, *digits: Any) -> Any:
+        return round(self._read("round"), *digits)
+
+    def __rmul__(self, other: Any) -> Any:
+        if isinstance(other, (list, tuple, str)) and self.ndim == 0:
+            return other * self._read("repeat")
+        return super().__rmul__(other)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.ndim or not hasattr(plain(self)[()], name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._read(name), name)
+
+    def _read(self, name):
+        _refuse(f"it reads the values of an array ({name})")
+        return plain(self)[()]
+
     def __copy__(self) -> Any:
         return self.copy()
 

@@ -156,6 +156,14 @@ class Recorder:
         groups = [self.inputs, [*self.state.arrays()], self.owners.values()]
         return Description(self.calls, groups, result)
 
+    def has_acted(self) -> bool:
+        """Whether the step has done what a second run of it would do again."""
+        return any(
+            call.kind not in ("call", "guard", "shape")
+            or any(id(owner_of(x)) not in self.owners for x in call.results)
+            for call in self.calls
+        )
+
     def decisions(self) -> list:
         """Returns what decided what the step does: bools that were read, and shapes."""
         bools = [c.args[1] for c in self.calls if c.kind == "guard"]
@@ -305,6 +313,7 @@ class Recorder:
             kind = "update"
         self._note(_copies_of(args), _copies(grads))
         self.calls.append(Call(function, args, kind=kind, grads=grads))
+        self.unseen.check_numbers()
         current.recorder = None
         self.state.unwrap()
         try:
@@ -314,6 +323,7 @@ class Recorder:
                 if self._proof is not None:
                     self._proof.note_state()
                 self._note_grads()
+            self.unseen.note_numbers()
             self.state.wrap(RecordedArray)
             current.recorder = self
 

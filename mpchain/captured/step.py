@@ -145,9 +145,16 @@ class Step:
         copies = {id(x): x.copy() for x in arrays}
         inputs = [copies[id(x)] for x in arrays]
         given = [x if x is None else x.copy() for x in (*arrays, *self._state.kept_arrays())]
-        unseen = Unseen(self._loose, self._around.values.values())
+        unseen = Unseen(self._loose, [*self._around.values.values()])
         recorder = Recorder(self._state, inputs, proof, unseen)
-        result = self._recorded(recorder, arrays, inputs, args, kwargs)
+        try:
+            result = self._recorded(recorder, arrays, inputs, args, kwargs)
+        except Exception as error:
+            if recorder.has_acted() or recorder.left or unseen.reason() or self._around.changed():
+                raise
+            result = self._as_always(args, kwargs)  # which may raise the same
+            self._refuse(f"it cannot be recorded, {type(error).__name__}: {error}")
+            return self._reason, result
         recorder.refuse_if(unseen.reason())
         if changed := self._around.changed():
             self._begin_elsewhere(changed)

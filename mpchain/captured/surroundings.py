@@ -126,7 +126,7 @@ class Surroundings:
                 if len(container) != n:
                     return self._differing()
             for thing, name, value in self._attributes:
-                if getattr(thing, name) is not value:
+                if getattr(thing, name, _MISSING) is not value:
                     return self._differing()
         except (LookupError, ValueError, AttributeError):  # it is there no more
             return self._differing()
@@ -149,7 +149,7 @@ class Surroundings:
             if are_exactly_equal(now, value):
                 self._attributes[i] = thing, name, now
             else:
-                found.append(Place(vars(thing), name, f"{name} of a {type(thing).__name__}"))
+                found.append(Place(thing, name, f"{name} of a {type(thing).__name__}"))
         return found
 
     def release(self, places: Iterable[Place]) -> None:
@@ -254,6 +254,11 @@ class Surroundings:
                 self._objects.append(value)
         elif type(value).__name__ == "Captured":
             self._stack.append((value._function, None))
+        elif slots := [n for cls in type(value).__mro__ for n in _slots_of(cls)]:
+            if not _is_of_library(type(value)):
+                for name in slots:
+                    self._attributes.append((value, name, getattr(value, name, _MISSING)))
+                    self._stack.append((getattr(value, name, None), None))
         elif hasattr(value, "__dict__"):
             if not _is_of_library(type(value)) or value is self._self or _holds_all(value):
                 self._objects.append(value)
@@ -319,6 +324,11 @@ class Surroundings:
                 self._visit_class_attribute(thing, name)
         if not isinstance(thing, (type, types.ModuleType)):
             self._visit_classes(thing, names=names, of_libraries=thing is self._self)
+            for cls in type(thing).__mro__:
+                if not _is_of_library(cls):
+                    for name in self._names & {*vars(cls)}:
+                        if is_simple(vars(cls)[name]):
+                            self._visit_class_attribute(cls, name)
 
     def _visit_classes(self, thing, names=(), all_of_them=False, of_libraries=False):
         for cls in type(thing).__mro__:
@@ -411,6 +421,11 @@ def _contents(cell):
 
 def _is_of_library(thing):
     return (getattr(thing, "__module__", None) or "").partition(".")[0] in _LIBRARIES
+
+
+def _slots_of(cls):
+    slots = vars(cls).get("__slots__", ())
+    return [slots] if isinstance(slots, str) else [n for n in slots if not n.startswith("__")]
 
 
 def _name_of(place):

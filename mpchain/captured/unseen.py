@@ -1,10 +1,12 @@
 """What a step does by means that no recorder sees: draws of the program's own, hidden writes."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from mpchain.optimizer import Optimizer
 
 
 class Unseen:
@@ -12,7 +14,7 @@ class Unseen:
 
     Args:
         arrays: the arrays.
-        generators: the program's own.
+        generators: objects, among which are the program's own generators, and optimizers.
 
     Example:
         >>> from mpchain.captured.unseen import Unseen
@@ -22,16 +24,20 @@ class Unseen:
         'it draws random numbers by means that are not recorded'
     """
 
-    def __init__(self, arrays: Iterable[np.ndarray], generators: Iterable[Any]):
+    def __init__(self, arrays: Iterable[np.ndarray], generators: Sequence[Any]):
         self._arrays = [(x, x.copy()) for x in arrays]
         self._generators = [
             x
             for x in generators
             if isinstance(x, (random.Random, np.random.Generator, np.random.RandomState))
         ]
+        self._hyperparams = [
+            (type(x).__name__, vars(x.hyperparam)) for x in generators if isinstance(x, Optimizer)
+        ]
         self._of_program = self._states()
-        self.note()
         self._reason: str | None = None
+        self.note()
+        self.note_numbers()
 
     def _states(self):
         return [random.getstate(), *map(_state_of, self._generators)]
@@ -45,9 +51,21 @@ class Unseen:
         if _state_of(np.random) != self._of_numpy:
             self._reason = "it draws random numbers by means that are not recorded"
 
+    def note_numbers(self) -> None:
+        """Takes note of optimizers' numbers, which their updates may change."""
+        self._numbers = [dict(numbers) for _, numbers in self._hyperparams]
+
+    def check_numbers(self) -> None:
+        """Called before what updates optimizers."""
+        for (kind, numbers), before in zip(self._hyperparams, self._numbers):
+            for name, value in numbers.items():
+                if self._reason is None and before.get(name) is not value:
+                    self._reason = f"it sets {name} of a {kind}"
+
     def reason(self) -> str | None:
         """Returns what was done, None if nothing was noticed."""
         self.check_draws()
+        self.check_numbers()
         if self._states() != self._of_program:
             return "it draws random numbers by means that are not recorded"
         for array, value in self._arrays:

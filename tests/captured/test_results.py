@@ -2,7 +2,9 @@
 
 import collections
 import dataclasses
+import json
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -316,3 +318,33 @@ class TestUnseen:
         for _ in range(5):
             step(np.ones((3, 4), "f"))
         assert step.reason is None
+
+
+class TestNumbers:
+    """NumPy's scalars are arrays while a step is recorded, which can do less."""
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x: x * {0.0: 2, 2.0: 3}.get(x[0], 1),
+            lambda x: x * round(x[0], 1),
+            lambda x: np.array([1] * np.int64(2) + [1] * x.argmax()),
+            lambda x: x * x[0].is_integer(),
+            lambda x: x * np.float64(x[0]).as_integer_ratio()[0],
+            lambda x: x * float(json.dumps(x[0])),
+        ],
+    )
+    def test_they_do_what_they_do_as_always(self, function):
+        step = mpchain.capture(function)
+        with pytest.warns(UserWarning, match="reads the values|cannot be recorded, TypeError"):
+            for i in range(5):
+                x = np.array([i, 1.0])
+                np.testing.assert_array_equal(step(x), function(x))
+
+    def test_errors_are_those_of_the_step(self):
+        step = mpchain.capture(lambda x: json.dumps(x))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(4):
+                with pytest.raises(TypeError, match="ndarray is not JSON serializable"):
+                    step(np.ones(2))

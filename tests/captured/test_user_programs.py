@@ -8,11 +8,6 @@ from tests.captured.tables import WRONG, Case, judge
 
 PROGRAMS = {**user_programs.PROGRAMS, **user_programs_of_python.PROGRAMS}
 
-# What a recording does not notice yet.
-UNNOTICED = """
-    gradients_clipped_now_and_then rate_that_decays_in_the_step rates_of_a_list rate_set_by_setattr
-    dictionary_by_label attributes_in_slots counter_of_a_class
-""".split()
 # What it cannot notice: objects that only count, names that are computed, the memory of an array.
 UNSEEN = ["iterator_that_only_counts", "attribute_by_setattr", "memory_view"]
 
@@ -21,7 +16,7 @@ def programs():
     return pytest.mark.parametrize(
         "name",
         [
-            pytest.param(name, marks=pytest.mark.xfail if name in UNNOTICED + UNSEEN else ())
+            pytest.param(name, marks=pytest.mark.xfail if name in UNSEEN else ())
             for name in PROGRAMS
         ],
     )
