@@ -140,10 +140,11 @@ def noted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def using(counts: Any) -> Iterator[None]:
+def using(counts: Any, over: str | None = None) -> Iterator[None]:
     """Context manager: ``counts`` knows the counts of the whole batch.
 
     Args:
+        over: what means are over, if the program does not say it: :data:`CALL`, or None.
         counts: an object with the methods of
             :class:`mpchain.distributed.optimizers.counts.Counts`; None: this process has all.
 
@@ -152,11 +153,12 @@ def using(counts: Any) -> Iterator[None]:
         ...     denominator(3, np.zeros(4), np.float64)
         np.float64(3.0)
     """
-    before, current.counts = current.counts, counts
+    before = current.counts, current.over
+    current.counts, current.over = counts, current.over or over
     try:
         yield
     finally:
-        current.counts = before
+        current.counts, current.over = before
 
 
 @contextlib.contextmanager

@@ -1,15 +1,18 @@
 """Arguments that Chainer's functions take and mpchain's refuse; mpchain's take them while compat is
 installed."""
 
+import sys
 import warnings
 from typing import Any
 
 import numpy as np
 
 from mpchain import function
+from mpchain.distributed.optimizers.counts import Counts
 from mpchain.dtypes import is_floating
 from mpchain.functions import broadcast, cast, regression_loss
 from mpchain.training.extensions import Evaluator
+from mpchain.training.progress import print_line
 from mpchain.typing import Input
 from mpchain.variable import Variable
 
@@ -17,6 +20,8 @@ _PROMOTING = ("gaussian_nll", "bernoulli_nll", "gaussian_kl_divergence")
 _alike = regression_loss._alike
 _as_gradients = function._as_gradients
 _check_ends = Evaluator._check_ends
+_sum_counts = Counts._sum_counts
+_said: list[bool] = []
 
 
 def _promoted(name: str, **arrays: Input) -> list[Variable]:
@@ -47,10 +52,25 @@ def _weigh_by_samples(evaluator: Evaluator, value: Any, notes: Any, batch: Any) 
     return len(batch)
 
 
+def _say_whose_counts(counts: Counts, *args: Any) -> Any:
+    """Says once that losses are not ChainerMN's means of the ranks' means."""
+    if counts._comm.size > 1 and not _said:
+        _said.append(True)
+        if counts._comm.rank == 0:
+            print_line(
+                "mpchain: losses are means over the labels that count on all ranks, as in one "
+                "process; for the means of the ranks' means of ChainerMN pass batch_counts=False "
+                "to create_multi_node_optimizer",
+                sys.stderr,
+            )
+    return _sum_counts(counts, *args)
+
+
 REPLACED: list[tuple[Any, str, Any]] = [
     (regression_loss, "_alike", _promoted),
     (function, "_as_gradients", _unpacked),
     (Evaluator, "_check_ends", _warn_of_repeat),
     (Evaluator, "_weight", _weigh_by_samples),
+    (Counts, "_sum_counts", _say_whose_counts),
 ]
 """Owner, name, and what stands there while compat is installed."""

@@ -174,6 +174,29 @@ class Seq2seq(Model):
         return words, random.randint(2, 7, size=N_SAMPLES)
 
 
+class Tagger(Model):
+    """Labels the words of sentences, many of which, and unevenly many, have no label."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.embed = L.EmbedID(N_WORDS, 8)
+            self.norm = L.LayerNormalization(8)
+            self.l = L.Linear(8, 4)
+
+    def forward(self, words, labels):
+        h = self.drop(F.tanh(self.norm(self.embed(words.reshape(-1)))))
+        y = F.reshape(self.l(h), (*words.shape, -1))
+        loss = F.softmax_cross_entropy(F.swapaxes(y, 1, 2), labels)
+        return loss + F.focal_loss(y[:, :, 0], np.minimum(labels, 1))
+
+    @staticmethod
+    def samples(random):
+        labels = random.randint(-1, 4, size=(N_SAMPLES, 7))
+        labels[np.arange(N_SAMPLES) % 4 < 2, 1:] = -1
+        return random.randint(N_WORDS, size=(N_SAMPLES, 7)), labels
+
+
 MODELS = {
     "MLP": MLP,
     "CNN": CNN,
@@ -181,6 +204,7 @@ MODELS = {
     "R1": R1,
     "LSTM LM": LanguageModel,
     "seq2seq": Seq2seq,
+    "tagger": Tagger,
 }
 MODELS |= {
     f"{name} dropout": type(f"{kind.__name__}WithDropout", (kind,), {"ratio": 0.3})

@@ -97,11 +97,13 @@ class Counts:
 
     Args:
         comm: the ranks.
+        are_of_batch: whether losses divide by counts of the whole batch, unless the program says
+            something else.
     """
 
-    def __init__(self, comm: Communicator):
+    def __init__(self, comm: Communicator, are_of_batch: bool = True):
         self._comm = comm
-        self._room, self._sites = None, {}
+        self._room, self._sites, self._are_of_batch = None, {}, are_of_batch
         self._batches = set()  # sites whose calls are known to be of the whole batch
         self._ratios = []  # of counts to weights, of each call, in updates without exchange
         self._mode, self._is_open, self._parts = _EXCHANGED, False, []
@@ -145,7 +147,8 @@ class Counts:
     def in_use(self) -> contextlib.AbstractContextManager[None]:
         """Context manager: losses ask for counts here, if these may be others than their own."""
         is_whole = self._comm.size == 1 and self._exchanges and not self._is_accumulated
-        return counting.using(None if is_whole and not self._has_parts else self)
+        over = None if self._are_of_batch else counting.CALL
+        return counting.using(None if is_whole and not self._has_parts else self, over)
 
     def is_sparse(self) -> bool:
         """Returns whether some ranks, but not all, compute no loss in this step."""

@@ -44,6 +44,7 @@ def create_multi_node_optimizer(
     zero_fill: bool = True,
     *,
     compression: Callable[..., Any] | None = None,
+    batch_counts: bool = True,
 ) -> "MultiNodeOptimizer":
     """Wraps an optimizer so that every rank applies the gradient averaged over all samples of all
     ranks.
@@ -59,6 +60,8 @@ def create_multi_node_optimizer(
             is an error.
         compression: how gradients are sent, if not exactly
             (:mod:`mpchain.distributed.gradients.compression`).
+        batch_counts: whether losses that are means over counts are those of the whole batch; if
+            not, they are means of the ranks' means, as ChainerMN's are.
 
     Raises:
         ValueError: ``double_buffering`` or ``compression`` with a reproducible communicator.
@@ -73,7 +76,8 @@ def create_multi_node_optimizer(
         array([[-1., -1.]], dtype=float32)
     """
     reducer = make_reducer(communicator, zero_fill, double_buffering, compression)
-    return MultiNodeOptimizer(actual_optimizer, communicator, zero_fill, reducer)
+    options = zero_fill, reducer, batch_counts
+    return MultiNodeOptimizer(actual_optimizer, communicator, *options)
 
 
 def make_reducer(
@@ -126,6 +130,7 @@ class MultiNodeOptimizer:
     Args:
         actual_optimizer, communicator, zero_fill: see :func:`create_multi_node_optimizer`.
         reducer: averages the gradients.
+        batch_counts: see :func:`create_multi_node_optimizer`.
 
     Attributes:
         actual_optimizer, communicator, zero_fill: as given.
@@ -153,6 +158,7 @@ class MultiNodeOptimizer:
         communicator: Communicator,
         zero_fill: bool,
         reducer: Reducer,
+        batch_counts: bool = True,
     ):
         # All attributes but these are the wrapped optimizer's; see __setattr__.
         vars(self).update(
@@ -167,7 +173,7 @@ class MultiNodeOptimizer:
             _reducer=reducer,
             _local_reducer=Reducer(Communicator()),  # for updates that only accumulate
             _draws=SampleDraws(communicator),
-            _counts=Counts(communicator),
+            _counts=Counts(communicator, batch_counts),
             _joint_link=None,  # name of a link that computes with all ranks together
             _exchanges=True,  # whether updates are more than accumulation
             _n_accumulated=0,  # samples whose mean gradients wait for the next update
@@ -331,7 +337,7 @@ class MultiNodeOptimizer:
         n_own, n_total = n, division(comm).n
         self._n_weighted = None if weights is None else n_total or 0
         if self._n_accumulated:
-            n = self._n_accumulated + _weight(n)
+            n = self._n_accumulated + (1 if n is None else n)
         n_before = self._n_all_accumulated
         is_known = weights is None and n_total is not None and n_before is not None
         n_total = n_before + n_total if is_known else None
@@ -341,14 +347,12 @@ class MultiNodeOptimizer:
         reducer.begin(n, **known, is_empty=n_own == 0, losses_are_weighted=True)
         if recorder is not None:
             recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
-        is_accumulated = self._n_accumulated > 0
-        parts = self._counts.begin(
-            reducer, parts, rows, exchanges, is_accumulated, self._n_weighted
-        )
+        known = exchanges, self._n_accumulated > 0, self._n_weighted
+        parts = self._counts.begin(reducer, parts, rows, *known)
         with self._counts.in_use():
             self._run(parts, reducer, recorder)
         if not exchanges:
-            self._n_accumulated, self._n_all_accumulated = _weight(n), n_total
+            self._n_accumulated, self._n_all_accumulated = 1 if n is None else n, n_total
             return None
         if weights is not None and reducer.n_samples() == 0:
             raise ValueError("MultiNodeOptimizer.update: weight is 0 on all ranks")
@@ -592,8 +596,3 @@ class MultiNodeOptimizer:
 
 def _ids(named_params):
     return {name: id(param) for name, param in named_params}
-
-
-def _weight(n_samples):
-    """Returns the weight of a number of samples: 1 if it is unknown."""
-    return 1 if n_samples is None else n_samples

@@ -611,3 +611,20 @@ def test_weights_of_nothing_at_all(comm):
     shards.micro_shards = shards.size
     with pytest.raises(ValueError, match="of each micro-shard"):
         shards.batch(N, weight=1)
+
+
+def test_means_of_the_means_of_ranks(comm):
+    """What ChainerMN computes, by an option."""
+    data, model = Data(), Model()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm, batch_counts=False)
+    optimizer.setup(model)
+    with comm.batch(N) as mine:
+        optimizer.update(lambda: F.softmax_cross_entropy(model(data.x[mine]), data.t[mine]))
+    parts = [slice(*partition(N, rank, comm.size)) for rank in range(comm.size)]
+
+    def loss(model, data):
+        own = [data.part(part) for part in parts]
+        means = [F.softmax_cross_entropy(model(d.x), d.t) * (len(d.x) / N) for d in own]
+        return sum(means)
+
+    assert close(params_of(model), in_one_process(loss))
