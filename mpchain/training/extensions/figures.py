@@ -6,7 +6,9 @@ Not through pyplot, whose backend and open figures belong to the user's program.
 import functools
 import importlib.util
 import os
+import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from mpchain.training.extension import Extension
@@ -22,6 +24,13 @@ def warn_unavailable(extension: str) -> None:
         "pip install 'mpchain[plot]'",
         stacklevel=4,
     )
+
+
+_SHARE = 0.01
+"""The greatest share of the time in which figures are drawn before training ends."""
+
+_FIRST = 0.1
+"""Seconds that the first drawing is expected to take."""
 
 
 class FigureWriter(Extension):
@@ -41,6 +50,9 @@ class FigureWriter(Extension):
     def __init__(self, filename: str) -> None:
         self._filename = filename
         self._files = OutputFiles(type(self).__name__, filename)
+        self._drawn, self._cost = 0.0, _FIRST  # seconds: all drawings so far, and the next one
+        self._begun = time.monotonic()
+        self._waiting: Callable[[], None] | None = None
         if not self.available():
             warn_unavailable(type(self).__name__)
 
@@ -51,12 +63,32 @@ class FigureWriter(Extension):
 
     def initialize(self, trainer: Trainer) -> None:
         """Makes sure that no other job writes the file."""
+        self._begun = time.monotonic()
         if self.available():
             self._files.claim(trainer)
 
     def finalize(self) -> None:
-        """Lets other jobs write the file."""
+        """Draws what was not drawn to save time; lets other jobs write the file."""
+        if self._waiting is not None:
+            self._draw_now(self._waiting)
         self._files.release()
+
+    def draw(self, function: Callable[[], None]) -> None:
+        """Calls a function that draws and writes the figure, or keeps it for later.
+
+        Drawing takes a hundredth of the time, at most, that has passed in training. The last figure
+        is drawn when training ends.
+        """
+        passed = time.monotonic() - self._begun
+        self._waiting = function
+        if self._drawn + self._cost <= _SHARE * passed:
+            self._draw_now(function)
+
+    def _draw_now(self, function):
+        self._waiting, begun = None, time.monotonic()
+        function()
+        self._cost = time.monotonic() - begun
+        self._drawn += self._cost
 
     def new_figure(self, figsize: tuple[float, float] | None = None) -> Any:
         """Returns an empty figure that needs no screen; ``figsize`` is in inches."""

@@ -16,8 +16,9 @@ class PlotReport(FigureWriter):
     """Plots means of reported values against the progress of training to an image file.
 
     The image is drawn with matplotlib (``pip install 'mpchain[plot]'``), with any backend; without
-    it the extension only warns. The file is replaced as a whole after each interval; a resumed run
-    keeps the earlier points. At the end of training a warning lists the names that were never
+    it the extension only warns. The file is replaced as a whole after an interval, but only as
+    often as takes a hundredth of the time, and when training ends; a resumed run keeps the earlier
+    points. At the end of training a warning lists the names that were never
     reported. The file of an earlier run is kept, and other jobs are refused, as by
     :class:`LogReport`.
 
@@ -72,7 +73,7 @@ class PlotReport(FigureWriter):
             if key in summary and self._x_key in summary:
                 self._points[key].append([summary[self._x_key], summary[key]])
         if self.available() and any(self._points.values()):
-            self.write(self._draw(summary), trainer.out)
+            self.draw(lambda: self.write(self._draw(summary), trainer.out))
 
     def finalize(self) -> None:
         """Warns of names that were never reported."""

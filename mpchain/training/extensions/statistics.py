@@ -219,7 +219,7 @@ class VariableStatisticsPlot(FigureWriter):
                 self._take_sample(trainer.updater.iteration)
             self._n_calls += 1
         if self._trigger(trainer) and self._samples:
-            self.write(self._draw(), trainer.out)
+            self.draw(lambda: self.write(self._draw(), trainer.out))
 
     def _take_sample(self, iteration):
         self._samples.append([iteration, {kind: self._statistics(kind) for kind in self._kinds}])

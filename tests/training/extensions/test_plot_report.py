@@ -135,3 +135,23 @@ def test_without_matplotlib(run_with_values, monkeypatch):
         make_plots()
     trainer = run_with_values([1.0] * 3, plots)
     assert list(trainer.out.iterdir()) == []
+
+
+def test_drawing_takes_a_hundredth_of_the_time(tmp_path, monkeypatch):
+    """By a clock that tells what the test says: an epoch takes 1 s, a drawing 0.1 s."""
+    now, drawn = [0.0], []
+    monkeypatch.setattr(figures.time, "monotonic", lambda: now[0])
+    extension = extensions.PlotReport("x", filename="a.png")
+
+    def draw(epoch):
+        drawn.append(epoch)
+        now[0] += 0.1
+
+    for epoch in range(1, 36):
+        now[0] += 1
+        extension.draw(lambda epoch=epoch: draw(epoch))
+    assert drawn == [10, 20, 30]
+    extension.finalize()
+    assert drawn == [10, 20, 30, 35]
+    extension.finalize()
+    assert len(drawn) == 4
