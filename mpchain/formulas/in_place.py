@@ -70,7 +70,8 @@ class _Writer:
     def function(self, formula, loop, large):
         for step in self.steps:
             self._write(step)
-        if not self.numbers and not self.has_reused and loop is None:
+        is_shorter = any(hasattr(step.function, "on_arrays") for step in self.steps)
+        if not self.numbers and not self.has_reused and loop is None and not is_shorter:
             return formula
         arguments = ", ".join(self.names)
         head = [f"d = {self.arrays[0]}.dtype"]

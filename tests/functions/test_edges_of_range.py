@@ -341,7 +341,7 @@ def test_every_elementwise_declaration_has_cases_or_a_reason():
 
 
 @pytest.mark.slow
-def test_exceptions_are_needed():
+def test_exceptions_name_cases_and_reasons():
     known = {case.name for case in CASES}
     assert {name for name, *_ in EXCEPTIONS} | set(ABSOLUTE) <= known
     assert all(reason for *_, reason in EXCEPTIONS)
