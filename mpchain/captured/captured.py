@@ -145,27 +145,36 @@ def _why_eager(args, kwargs):
 def capture(function: Callable[..., Any]) -> Captured:
     """Records what a function computes, and replays it in later calls with equal shapes.
 
-    The first call with arguments of certain shapes runs as always, the next two are recorded (two
-    more if their gradients differ), and all later ones are replayed: the same calls of NumPy and of
-    kernels, on memory that was planned once, without Variables, graph and backward's walk.
+    The first call with arguments of certain shapes runs as always, the next two are recorded and
+    compared (two more if they differ), and all later ones are replayed: the same calls of NumPy and
+    of kernels, on memory that was planned once, without Variables, graph and backward's walk.
     Optimizers update as always, on the gradients that a replay computed; reports and random draws
-    are made again.
+    are made again, and what the step writes into arrays is written.
+
+    A replay is trusted only as far as it was compared: results, gradients, persistent values and
+    reports. In the first call in which an argument differs from those of all calls before, the step
+    runs and is compared once more. Attributes, closures, defaults and globals that the function
+    reads are guards: if one changes, the step is recorded anew, and after eight changes no more.
+    Bools that are read from arrays and shapes that depend on data are guards of each call. Values
+    of parameters, arrays and hyperparameters of optimizers may change at any time.
 
     A step that cannot be replayed runs as always; a warning says why, and ``reason`` of what is
     returned. Such are steps that read values of arrays (``float(loss.array)``), in which numbers
-    change that are not arrays, or that compute by other means than NumPy and mpchain.
+    change that are not arrays, that return objects other than nested tuples, lists, dicts and
+    dataclasses, or that compute by other means than NumPy and mpchain. The guide to performance
+    lists what is compared, guarded and refused, and the little that cannot be seen, such as names
+    that are computed (``getattr(self, name)``).
 
-    What Python decides is decided when a step is recorded: attributes that are changed later, such
-    as a ratio or a factor, have no effect, but arguments and hyperparameters of optimizers have.
-    Arrays that are neither arguments nor those of links and Variables count as constants.
-    On a GPU the second call is captured as a CUDA graph, and the third is compared with it. Graphs
-    hold the sums of gradients by NCCL; all ranks launch theirs, or run the step as always.
+    On a GPU the second call is captured as a CUDA graph, which is compared with the step before its
+    first launch counts. Graphs hold the sums of gradients by NCCL; all ranks launch theirs, or run
+    the step as always.
     The gradients of parameters are overwritten by the next replay.
 
     Args:
-        function: a function of arrays, keywords included; other arguments must be hashable. It may
-            use links, which it refers to by its closure, globals or ``self``, and optimizers, and
-            calls ``backward`` itself: Variables that it returns have no graph.
+        function: a function of arrays, keywords included; other arguments must be hashable, and
+            each of up to eight values has a recording. It may use links, which it refers to by its
+            closure, globals or ``self``, and optimizers, and calls ``backward`` itself: Variables
+            that it returns have no graph.
 
     Returns:
         The captured function.
