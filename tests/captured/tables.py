@@ -111,8 +111,7 @@ def differ(found: Any, expected: Any) -> str | None:
 def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
     """Returns what is seen after each call, or the error; and the captured step, if any.
 
-    Seen are the result, the state and the arguments; last, the results of all calls once more,
-    which later calls may have changed.
+    Seen are the result, the state and the arguments; last, which results later calls left alone.
     """
     step, state = case.make()
     step = step if capture is None else capture(step)
@@ -128,9 +127,9 @@ def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
         except Exception as error:
             observed.append(f"{type(error).__name__}: {error}")
         else:
-            results.append(result)
+            results.append((result, _copied(result)))
             observed.append(_copied([result, state(), arrays]))
-    return [*observed, _copied(results), step]
+    return [*observed, [differ(result, copies) is None for result, copies in results], step]
 
 
 def _copied(values):
@@ -143,8 +142,8 @@ def judge(case: Case, has_equal_data: bool, capture: Callable = mpchain.capture)
     seeds = [0] * equal + list(range(1, N_CALLS + 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        *expected, _ = run(case, seeds)
-        *found, step = run(case, seeds, capture)
+        *expected, kept, _ = run(case, seeds)
+        *found, kept_too, step = run(case, seeds, capture)
     if all(isinstance(x, str) for x in expected):
         raise RuntimeError(f"{case.id} fails as always: {expected[0]}")
     for i, (x, y) in enumerate(zip(found, expected, strict=True)):
@@ -153,6 +152,9 @@ def judge(case: Case, has_equal_data: bool, capture: Callable = mpchain.capture)
                 return Outcome(WRONG, f"call {i + 1}: {x!s:.200} for {y!s:.60}")
         elif reason := differ(x, y):
             return Outcome(WRONG, f"call {i + 1}: {reason}")
+    # As always, a result may be a parameter or a buffer, which later calls change.
+    if any(was_kept and not is_kept for was_kept, is_kept in zip(kept, kept_too, strict=True)):
+        return Outcome(WRONG, "a later call changed a result")
     return Outcome(REPLAYED) if step.reason is None else Outcome(REFUSED, step.reason)
 
 
