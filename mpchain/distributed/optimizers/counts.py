@@ -470,12 +470,22 @@ class Counts:
         elif not n or any(k % n for k in rows):
             return True
         elif set(rows) == {n}:  # a loop over time, unless each sample has n rows
-            is_unclear = n_calls == n or is_single
+            is_unclear = (n_calls == n and self._are_alike(n)) or is_single
         else:
-            is_unclear = n_calls % n == 0
+            is_unclear = n_calls % n == 0 and self._are_alike(n)
         if not is_unclear and n > 1:
             self._batches.add(site)
         return is_unclear and site not in self._batches
+
+    def _are_alike(self, n):
+        """Whether all parts may have n samples. If not, loops over samples make more calls for some
+        parts than for others, which is refused anyway."""
+        if {self._n_rows[i] for i in self._places} != {n}:
+            return False
+        n_total = self._reducer.n_samples() if self._n_total is None else self._n_total
+        if self._has_parts or self._parts[self._part][0] is None or not n_total:
+            return True
+        return n_total == n * (self._comm.size - self._reducer.n_empty())
 
     def _are_single(self):
         """Whether no part of the batch has more than one sample, as far as is known."""
