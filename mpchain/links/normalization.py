@@ -176,7 +176,7 @@ class BatchRenormalization(BatchNormalization):
     models, NIPS 2017.
     """
 
-    _averages_before = None
+    _mean_before = _var_before = None
 
     def __init__(
         self,
@@ -216,8 +216,9 @@ class BatchRenormalization(BatchNormalization):
         gamma, beta = self._scale_and_shift()
         limits = self.rmax, self.dmax, self.eps
         if config.in_recomputing:  # by the averages of the first computation
-            return F.batch_renormalization(x, gamma, beta, *limits, *self._averages_before)
-        self._averages_before = self.avg_mean.copy(), self.avg_var.copy()
+            averages = self._mean_before, self._var_before
+            return F.batch_renormalization(x, gamma, beta, *limits, *averages)
+        self._mean_before, self._var_before = self.avg_mean.copy(), self.avg_var.copy()
         averages = self.avg_mean, self.avg_var, _decay(self, finetune)
         return F.batch_renormalization(x, gamma, beta, *limits, *averages, update_statistics=True)
 

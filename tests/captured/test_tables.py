@@ -19,7 +19,7 @@ EQUAL = pytest.mark.parametrize("has_equal_data", [False, True], ids=["new data"
 # The rows that read values of arrays, which decide what is computed, and those that draw random
 # numbers by sample. All others are replayed.
 REFUSALS = {
-    "roi": 8,  # the boxes are arguments of the step, whose bins have other numbers of elements
+    "roi": 24,  # the boxes, whose bins have other numbers of elements
     "noise": 6,
     "links: loss": 2,  # the tree's paths have other lengths
     "distributions": 2,  # the entropy of Poisson is a sum of as many terms as its mean asks for
