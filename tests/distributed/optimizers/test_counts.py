@@ -3,6 +3,7 @@
 The reference is an ordinary optimizer on the whole batch, which every rank has.
 """
 
+import contextlib
 import functools
 
 import numpy as np
@@ -226,9 +227,12 @@ def params_of(model):
 
 @pytest.mark.parametrize("name", [*MEANS, *WHOLE])
 def test_ranks_compute_the_means_of_one_process(comm, name):
+    # Where all ranks have 3 samples, 3 steps in time must be told from them.
+    scope = mpchain.shared_counts if comm.size > 3 else contextlib.nullcontext
     for ends in divisions(comm.size):
         mine = slice(*map(int, ends[comm.rank : comm.rank + 2]))
-        params, losses = train(comm, {**MEANS, **WHOLE}[name], mine)
+        with scope():
+            params, losses = train(comm, {**MEANS, **WHOLE}[name], mine)
         assert close(params, expected(name)[0]), name
         assert close(losses, expected(name)[1]), name
 
