@@ -9,6 +9,10 @@ to every order. In one process they are plain means and sums.
 All ranks that have samples call them in the same order. The loss may depend on them in any way: a
 loss that is the same on all ranks counts once.
 
+Within a loss function, :func:`mpchain.grad` of them is the derivative of the sum of the outputs of
+all ranks, as for all collectives. An output of the whole batch, the same on all ranks, is therefore
+divided by ``comm.size`` there.
+
 Example:
     A masked mean, a mean over the atoms of molecules of different sizes, and the root of a mean::
 

@@ -5,6 +5,7 @@ The reference is an ordinary optimizer on the whole batch, which every rank has.
 
 import contextlib
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -491,6 +492,34 @@ def test_sums_are_not_differentiated_after_the_update(comm):
         return
     with pytest.raises(RuntimeError, match="differentiated after the update"):
         kept[0].backward()
+
+
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_slopes_of_a_value_of_the_whole_batch(comm, is_divided):
+    """Within the loss function mpchain.grad sums the outputs of all ranks, which is told."""
+
+    def loss(model, data):
+        x = mpchain.Variable(data.x)
+        output = F.exp(mpchain.batch_mean(model(x)[:, 0] ** 2))
+        (g,) = mpchain.grad([output / n], [x], enable_double_backprop=True)
+        return mpchain.batch_sum(g**2)
+
+    n, mine = 1, slice(0, N)
+    one = Communicator()
+    expected = train(one, loss, mine)[0]
+    n = comm.size if is_divided else 1
+    is_told = comm.size > 1 and not is_divided and comm.rank == 0
+    mine = slice(*comm.share_of(N))
+    with pytest.warns(RuntimeWarning, match="divide it by") if is_told else no_warnings():
+        params = train(comm, loss, mine)[0]
+    assert close(params, expected) == (is_divided or comm.size == 1)
+
+
+@contextlib.contextmanager
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
 
 
 def test_accumulation_without_exchange(comm):
