@@ -23,7 +23,7 @@ BATCH, CALL = "batch", "call"
 class _Current(threading.local):
     counts: Any = None  # who knows the counts of the whole batch; None: this process has all of it
     over: str | None = None
-    notes: Any = None  # of the counts of means, while somebody combines means of batches
+    notes: Any = None  # the counts of means, noted while somebody combines means of batches
 
 
 current = _Current()

@@ -10,7 +10,7 @@ from mpchain.captured.recorded import owner_of
 from mpchain.captured.results import flatten
 from mpchain.variable import Parameter, Variable
 
-_ROUNDINGS = 64  # by which a value that is zero but for rounding may differ from zero
+_ROUNDINGS = 64  # A value that is zero but for rounding may be as large, in units of rounding.
 
 
 class _Known(NamedTuple):

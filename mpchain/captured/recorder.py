@@ -134,7 +134,7 @@ class Recorder:
                     param.grad = plain(param.grad)
             self.left = list(self.state.end().values())
             for place, value in self.left:
-                if isinstance(value, Variable):  # whose graph the next step may need
+                if isinstance(value, Variable):  # the next step may need its graph
                     value._array = plain(value._array)
                 else:
                     place.set(plain(value))

@@ -152,7 +152,7 @@ class Step:
         except Exception as error:
             if recorder.has_acted() or recorder.left or unseen.reason() or self._around.changed():
                 raise
-            result = self._as_always(args, kwargs)  # which may raise the same
+            result = self._as_always(args, kwargs)  # it may raise the same
             self._refuse(f"it cannot be recorded, {type(error).__name__}: {error}")
             return self._reason, result
         recorder.refuse_if(unseen.reason())
@@ -280,6 +280,6 @@ def _are_equal(a, b):
         return a is b
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    if a.dtype.char in "gG":  # which have bytes without a meaning
+    if a.dtype.char in "gG":  # some of their bytes have no meaning
         return bool(np.array_equal(a, b, equal_nan=True))
     return a.tobytes() == b.tobytes()

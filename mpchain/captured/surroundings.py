@@ -16,7 +16,7 @@ from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter, Variable
 
-_MOST_ITEMS = 1000  # of a list or dict, beyond which only their number is looked at
+_MOST_ITEMS = 1000  # A longer list or dict is guarded by its length alone.
 _LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
 _MISSING = object()
 
@@ -92,7 +92,7 @@ class Surroundings:
         self._lengths: list[tuple] = []
         self._attributes: list[tuple] = []
         self._names: set[str] = set()  # of attributes and globals that code reads
-        self._pairs: set[tuple] = set()  # of a name and the name of its attribute
+        self._pairs: set[tuple] = set()  # a name, and the name of its attribute
         self._objects: list[Any] = []
         self._of_libraries: list[tuple[Any, Any]] = []  # objects, and the names of what holds them
         self._of_links: set[int] = set()

@@ -278,7 +278,7 @@ class Counts:
         site = self._site()
         if self._mode == _COLLECTED:
             self._note(site, n)
-            return n or type(n)(1)  # whose quotients exist; the pass is repeated
+            return n or type(n)(1)  # so that quotients exist; the pass is repeated
         self._check_whole("batch_count")
         total = _exchange(_Question(self._whole, site), n)
         self._calls.append(_Call(site))
@@ -379,7 +379,7 @@ class Counts:
             self._refuse_parts(f"a call at {site.text} that it has not made in the first pass")
         first, (total, weight) = collected[k][1], self._totals[k]
         share = self._weight() / weight
-        if cuda.is_gpu_array(count):  # which is not waited for
+        if cuda.is_gpu_array(count):  # the host does not wait for it
             return cuda.cupy.where(count == first, total, math.nan), share
         if count != first:
             self._refuse_parts(f"a call at {site.text} that counts {count}, and {first} before")

@@ -100,7 +100,7 @@ class _Graph:
 
     def __init__(self, loss: Variable):
         self._known: dict[int, bool] = {}  # by the id of a node, which the loss keeps
-        self._lengths = set()  # of the axes of parameters, which constants of their size share
+        self._lengths = set()  # lengths of axes of parameters; constants of their size share them
         order = self._nodes(loss.node)
         for node in order:
             if isinstance(node.get_variable_or_none(), Parameter):

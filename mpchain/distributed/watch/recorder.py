@@ -47,7 +47,7 @@ def record(watch: "Watch", report: str) -> str:
     if folder.path is None:
         return report
     path = os.path.join(folder.path, FILE)
-    temporary = f"{path}.{secrets.token_hex(8)}"  # which nobody can have made before
+    temporary = f"{path}.{secrets.token_hex(8)}"  # nobody can have made it before
     try:
         os.makedirs(folder.path, exist_ok=True)
         with open(temporary, "x", encoding="utf-8") as file:
