@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # These are programs.
 collect_ignore = ["benchmarks", "tools", "compat/programs", "compat/chainermn_programs"]
-collect_ignore += ["gpu/doubles"]
+collect_ignore += ["compat/dtypes", "gpu/doubles"]
 
 # A thousand comparisons with Chainer, which has an environment of its own.
 if not os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON"):

@@ -1,6 +1,7 @@
 """``python -m mpchain.compat``: run programs of Chainer on mpchain."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import runpy
@@ -33,27 +34,36 @@ def main(arguments: list[str] | None = None) -> int:
     if command == "report":
         parser.add_argument("path", nargs="+")
         return _report(parser.parse_args(rest).path)
-    _reach_children()
-    if command == "-m":
-        if not rest:
-            parser.error("-m needs the name of a module")
-        sys.argv[:] = rest
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv[:] = arguments
-        sys.path[0] = str(pathlib.Path(command).resolve().parent)
-        runpy.run_path(command, run_name="__main__")
+    if command == "-m" and not rest:
+        parser.error("-m needs the name of a module")
+    with _reaching_children():
+        if command == "-m":
+            sys.argv[:] = rest
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv[:] = arguments
+            sys.path[0] = str(pathlib.Path(command).resolve().parent)
+            runpy.run_path(command, run_name="__main__")
     return 0
 
 
-def _reach_children():
-    """Lets the processes that the program starts import chainer as it does.
+@contextlib.contextmanager
+def _reaching_children():
+    """Context manager: the processes that the program starts import chainer as it does.
 
     Those of multiprocessing get this process's ``sys.path``, others the environment.
     """
-    sys.path.append(str(shim.PACKAGES))
-    found = filter(None, [str(shim.PACKAGES), os.environ.get("PYTHONPATH")])
-    os.environ["PYTHONPATH"] = os.pathsep.join(found)
+    folder, before = str(shim.PACKAGES), os.environ.get("PYTHONPATH")
+    sys.path.append(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _report(paths):

@@ -95,7 +95,7 @@ class PReLU(Link):
 class Swish(Link):
     """Swish: :func:`mpchain.functions.swish` with its parameter beta.
 
-        >>> L.Swish(())(np.array([[-100.0, 100.0]], np.float32)).array
+        >>> L.Swish(())(np.array([[-999.0, 100.0]], np.float32)).array
         array([[ -0., 100.]], dtype=float32)
 
     Args:

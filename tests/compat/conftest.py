@@ -4,7 +4,7 @@ import pytest
 
 from mpchain import compat
 
-collect_ignore_glob = ["programs/*", "chainermn_programs/*"]  # test_programs.py runs them
+collect_ignore_glob = ["programs/*", "chainermn_programs/*", "dtypes/*"]  # tests run them
 
 
 @pytest.fixture(scope="module", autouse=True)

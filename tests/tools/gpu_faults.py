@@ -55,8 +55,8 @@ FAULTS = [
     Fault(
         "an implicit conversion",
         "mpchain/functions/noise.py",
-        "uniform = random.source(x.xp)",
-        "uniform = random.source(np)",
+        "uniform = draws(x).random_sample",
+        "uniform = random.source(np).random_sample",
         ("tests/functions/test_noise.py", "-k", "zoneout"),
         "(Unsupported type .*numpy.ndarray|must be on one device)",
     ),
