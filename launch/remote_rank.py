@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TIME_TO_DIE = 2.0
 
 # A program waits if it neither runs nor waits for a disk, uses less of one core than this, and
-# neither reads nor writes, as one that downloads does.
+# neither reads nor writes files. What it receives from a network cannot be seen.
 ACTIVE = ("R", "D")
 LEAST_ACTIVITY = 0.05
 

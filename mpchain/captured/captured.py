@@ -12,7 +12,7 @@ import numpy as np
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.graph_step import AS_ALWAYS
 from mpchain.captured.ranks import Ranks
-from mpchain.captured.results import is_array, without_graph
+from mpchain.captured.results import is_array, overlapping, without_graph
 from mpchain.captured.step import Known, Step
 from mpchain.captured.surroundings import SETTINGS, Surroundings, exact_key, is_plain_array
 from mpchain.configuration import config
@@ -84,8 +84,7 @@ class Captured:
                     self.reason = f"an argument is a {type(x).__name__} of {x.dtype}"
                     return None
                 ids.append(id(x))
-                device = None if isinstance(x, np.ndarray) else str(x.device)
-                parts.append((x.shape, x.dtype, device))
+                parts.append((x.shape, x.dtype, *_layout(x)))
             elif isinstance(x, Variable):
                 self.reason = "an argument is a Variable: pass its array"
                 return None
@@ -93,6 +92,8 @@ class Captured:
                 parts.append(exact_key(x))
         if len(set(ids)) < len(ids):  # the same array more than once
             parts.append(tuple([ids.index(x) for x in ids]))
+        if len(ids) > 1 and (pairs := overlapping(filter(is_array, values))):
+            parts.append(pairs)
         settings = [getattr(config, name) for name in SETTINGS]
         key = (*parts, *kwargs, len(args), *settings)
         try:
@@ -130,6 +131,13 @@ class Captured:
 
     def _call(self, args, kwargs):
         return without_graph(self._function(*args, **kwargs), lambda array: array)
+
+
+def _layout(x):
+    """What code may ask of an array besides its shape and dtype."""
+    if not isinstance(x, np.ndarray):
+        return (str(x.device),)
+    return x.flags.c_contiguous, x.flags.f_contiguous, x.flags.writeable
 
 
 def _why_eager(args, kwargs):

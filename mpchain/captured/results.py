@@ -3,8 +3,9 @@
 import copy
 import dataclasses
 import enum
+import itertools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,20 @@ def is_array(value: Any) -> bool:
         (False, True)
     """
     return isinstance(value, np.ndarray) or is_gpu_array(value)
+
+
+def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
+    """Returns the pairs of arrays, by number, that are not the same but may share memory.
+
+    Example:
+        >>> from mpchain.captured.results import overlapping
+        >>> x = np.ones(3)
+        >>> overlapping([x[:-1], x[1:], np.ones(3)])
+        ((0, 1),)
+    """
+    on_host = [(i, x) for i, x in enumerate(arrays) if isinstance(x, np.ndarray)]
+    pairs = itertools.combinations(on_host, 2)
+    return tuple((i, j) for (i, x), (j, y) in pairs if x is not y and np.may_share_memory(x, y))
 
 
 def is_simple(value: Any) -> bool:

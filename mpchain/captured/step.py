@@ -13,7 +13,7 @@ from mpchain.captured.plan import OTHER_VALUE, Plan
 from mpchain.captured.proof import Proof
 from mpchain.captured.recorded import RecordedArray, owner_of
 from mpchain.captured.recorder import Recorder
-from mpchain.captured.results import is_array, without_graph
+from mpchain.captured.results import is_array, overlapping, without_graph
 from mpchain.captured.state import State
 from mpchain.captured.surroundings import Surroundings
 from mpchain.captured.unseen import Unseen
@@ -142,7 +142,7 @@ class Step:
                 return self._graph(arrays, args, kwargs)
         plan = self.plan
         proof = None if plan is None else Proof(self._state.arrays(), plan.outside)
-        copies = {id(x): x.copy() for x in arrays}
+        copies = {id(x): x.copy("K") for x in arrays}
         inputs = [copies[id(x)] for x in arrays]
         given = [x if x is None else x.copy() for x in (*arrays, *self._state.kept_arrays())]
         unseen = Unseen(self._loose, [*self._around.values.values()])
@@ -242,8 +242,10 @@ class Step:
     def _recorded(self, recorder, arrays, inputs, args, kwargs):
         """Runs the function on recorded arrays."""
         recorded = [x.view(RecordedArray) for x in inputs]
-        for x, view in zip(arrays, recorded):
-            view.flags.writeable = x.flags.writeable
+        shared = {i for pair in overlapping(arrays) for i in pair}
+        for i, (x, view) in enumerate(zip(arrays, recorded)):
+            # Copies do not share memory: a step that writes into what does runs as always.
+            view.flags.writeable = x.flags.writeable and i not in shared
         of_each = {id(x): view for x, view in zip(arrays, recorded)}
         args = [of_each.get(id(x), x) for x in args]
         kwargs = {k: of_each.get(id(x), x) for k, x in kwargs.items()}
@@ -255,10 +257,6 @@ class Step:
             changed = [(x, y) for x, y in zip(arrays, inputs) if id(y) in written]
             for array, value in changed:
                 np.copyto(array, value)
-            if changed and any(
-                np.may_share_memory(x, y) for x, _ in changed for y in arrays if x is not y
-            ):
-                recorder.refuse_if("it changes an argument that shares memory with another one")
 
 
 class Known:

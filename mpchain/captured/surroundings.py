@@ -1,5 +1,6 @@
 """What a function refers to: arrays and links that it may use, and values that it depends on."""
 
+import argparse
 import dis
 import functools
 import inspect
@@ -18,6 +19,8 @@ from mpchain.variable import Parameter, Variable
 
 _MOST_ITEMS = 1000  # A longer list or dict is guarded by its length alone.
 _LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
+_NAMESPACES = types.SimpleNamespace, argparse.Namespace
+_CONTAINERS = dict, list, tuple, set
 _MISSING = object()
 
 SETTINGS = ("train", "enable_backprop", "dtype", "kernels", "use_cudnn", "cudnn_deterministic")
@@ -90,9 +93,11 @@ class Surroundings:
         self._guards: list[tuple] = []
         self._cells: list[tuple] = []
         self._lengths: list[tuple] = []
+        self._sets: list[tuple] = []
         self._attributes: list[tuple] = []
         self._names: set[str] = set()  # of attributes and globals that code reads
         self._pairs: set[tuple] = set()  # a name, and the name of its attribute
+        self._unclear: set[str] = set()  # names of attributes of what has no name
         self._objects: list[Any] = []
         self._of_libraries: list[tuple[Any, Any]] = []  # objects, and the names of what holds them
         self._of_links: set[int] = set()
@@ -125,6 +130,9 @@ class Surroundings:
             for container, n, _ in self._lengths:
                 if len(container) != n:
                     return self._differing()
+            for container, items, _ in self._sets:
+                if container != items:
+                    return self._differing()
             for thing, name, value in self._attributes:
                 if getattr(thing, name, _MISSING) is not value:
                     return self._differing()
@@ -144,6 +152,7 @@ class Surroundings:
                 else:
                     found.append(Place(where[0], where[1] if len(where) > 1 else None, label))
         found += [Place(x, len, label) for x, n, label in self._lengths if len(x) != n]
+        found += [Place(x, len, label) for x, items, label in self._sets if x != items]
         for i, (thing, name, value) in enumerate(self._attributes):
             now = getattr(thing, name, _MISSING)
             if are_exactly_equal(now, value):
@@ -197,6 +206,8 @@ class Surroundings:
         self.values[id(value)] = value
         if is_new:
             self._open(value, place)
+            if isinstance(value, _CONTAINERS) and not _is_of_library(type(value)):
+                self._objects += [value] if hasattr(value, "__dict__") else []
 
     def _visit_variable(self, value, place):
         if id(value) not in self.values and (
@@ -220,13 +231,17 @@ class Surroundings:
         if isinstance(value, Link):
             self._of_links.add(id(vars(value)))
             kind = type(value).__name__
-            self._lengths.append((vars(value), len(vars(value)), f"the attributes of a {kind}"))
+            for cls in type(value).__mro__:
+                if not _is_of_library(cls):
+                    self._guard_length(vars(cls), cls.__name__)
+            self._guard_length(vars(value), f"a {kind}")
             self._push((vars(value), name, f"{name} of a {kind}") for name in vars(value))
             self._visit_classes(value, all_of_them=True)
-        elif hasattr(value, "actual_optimizer") or isinstance(value, Optimizer):
-            inner = getattr(value, "actual_optimizer", value)
+        elif (inner := _optimizer_in(value)) is not None:
             self._stack += [(getattr(value, "_replays", None), None), (inner.target, None)]
             self._of_libraries.append((value, _name_of(place)))
+        elif isinstance(value, _NAMESPACES):
+            self._open(vars(value), place)
         elif isinstance(value, dict):
             self._lengths.append((value, len(value), f"the number of items of {label}"))
             if len(value) <= _MOST_ITEMS:
@@ -237,7 +252,7 @@ class Surroundings:
                 self._push((value, i, f"{label}[{i}]") for i in range(len(value)))
         elif isinstance(value, (tuple, set, frozenset)):
             if isinstance(value, set):
-                self._lengths.append((value, len(value), f"the number of items of {label}"))
+                self._sets.append((value, set(value), f"the items of {label}"))
             if len(value) <= _MOST_ITEMS:
                 self._stack += [(x, None) for x in value]
         elif isinstance(value, functools.partial):
@@ -259,6 +274,9 @@ class Surroundings:
                 for name in slots:
                     self._attributes.append((value, name, getattr(value, name, _MISSING)))
                     self._stack.append((getattr(value, name, None), None))
+                self._objects += [value] if hasattr(value, "__dict__") else []
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._stack.append((value.__wrapped__, None))
         elif hasattr(value, "__dict__"):
             if not _is_of_library(type(value)) or value is self._self or _holds_all(value):
                 self._objects.append(value)
@@ -285,8 +303,10 @@ class Surroundings:
         self._stack += [(x, None) for x in (function.__defaults__, function.__kwdefaults__)]
         self._push((vars(function), k, f"{k} of {function.__name__}") for k in vars(function))
         for part in _codes(code):
-            self._pairs |= set(_pairs(part))
-            self._names |= set(part.co_names)
+            pairs = set(_pairs(part))
+            self._pairs |= {(of, name) for of, name in pairs if of is not None}
+            self._unclear |= {name for of, name in pairs if of is None} | _given_as_text(part)
+            self._names |= {*part.co_names, *self._unclear}
             for name in part.co_names:
                 if name in function.__globals__:
                     place = Place(function.__globals__, name, f"the global {name}")
@@ -308,10 +328,17 @@ class Surroundings:
         """Visits those attributes of an object that code reads."""
         is_class = isinstance(thing, type)
         kind = thing.__name__ if is_class else type(thing).__name__
+        held = vars(thing)
         names = self._names
         if thing is self._self:
-            names = {b for a, b in self._pairs if a == "self"}
-        held = vars(thing)
+            # What is read of its attributes, such as those of an optimizer, are not its own.
+            others = {name for name, value in held.items() if value is not thing}
+            if _is_of_library(type(thing)):
+                names = {name for of, name in self._pairs if of == "self"}
+            else:
+                names = {name for of, name in self._pairs if of not in others} | self._unclear
+        if not isinstance(thing, types.ModuleType):
+            self._guard_length(held, kind if is_class else f"a {kind}")
         if not is_class:
             names = held if _holds_all(thing) else names
             self._push(
@@ -326,9 +353,16 @@ class Surroundings:
             self._visit_classes(thing, names=names, of_libraries=thing is self._self)
             for cls in type(thing).__mro__:
                 if not _is_of_library(cls):
+                    self._guard_length(vars(cls), cls.__name__)
                     for name in self._names & {*vars(cls)}:
                         if is_simple(vars(cls)[name]):
                             self._visit_class_attribute(cls, name)
+
+    def _guard_length(self, attributes, kind):
+        """Guards against attributes that come later, which may hide those of classes."""
+        if (id(attributes), len) not in self._done:
+            self._done.add((id(attributes), len))
+            self._lengths.append((attributes, len(attributes), f"the attributes of {kind}"))
 
     def _visit_classes(self, thing, names=(), all_of_them=False, of_libraries=False):
         for cls in type(thing).__mro__:
@@ -341,6 +375,10 @@ class Surroundings:
         if name.startswith("__") and name != "__call__":
             return
         value = inspect.getattr_static(cls, name, None)
+        if callable(vars(cls).get(name)) and not _is_of_library(cls):
+            if (id(cls), name) not in self._done:
+                self._done.add((id(cls), name))
+                self._guards.append((vars(cls), name, value, f"{name} of {cls.__name__}"))
         value = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
         if inspect.isfunction(value):
             if id(value) not in self.values:
@@ -423,6 +461,22 @@ def _is_of_library(thing):
     return (getattr(thing, "__module__", None) or "").partition(".")[0] in _LIBRARIES
 
 
+def _optimizer_in(value):
+    """Returns the optimizer that a value is or wraps; None if it is another object."""
+    if isinstance(value, Optimizer):
+        return value
+    # Not by getattr: an object may have a __getattr__ that raises, or that makes attributes.
+    held = inspect.getattr_static(value, "actual_optimizer", None)
+    return held if isinstance(held, Optimizer) else None
+
+
+def _given_as_text(code):
+    """Returns the names of attributes among the constants of code, as in getattr(x, "name")."""
+    if not {"getattr", "hasattr", "setattr", "vars", "attrgetter"} & {*code.co_names}:
+        return set()
+    return {c for c in code.co_consts if type(c) is str and c.isidentifier()}
+
+
 def _slots_of(cls):
     slots = vars(cls).get("__slots__", ())
     return [slots] if isinstance(slots, str) else [n for n in slots if not n.startswith("__")]
@@ -451,12 +505,12 @@ def _codes(code) -> Iterator:
 
 
 def _pairs(code) -> Iterator[tuple[str, str]]:
-    """Yields names and those of attributes that are read of them."""
+    """Yields names, None for other values, and the names of attributes that are read of them."""
     before = None
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("COPY", "EXTENDED_ARG", "PUSH_NULL"):
             continue
         name = instruction.argval if isinstance(instruction.argval, str) else None
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and before:
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
             yield before, name
         before = name if instruction.opname.startswith("LOAD_") else None

@@ -3,7 +3,6 @@
 import itertools
 import os
 import pathlib
-import types
 
 import numpy as np
 import pytest
@@ -13,9 +12,14 @@ import mpchain
 GUIDE = pathlib.Path(__file__).parents[2] / "docs/guides/performance.md"
 
 
+class Settings:
+    def __init__(self):
+        self.scale = 1.0
+
+
 def computed_names():
-    settings = types.SimpleNamespace(scale=1.0)
-    return lambda x: x * getattr(settings, "sca" + "le"), lambda: vars(settings).update(scale=2.0)
+    settings, name = Settings(), ["sca", "le"]
+    return lambda x: x * getattr(settings, "".join(name)), lambda: vars(settings).update(scale=2.0)
 
 
 def other_objects():

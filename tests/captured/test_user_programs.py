@@ -9,7 +9,7 @@ from tests.captured.tables import WRONG, Case, judge
 PROGRAMS = {**user_programs.PROGRAMS, **user_programs_of_python.PROGRAMS}
 
 # What it cannot notice: objects that only count, names that are computed, the memory of an array.
-UNSEEN = ["iterator_that_only_counts", "attribute_by_setattr", "memory_view"]
+UNSEEN = ["iterator_that_only_counts", "memory_view"]
 
 
 def programs():

@@ -56,6 +56,8 @@ def creating() -> Iterator[None]:
     starter = sys.modules.get(STARTER)
     if starter is not None:
         starter.creates_communicator(ends=False)
-    yield
-    if starter is not None:
-        starter.creates_communicator(ends=True)
+    try:
+        yield
+    finally:
+        if starter is not None:
+            starter.creates_communicator(ends=True)
