@@ -26,8 +26,11 @@ Example:
 
 from typing import Any
 
+import numpy as np
+
 from mpchain import counting
 from mpchain import functions as F
+from mpchain.dtypes import is_half
 from mpchain.typing import Axes, Input
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -73,7 +76,7 @@ def batch_count(n: Any) -> Any:
         3
     """
     counts = counting.current.counts
-    return n if counts is None else counts.count(n)
+    return n if counts is None else counting.remembering(lambda: counts.count(n))
 
 
 def batch_mean(x: Input, weights: Input | None = None) -> Variable:
@@ -95,6 +98,8 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     """
     if weights is not None:
         weights = F.cast(weights, x.dtype)
+    if is_half(x.dtype):
+        return F.cast(batch_mean(F.cast(x, np.float32), weights), x.dtype)
     if counting.current.counts is None:
         mean = F.average(x, weights=weights)
         if weights is None and counting.current.notes is not None:

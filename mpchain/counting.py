@@ -39,6 +39,17 @@ def is_asked() -> bool:
     return current.counts is not None or current.notes is not None
 
 
+def remembering(compute: Callable[[], Any]) -> Any:
+    """Returns ``compute()``, which asks for a count; :func:`mpchain.functions.forget`, which calls
+    functions again in backward, sets one that returns the first answer there.
+
+    Example:
+        >>> remembering(lambda: 3)
+        3
+    """
+    return compute()
+
+
 def denominator(count: Any, elements: Any, dtype: Any) -> Any:
     """Returns what a mean over a count divides by; a mean over nothing is a sum of zeros over 1.
 
@@ -57,8 +68,10 @@ def denominator(count: Any, elements: Any, dtype: Any) -> Any:
         least = max(count, 1)
     else:
         least = get_array_module(count).maximum(count, 1)
-    if current.counts is not None and current.over != CALL:
-        least = current.counts.denominator(count, least, elements)
+    if current.counts is not None:
+        own = least
+        asks = functools.partial(current.counts.denominator, count, own, elements)
+        least = remembering(asks if current.over != CALL else lambda: own)
     return least.astype(dtype) if hasattr(least, "astype") else np.dtype(dtype).type(least)
 
 
@@ -75,9 +88,12 @@ def weight_sum(total: Any, elements: Any) -> Any:
     """
     if current.notes is not None:
         current.notes.last = getattr(total, "array", total)
-    if current.counts is None or current.over == CALL:
+    if current.counts is None:
         return total
-    return current.counts.weight_sum(total, elements)
+    asks = functools.partial(current.counts.weight_sum, total, elements)
+    if getattr(total, "requires_grad", False):
+        return asks() if current.over != CALL else total
+    return remembering(asks if current.over != CALL else lambda: getattr(total, "array", total))
 
 
 class Notes:

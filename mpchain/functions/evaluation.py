@@ -45,7 +45,8 @@ def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
     check(fits, "accuracy", "t must have the shape of y without axis 1", y=y, t=t)
     right = y.argmax(axis=1) == t
     if ignore_label is None:
-        return _share(right, max(t.size, 1), y)
+        count = counting.denominator(t.size, t, np.float64) if t.ndim > 1 else max(t.size, 1)
+        return _share(right, count, y)
     counted = t != ignore_label
     return _share(right & counted, counting.denominator(counted.sum(), t, np.float64), y)
 

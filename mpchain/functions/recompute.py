@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import backprop, random
+from mpchain import backprop, counting, random
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.function_hook import FunctionHook
@@ -230,6 +230,9 @@ def remembered(compute: Callable[[], Any]) -> Any:
     for record in _memory.records:
         record.append(value)
     return value
+
+
+counting.remembering = remembered
 
 
 class _Environment:

@@ -216,6 +216,7 @@ class Elasticity:
                     break
         progress.forget_all()
         comm._to_myself.clear()
+        comm._n_crossing.clear()
         for dependent in list(comm.dependents):
             dependent.fit_to_ranks()
         left = self._mpi.Group.Translate_ranks(base.Get_group(), None, old.Get_group())

@@ -1,6 +1,5 @@
 """Messages between ranks as differentiable functions: send and recv, and exchanges of neighbors."""
 
-import collections
 import functools
 import sys
 import weakref
@@ -23,17 +22,13 @@ from mpchain.distributed.watch import CollectiveMismatchError, call_at_end
 from mpchain.typing import Input
 from mpchain.variable import Variable, as_variable
 
-_N_MESSAGES = weakref.WeakKeyDictionary()
-"""For each communicator, how often a rank has sent to another, or received from it, with a tag."""
-
-
 _AGAIN = ", to be differentiated again (enable_double_backprop=True)"
 
 
 def _number(comm, kind):
-    counts = _N_MESSAGES.setdefault(comm, collections.Counter())
-    counts[kind] += 1
-    return counts[kind]
+    counts = comm._n_crossing  # forgotten when ranks are lost
+    counts["function", *kind] += 1
+    return counts["function", *kind]
 
 
 def _identify(node, *kind):

@@ -86,20 +86,22 @@ class SharedPersistents:
     """
 
     def __init__(self, comm: Communicator):
-        self._comm, self.n_passes = comm, 0
+        self._comm, self.n_passes, self._lacks = comm, 0, False
 
     def count(self, n_passes: int, n_parts: int) -> None:
         """Counts the forward passes of an update, in which the batch has ``n_parts`` parts."""
         self.n_passes += n_passes
-        if n_passes < n_parts and self._comm.size > 1 and self._changing():
+        if n_passes < n_parts:
+            self._lacks = True
+        if self._lacks and self._comm.size > 1 and self._changing():
             Control.of(self._comm).ask(COPY_PERSISTENTS)
 
     def finish(self) -> None:
         """Ends a step, after its message; collective."""
         comm, n_passes = self._comm, self.n_passes
-        self.n_passes = 0
         if comm.size > 1 and Control.of(comm).take(COPY_PERSISTENTS):
             own = self._changing()
+            self.n_passes, self._lacks = 0, False
             of_ranks, names = zip(*comm.allgather_obj((n_passes, set(own))), strict=True)
             if min(of_ranks) < max(of_ranks):
                 # Of models that a program has dropped, some ranks may be rid already.

@@ -28,6 +28,7 @@ from mpchain.variable import Variable
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _ASKING = (os.path.abspath(__file__), counting.__file__, os.path.join(_PACKAGE, "batch.py"))
+_ASKING += (os.path.join(_PACKAGE, "functions", "recompute.py"),)
 
 # What a rank tells the others in a round.
 _COUNT, _ARRAY, _END = range(3)

@@ -207,18 +207,23 @@ class SampleDraws:
         self._key = tuple(sequence.generate_state(2).tolist())
 
     def numbered(
-        self, parts: Sequence[tuple[int | None, Callable[[], Any] | None]], step: int
+        self,
+        parts: Sequence[tuple[int | None, Callable[[], Any] | None]],
+        step: int,
+        weights: Sequence[float] | None = None,
     ) -> list[tuple[int | None, Callable[[], Any]]]:
         """Returns the parts of this rank's batch with loss functions that draw by sample.
 
         Args:
             parts: pairs of a number of samples, None if unknown, and a function without arguments.
             step: the number of updates that the optimizer has done.
+            weights: of the parts, if they are others than numbers of samples; 0: it does not count.
         """
         counts = [_n_samples(part[1]) if part[0] is None else part[0] for part in parts]
         n, comm, numbered = sum(counts), self._comm, []
         first, turn, shards = self._first(n), self._n_turns, comm.micro_shards
-        n_passes = sum(n_part != 0 for n_part, _ in parts)
+        weights = [part[0] for part in parts] if weights is None else weights
+        n_passes = sum(weight != 0 for weight in weights)
         # Micro-shards have persistent values of their own.
         self.count(n, *(1, 1) if shards else (n_passes, len(parts) or 1))
         initializes = shards and not are_initialized(comm)
@@ -283,7 +288,8 @@ class SampleDraws:
     def finish(self, n_total: int) -> None:
         """Ends a step of ``n_total`` samples on all ranks together, after its message. Collective:
         here ranks without samples take persistent values of others, and rank 0 warns."""
-        if n_total > 0:  # which are numbers of samples or, where these are unknown, of ranks
+        # Totals are of samples or, if these are unknown, of ranks.
+        if n_total > 0 and self._n_turns:
             self._are_equal = n_total in (self.n_own * self._comm.size, self._comm.size)
         self._n_turns = self.n_own = 0
         self._persistents.finish()

@@ -270,18 +270,17 @@ class MultiNodeOptimizer:
         n_parts = self._reducer.parts_per_batch
         if lossfun is not None:
             n, before = self._n_samples(), self.n_samples
-            if n_parts is None:
-                self.update_in_parts([(n, functools.partial(lossfun, *args, **kwds))])
-            else:
-                observations = Observations(micro_batches.cut(lossfun, args, kwds, n, n_parts))
-                self.update_in_parts(observations.parts)
-                report(observations.last() | observations.summary().compute_mean())
-            self.n_samples = before
+            try:
+                if n_parts is None:
+                    self.update_in_parts([(n, functools.partial(lossfun, *args, **kwds))])
+                else:
+                    observations = Observations(micro_batches.cut(lossfun, args, kwds, n, n_parts))
+                    self.update_in_parts(observations.parts)
+                    report(observations.last() | observations.summary().compute_mean())
+            finally:
+                self.n_samples = before
         elif not self._exchanges:
-            raise RuntimeError(
-                "MultiNodeOptimizer.update: within no_sync it needs a loss function, whose "
-                "gradients it accumulates"
-            )
+            raise RuntimeError("MultiNodeOptimizer.update: within no_sync it needs a loss function")
         elif n_parts is not None:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: a reproducible communicator needs a loss function, "
@@ -321,16 +320,16 @@ class MultiNodeOptimizer:
                 return self.update_in_parts(parts, observations, weights)
         if self._has_new_parameters():
             self._replicate()
+        weights = self._weights(parts) if weights is None else weights
         if self._joint_link is not None or self._reducer.parts_per_batch is not None:
-            check_parts(self, [n for n, _ in parts])
+            check_parts(self, [n for n, _ in parts] if weights is None else weights)
         recorder = self._replays.recorder(parts, observations)
         if current.graph is not None:
             return self._replays.capture(*parts[0], observations)
         n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
         vars(self)["n_samples"] = n
-        parts = self._draws.numbered(parts, actual.t) or [(0, None)]
+        parts = self._draws.numbered(parts, actual.t, weights) or [(0, None)]
         rows = [self._draws.n_own if n_part is None else n_part for n_part, _ in parts]
-        weights = self._weights(parts) if weights is None else weights
         if weights is not None:
             parts = [(w, compute_loss) for w, (_, compute_loss) in zip(weights, parts, strict=True)]
             n = math.fsum(weights)
@@ -343,8 +342,9 @@ class MultiNodeOptimizer:
         n_total = n_before + n_total if is_known else None
         exchanges = self._exchanges
         reducer = self._reducer if exchanges else self._local_reducer
-        known = {"n_total": n_total if exchanges else None, "n_empty": division(comm).n_empty}
-        reducer.begin(n, **known, is_empty=n_own == 0, losses_are_weighted=True)
+        totals = {"n_total": n_total if exchanges else None}
+        totals["n_empty"] = division(comm).n_empty if weights is None else None
+        reducer.begin(n, **totals, is_empty=n_own == 0, losses_are_weighted=True)
         if recorder is not None:
             recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
         known = exchanges, self._n_accumulated > 0, self._n_weighted
@@ -486,8 +486,9 @@ class MultiNodeOptimizer:
         draws = may_draw(actual, reducer.params, self._own_hook)
         by_part, message = reducer.parts_per_batch is not None, reducer.message
         message.put(() if observations is None else observations.sums(by_part=by_part), draws=draws)
+        n_samples = reducer.n_samples()  # not of the step before, which double buffering finishes
         n_total = reducer.finish()
-        self._end(n_total)
+        self._end(n_samples)
         if not attributes.pop("_skips", False) and n_total > 0:
             self._step(message.have_equal_random_states() if draws else True)
 
