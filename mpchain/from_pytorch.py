@@ -289,7 +289,8 @@ def check_options(called: str, function: Callable[..., Any], options: dict[str, 
         options: the arguments that it gets by name.
 
     Example:
-        >>> F.softmax(np.ones((2, 3)), dim=1)
+        >>> from mpchain.from_pytorch import check_options
+        >>> check_options("softmax", F.softmax, {"dim": 1})
         Traceback (most recent call last):
         TypeError: softmax: there is no argument 'dim'; use axis
     """
