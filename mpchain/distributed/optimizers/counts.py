@@ -17,7 +17,6 @@ from mpchain.backends import cuda
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import summed_dtype
 from mpchain.distributed.functions.communication import communicate
-from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.persistents import remembered
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.dry_run import Before
@@ -109,7 +108,6 @@ class Counts:
         self._batches = set()  # sites whose calls are known to be of the whole batch
         self._ratios = []  # of counts to weights, of each call, in updates without exchange
         self._mode, self._is_open, self._parts = _EXCHANGED, False, []
-        self._differentiates, self._derived = False, set()
 
     def begin(
         self,
@@ -194,11 +192,7 @@ class Counts:
             return loss
         else:
             self._mode = _KNOWN
-        self._differentiates = True  # what is summed by a derivative is one within the loss
-        try:
-            loss = self._parts[i][1]()
-        finally:
-            self._differentiates = False
+        loss = self._parts[i][1]()
         if self._mode == _KNOWN and len(self._calls) != len(self._totals):
             self._refuse_parts("another number of calls than in the first pass")
         self._check_calls()
@@ -293,9 +287,7 @@ class Counts:
     def sum(self, x: Variable) -> Variable:
         """Returns the sum over the ranks of a Variable, which may be differentiated."""
         self._check_whole("batch_sum")
-        before, self._differentiates = self._differentiates, False
         (y,), _ = communicate("allreduce", self, [x])
-        self._differentiates = before
         self._calls.append(_Call(self._site()))
         return y
 
@@ -315,20 +307,7 @@ class Counts:
                 "batch_sum: its result is differentiated after the update in which it was "
                 "computed, when the other ranks do not take part"
             )
-        site = self._site(x.shape, str(x.dtype))
-        total = _exchange(_Question(self._add, site), x)
-        if self._differentiates and site not in self._derived and self._comm.size > 1:
-            self._derived.add(site)
-            n = self._comm.size - self._reducer.n_empty()
-            if (abs(total - n * x) <= 1e-6 * abs(total)).all():
-                Control.of(self._comm).tell(
-                    site.text,
-                    "mpchain.grad differentiates batch_mean or batch_sum within the loss function. "
-                    "Its result is the derivative of the sum of the ranks' outputs: if the output "
-                    f"is one of the whole batch, the same on all {n} ranks, divide it by their "
-                    "number, comm.size",
-                )
-        return total
+        return _exchange(_Question(self._add, self._site(x.shape, str(x.dtype))), x)
 
     def _add(self, site, x):
         if current.graph is not None:
