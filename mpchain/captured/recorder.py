@@ -313,7 +313,7 @@ class Recorder:
             kind = "update"
         self._note(_copies_of(args), _copies(grads))
         self.calls.append(Call(function, args, kind=kind, grads=grads))
-        self.unseen.check_numbers()
+        self.unseen.check()
         current.recorder = None
         self.state.unwrap()
         try:
@@ -323,7 +323,7 @@ class Recorder:
                 if self._proof is not None:
                     self._proof.note_state()
                 self._note_grads()
-            self.unseen.note_numbers()
+            self.unseen.note_all()
             self.state.wrap(RecordedArray)
             current.recorder = self
 

@@ -34,10 +34,8 @@ class Unseen:
         self._hyperparams = [
             (type(x).__name__, vars(x.hyperparam)) for x in generators if isinstance(x, Optimizer)
         ]
-        self._of_program = self._states()
         self._reason: str | None = None
-        self.note()
-        self.note_numbers()
+        self.note_all()
 
     def _states(self):
         return [random.getstate(), *map(_state_of, self._generators)]
@@ -51,12 +49,18 @@ class Unseen:
         if _state_of(np.random) != self._of_numpy:
             self._reason = "it draws random numbers by means that are not recorded"
 
-    def note_numbers(self) -> None:
-        """Takes note of optimizers' numbers, which their updates may change."""
+    def note_all(self) -> None:
+        """Takes note of generators and optimizers' numbers, after what replays call again: updates
+        and their hooks may draw, and change numbers."""
+        self.note()
+        self._of_program = self._states()
         self._numbers = [dict(numbers) for _, numbers in self._hyperparams]
 
-    def check_numbers(self) -> None:
-        """Called before what updates optimizers."""
+    def check(self) -> None:
+        """Called before what replays call again."""
+        self.check_draws()
+        if self._states() != self._of_program:
+            self._reason = "it draws random numbers by means that are not recorded"
         for (kind, numbers), before in zip(self._hyperparams, self._numbers):
             for name, value in numbers.items():
                 if self._reason is None and before.get(name) is not value:
@@ -64,10 +68,7 @@ class Unseen:
 
     def reason(self) -> str | None:
         """Returns what was done, None if nothing was noticed."""
-        self.check_draws()
-        self.check_numbers()
-        if self._states() != self._of_program:
-            return "it draws random numbers by means that are not recorded"
+        self.check()
         for array, value in self._arrays:
             if array.tobytes() != value.tobytes():
                 return f"it changes an array {array.shape} by means that are not recorded"
