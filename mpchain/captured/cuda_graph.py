@@ -56,6 +56,9 @@ class _Listener:
     def operation(self, operation: Any, args: tuple) -> Any:
         return operation.select(*args).compute(*args)
 
+    def one_call(self, function: Callable, args: tuple) -> Any:
+        return function(*args)
+
     def draws(self, generator: Any) -> Any:
         return generator
 

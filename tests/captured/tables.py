@@ -23,7 +23,7 @@ import mpchain.functions as F
 from mpchain import Variable, optimizer_hooks, optimizers
 from mpchain.link import Link
 from tests.distributions.table import TABLE as DISTRIBUTIONS
-from tests.functions.table import Row, inputs_of
+from tests.functions.table import Row, inputs_of, on
 from tests.links import table as links
 from tests.optimizers.test_rules import CASES as RULES
 
@@ -43,6 +43,7 @@ class Case(NamedTuple):
             state that the step changes.
         draw: makes the arrays of a call from a seed.
         config: entries of the configuration for the calls.
+        device: that of the arrays of a call.
     """
 
     table: str
@@ -50,6 +51,7 @@ class Case(NamedTuple):
     make: Callable[[], tuple[Callable, Callable]]
     draw: Callable[[int], list[np.ndarray]]
     config: dict = {}
+    device: str = "@numpy"
 
     @property
     def id(self) -> str:
@@ -117,7 +119,7 @@ def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
     step = step if capture is None else capture(step)
     observed, results = [], []
     for i, seed in enumerate(seeds):
-        arrays = case.draw(seed)
+        arrays = [mpchain.get_device(case.device).send(x) for x in case.draw(seed)]
         np.random.seed(i)
         try:
             with contextlib.ExitStack() as stack:
@@ -133,7 +135,7 @@ def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
 
 
 def _copied(values):
-    return [x if x is None else np.array(x) for x in leaves(values)]
+    return [x if x is None else np.array(mpchain.cuda.to_cpu(x)) for x in leaves(values)]
 
 
 def judge(case: Case, has_equal_data: bool, capture: Callable = mpchain.capture) -> Outcome:
@@ -315,6 +317,22 @@ def _of_labels_too(case, labeled, shuffle):
         return [*inputs_of(case, seed=3 + seed), *(shuffle(x, random) for x in constants)]
 
     return function, draw
+
+
+def cases_on(device: str, table: str, rows: list[Row]) -> list[Case]:
+    """The cases of a table's rows, with orders 1 and 2, on a device."""
+    cases = []
+    for row in rows:
+        draw, function = functools.partial(_inputs_of, row), on(device, row.function)
+        for order in (1, 2):
+            case = _function_case(table, f"{row.name}, order {order}", row.function, draw, order)
+            step = differentiated(function, len(row.shapes), order)
+            cases.append(case._replace(make=functools.partial(_stateless, step), device=device))
+    return cases
+
+
+def _stateless(step):
+    return step, _nothing
 
 
 def tables_of_functions() -> dict[str, list[Row]]:

@@ -12,7 +12,15 @@ import mpchain
 import mpchain.functions as F
 from mpchain import optimizers
 from tests.captured.programs import program
-from tests.captured.tables import MAKERS, REFUSED, WRONG, Case, judge
+from tests.captured.tables import (
+    MAKERS,
+    REFUSED,
+    WRONG,
+    Case,
+    cases_on,
+    judge,
+    tables_of_functions,
+)
 
 EQUAL = pytest.mark.parametrize("has_equal_data", [False, True], ids=["new data", "equal data"])
 
@@ -125,6 +133,16 @@ def test_policy_gradient_whose_first_rewards_are_zero(name):
         return [x, actions, random_state.randn(4).astype("f") * (seed > 4)]
 
     assert_sound([Case("policy gradients", name, make, draw)], has_equal_data=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("table", ["table", "activation", "indexing", "loss"])
+@EQUAL
+def test_sample_of_rows_by_graphs_of_a_gpu(table, has_equal_data):
+    rows = [row for row in tables_of_functions()[table] if row.orders]
+    rows = random.Random(5).sample(rows, 3)
+    refused = assert_sound(cases_on("@cupy:0", table, rows), has_equal_data)
+    assert len(refused) <= 3, refused
 
 
 @pytest.mark.slow
