@@ -260,7 +260,7 @@ def set_state(state: tuple) -> None:
 class _Place(NamedTuple):
     """Where the words of an array come from."""
 
-    axis: int  # of the rows
+    axis: int  # the axis of the rows
     samples: Any  # of each row of counters
     numbers: Any  # of each among the sample's rows
     high: int  # word of the key

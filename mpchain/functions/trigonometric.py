@@ -92,8 +92,8 @@ def arccos(x: Input) -> Variable:
     return np.arccos(x)
 
 
-# These two are declared so that their derivatives are made of them, and not of squares of squares,
-# which overflow, and give NaN for 0 times infinity.
+# These two are declared so that their derivatives are made of them. Squares of squares would
+# overflow, and give NaN for 0 times infinity.
 @elementwise(lambda g, x, y: g * (x * y * y) * -2)
 def _lorentzian(x):
     return 1 / (np.square(x) + 1)
