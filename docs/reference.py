@@ -28,7 +28,7 @@ PAGES = {
         "mpchain.links.model.vision.resnet mpchain.links.model.vision.pretrained "
         "mpchain.links.caffe",
     ),
-    "initializers": ("Initializers", "mpchain.initializers mpchain.initializer"),
+    "initializers": ("Initializers", "mpchain.initializers mpchain.initializers.initializer"),
     "optimizers": (
         "Optimizers",
         "mpchain.optimizers mpchain.optimizer_hooks mpchain.optimizer",

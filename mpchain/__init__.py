@@ -38,9 +38,6 @@ from mpchain.backends.cuda import should_use_cudnn as should_use_cudnn
 from mpchain.backends.cuda import should_use_cudnn_tensor_core as should_use_cudnn_tensor_core
 from mpchain.backprop import backward as backward
 from mpchain.backprop import grad as grad
-from mpchain.batch import batch_count as batch_count
-from mpchain.batch import batch_mean as batch_mean
-from mpchain.batch import batch_sum as batch_sum
 from mpchain.configuration import DebugMode as DebugMode
 from mpchain.configuration import config as config
 from mpchain.configuration import force_backprop_mode as force_backprop_mode
@@ -62,16 +59,17 @@ from mpchain.function_hook import FunctionHook as FunctionHook
 from mpchain.function_hook import get_function_hooks as get_function_hooks
 from mpchain.function_node import Fallback as Fallback
 from mpchain.function_node import FunctionNode as FunctionNode
-from mpchain.functions.declaration import differentiable as differentiable
-from mpchain.functions.declaration import elementwise as elementwise
-from mpchain.initializer import Initializer as Initializer
+from mpchain.functions.batch import batch_count as batch_count
+from mpchain.functions.batch import batch_mean as batch_mean
+from mpchain.functions.batch import batch_sum as batch_sum
+from mpchain.functions.declaring.declaration import differentiable as differentiable
+from mpchain.functions.declaring.declaration import elementwise as elementwise
+from mpchain.initializers.initializer import Initializer as Initializer
 from mpchain.link import Chain as Chain
 from mpchain.link import ChainList as ChainList
 from mpchain.link import Link as Link
 from mpchain.link import Sequential as Sequential
 from mpchain.link_hook import LinkHook as LinkHook
-from mpchain.model_summary import ModelSummary as ModelSummary
-from mpchain.model_summary import summary as summary
 from mpchain.optimizer import GradientMethod as GradientMethod
 from mpchain.optimizer import Optimizer as Optimizer
 from mpchain.optimizer import UpdateRule as UpdateRule
@@ -84,6 +82,7 @@ from mpchain.reporter import report_scope as report_scope
 from mpchain.serializer import AbstractSerializer as AbstractSerializer
 from mpchain.serializer import Deserializer as Deserializer
 from mpchain.serializer import Serializer as Serializer
+from mpchain.utils import moved
 from mpchain.variable import Parameter as Parameter
 from mpchain.variable import Variable as Variable
 from mpchain.variable import as_array as as_array
@@ -106,7 +105,6 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain import link_hooks as link_hooks
     from mpchain import links as links
     from mpchain import metrics as metrics
-    from mpchain import onnx as onnx
     from mpchain import optimizer_hooks as optimizer_hooks
     from mpchain import optimizers as optimizers
     from mpchain import profiling as profiling
@@ -123,15 +121,19 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain.distributed import create_multi_node_optimizer as create_multi_node_optimizer
     from mpchain.distributed import scatter_dataset as scatter_dataset
     from mpchain.distributed import scatter_index as scatter_index
+    from mpchain.distributed.notebooks import run as run
     from mpchain.distributions import Distribution as Distribution
     from mpchain.distributions import cross_entropy as cross_entropy
     from mpchain.distributions import kl_divergence as kl_divergence
     from mpchain.distributions import register_kl as register_kl
+    from mpchain.exporters import onnx as onnx
     from mpchain.profiling import profile as profile
-    from mpchain.ranks import run as run
-    from mpchain.runtime_info import print_runtime_info as print_runtime_info
+    from mpchain.profiling.model_summary import ModelSummary as ModelSummary
+    from mpchain.profiling.model_summary import summary as summary
+    from mpchain.utils.runtime_info import print_runtime_info as print_runtime_info
 
 host_memory.keep_freed_memory()
+sys.meta_path.append(moved.Finder())
 
 disable_experimental_feature_warning = False
 """Set it to True, and no experimental feature warns; see :func:`mpchain.utils.experimental`."""
@@ -149,20 +151,22 @@ _LATER = {
     ),
     "captured": "Captured capture",
     "distributions": "Distribution cross_entropy kl_divergence register_kl",
+    "distributed.notebooks": "run",
     "profiling": "profile",
-    "ranks": "run",
-    "runtime_info": "print_runtime_info",
+    "profiling.model_summary": "ModelSummary summary",
+    "utils.runtime_info": "print_runtime_info",
 }
 """Rooms that are imported when they are first used, and names of them that stand here too."""
 
 _raise_attribute_error = from_pytorch.module_getattr(__name__)
 _ROOM_OF = {name: room for room, names in _LATER.items() for name in names.split()}
+_MOVED = {old.rpartition(".")[2] for old in moved.MOVED if old.count(".") == 1}
 
 
 def __getattr__(name):
-    if name not in _ROOM_OF:
+    if name not in _ROOM_OF and name not in _MOVED:
         _raise_attribute_error(name)
-    room = _ROOM_OF[name]
+    room = _ROOM_OF.get(name)
     if room:
         value = getattr(importlib.import_module(f"{__name__}.{room}"), name)
     else:

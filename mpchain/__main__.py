@@ -9,7 +9,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.kernels.window import Window
-from mpchain.runtime_info import print_runtime_info
+from mpchain.utils.runtime_info import print_runtime_info
 
 BRINGS = {
     "mpi": "several ranks",

@@ -12,12 +12,14 @@ then they are Variables, and the derivatives' own operations are recorded.
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from mpchain import constant_slopes, variable
+from mpchain import variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.recording import current
@@ -59,8 +61,8 @@ def backward(
     if not given:
         outputs = list({y.node: y for y in outputs}.values())
         grad_outputs = [y.grad_var for y in outputs]
-    if constant_slopes.marked.exist:
-        constant_slopes.look("backward", outputs)
+    if marked.exist:
+        warn_of_marked("backward", outputs)
     seeds = _seeds("backward", outputs, grad_outputs, enable_double_backprop)
     _walk(seeds, enable_double_backprop, on_leaf=on_leaf)
     for y, gy in zip(outputs, grad_outputs):
@@ -119,8 +121,8 @@ def grad(
     grad_outputs = [_ones(y) if g is None else g for y, g in zip(outputs, grad_outputs)]
     if loss_scale is not None:
         grad_outputs = [g * loss_scale for g in grad_outputs]
-    if constant_slopes.marked.exist:
-        constant_slopes.look("grad", outputs)
+    if marked.exist:
+        warn_of_marked("grad", outputs)
     is_unsaid, enable_double_backprop = enable_double_backprop is None, bool(enable_double_backprop)
     seeds = _seeds("grad", outputs, grad_outputs, enable_double_backprop)
     found = _walk(seeds, enable_double_backprop, [x.node for x in inputs], retain_grad)
@@ -128,7 +130,7 @@ def grad(
     if not config.enable_backprop and any(gx is None for gx in results):
         _check_graph(outputs)
     if is_unsaid and config.enable_backprop:
-        constant_slopes.mark(results)
+        mark(results)
     if grad_inputs is not None:
         with using_config("enable_backprop", enable_double_backprop):
             pairs = zip(results, grad_inputs)
@@ -174,8 +176,8 @@ def backward_from(
     if on_leaf is not None and current.recorder is not None:
         if not hasattr(on_leaf, "replays"):
             current.recorder.refuse("a function is called for each gradient while backward runs")
-    if constant_slopes.marked.exist:
-        constant_slopes.look("Variable.backward", [y])
+    if marked.exist:
+        warn_of_marked("Variable.backward", [y])
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
     if y.creator_node is not None:
         _walk(seeds, enable_double_backprop, retain_grad=retain_grad, on_leaf=on_leaf)
@@ -347,8 +349,7 @@ class _Walk:
     def run(self):
         pending, gradients, chosen = self.pending, self.gradients, self.targets
         create_graph, sums, collects = self.create_graph, self.sums, self.leaves_recur
-        hooks = config.function_hooks
-        watches_all = config.debug or self.retain_grad
+        hooks, watches_all = config.function_hooks, config.debug or self.retain_grad
         watched = {key[0] for key in self.wanted or () if type(key) is tuple}
         watches = watches_all or bool(watched)
         ready = [key for key, count in pending.items() if count == 0]
@@ -574,3 +575,77 @@ def _count_references():
 
 
 _REFERENCES = _count_references()
+
+
+_REMEDY = (
+    "call grad with enable_double_backprop=True to differentiate through it, or with "
+    "enable_double_backprop=False to say that a constant is meant"
+)
+
+
+class _Marked:
+    """Results of ``grad`` whose graph was not asked for."""
+
+    nodes = weakref.WeakSet()
+    exist = False  # whether there may be any
+    has_warned = False  # after which nothing is marked
+
+
+marked = _Marked()
+
+
+def mark(variables: "Iterable[variable.Variable | None]") -> None:
+    """Marks results of ``grad`` whose graph was not asked for: a loss takes them for constants.
+
+    A program that forgets ``enable_double_backprop`` trains by a wrong gradient. Functions of
+    constants alone pass the mark on, and backpropagation looks for it once.
+
+    >>> x = Variable(np.array(3.0))
+    >>> (gx,) = mpchain.grad([x**2], [x])
+    >>> gx.node in marked.nodes
+    True
+    """
+    for x in variables:
+        if x is not None and not marked.has_warned:
+            marked.nodes.add(x.node)
+            marked.exist = True
+
+
+def pass_on(inputs: "Iterable[variable.Variable]", outputs: "Iterable[variable.Variable]") -> None:
+    """Marks outputs of a function that has no differentiable input if an input is marked."""
+    if any(x._node is not None and x._node in marked.nodes for x in inputs):
+        mark(outputs)
+
+
+def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> None:
+    """Warns if outputs depend on a marked variable, once in a process.
+
+    Args:
+        function: the function that backpropagates from the outputs, for the message.
+    """
+    nodes = [y.node for y in outputs]
+    seen = {node.creator_node for node in nodes} - {None}
+    stack = list(seen)
+    while stack:
+        inputs = stack.pop().inputs
+        nodes += inputs
+        for node in inputs:
+            creator = node.creator_node
+            if creator is not None and creator not in seen:
+                seen.add(creator)
+                stack.append(creator)
+    if not marked.nodes.isdisjoint(nodes):
+        marked.exist, marked.has_warned = False, True
+        marked.nodes.clear()
+        warnings.warn(
+            f"{function}: a result of grad without its graph counts as a constant here: {_REMEDY}",
+            UserWarning,
+            stacklevel=_levels_to_user(),
+        )
+
+
+def _levels_to_user():
+    frame, levels = sys._getframe(1), 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("mpchain."):
+        frame, levels = frame.f_back, levels + 1
+    return levels

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from mpchain.dtypes import as_dtype, is_floating
+from mpchain.backends.dtypes import as_dtype, is_floating
 from mpchain.typing import DTypeLike
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mpchain import constant_slopes
+from mpchain import backprop
 from mpchain.backends.cuda import get_array_module, is_gpu_array, other_device
+from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
-from mpchain.dtypes import is_floating
 from mpchain.recording import current
 from mpchain.typing import Array, Arrays, Input
 from mpchain.utils import type_check
@@ -186,8 +186,8 @@ class FunctionNode:
         targets = [i for i, x in enumerate(variables) if x._requires_grad]
         if not targets or not config.enable_backprop:
             ys = tuple([Variable(array, requires_grad=bool(targets)) for array in outputs])
-            if constant_slopes.marked.exist and not targets:
-                constant_slopes.pass_on(variables, ys)
+            if backprop.marked.exist and not targets:
+                backprop.pass_on(variables, ys)
             return ys
         return self.connect(variables, in_data, tuple(targets), outputs)
 

@@ -16,7 +16,7 @@ import numpy as np
 from mpchain import backend, backprop
 from mpchain import functions as F
 from mpchain.backends import cuda
-from mpchain.dtypes import is_bfloat16, is_floating
+from mpchain.backends.dtypes import is_bfloat16, is_floating
 from mpchain.typing import Array, DTypeLike
 from mpchain.variable import Parameter, Variable, as_array
 

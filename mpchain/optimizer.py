@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from mpchain.dtypes import is_half
+from mpchain.backends.dtypes import is_half
 from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
+from mpchain.kernels.gpu.loss_scale import MAXIMUM, LossScaleOnGpu
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
-from mpchain.loss_scale import MAXIMUM, LossScaleOnGpu
 from mpchain.recording import current, outside
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, takes_guarded_steps, update_all
@@ -188,7 +188,7 @@ class Optimizer:
         return self._loss_scale if self._scale_on_gpu is None else self._scale_on_gpu.factor
 
     def _learn(self, waits):
-        """Takes note of what the GPU has decided of steps; see :mod:`mpchain.loss_scale`."""
+        """Takes note of what the GPU decided of steps: :mod:`mpchain.kernels.gpu.loss_scale`."""
         if self._scale_on_gpu is None:
             return
         for outcome in self._scale_on_gpu.outcomes(waits):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mpchain import backend
+from mpchain.backends.dtypes import is_bfloat16
 from mpchain.configuration import config
-from mpchain.dtypes import is_bfloat16
 from mpchain.recording import outside
 from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike as DTypeLike
 
 if TYPE_CHECKING:
     from mpchain.backends.device import Device
-    from mpchain.initializer import Initializer
+    from mpchain.initializers.initializer import Initializer
     from mpchain.variable import Variable
 
 Array: TypeAlias = np.ndarray[Any, Any]

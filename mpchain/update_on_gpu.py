@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from mpchain.dtypes import is_half
-from mpchain.kernels.cuda_steps import take_steps
+from mpchain.backends.dtypes import is_half
+from mpchain.kernels.gpu.cuda_steps import take_steps
 from mpchain.variable import Parameter
 
 

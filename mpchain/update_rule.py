@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
-from mpchain.dtypes import is_half
+from mpchain.backends.dtypes import is_half
 from mpchain.kernels.steps import square_sums as sums_of_squares
 from mpchain.kernels.steps import take_step
 from mpchain.serializer import AbstractSerializer, Deserializer

@@ -5,7 +5,7 @@ import pytest
 
 import mpchain
 import mpchain.functions as F
-from mpchain import Parameter, Variable, constant_slopes
+from mpchain import Parameter, Variable, backprop
 from tests.probes import Doubled, Halves, doubled, full
 
 # grad: arguments and results.
@@ -444,9 +444,9 @@ _BACKPROPAGATE = {
 
 @pytest.fixture
 def nothing_marked(monkeypatch):
-    monkeypatch.setattr(constant_slopes.marked, "has_warned", False)
-    monkeypatch.setattr(constant_slopes.marked, "exist", False)
-    constant_slopes.marked.nodes.clear()
+    monkeypatch.setattr(backprop.marked, "has_warned", False)
+    monkeypatch.setattr(backprop.marked, "exist", False)
+    backprop.marked.nodes.clear()
 
 
 @pytest.mark.parametrize("make", _LOSSES.values(), ids=_LOSSES)

@@ -12,7 +12,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Parameter, Variable
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from tests.probes import doubled, full
 
 pytestmark = pytest.mark.slow

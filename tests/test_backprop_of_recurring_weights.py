@@ -6,7 +6,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Parameter
-from mpchain.functions.declaration import differentiable, sums_over_rows
+from mpchain.functions.declaring.declaration import differentiable, sums_over_rows
 
 N_STEPS = 5
 

@@ -14,26 +14,23 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
-    ("configuration dtypes from_pytorch recording warnings typing", ""),
-    ("backend backends", "configuration"),
-    ("device_resident variable_values", "backend"),
-    ("formulas", "backend"),
+    ("configuration from_pytorch recording warnings typing backend backends", ""),
+    ("device_resident", "configuration"),
+    ("formulas", "configuration"),
     ("kernels", "formulas"),
     ("random counting", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (
-        "variable function_node backprop constant_slopes function function_hook "
-        "computational_graph utils",
-        "backend device_resident kernels random",
+        "variable function_node backprop function function_hook computational_graph utils",
+        "device_resident kernels random",
     ),
     ("functions", "variable kernels"),
-    ("batch", "functions"),
-    ("initializer initializers", "backend"),
-    ("dataset datasets iterators serializer serializers reporter", "backend"),
-    ("parameter_tree link link_hook links model_summary", "functions initializers reporter"),
-    ("exporters interop onnx", "link"),
+    ("initializers", "configuration"),
+    ("dataset datasets iterators serializer serializers reporter", "configuration"),
+    ("parameter_tree link link_hook links", "functions initializers reporter"),
+    ("exporters interop", "link"),
     (
-        "optimizer loss_scale update_rule update_on_gpu optimizers optimizer_hooks function_hooks",
+        "optimizer update_rule update_on_gpu optimizers optimizer_hooks function_hooks",
         "link kernels serializer",
     ),
     ("captured", "optimizer"),
@@ -43,12 +40,10 @@ TABLE = [
     ("training", "captured dataset distributions optimizer link_hooks"),
     ("distributed", "training"),
     ("profiling metrics", "distributed"),
-    ("ranks", "distributed"),
-    ("runtime_info", "kernels"),
-    ("testing", "distributed gradient_check runtime_info"),
+    ("testing", "distributed gradient_check"),
     ("page", ""),
-    ("__main__", "runtime_info kernels"),
-    ("compat", "distributed testing exporters runtime_info"),
+    ("__main__", "utils kernels"),
+    ("compat", "distributed testing exporters"),
 ]
 # The same for what is in mpchain/distributed.
 FLOORS = [
@@ -63,6 +58,7 @@ FLOORS = [
     ("checkpoints", "communicators"),
     ("extensions recovery", "checkpoints"),
     ("updaters", "optimizers extensions"),
+    ("notebooks", "communicators"),
 ]
 OPTIONAL = {
     "PIL",
@@ -101,13 +97,13 @@ SLOW = {"http.client", "importlib.metadata", "urllib.request"}
 ONE_PLACE = {
     "cupy": {"mpchain/backends/cuda.py"},
     "cupyx": {"mpchain/backends/cuda.py"},
-    "ml_dtypes": {"mpchain/dtypes.py"},
+    "ml_dtypes": {"mpchain/backends/dtypes.py"},
     "mpi4py": {"mpchain/distributed/communicators/mpi.py"},
 }
 """The only files that may import these."""
 
 PLUGIN = "mpchain/testing/doctest_names.py"
-IMPORT_THE_TOP = {"mpchain/runtime_info.py", PLUGIN}
+IMPORT_THE_TOP = {"mpchain/utils/runtime_info.py", PLUGIN}
 """Files that need mpchain as users see it: for its version, and for the names in examples."""
 
 
@@ -213,7 +209,7 @@ def test_kernels_know_no_variables():
 
 
 def test_nothing_imports_the_runtime_or_the_tests_tools():
-    above = {"compat", "profiling", "metrics", "ranks", "testing"}  # all others
+    above = {"compat", "profiling", "metrics", "testing"}  # all others
     for room in set(ROOMS) - above:
         reach = _closure()[room]
         assert room == "distributed" or "distributed" not in reach

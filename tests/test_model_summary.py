@@ -7,7 +7,7 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import config
-from mpchain.model_summary import _size
+from mpchain.profiling.model_summary import _size
 
 
 class Net(mpchain.Chain):

@@ -180,7 +180,7 @@ mpchain.initializers:
     Constant Zero One NaN Identity Normal LeCunNormal GlorotNormal HeNormal Uniform LeCunUniform
     GlorotUniform HeUniform Orthogonal UpsamplingDeconvFilter DownsamplingConvFilter
     generate_array
-mpchain.initializer:
+mpchain.initializers.initializer:
     get_fans
 mpchain.Initializer:
     __call__

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import mpchain
-from mpchain import ranks as ranks_module
+from mpchain.distributed import notebooks as ranks_module
 
 from .distributed import ranks
 
@@ -37,7 +37,7 @@ def test_an_exception_comes_back_with_its_traceback():
         mpchain.run(fail, n=1)
     (note,) = caught.value.__notes__
     assert note.startswith("on rank 0:\nTraceback") and note.endswith("KeyError: 'boom'")
-    assert "in fail" in note and "mpchain/ranks.py" not in note
+    assert "in fail" in note and "mpchain/distributed/notebooks.py" not in note
 
 
 @pytest.mark.slow

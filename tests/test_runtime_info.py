@@ -12,8 +12,8 @@ import pytest
 
 import mpchain
 from mpchain.backends import cuda
-from mpchain.kernels import cudnn
-from mpchain.runtime_info import LAST_RUN_ON_HARDWARE, print_runtime_info
+from mpchain.kernels.gpu import cudnn
+from mpchain.utils.runtime_info import LAST_RUN_ON_HARDWARE, print_runtime_info
 
 
 def _info():
@@ -85,7 +85,8 @@ def test_gpu():
 @pytest.mark.slow
 def test_mpi_is_not_started():
     code = (
-        "import io, sys, mpchain.runtime_info as r; out = io.StringIO(); r.print_runtime_info(out);"
+        "import io, sys, mpchain.utils.runtime_info as r; out = io.StringIO();"
+        "r.print_runtime_info(out);"
         "assert 'MPI: not loaded' in out.getvalue(); assert 'mpi4py' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,7 +21,7 @@ from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
 from mpchain.captured.state import State
-from mpchain.kernels.cublas_library import workspace_bytes
+from mpchain.kernels.gpu.cublas_library import workspace_bytes
 from mpchain.optimizer import Optimizer
 from mpchain.recording import current
 from mpchain.typing import Array

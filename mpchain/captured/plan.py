@@ -16,8 +16,8 @@ from mpchain.captured.recorded import Call, arrays_in, owner_of, plain
 from mpchain.captured.recorder import Recorder
 from mpchain.captured.results import arrays_of, why_not_returned, without_graph
 from mpchain.captured.state import are_alike
-from mpchain.kernels.blas import multiply_stacks
-from mpchain.kernels.onednn import prepared_product
+from mpchain.kernels.cpu.blas import multiply_stacks
+from mpchain.kernels.cpu.onednn import prepared_product
 from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
 

@@ -21,7 +21,7 @@ from mpchain.captured.results import arrays_of, without_graph
 from mpchain.captured.state import State
 from mpchain.captured.surroundings import Place
 from mpchain.captured.unseen import Unseen
-from mpchain.kernels.channels_last import is_last
+from mpchain.kernels.cpu.channels_last import is_last
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.recording import current

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mpchain import function
+from mpchain.backends.dtypes import is_floating
 from mpchain.distributed.optimizers.counts import Counts
-from mpchain.dtypes import is_floating
 from mpchain.functions import broadcast, cast, regression_loss
 from mpchain.training.extensions import Evaluator
 from mpchain.training.progress import print_line

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mpchain.dtypes import is_floating, promoted
+from mpchain.backends.dtypes import is_floating, promoted
 from mpchain.functions import cast
 from mpchain.utils.type_check import check
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.backends.dtypes import is_floating
 from mpchain.datasets.images import load_pillow
-from mpchain.dtypes import is_floating
 
 Random = np.random.Generator | None
 

@@ -40,7 +40,7 @@ class MultiNodeUpdater(StandardUpdater):
         weight: function of the arguments of the loss that returns what this rank's samples are
             weighted by, such as their number of words; None: their number. It is for losses that
             are means over something else, and none of :mod:`mpchain.functions` or
-            :mod:`mpchain.batch`, which know it. Reports are means by this weight, too.
+            :mod:`mpchain.functions.batch`, which know it. Reports are means by this weight, too.
         converter, device, loss_func, options: see :class:`StandardUpdater`. ``graph=True`` has no
             effect, but a warning, with accumulation or a reproducible communicator.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.backends.cuda import get_array_module
+from mpchain.backends.dtypes import is_floating
 from mpchain.distributions import logarithms
 from mpchain.distributions.distribution import (
     NOT_NEGATIVE,
@@ -21,7 +22,6 @@ from mpchain.distributions.gamma_tails import log_lower_gamma, log_poisson, log_
 from mpchain.distributions.gamma_variates import lower_gamma, upper_gamma
 from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
-from mpchain.dtypes import is_floating
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted
 from mpchain.variable import Variable, as_variable

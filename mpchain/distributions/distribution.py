@@ -11,10 +11,10 @@ import numpy as np
 from mpchain import functions as F
 from mpchain import random
 from mpchain.backend import get_array_module
+from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config, get_dtype
 from mpchain.distributions import logarithms
 from mpchain.distributions.logarithms import choose
-from mpchain.dtypes import is_floating
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Parameter, Variable, as_array, as_variable

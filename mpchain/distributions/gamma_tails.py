@@ -17,7 +17,7 @@ from mpchain import functions as F
 from mpchain.backends.cuda import get_array_module
 from mpchain.distributions.gamma_variates import _at_points, _quantile_slope
 from mpchain.distributions.logarithms import choose
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.special import _special as special_function
 from mpchain.functions.special import digamma
 from mpchain.variable import Variable

@@ -20,7 +20,7 @@ from mpchain import functions as F
 from mpchain.backends.cuda import get_array_module
 from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.special import _special as special_function
 from mpchain.functions.special import digamma, lgamma
 from mpchain.variable import Variable, as_array

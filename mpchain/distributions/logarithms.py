@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mpchain import functions as F
-from mpchain.functions.declaration import elementwise
+from mpchain.functions.declaring.declaration import elementwise
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted
 from mpchain.variable import Variable, as_array

@@ -1,7 +1,6 @@
 """Functions on variables: the family file that a name is imported from says what it means."""
 
 from mpchain import from_pytorch
-from mpchain.functions import protocol  # sets the methods of Variable
 from mpchain.functions.activation import clipped_relu as clipped_relu
 from mpchain.functions.activation import crelu as crelu
 from mpchain.functions.activation import elu as elu
@@ -56,6 +55,7 @@ from mpchain.functions.contraction import matmul as matmul
 from mpchain.functions.contraction import tensordot as tensordot
 from mpchain.functions.cumulative import cumprod as cumprod
 from mpchain.functions.cumulative import cumsum as cumsum
+from mpchain.functions.declaring import protocol  # sets the methods of Variable
 from mpchain.functions.decorrelation import (
     decorrelated_batch_normalization as decorrelated_batch_normalization,
 )

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 from mpchain import kernels, random
+from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
-from mpchain.dtypes import is_floating
 from mpchain.formulas.symbol import written_as
 from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import reshape
-from mpchain.functions.declaration import differentiable, elementwise
+from mpchain.functions.declaring.declaration import differentiable, elementwise
+from mpchain.functions.declaring.precision import differ, mixed
 from mpchain.functions.joining import concat
 from mpchain.functions.mathematics import _limited
-from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.special import _bell, ndtr

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.formulas.symbol import Symbol
 from mpchain.functions.array import reshape
-from mpchain.functions.declaration import elementwise
-from mpchain.functions.precision import differ, mixed
+from mpchain.functions.declaring.declaration import elementwise
+from mpchain.functions.declaring.precision import differ, mixed
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import as_dtype, is_half
-from mpchain.functions.declaration import differentiable, fit_with
-from mpchain.kernels.channels_last import is_only_last
+from mpchain.backends.dtypes import as_dtype, is_half
+from mpchain.functions.declaring.declaration import differentiable, fit_with
+from mpchain.kernels.cpu.channels_last import is_only_last
 from mpchain.typing import Array, Axes, DTypeLike, Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import InvalidType, check

@@ -7,13 +7,13 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.backends.dtypes import is_floating, smallest
 from mpchain.configuration import config
-from mpchain.dtypes import is_floating, smallest
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape, swapaxes, transpose
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.fused_attention import fused_attention, is_fused
 from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.mathematics import where

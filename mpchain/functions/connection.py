@@ -6,12 +6,12 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
-from mpchain.functions.declaration import differentiable, sums_over_rows
+from mpchain.functions.declaring.declaration import differentiable, sums_over_rows
+from mpchain.functions.declaring.precision import differ, fits_plainly, mixed
 from mpchain.functions.image import im2col
-from mpchain.functions.precision import differ, fits_plainly, mixed
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.windows import check_axes, windows_onto, windows_over
 from mpchain.kernels.window import cache_windows

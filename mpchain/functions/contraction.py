@@ -11,11 +11,11 @@ import numpy as np
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.reduction import sum
-from mpchain.kernels.blas import multiply_stacks
-from mpchain.kernels.cublas import matmul as product
+from mpchain.kernels.cpu.blas import multiply_stacks
+from mpchain.kernels.gpu.cublas import matmul as product
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable

@@ -3,9 +3,9 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import reshape, swapaxes
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable

@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import cast, reshape, swapaxes, widened
 from mpchain.functions.contraction import matmul
-from mpchain.functions.declaration import differentiable
-from mpchain.functions.precision import check_widths
+from mpchain.functions.declaring.declaration import differentiable
+from mpchain.functions.declaring.precision import check_widths
 from mpchain.functions.reduction import mean as average
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import cast, reshape, widened
 from mpchain.functions.contraction import matmul
+from mpchain.functions.declaring.precision import differ, mixed
 from mpchain.functions.image import spatial_transformer_sampler
 from mpchain.functions.padding import pad as pad_with
-from mpchain.functions.precision import differ, mixed
 from mpchain.functions.windows import windows_over
 from mpchain.typing import Input, Sizes
 from mpchain.utils.type_check import check

@@ -4,8 +4,8 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
-from mpchain.dtypes import is_floating
-from mpchain.functions.declaration import differentiable, sums_over_rows
+from mpchain.backends.dtypes import is_floating
+from mpchain.functions.declaring.declaration import differentiable, sums_over_rows
 from mpchain.functions.indexing import check_labels
 from mpchain.recording import one_call
 from mpchain.typing import Input

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.activation import log_softmax, relu, softplus
 from mpchain.functions.arithmetic import absolute
 from mpchain.functions.array import reshape
 from mpchain.functions.contraction import matmul
+from mpchain.functions.declaring.precision import check_widths
 from mpchain.functions.indexing import check_labels, get_item
 from mpchain.functions.joining import concat
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_difference, where
-from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp, mean, sum
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted

@@ -1,8 +1,8 @@
 """Discrete Fourier transforms of pairs of real and imaginary parts."""
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
-from mpchain.functions.declaration import differentiable
+from mpchain.backends.dtypes import is_floating
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.joining import with_zeros
 from mpchain.typing import Input
 from mpchain.utils.type_check import check

@@ -4,11 +4,11 @@ from typing import Any
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
-from mpchain.dtypes import smallest
+from mpchain.backends.dtypes import smallest
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import swapaxes
 from mpchain.functions.contraction import matmul
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.mathematics import where
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.typing import Array, Input

@@ -8,10 +8,10 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions import resampling
 from mpchain.functions.array import cast, reshape, transpose, widened
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import unpooling_nd
 from mpchain.functions.reduction import sum

@@ -9,10 +9,10 @@ import numpy as np
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.cuda import scatter_add as scatter_add_on_gpu
+from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config, get_dtype
-from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, transpose
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.positions import shown
 from mpchain.recording import current, one_call
 from mpchain.typing import Array, DTypeLike, Input

@@ -7,13 +7,13 @@ import numpy as np
 
 from mpchain import counting
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
-from mpchain.kernels.cuda_reductions import (
+from mpchain.kernels.gpu.cuda_reductions import (
     CrossEntropy,
     cross_entropy,
     cross_entropy_gradient,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mpchain.formulas.symbol import written_as
-from mpchain.functions.declaration import elementwise
+from mpchain.functions.declaring.declaration import elementwise
 from mpchain.kernels.logistic import limited
 from mpchain.typing import Input
 from mpchain.utils.type_check import check

@@ -8,14 +8,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from mpchain import backprop, random
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.activation import relu, tanh
 from mpchain.functions.array import cast
 from mpchain.functions.connection import linear
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
+from mpchain.functions.declaring.precision import check_widths
 from mpchain.functions.joining import concat, separate, split_axis, stack, with_zeros
 from mpchain.functions.noise import dropout
-from mpchain.functions.precision import check_widths
 from mpchain.functions.recurrent import _gru, _lstm
 from mpchain.kernels import recurrence
 from mpchain.recording import one_call

@@ -6,16 +6,16 @@ import numpy as np
 
 from mpchain import backend, kernels, random
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
-from mpchain.dtypes import is_floating
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
+from mpchain.functions.declaring.precision import differ, mixed
 from mpchain.functions.mathematics import exp, where
-from mpchain.functions.precision import differ, mixed
-from mpchain.kernels.channels_last import is_only_last, reordered
+from mpchain.kernels.cpu.channels_last import is_only_last, reordered
 from mpchain.recording import current
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted

@@ -8,11 +8,11 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import cast, reshape, sum_to, widened
-from mpchain.functions.declaration import differentiable
-from mpchain.functions.precision import check_widths
-from mpchain.kernels.cuda_reductions import follow_statistics
+from mpchain.functions.declaring.declaration import differentiable
+from mpchain.functions.declaring.precision import check_widths
+from mpchain.kernels.gpu.cuda_reductions import follow_statistics
 from mpchain.kernels.reference import mean_and_inverse_std
 from mpchain.kernels.rms import inverse_rms
 from mpchain.recording import one_call

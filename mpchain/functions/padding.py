@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions import reduction
 from mpchain.functions.array import broadcast_to
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.joining import concat
 from mpchain.functions.resampling import map_axis

@@ -6,9 +6,9 @@ from numbers import Integral
 import numpy as np
 
 from mpchain.backend import get_array_module, get_device, get_device_from_array
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import broadcast_to, reshape, transpose
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.typing import Axes, DeviceLike, Input
 from mpchain.utils.type_check import check

@@ -5,10 +5,10 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.formulas.symbol import fused
 from mpchain.functions.activation import sigmoid
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.joining import stacked, with_zeros
 from mpchain.typing import Input
 from mpchain.utils.type_check import check

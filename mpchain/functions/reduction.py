@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from mpchain import counting
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import broadcast_to, reshape, summed, transpose, widened
 from mpchain.functions.cumulative import products_of_others
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.mathematics import square
 from mpchain.functions.positions import shown
 from mpchain.typing import Axes, Input

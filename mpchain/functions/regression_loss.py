@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.activation import softplus
 from mpchain.functions.arithmetic import absolute
 from mpchain.functions.array import cast, widened
-from mpchain.functions.declaration import elementwise
+from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, square, squared_difference
 from mpchain.functions.reduction import sum

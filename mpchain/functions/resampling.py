@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.typing import Array, Input
 from mpchain.variable import Variable
 

@@ -10,8 +10,8 @@ from numbers import Integral, Real
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, to_cpu
-from mpchain.dtypes import is_floating
-from mpchain.functions.declaration import differentiable
+from mpchain.backends.dtypes import is_floating
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import places_of_maxima
 from mpchain.functions.rearrangement import flatten

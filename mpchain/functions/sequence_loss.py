@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.activation import log_softmax
 from mpchain.functions.array import cast, reshape, widened
-from mpchain.functions.declaration import differentiable, elementwise
+from mpchain.functions.declaring.declaration import differentiable, elementwise
+from mpchain.functions.declaring.precision import check_widths
 from mpchain.functions.indexing import check_labels, get_item, select_item
 from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.loss import check_option, reduced
-from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp
 from mpchain.recording import one_call
 from mpchain.typing import Array, Input

@@ -3,9 +3,9 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import reshape, swapaxes
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import add_at, get_item
 from mpchain.recording import one_call
 from mpchain.typing import Input

@@ -10,7 +10,7 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.formulas.symbol import Symbol, UntraceableError, written_as
 from mpchain.functions.array import broadcast_to
-from mpchain.functions.declaration import elementwise
+from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.mathematics import _limited
 from mpchain.recording import one_call
 from mpchain.typing import Array, Input

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mpchain.functions.declaration import elementwise
+from mpchain.functions.declaring.declaration import elementwise
 from mpchain.typing import Input
 from mpchain.variable import Variable
 

@@ -1,7 +1,5 @@
 """Initial values of parameters."""
 
-from mpchain.initializer import Initializer as Initializer
-from mpchain.initializer import get_fans as get_fans
 from mpchain.initializers.constant import Constant as Constant
 from mpchain.initializers.constant import Identity as Identity
 from mpchain.initializers.constant import NaN as NaN
@@ -9,6 +7,8 @@ from mpchain.initializers.constant import One as One
 from mpchain.initializers.constant import Zero as Zero
 from mpchain.initializers.generation import generate_array as generate_array
 from mpchain.initializers.generation import get_initializer as get_initializer
+from mpchain.initializers.initializer import Initializer as Initializer
+from mpchain.initializers.initializer import get_fans as get_fans
 from mpchain.initializers.orthogonal import Orthogonal as Orthogonal
 from mpchain.initializers.random import GlorotNormal as GlorotNormal
 from mpchain.initializers.random import GlorotUniform as GlorotUniform

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.initializer import Initializer
+from mpchain.initializers.initializer import Initializer
 from mpchain.typing import Array, DTypeLike
 
 

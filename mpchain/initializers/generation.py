@@ -9,8 +9,8 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.configuration import get_dtype
-from mpchain.initializer import Initializer
 from mpchain.initializers.constant import Constant
+from mpchain.initializers.initializer import Initializer
 from mpchain.initializers.random import LeCunNormal
 from mpchain.typing import Array, DeviceLike, DTypeLike, InitialValue
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.configuration import config
-from mpchain.initializer import Initializer, get_fans
+from mpchain.initializers.initializer import Initializer, get_fans
 from mpchain.typing import Array, DTypeLike
 
 Rng: TypeAlias = np.random.Generator | np.random.RandomState | None

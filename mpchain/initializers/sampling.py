@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from mpchain import backend
-from mpchain.initializer import Initializer
+from mpchain.initializers.initializer import Initializer
 from mpchain.typing import Array, DTypeLike
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mpchain.backend import get_device_from_array
 from mpchain.backends.cuda import to_cpu
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.interop.rules import tensors_of
 from mpchain.link import Link
 from mpchain.serializer import SerializationError

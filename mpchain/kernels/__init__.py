@@ -19,7 +19,8 @@ Example:
 
 from typing import Any
 
-from mpchain.kernels import (  # these add kernels to the operations
+from mpchain.kernels.cpu import numba_cpu, numpy_cpu, onednn, pointwise, winograd
+from mpchain.kernels.gpu import (
     cuda_joining,
     cuda_random,
     cuda_reductions,
@@ -29,11 +30,6 @@ from mpchain.kernels import (  # these add kernels to the operations
     cudnn_attention,
     cudnn_normalization,
     cudnn_products,
-    numba_cpu,
-    numpy_cpu,
-    onednn,
-    pointwise,
-    winograd,
 )
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import Counters, drop, random_words

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
-from mpchain.kernels.channels_last import is_only_last
-from mpchain.kernels.cublas import matmul
+from mpchain.kernels.cpu.channels_last import is_only_last
+from mpchain.kernels.gpu.cublas import matmul
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window, layout
 from mpchain.typing import Array

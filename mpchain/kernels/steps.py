@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
-from mpchain.dtypes import is_half
+from mpchain.backends.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
-from mpchain.kernels.cuda_steps import guarding, take_steps
-from mpchain.kernels.numba_cpu import compile_written_loop, load_numba
+from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
+from mpchain.kernels.gpu.cuda_steps import guarding, take_steps
 from mpchain.recording import current
 from mpchain.typing import Array
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.backends.dtypes import is_floating
 from mpchain.device_resident import DeviceResidentsVisitor
-from mpchain.dtypes import is_floating
-from mpchain.functions.precision import check_widths
+from mpchain.functions.declaring.precision import check_widths
 from mpchain.initializers import Uniform, get_initializer
 from mpchain.link import Link
 from mpchain.recording import one_call

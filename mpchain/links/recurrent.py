@@ -6,8 +6,8 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.device_resident import DeviceResidentsVisitor
-from mpchain.initializer import Initializer
 from mpchain.initializers import get_initializer
+from mpchain.initializers.initializer import Initializer
 from mpchain.link import Chain
 from mpchain.links.connection import Linear
 from mpchain.links.parameters import check_sizes

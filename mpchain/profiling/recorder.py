@@ -9,7 +9,7 @@ from typing import Any
 from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.function_hook import FunctionHook
-from mpchain.functions.written_out import time_calls
+from mpchain.functions.declaring.written_out import time_calls
 from mpchain.utils.memory import pool_bytes, resident_bytes
 
 NAME = "mpchain.profile"

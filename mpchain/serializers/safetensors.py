@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.dtypes import as_dtype, is_bfloat16
+from mpchain.backends.dtypes import as_dtype, is_bfloat16
 from mpchain.serializers.files import File, crc32, name_of, open_file, parsing, view_of
 from mpchain.serializers.npz import DictionarySerializer, restore
 from mpchain.serializers.values import as_bytes, check_shape, from_bytes, is_none

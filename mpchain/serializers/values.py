@@ -6,7 +6,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
-from mpchain.dtypes import as_dtype, is_bfloat16, is_floating
+from mpchain.backends.dtypes import as_dtype, is_bfloat16, is_floating
 from mpchain.serializer import SerializationError
 from mpchain.typing import Array
 

@@ -10,7 +10,7 @@ import numpy as np
 from mpchain import gradient_check
 from mpchain.backend import Device
 from mpchain.backends import cuda
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.gradient_check import NondifferentiableError, assert_allclose
 from mpchain.link import Link
 from mpchain.testing.backend import BackendConfig

@@ -18,8 +18,8 @@ from mpchain.backends import cuda
 from mpchain.configuration import using_config
 from mpchain.dataset import ConcatWithAsyncTransfer
 from mpchain.link import Chain
-from mpchain.runtime_info import print_runtime_info
 from mpchain.testing import cupy_contract
+from mpchain.utils.runtime_info import print_runtime_info
 from mpchain.variable import Variable
 
 TOLERANCE = 2e-3

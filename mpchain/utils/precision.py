@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mpchain.dtypes import is_floating, is_half
+from mpchain.backends.dtypes import is_floating, is_half
 
 
 def fp16_mixed_precision(function: Callable) -> Callable:

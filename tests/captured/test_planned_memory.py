@@ -4,8 +4,9 @@ import numpy as np
 
 import mpchain
 from mpchain import functions as F
-from mpchain import kernels, optimizers, recording
 from mpchain import links as L
+from mpchain import optimizers, recording
+from mpchain.kernels import cpu
 
 
 def _model():
@@ -34,7 +35,7 @@ def test_kernels_write_to_planned_memory(monkeypatch):
 
         return call
 
-    modules = kernels.numba_cpu, kernels.onednn_convolution, kernels.pointwise, kernels.loops
+    modules = cpu.numba_cpu, cpu.onednn_convolution, cpu.pointwise, cpu.loops
     for module in modules:
         for name in ("empty", "result", "result_last"):
             if hasattr(module, name):
@@ -60,7 +61,7 @@ def test_kernels_write_to_planned_memory(monkeypatch):
     assert not any(found)
     model, step = train(mpchain.capture)
     assert step.reason is None
-    if kernels.onednn.why_absent() is None and kernels.numba_cpu.load_numba() is not None:
+    if cpu.onednn.why_absent() is None and cpu.numba_cpu.load_numba() is not None:
         assert sum(found) >= 8
     for (name, p), (_, q) in zip(model.namedparams(), expected.namedparams(), strict=True):
         np.testing.assert_allclose(p.array, q.array, rtol=1e-5, atol=1e-6, err_msg=name)

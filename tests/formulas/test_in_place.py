@@ -7,7 +7,7 @@ import pytest
 
 from mpchain.formulas import in_place
 from mpchain.formulas.text import parameters_of
-from mpchain.functions.declaration import registry
+from mpchain.functions.declaring.declaration import registry
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from mpchain.backends import cuda
 from mpchain.formulas import symbol
-from mpchain.functions.declaration import registry
+from mpchain.functions.declaring.declaration import registry
 
 pytestmark = pytest.mark.slow
 

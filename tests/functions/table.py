@@ -14,7 +14,7 @@ import pytest
 
 import mpchain
 from mpchain import Variable
-from mpchain.functions.declaration import registry
+from mpchain.functions.declaring.declaration import registry
 from tests.functions.harness import check_orders, weighted_sum
 from tests.reference import torch
 

@@ -9,7 +9,7 @@ import pytest
 
 from mpchain import Variable
 from mpchain import functions as F
-from mpchain.functions.declaration import differentiable, elementwise, registry
+from mpchain.functions.declaring.declaration import differentiable, elementwise, registry
 from mpchain.utils.type_check import InvalidType
 
 

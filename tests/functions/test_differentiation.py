@@ -8,8 +8,8 @@ import pytest
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.formulas.symbol import UntraceableError
-from mpchain.functions.declaration import registry
-from mpchain.functions.differentiation import differentiate
+from mpchain.functions.declaring.declaration import registry
+from mpchain.functions.declaring.differentiation import differentiate
 
 
 def _parameters(formula):

@@ -15,7 +15,7 @@ from scipy import special
 import mpchain
 import mpchain.distributions  # it declares functions
 from mpchain import Variable
-from mpchain.functions.declaration import registry
+from mpchain.functions.declaring.declaration import registry
 from tests.functions.test_high_orders import PAIRS, SCALAR
 
 ORDERS = 3

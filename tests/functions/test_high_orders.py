@@ -17,7 +17,7 @@ import mpchain
 import mpchain.distributions  # it declares functions
 import mpchain.functions as F
 from mpchain import Variable
-from mpchain.functions.declaration import registry
+from mpchain.functions.declaring.declaration import registry
 from tests.functions.harness import weighted_sum
 from tests.functions.table import inputs_of
 

@@ -9,7 +9,7 @@ import mpchain.distributed.functions
 import mpchain.distributions  # noqa: F401 these two declare functions, too
 import mpchain.functions as F
 from mpchain import Variable
-from mpchain.functions.declaration import Application, registry
+from mpchain.functions.declaring.declaration import Application, registry
 
 # The arrays by the names of the declaration's parameters; `y` or `ys` for its output, `aux` for
 # what the body made beside it.

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from mpchain.kernels import cudnn
+from mpchain.kernels.gpu import cudnn
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import sys
 import tempfile
 
 from mpchain.configuration import using_config
-from mpchain.kernels import cudnn as kernels
-from mpchain.kernels import cudnn_attention, cudnn_normalization, cudnn_products
+from mpchain.kernels.gpu import cudnn as kernels
+from mpchain.kernels.gpu import cudnn_attention, cudnn_normalization, cudnn_products
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 

@@ -7,20 +7,26 @@ import sys
 import numpy as np
 import pytest
 
-from mpchain import config, kernels, loss_scale, optimizers
+from mpchain import config, kernels, optimizers
 from mpchain.backends import cuda
+from mpchain.backends.dtypes import as_dtype
 from mpchain.captured import cuda_graph
-from mpchain.dtypes import as_dtype
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.functions import recurrent
-from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
-from mpchain.kernels import (
+from mpchain.functions.declaring.declaration import (
+    Declaration,
+    differentiate,
+    parameters_of,
+    registry,
+)
+from mpchain.kernels.gpu import (
     cublas,
     cuda_joining,
     cuda_random,
     cuda_reductions,
     cuda_steps,
     cuda_windows,
+    loss_scale,
 )
 from mpchain.optimizer import GradientMethod
 from tests.gpu import nvrtc

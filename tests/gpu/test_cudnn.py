@@ -11,7 +11,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels
-from mpchain.kernels import cudnn, cudnn_products
+from mpchain.kernels.gpu import cudnn, cudnn_products
 from tests.gpu.test_graphs import Capturing
 from tests.kernels.test_kernels import CASES
 

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from mpchain.kernels import cudnn
+from mpchain.kernels.gpu import cudnn
 from tests.gpu import cudnn_planner
 from tests.gpu.cudnn_planner import ATTENTION, GPUS, LINEAR, MODELS, NORMALIZATIONS, OPERANDS, SMALL
 

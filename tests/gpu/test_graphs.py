@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mpchain.backends import cuda
-from mpchain.kernels import cublas_library
-from mpchain.kernels.cublas import matmul
+from mpchain.kernels.gpu import cublas_library
+from mpchain.kernels.gpu.cublas import matmul
 from mpchain.recording import current
 
 pytestmark = pytest.mark.gpu

@@ -7,8 +7,8 @@ import mpchain
 import mpchain.functions as F
 from mpchain import kernels
 from mpchain.functions.attention import project_heads
-from mpchain.kernels import cublas
-from mpchain.kernels.cublas import matmul
+from mpchain.kernels.gpu import cublas
+from mpchain.kernels.gpu.cublas import matmul
 from mpchain.random import SampleGenerator
 from tests.kernels.test_kernels import CASES
 

@@ -9,8 +9,8 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import mixed16, optimizer_hooks, optimizers, serializers, using_config
-from mpchain.kernels import cuda_steps
-from mpchain.loss_scale import LossScaleOnGpu
+from mpchain.kernels.gpu import cuda_steps
+from mpchain.kernels.gpu.loss_scale import LossScaleOnGpu
 
 pytestmark = pytest.mark.gpu
 

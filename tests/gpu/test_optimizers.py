@@ -5,8 +5,8 @@ import pytest
 
 import mpchain
 from mpchain import optimizers
-from mpchain.dtypes import as_dtype
-from mpchain.kernels import cuda_steps
+from mpchain.backends.dtypes import as_dtype
+from mpchain.kernels.gpu import cuda_steps
 
 SHAPES = [(3, 4), (70, 80), (5,), (0, 2), ()]
 RULES = [

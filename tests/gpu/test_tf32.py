@@ -7,7 +7,7 @@ import mpchain
 import mpchain.functions as F
 from mpchain import using_config
 from mpchain.backends import cuda
-from mpchain.kernels import cudnn
+from mpchain.kernels.gpu import cudnn
 from mpchain.recording import current
 from tests.gpu.test_graphs import Capturing
 

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from mpchain.kernels import blas, onednn
-from mpchain.kernels.onednn_matmul import matmul
+from mpchain.kernels.cpu import blas, onednn
+from mpchain.kernels.cpu.onednn_matmul import matmul
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from mpchain import Variable, kernels, recording
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.functions.array import summed
-from mpchain.kernels import channels_last, loops, numba_cpu, onednn_library
-from mpchain.kernels.channels_last import as_last, empty_last, is_last, is_only_last
-from mpchain.kernels.numba_cpu import load_numba
+from mpchain.kernels.cpu import channels_last, loops, numba_cpu, onednn_library
+from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_last, is_only_last
+from mpchain.kernels.cpu.numba_cpu import load_numba
 
 needs_onednn = pytest.mark.skipif(
     onednn_library.why_absent() is not None, reason=f"{onednn_library.why_absent()}"

@@ -12,8 +12,8 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable, kernels
-from mpchain.kernels import channels_last, onednn, onednn_library, winograd
-from mpchain.kernels.numba_cpu import load_numba
+from mpchain.kernels.cpu import channels_last, onednn, onednn_library, winograd
+from mpchain.kernels.cpu.numba_cpu import load_numba
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 

@@ -8,8 +8,8 @@ import pytest
 
 import mpchain
 from mpchain import kernels
-from mpchain.kernels import numba_cpu, onednn, onednn_library
-from mpchain.kernels.channels_last import as_last
+from mpchain.kernels.cpu import numba_cpu, onednn, onednn_library
+from mpchain.kernels.cpu.channels_last import as_last
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize

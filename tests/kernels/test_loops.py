@@ -8,9 +8,9 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
-from mpchain.functions.declaration import registry
-from mpchain.kernels import loops
-from mpchain.kernels.numba_cpu import load_numba
+from mpchain.functions.declaring.declaration import registry
+from mpchain.kernels.cpu import loops
+from mpchain.kernels.cpu.numba_cpu import load_numba
 
 pytestmark = [
     pytest.mark.slow,

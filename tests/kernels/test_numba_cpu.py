@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.kernels import loop_cache, numba_cpu
-from mpchain.kernels.numba_cpu import compile_loop, compile_written_loop
+from mpchain.kernels.cpu import loop_cache, numba_cpu
+from mpchain.kernels.cpu.numba_cpu import compile_loop, compile_written_loop
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ import numpy as np
 import mpchain
 from mpchain import kernels
 from mpchain.kernels import steps
-from mpchain.kernels.numba_cpu import load_numba
+from mpchain.kernels.cpu.numba_cpu import load_numba
 
 assert load_numba()
 x = np.random.default_rng(0).normal(size=(4, 8, 64, 64)).astype(np.float32)
@@ -59,7 +59,7 @@ def test_neither_package_nor_home_can_be_written(tmp_path):
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(pathlib.Path(mpchain.__file__).parent, package, ignore=ignore)
     # Even root cannot make a folder where a file is.
-    (package / "kernels/__pycache__").touch()
+    (package / "kernels/cpu/__pycache__").touch()
     nowhere = {name: "/proc/nowhere" for name in ("HOME", "XDG_CACHE_HOME")}
     environment = {**os.environ, **nowhere, "PYTHONPATH": str(tmp_path)}
     environment.pop("NUMBA_CACHE_DIR", None)
@@ -118,7 +118,7 @@ def test_a_damaged_cache(loop, tmp_path, suffix):
 DAMAGE = """
 import pathlib, sys
 import numpy as np
-from mpchain.kernels.numba_cpu import compile_loop
+from mpchain.kernels.cpu.numba_cpu import compile_loop
 
 sys.path.insert(0, ".")
 from loops import double
@@ -231,8 +231,8 @@ def test_files_of_others_are_passed_over(loop, tmp_path):
 )
 def test_compiling_that_takes_long_is_announced(tmp_path, rank, n_lines):
     program = """
-from mpchain.kernels import loop_cache
-from mpchain.kernels.numba_cpu import compile_written_loop
+from mpchain.kernels.cpu import loop_cache
+from mpchain.kernels.cpu.numba_cpu import compile_written_loop
 import numpy as np
 
 loop_cache.PATIENCE = 0.0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mpchain import kernels
-from mpchain.kernels import onednn, onednn_library
-from mpchain.kernels.onednn_matmul import matmul
+from mpchain.kernels.cpu import onednn, onednn_library
+from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.window import Window
 
 
@@ -141,7 +141,7 @@ def test_linear_maps_of_few_and_of_many_rows(m, k, n):
 def test_a_prepared_product_in_a_forked_process():
     program = """
 import os, numpy as np
-from mpchain.kernels import onednn, onednn_library
+from mpchain.kernels.cpu import onednn, onednn_library
 x, W, y = np.ones((400, 300), "f"), np.ones((500, 300), "f"), np.zeros((400, 500), "f")
 function, arguments = onednn.prepared_product(x, W.T, y)
 function(*arguments)
@@ -182,7 +182,7 @@ def test_a_primitive_multiplies_matrices_and_stacks(m, k, n, turns, stack):
 WITH_TWO_THREADS = """
 import os, threading, numpy as np
 from mpchain import kernels
-from mpchain.kernels import onednn, onednn_library
+from mpchain.kernels.cpu import onednn, onednn_library
 from mpchain.kernels.window import Window
 
 library = onednn_library.load()
@@ -244,5 +244,7 @@ def test_two_threads_compute_the_same_bits_each_time_and_forked_processes_do_wit
 
 @pytest.mark.parametrize("name, value", [("OMP_DYNAMIC", "true"), ("OMP_THREAD_LIMIT", "1")])
 def test_it_is_not_used_where_it_would_wait_for_threads_that_never_come(name, value):
-    done = _run("from mpchain.kernels import onednn; print(onednn.why_absent())", **{name: value})
+    done = _run(
+        "from mpchain.kernels.cpu import onednn; print(onednn.why_absent())", **{name: value}
+    )
     assert f"{name} " in done.stdout, done.stderr

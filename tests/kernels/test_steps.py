@@ -8,7 +8,7 @@ import pytest
 
 from mpchain import backend, optimizers
 from mpchain.kernels import steps
-from mpchain.kernels.numba_cpu import load_numba
+from mpchain.kernels.cpu.numba_cpu import load_numba
 from mpchain.kernels.steps import square_sum, take_step
 
 pytestmark = pytest.mark.slow

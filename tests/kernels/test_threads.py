@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mpchain.kernels import onednn
+from mpchain.kernels.cpu import onednn
 
 pytestmark = [
     pytest.mark.slow,
@@ -18,7 +18,8 @@ import numpy as np
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels, optimizers
-from mpchain.kernels import loops, steps, threads
+from mpchain.kernels import steps
+from mpchain.kernels.cpu import loops, threads
 from mpchain.kernels.philox import random_words
 
 loops._ELEMENTS_WORTH_COMPILING = steps._ELEMENTS_WORTH_COMPILING = -1
@@ -42,7 +43,7 @@ print(hashlib.sha256(b"".join(map(np.ascontiguousarray, arrays))).hexdigest(), l
 """
 _OTHERS = """
 import os, threading
-from mpchain.kernels.threads import in_parts
+from mpchain.kernels.cpu.threads import in_parts
 
 done, both = [], threading.Barrier(2, timeout=60)
 def run(begin, end):

@@ -11,10 +11,10 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels
-from mpchain.kernels import channels_last, onednn_library, winograd
-from mpchain.kernels.numba_cpu import load_numba
+from mpchain.kernels.cpu import channels_last, onednn_library, winograd
+from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
 from mpchain.kernels.window import Window
-from mpchain.kernels.winograd_tiles import F4_2, F4_3, Tiles, loop_of
 
 needs_libraries = pytest.mark.skipif(
     onednn_library.why_absent() is not None or load_numba() is None, reason="needs the extra cpu"

@@ -62,7 +62,7 @@ FAULTS = [
     ),
     Fault(
         "a kernel of mixed types",
-        "mpchain/functions/declaration.py",
+        "mpchain/functions/declaring/declaration.py",
         "if not _are_alike(arrays):",
         "if False:",
         ("tests/functions/test_table.py", "-k", "where"),
@@ -94,7 +94,7 @@ FAULTS = [
     ),
     Fault(
         "wrong strides in a graph of cuDNN",
-        "mpchain/kernels/cudnn.py",
+        "mpchain/kernels/gpu/cudnn.py",
         "Tensor(shape, packed(shape, channels_last), dtype) for shape in shapes",
         "Tensor(shape, packed(shape), dtype) for shape in shapes",
         ("tests/gpu/test_cudnn.py", "-k", "every_geometry and channels"),
@@ -102,7 +102,7 @@ FAULTS = [
     ),
     Fault(
         "a workspace that is too small",
-        "mpchain/kernels/cudnn.py",
+        "mpchain/kernels/gpu/cudnn.py",
         'workspace = xp.empty(self._n_workspace, "u1")',
         'workspace = xp.empty(self._n_workspace // 2, "u1")',
         ("tests/gpu/test_cudnn.py", "-k", "configuration_chooses"),
@@ -142,7 +142,7 @@ FAULTS = [
     ),
     Fault(
         "a learning rate that is rounded",
-        "mpchain/kernels/cuda_steps.py",
+        "mpchain/kernels/gpu/cuda_steps.py",
         "computed.type(x) for x in rows[0]",
         "computed.type(np.float16(x)) for x in rows[0]",
         ("tests/gpu/test_optimizers.py", "-k", "bits_are"),
@@ -150,7 +150,7 @@ FAULTS = [
     ),
     Fault(
         "a part of a parameter that is not updated",
-        "mpchain/kernels/cuda_steps.py",
+        "mpchain/kernels/gpu/cuda_steps.py",
         "np.cumsum(-(-sizes // _ELEMENTS))",
         "np.cumsum(np.maximum(sizes // _ELEMENTS, 1))",
         ("tests/gpu/test_optimizers.py", "-k", "bits_are"),
@@ -158,7 +158,7 @@ FAULTS = [
     ),
     Fault(
         "another mask of dropout than on the host",
-        "mpchain/kernels/cuda_random.py",
+        "mpchain/kernels/gpu/cuda_random.py",
         "0xCD9E8D57ull",
         "0xCD9E8D59ull",
         ("tests/gpu/test_kernels.py", "-k", "random_words"),
@@ -166,7 +166,7 @@ FAULTS = [
     ),
     Fault(
         "rows of joined arrays that are mixed up",
-        "mpchain/kernels/cuda_joining.py",
+        "mpchain/kernels/gpu/cuda_joining.py",
         "y = x{k}[row * n{k} + j];",
         "y = x{k}[j];",
         ("tests/testing/test_gpu_check.py", "-k", "gpu_is_as_the_cpu and LSTM"),
@@ -174,7 +174,7 @@ FAULTS = [
     ),
     Fault(
         "a learning rate that stays in a graph",
-        "mpchain/kernels/cuda_steps.py",
+        "mpchain/kernels/gpu/cuda_steps.py",
         "    if current.graph is not None:",
         "    if False:",
         ("tests/captured/test_cuda_graph.py", "-k", "rates_of_a_schedule"),

@@ -46,7 +46,7 @@ def _check_tiles(rng):
 def _check_products(rng):
     import numpy as np
 
-    from mpchain.kernels import onednn
+    from mpchain.kernels.cpu import onednn
 
     for _ in range(CASES):
         faulthandler.dump_traceback_later(LIMIT, exit=True)

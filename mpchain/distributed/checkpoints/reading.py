@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mpchain.backends.dtypes import is_floating
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.communicators import Communicator
-from mpchain.dtypes import is_floating
 from mpchain.serializer import DamagedFileError, SerializationError
 from mpchain.serializers.npz import open_npz, restore
 from mpchain.typing import Array

@@ -9,8 +9,8 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.backends.dtypes import as_dtype, is_bfloat16, is_floating, is_half
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
-from mpchain.dtypes import as_dtype, is_bfloat16, is_floating, is_half
 from mpchain.typing import Array
 from mpchain.variable import Variable
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import backend, configuration
+from mpchain.backends.dtypes import is_floating
 from mpchain.distributed.communicators.arrays import (
     check_addends,
     check_array,
@@ -29,7 +30,6 @@ from mpchain.distributed.communicators.arrays import (
 from mpchain.distributed.communicators.loses_ranks import LosesRanks
 from mpchain.distributed.communicators.point_to_point import PointToPoint
 from mpchain.distributed.communicators.requests import Request
-from mpchain.dtypes import is_floating
 from mpchain.typing import Array, DTypeLike
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mpchain import backend
+from mpchain.backends.dtypes import as_dtype
 from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.arrays import byte_pieces, describe, make_room
-from mpchain.dtypes import as_dtype
 from mpchain.typing import Array
 
 _TAG = 32_100

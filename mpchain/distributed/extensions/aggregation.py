@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.backends.dtypes import is_floating
 from mpchain.device_resident import DeviceResidentsVisitor
 from mpchain.distributed.communicators import Communicator
-from mpchain.dtypes import is_floating
 from mpchain.link import Link
 from mpchain.reporter import DictSummary
 from mpchain.serializer import AbstractSerializer

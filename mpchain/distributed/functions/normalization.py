@@ -7,7 +7,7 @@ from mpchain.backend import get_array_module
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.functions.communication import allreduce
 from mpchain.functions.array import cast, reshape, widened
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.normalization import _shape_of_parameters
 from mpchain.typing import Array, Axes
 from mpchain.variable import Variable

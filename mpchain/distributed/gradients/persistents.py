@@ -7,8 +7,8 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.backends.dtypes import is_floating
 from mpchain.distributed.communicators import Communicator
-from mpchain.dtypes import is_floating
 from mpchain.link import Link
 from mpchain.parameter_tree import is_array
 

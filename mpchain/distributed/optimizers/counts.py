@@ -85,7 +85,7 @@ def _exchange(question, x):
 
 
 class Counts:
-    """The counts of the batch of all ranks, as losses and :mod:`mpchain.batch` ask for them.
+    """The counts of the batch of all ranks, for losses and :mod:`mpchain.functions.batch`.
 
     The k-th call of each rank in a step is one mean over the batch: one small sum over the ranks,
     a *round*, adds the counts. Ranks that compute no loss take part as long as the others call
@@ -269,7 +269,7 @@ class Counts:
         return cuda.get_array_module(total).maximum(total, 1) * share
 
     def count(self, n: Any) -> Any:
-        """See :func:`mpchain.batch.batch_count`."""
+        """See :func:`mpchain.functions.batch.batch_count`."""
         site = self._site()
         if self._mode == _COLLECTED:
             self._note(site, n)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import to_cpu
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.exporters.onnx import formulas, functions, windows
 from mpchain.exporters.onnx.functions import EXPANDED, NOT_EXPRESSIBLE, POSITIONS
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value
 from mpchain.exporters.onnx.tracing import Application, Dim, Tracer, address
-from mpchain.functions.declaration import Application as DeclaredNode
+from mpchain.functions.declaring.declaration import Application as DeclaredNode
 from mpchain.variable import Variable
 
 CONVERTERS = functions.CONVERTERS | windows.CONVERTERS

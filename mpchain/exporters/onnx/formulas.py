@@ -13,7 +13,7 @@ from mpchain.exporters.onnx.graph import Graph, Untraceable, Value
 from mpchain.exporters.onnx.tracing import Dim
 from mpchain.formulas.symbol import Symbol, UntraceableError, in_order
 from mpchain.functions import activation, special
-from mpchain.functions.declaration import Declaration
+from mpchain.functions.declaring.declaration import Declaration
 
 _OPERATORS: dict[Any, str] = {
     np.add: "Add",

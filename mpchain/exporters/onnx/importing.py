@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.exporters.onnx.exporting import library
 from mpchain.exporters.onnx.operators import OPERATORS
 from mpchain.link import Chain, Link

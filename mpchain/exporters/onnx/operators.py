@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import functions as F
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.exporters.onnx.graph import registering
 from mpchain.exporters.onnx.resizing import resize
 from mpchain.variable import Variable, as_array, as_variable

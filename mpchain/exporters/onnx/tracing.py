@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import force_backprop_mode, using_config
-from mpchain.dtypes import is_floating
 from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
 from mpchain.link import Link

@@ -11,6 +11,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.backends.dtypes import is_half
 from mpchain.backends.nccl_bindings import (
     MOST_IN_GROUP,
     SUM,
@@ -19,7 +20,6 @@ from mpchain.backends.nccl_bindings import (
     find_binding,
     new_identity,
 )
-from mpchain.dtypes import is_half
 from mpchain.iterators.shared_memory import Segment
 from mpchain.utils.flat_layout import layouts
 from mpchain.variable import Parameter

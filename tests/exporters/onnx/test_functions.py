@@ -11,7 +11,7 @@ import mpchain
 from mpchain import Variable
 from mpchain.exporters.onnx.conversion import CONVERTERS
 from mpchain.exporters.onnx.functions import EXPANDED
-from mpchain.functions.declaration import registry
+from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels.window import Window
 from tests.exporters.onnx.runtime import run
 from tests.functions.table import Row, inputs_of

@@ -36,7 +36,9 @@ SAVED_BY_CHAINER = {
 def without_values(monkeypatch):
     """Parameters of zeros, which cost neither time nor memory."""
     monkeypatch.setattr(
-        "mpchain.initializer.Initializer.__call__", lambda self, array: None, raising=False
+        "mpchain.initializers.initializer.Initializer.__call__",
+        lambda self, array: None,
+        raising=False,
     )
     for initializer in ("Constant", "HeNormal", "LeCunNormal", "LeCunUniform", "Normal"):
         monkeypatch.setattr(

@@ -1,7 +1,7 @@
 """Convolutions by oneDNN's primitives, with the layouts of their arrays.
 
 With one and two spatial axes they compute on arrays whose channels lie side by side (see
-:mod:`mpchain.kernels.channels_last`), and return such: neighbors in a network rearrange nothing
+:mod:`mpchain.kernels.cpu.channels_last`), and return such: neighbors in a network rearrange nothing
 but filters. With three, oneDNN chooses blocked layouts, and what is given and returned is plain. A
 call is up to two reorders in, the convolution, and one out; those of a geometry are made once. The
 numbers below are those of oneDNN's headers.
@@ -15,8 +15,8 @@ import os
 import numpy as np
 
 from mpchain.backends.host_memory import address
-from mpchain.kernels.channels_last import is_last, result_last
-from mpchain.kernels.onednn_library import Objects, dims, load
+from mpchain.kernels.cpu.channels_last import is_last, result_last
+from mpchain.kernels.cpu.onednn_library import Objects, dims, load
 from mpchain.kernels.window import Window
 from mpchain.recording import empty
 from mpchain.typing import Array

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from mpchain.formulas.text import compile_text
-from mpchain.kernels import loop_cache
-from mpchain.kernels.channels_last import as_last, empty_last, is_only_last, result, rows
-from mpchain.kernels.numpy_cpu import refuse_unless_channels
+from mpchain.kernels.cpu import loop_cache
+from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_only_last, result, rows
+from mpchain.kernels.cpu.numpy_cpu import refuse_unless_channels
+from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.philox import random_words
 from mpchain.kernels.reference import (
     batch_normalization,
@@ -27,7 +28,6 @@ from mpchain.kernels.reference import (
     sum_rows,
 )
 from mpchain.kernels.scaling import shift_and_scale
-from mpchain.kernels.threads import in_parts
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
 _LIGHT = 4  # elements of a quick loop take as long as one of others

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.kernels.cuda_steps import MOST_ROWS, Guard, find_not_finite, guarded
+from mpchain.kernels.gpu.cuda_steps import MOST_ROWS, Guard, find_not_finite, guarded
 from mpchain.recording import current
 from mpchain.typing import Array
 
@@ -82,7 +82,7 @@ class LossScaleOnGpu:
         Args:
             t: its number.
             named: names and arrays of the gradients.
-            update: does it, by :func:`mpchain.kernels.cuda_steps.take_steps`.
+            update: does it, by :func:`mpchain.kernels.gpu.cuda_steps.take_steps`.
             rules: the update rules.
         """
         names, found = find_not_finite(named)
@@ -107,7 +107,7 @@ class LossScaleOnGpu:
 
         Args:
             t, rules: see :meth:`step`.
-            found, names: see :func:`mpchain.kernels.cuda_steps.find_not_finite`.
+            found, names: see :func:`mpchain.kernels.gpu.cuda_steps.find_not_finite`.
         """
         memory = cuda.cupy.cuda.alloc_pinned_memory(found.nbytes)
         flags = np.frombuffer(memory, found.dtype, found.size)

@@ -14,13 +14,13 @@ import numpy as np
 
 from mpchain.configuration import config
 from mpchain.kernels import reference
-from mpchain.kernels.channels_last import as_last, result_last
-from mpchain.kernels.numba_cpu import load_numba
-from mpchain.kernels.onednn_library import n_threads, why_absent
-from mpchain.kernels.onednn_matmul import matmul, refuse_bias
-from mpchain.kernels.threads import in_parts
+from mpchain.kernels.cpu.channels_last import as_last, result_last
+from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
+from mpchain.kernels.cpu.onednn_matmul import matmul, refuse_bias
+from mpchain.kernels.cpu.threads import in_parts
+from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
 from mpchain.kernels.window import Window
-from mpchain.kernels.winograd_tiles import F4_2, F4_3, Tiles, loop_of
 from mpchain.recording import empty
 from mpchain.typing import Array
 

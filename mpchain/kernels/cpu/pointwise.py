@@ -11,10 +11,11 @@ import math
 
 import numpy as np
 
-from mpchain.kernels import onednn, reference
-from mpchain.kernels.channels_last import empty_last, is_only_last, result_last, rows
-from mpchain.kernels.onednn_library import n_threads, why_absent
-from mpchain.kernels.onednn_matmul import matmul, refuse_bias
+from mpchain.kernels import reference
+from mpchain.kernels.cpu import onednn
+from mpchain.kernels.cpu.channels_last import empty_last, is_only_last, result_last, rows
+from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
+from mpchain.kernels.cpu.onednn_matmul import matmul, refuse_bias
 from mpchain.kernels.window import Window
 from mpchain.recording import empty
 from mpchain.typing import Array

@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 from mpchain.backends import cuda
-from mpchain.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating
 from mpchain.kernels import reference
-from mpchain.kernels.cublas import matmul
+from mpchain.kernels.gpu.cublas import matmul
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 

@@ -22,8 +22,8 @@ from mpchain.formulas.symbol import (
     operand_in_python,
 )
 from mpchain.formulas.text import compile_text
-from mpchain.kernels import channels_last
-from mpchain.kernels.numba_cpu import compile_written_loop, load_numba
+from mpchain.kernels.cpu import channels_last
+from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.recording import current
 from mpchain.typing import Array
 

@@ -1,7 +1,7 @@
 """Products of matrices, and of stacks of them, by oneDNN's primitive.
 
 oneDNN has another function for one product, ``dnnl_sgemm``, which takes less time to call and is as
-fast, except for x W^T where x has many rows (see :mod:`mpchain.kernels.onednn`).
+fast, except for x W^T where x has many rows (see :mod:`mpchain.kernels.cpu.onednn`).
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mpchain.backends.host_memory import address
-from mpchain.kernels.onednn_library import Objects, load
+from mpchain.kernels.cpu.onednn_library import Objects, load
 from mpchain.typing import Array
 
 _FLOAT32 = 3

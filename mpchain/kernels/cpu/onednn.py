@@ -1,6 +1,6 @@
 """Intel's oneDNN: convolutions and products of matrices of single precision.
 
-With several threads all that is large is oneDNN's; see :mod:`mpchain.kernels.onednn_library`.
+With several threads all that is large is oneDNN's; see :mod:`mpchain.kernels.cpu.onednn_library`.
 """
 
 import ctypes
@@ -12,9 +12,10 @@ import numpy as np
 
 from mpchain.backends.host_memory import address
 from mpchain.configuration import config
-from mpchain.kernels import onednn_convolution, reference
-from mpchain.kernels.onednn_library import load, why_absent
-from mpchain.kernels.onednn_matmul import matmul, prepared_matmul, refuse_bias
+from mpchain.kernels import reference
+from mpchain.kernels.cpu import onednn_convolution
+from mpchain.kernels.cpu.onednn_library import load, why_absent
+from mpchain.kernels.cpu.onednn_matmul import matmul, prepared_matmul, refuse_bias
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from mpchain.distributed import create_communicator
+from mpchain.distributed.communicators import create_communicator
 
 _LAUNCHER = "mpchain_launch"
 

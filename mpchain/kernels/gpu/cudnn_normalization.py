@@ -11,7 +11,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.kernels import reference, rms
-from mpchain.kernels.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
+from mpchain.kernels.gpu.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
 from mpchain.typing import Array
 
 _NAME = "cudnn"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from mpchain.kernels import onednn
-from mpchain.kernels.onednn_matmul import matmul
+from mpchain.kernels.cpu import onednn
+from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.typing import Array
 
 _LEAST_SIZE = 8  # rows and columns of matrices in stacks that oneDNN multiplies

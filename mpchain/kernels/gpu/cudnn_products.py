@@ -9,7 +9,7 @@ import functools
 
 from mpchain.backends import cuda
 from mpchain.kernels import reference
-from mpchain.kernels.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
+from mpchain.kernels.gpu.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
 from mpchain.typing import Array
 
 

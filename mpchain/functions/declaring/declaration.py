@@ -27,13 +27,13 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.dtypes import is_bfloat16, is_floating, widened
+from mpchain.backends.dtypes import is_bfloat16, is_floating, widened
 from mpchain.formulas.symbol import UntraceableError, Whole, fused_kernel
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.function_node import FunctionNode
-from mpchain.functions import written_out
-from mpchain.functions.differentiation import differentiate
-from mpchain.kernels.loops import Loop, loop_of
+from mpchain.functions.declaring import written_out
+from mpchain.functions.declaring.differentiation import differentiate
+from mpchain.kernels.cpu.loops import Loop, loop_of
 from mpchain.recording import current
 from mpchain.typing import Array
 from mpchain.utils.type_check import InvalidType, describe
@@ -520,7 +520,7 @@ def elementwise(
     Args:
         derivatives: a function for each array argument, or None where there is no gradient. Its
             first parameter is the gradient of the output; the names of the others, listed in
-            :mod:`mpchain.functions.declaration`, say what it is given.
+            :mod:`mpchain.functions.declaring.declaration`, say what it is given.
         any_dtype: accept arrays of integers too.
 
     Returns:

@@ -30,7 +30,7 @@ import numpy as np
 
 from mpchain import counting
 from mpchain import functions as F
-from mpchain.dtypes import is_half
+from mpchain.backends.dtypes import is_half
 from mpchain.typing import Axes, Input
 from mpchain.variable import Variable, as_array, as_variable
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.configuration import config
-from mpchain.kernels.cublas_library import captured_product
+from mpchain.kernels.gpu.cublas_library import captured_product
 from mpchain.recording import current
 from mpchain.typing import Array
 

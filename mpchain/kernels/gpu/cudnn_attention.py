@@ -12,7 +12,7 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.kernels import reference
-from mpchain.kernels.cudnn import ALIGNMENT, Request, Tensor, packed, plan_of, refusal
+from mpchain.kernels.gpu.cudnn import ALIGNMENT, Request, Tensor, packed, plan_of, refusal
 from mpchain.typing import Array
 
 

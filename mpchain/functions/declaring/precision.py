@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.dtypes import is_floating, promoted
+from mpchain.backends.dtypes import is_floating, promoted
 from mpchain.functions.array import cast
 from mpchain.typing import Array
 from mpchain.utils.type_check import check

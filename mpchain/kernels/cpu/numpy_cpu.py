@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mpchain.kernels import reference
-from mpchain.kernels.channels_last import is_only_last, result_last, rows
+from mpchain.kernels.cpu.channels_last import is_only_last, result_last, rows
 from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32

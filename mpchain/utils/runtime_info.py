@@ -9,7 +9,7 @@ import numpy as np
 import mpchain
 from mpchain.backends import cuda
 from mpchain.configuration import config
-from mpchain.kernels import cudnn
+from mpchain.kernels.gpu import cudnn
 
 LAST_RUN_ON_HARDWARE = "never"
 """When GPU code last ran on a GPU, and on which; README.md and the guide to GPUs say the same."""

@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
-from mpchain.dtypes import is_floating
 from mpchain.kernels import reference
 from mpchain.typing import Array
 

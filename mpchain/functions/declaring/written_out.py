@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpchain.backprop import marked, pass_on
 from mpchain.configuration import config
-from mpchain.constant_slopes import marked, pass_on
 from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.from_pytorch import check_options
-from mpchain.kernels import loops
+from mpchain.kernels.cpu import loops
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
 if TYPE_CHECKING:
-    from mpchain.functions.declaration import Declaration
+    from mpchain.functions.declaring.declaration import Declaration
 
 _FIRST_CALL = compile_text(
     "first call",

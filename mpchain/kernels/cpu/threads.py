@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 
-from mpchain.kernels.onednn_library import n_threads, why_absent
+from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
 
 _WORTH_THREADS = 1 << 18  # elements: what a thread does with them takes longer than waking it
 

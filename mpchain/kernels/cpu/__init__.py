@@ -1,0 +1,1 @@
+"""Kernels for NumPy arrays: of libraries (oneDNN, BLAS) and our own (compiled loops, NumPy)."""

@@ -1,0 +1,1 @@
+"""Kernels for CuPy arrays: of libraries (cuDNN, cuBLAS) and our own in CUDA C."""

@@ -1,0 +1,54 @@
+"""Public modules that moved: their old paths still work, and warn once with the new ones."""
+
+import importlib
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+MOVED = {
+    "mpchain.batch": "mpchain.functions.batch",
+    "mpchain.dtypes": "mpchain.backends.dtypes",
+    "mpchain.functions.declaration": "mpchain.functions.declaring.declaration",
+    "mpchain.initializer": "mpchain.initializers.initializer",
+    "mpchain.loss_scale": "mpchain.kernels.gpu.loss_scale",
+    "mpchain.model_summary": "mpchain.profiling.model_summary",
+    "mpchain.ranks": "mpchain.distributed.notebooks",
+    "mpchain.runtime_info": "mpchain.utils.runtime_info",
+}
+"""Old module names and new ones."""
+
+NICKNAMES = {"mpchain.onnx": "mpchain.exporters.onnx"}
+"""Short names of modules, which warn of nothing."""
+
+
+class Finder:
+    """Finds modules by their old names; see :data:`sys.meta_path`.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", FutureWarning)
+        ...     from mpchain.initializer import get_fans
+        >>> get_fans is mpchain.initializers.get_fans
+        True
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns a specification whose loader puts the module of today in its place."""
+        if name in MOVED or name in NICKNAMES:
+            return importlib.machinery.ModuleSpec(name, self)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Leaves the module to :meth:`exec_module`."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Replaces the module by that of the new name."""
+        old = module.__name__
+        if old in MOVED:
+            warnings.warn(f"{old} is {MOVED[old]} now", FutureWarning, stacklevel=2)
+        sys.modules[old] = importlib.import_module(MOVED.get(old) or NICKNAMES[old])
