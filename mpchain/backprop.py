@@ -352,8 +352,7 @@ class _Walk:
         hooks, watches_all = config.function_hooks, config.debug or self.retain_grad
         watched = {key[0] for key in self.wanted or () if type(key) is tuple}
         watches = watches_all or bool(watched)
-        ready = [key for key, count in pending.items() if count == 0]
-        may_be_on_gpus = "cupy" in sys.modules
+        ready, may_be_on_gpus = [k for k, n in pending.items() if n == 0], "cupy" in sys.modules
         while ready:
             function = ready.pop()
             gys = gradients.pop(function, None)
@@ -376,9 +375,8 @@ class _Walk:
             except Exception as error:
                 error.add_note(f"(in the backward of {function.description()})")
                 raise
-            inputs = function.inputs
             for i, gx in zip(targets, gxs):
-                node = inputs[i]
+                node = function.inputs[i]
                 creator = node.creator_node
                 if may_be_on_gpus:
                     cuda.make_current(gx)
