@@ -125,8 +125,9 @@ def _parser():
         usage="mpchain-launch -n N [options] script [arguments of the script]\n"
         "       mpchain-launch doctor [options]",
         description="Runs a Python script on N ranks; 'doctor' tests the installation.",
-        epilog=f"A job is ended when a rank stands still after the others have finished, or mpirun "
-        f"is stopped, for {TIMEOUT_VARIABLE} seconds (default: {DEFAULT_TIMEOUT:g}; inf: never).",
+        epilog=f"A job is ended when a rank stands still as it starts, or after the others have "
+        f"finished, or mpirun is stopped, for {TIMEOUT_VARIABLE} seconds "
+        f"(default: {DEFAULT_TIMEOUT:g}; inf: never).",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -29,7 +29,7 @@ LOST = b"L"  # launcher: a rank that was lost without mpirun's notice
 PASS = b"P"  # launcher: a signal that is passed on to the program
 STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
 # launcher: 1 to ask what the program does
-# supervisor: its state, its CPU seconds, the bytes that it has read and written
+# supervisor: its state, its CPU seconds, the bytes that it has read and written, its wake-ups
 BEAT = b"B"
 
 # The longest payload of any message, and of a stranger's first, before which it sends nothing else.

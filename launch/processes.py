@@ -195,23 +195,24 @@ def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int
     return found
 
 
-def activity_of(process: int) -> tuple[str, float, int]:
-    """Returns the state of a process, such as R, S or T (stopped), its CPU seconds so far, and how
-    many bytes it has read and written.
+def activity_of(process: int) -> tuple[str, float, int, int]:
+    """Returns the state of a process, such as R, S or T (stopped), its CPU seconds so far, how many
+    bytes it has read and written, and how often its threads have woken up.
 
-    The numbers include those of its descendants. Without /proc the result is ("?", 0.0, 0).
+    The numbers include those of its descendants. Without /proc the result is ("?", 0.0, 0, 0).
 
     Example:
-        >>> state, seconds, n_bytes = activity_of(os.getpid())
-        >>> state, seconds >= 0, n_bytes >= 0
-        ('R', True, True)
+        >>> state, seconds, n_bytes, n_wakes = activity_of(os.getpid())
+        >>> state, seconds >= 0, n_bytes >= 0, n_wakes >= 0
+        ('R', True, True, True)
     """
     family = process, *descendants(process)
     fields = [_status(each) for each in family]
     if not fields[0]:
-        return "?", 0.0, 0
+        return "?", 0.0, 0, 0
     ticks = sum(sum(map(int, each[11:15])) for each in fields if each)
-    return fields[0][0], ticks / os.sysconf("SC_CLK_TCK"), sum(map(_bytes_moved, family))
+    seconds = ticks / os.sysconf("SC_CLK_TCK")
+    return fields[0][0], seconds, sum(map(_bytes_moved, family)), sum(map(_n_wakes, family))
 
 
 def oom_kills() -> int:
@@ -252,6 +253,16 @@ def _bytes_moved(process):
             return sum(int(file.readline().split()[1]) for _ in range(2))
     except (OSError, IndexError):  # it has ended, or belongs to somebody else
         return 0
+
+
+def _n_wakes(process):
+    """How often its threads were given a processor."""
+    n, folder = 0, f"/proc/{process}/task"
+    with contextlib.suppress(OSError):  # it, or a thread of it, has ended
+        for thread in os.listdir(folder):
+            with open(f"{folder}/{thread}/schedstat", encoding="ascii") as file:
+                n += int(file.read().split()[2])
+    return n
 
 
 def _prctl(option, value):

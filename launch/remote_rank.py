@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 TIME_TO_DIE = 2.0
 
 # A program waits if it neither runs nor waits for a disk, uses less of one core than this, and
-# neither reads nor writes files. What it receives from a network cannot be seen.
+# neither reads nor writes files.
 ACTIVE = ("R", "D")
 LEAST_ACTIVITY = 0.05
+# The system does not count what it receives from a network, but each time wakes it up. So does a
+# timer. This number per second is more than that of a thread that looks for something now and then.
+LEAST_WAKES = 1.0
 
 # How much of what a rank printed is remembered, for the report of its end.
 MOST_BYTES, MOST_LINES = 4096, 10
@@ -42,6 +45,7 @@ class Rank:
         bound: What its program is bound to, or why it is not; empty if nobody asked for it.
         heard: When its supervisor last sent a message, as `Loop.time`.
         active: When its program last worked.
+        awake: When its program was last seen to wake up again and again; it may be receiving.
         moved: When its program was last not stopped (SIGSTOP).
         phase: The phase of its start that its program has begun, as in start_program.py; 0 before.
         done: Whether its program is over and did not fail; only MPI_Finalize may be left.
@@ -74,8 +78,8 @@ class Rank:
         self.stacks = self._last = b""
         self.process = self.phase = self._shown_until = 0
         self.oom_kills = -1
-        self.heard = self.active = self.moved = self._asked = job.loop.time
-        self._seconds, self._n_bytes = 0.0, "0"
+        self.heard = self.active = self.awake = self.moved = self._asked = job.loop.time
+        self._seconds, self._n_bytes, self._n_wakes = 0.0, "0", 0
         self.is_stopped = self.done = self.ended_itself = False
         self.has_guard = True
         if job.plan.hosts:
@@ -262,15 +266,18 @@ class Rank:
     def _take_beat(self, payload):
         if not payload:
             return
-        state, seconds, n_bytes = payload.decode().split()
+        state, seconds, n_bytes, n_wakes = payload.decode().split()
         now, used = self.heard, float(seconds) - self._seconds
         computes = used > LEAST_ACTIVITY * (now - self._asked)
+        if int(n_wakes) - self._n_wakes > LEAST_WAKES * (now - self._asked):
+            self.awake = now
         if state in ACTIVE or computes or n_bytes != self._n_bytes:
             self.active = now
         self.is_stopped = state in STOPPED
         if not self.is_stopped:
             self.moved = now
         self._seconds, self._n_bytes, self._asked = float(seconds), n_bytes, now
+        self._n_wakes = int(n_wakes)
 
     def _take_end(self, payload):
         code, signalled, self.oom_kills = map(int, payload.split())

@@ -21,9 +21,11 @@ TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 DEFAULT_TIMEOUT = 300.0
 LONGEST_PERIOD = 5.0
 # The phases, as in start_program.py, in which ranks wait for all others as they start.
-GATES = {2: "MPI_Init", 4: "create_communicator"}
-# Number of timeouts that a rank may compute after all others have finished, and that all may take
-# in MPI_Init together. Before it a rank may work as long as it likes.
+IN_MPI_INIT, IN_CREATE = 2, 4
+GATES = {IN_MPI_INIT: "MPI_Init", IN_CREATE: "create_communicator"}
+# Number of timeouts that a rank may compute after all others have finished, that all may take in
+# MPI_Init together, and that a rank may take before it that only wakes up again and again: it may
+# be receiving from a network. A rank that works may take as long as it likes there.
 MOST_TIMEOUTS_OF_WORK = 6
 TIME_TO_ANSWER = 1.0
 STOPPED = ("T", "t")  # in /proc: by a signal such as SIGSTOP, or by a debugger
@@ -62,11 +64,26 @@ class Standstill:
         """Called when a program has come to its end."""
         self._progress = self._job.loop.time
         self._has_reported = False
+        self._end_if_absent()
 
     def note_phase(self) -> None:
         """Called when a program has begun another phase of its start."""
         self._came = self._job.loop.time
         self._has_reported = False
+        self._end_if_absent()
+
+    def _end_if_absent(self):
+        """Ends a job in which ranks wait in MPI_Init for a program that has ended before it.
+
+        mpirun may notice later, too, and then does not name the rank that is to blame.
+        """
+        ranks = sorted(self._job.ranks.items())
+        waiting = [n for n, rank in ranks if rank.phase == IN_MPI_INIT and not rank.ended]
+        absent = [n for n, rank in ranks if rank.phase < IN_MPI_INIT and rank.code == 0]
+        if waiting and absent:
+            early = f"{report.describe_numbers(absent)} ended with exit code 0 before MPI_Init"
+            others = f"where {report.describe_numbers(waiting)} waited"
+            self._job.end(f"{early}, {others}", asks_where=True)
 
     def _plan_next(self):
         self._job.loop.after(min(LONGEST_PERIOD, self._timeout / 4), self._look)
@@ -123,11 +140,15 @@ class Standstill:
             late = [n for n in expected if n not in ranks or ranks[n].phase < phase]
             running = {n: ranks[n] for n in (*inside, *late) if n in ranks and not ranks[n].ended}
             stopped = sorted(n for n, rank in running.items() if now - rank.moved > limit)
-            working = [n for n in late if n in running and now - ranks[n].active <= limit]
+            working = [n for n in late if n in running and self._works(ranks[n], waited)]
             if not running.keys() & set(inside):
                 continue
-            cause = f"; stopped: {report.describe_numbers(stopped)}" if stopped else ""
-            waiting = f"{report.describe_numbers(inside)} waited in {place}{cause}"
+            finished = [n for n in late if n in ranks and ranks[n].done]
+            cause = self._remedy
+            if stopped or finished:
+                what = "stopped" if stopped else "finished"
+                cause = f"{what}: {report.describe_numbers(stopped or finished)}"
+            waiting = f"{report.describe_numbers(inside)} waited in {place}; {cause}"
             names = report.describe_numbers(late) if late else "nobody"
             if late and (stopped or not working):
                 late_by = f"did not get to {place} within {waited:.0f} s after the others"
@@ -139,6 +160,18 @@ class Standstill:
                 others = f"{report.describe_numbers(inside)} {wait} in {place} for {names}"
                 self._report_work(others, [ranks[n] for n in working])
         return ""
+
+    def _works(self, rank, waited):
+        """Whether a rank is at work for which others have waited some seconds as they start."""
+        may_receive = waited <= MOST_TIMEOUTS_OF_WORK * self._timeout
+        last = max(rank.active, rank.awake) if may_receive else rank.active
+        return not rank.done and self._job.loop.time - last <= self._timeout
+
+    @property
+    def _remedy(self):
+        return (
+            f"if it needs longer, set {TIMEOUT_VARIABLE} to more than {self._timeout:g} (seconds)"
+        )
 
     def _find_late_ranks(self, now, waited):
         ranks = self._job.ranks.items()
@@ -155,6 +188,8 @@ class Standstill:
         cause = "; ".join(causes)
         if not late:
             return f"{cause}, and not all ended within {self._timeout:g} s"
+        if not stopped:
+            cause = f"{cause}; {self._remedy}"
         are_still = all(now - rank.active > self._timeout for rank in late.values())
         if stopped or are_still or waited > MOST_TIMEOUTS_OF_WORK * self._timeout:
             return f"{names} did not finish within {waited:.0f} s after the others; {cause}"

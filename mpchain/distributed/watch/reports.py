@@ -59,7 +59,7 @@ def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> 
         if all(watch.rows[rank].state == State.ENDED for rank in ranks):
             who += f", whose program{'s have' if len(ranks) > 1 else ' has'} ended,"
     lines = [f"has waited {waited:.0f} s{who} in {text}", places_of(watch)]
-    hint = "see create_communicator(timeout=...)"
+    hint = "see create_communicator(timeout=...) and MPCHAIN_COLLECTIVE_TIMEOUT"
     if not must_end:
         lines.append(
             f"  (the job continues, since {'it works' if len(ranks) == 1 else 'they work'}; a rank "
@@ -67,7 +67,7 @@ def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> 
             f"will end it; {hint})"
         )
     elif waited >= watch.longest_wait:
-        lines.append(f"  (ranks that work are waited for at most {watch.longest_wait:g} s)")
+        lines.append(f"  (ranks that work are waited for at most {watch.longest_wait:g} s; {hint})")
     elif waited >= watch.timeout:
         lines.append(f"  (timeout {watch.timeout:g} s without any sign of work; {hint})")
     return "\n".join(lines)

@@ -136,7 +136,8 @@ def test_a_rank_that_does_not_come():
     assert f"; now at {imitated_ranks.__file__}:" in alone
     assert " in pass_time, by mpchain/distributed/watch/" in alone
     assert hint == (
-        "  (timeout 10 s without any sign of work; see create_communicator(timeout=...))"
+        "  (timeout 10 s without any sign of work; see create_communicator(timeout=...) and "
+        "MPCHAIN_COLLECTIVE_TIMEOUT)"
     )
 
 
@@ -273,7 +274,8 @@ def test_a_rank_that_works_is_reported_once_and_waited_for():
     assert f"; now at {imitated_ranks.__file__}:" in places[-1]
     assert hint == (
         "  (the job continues, since it works; a rank that stops, or neither computes nor reads "
-        "nor writes for 10 s, will end it; see create_communicator(timeout=...))"
+        "nor writes for 10 s, will end it; see create_communicator(timeout=...) and "
+        "MPCHAIN_COLLECTIVE_TIMEOUT)"
     )
     call(ranks[2], "allreduce", X)
     for watch in ranks.all[:-1]:
@@ -308,7 +310,10 @@ def test_ranks_that_work_are_waited_for_only_so_long():
     assert ranks.reports == []
     ranks.pass_time(10)
     assert "rank 12: for 18" in ranks.report
-    assert ranks.report.endswith("  (ranks that work are waited for at most 1800 s)")
+    assert ranks.report.endswith(
+        "  (ranks that work are waited for at most 1800 s; see create_communicator(timeout=...) "
+        "and MPCHAIN_COLLECTIVE_TIMEOUT)"
+    )
 
 
 def test_a_longer_timeout_is_longer_for_ranks_that_work_too():
