@@ -400,12 +400,10 @@ class _Walk:
                     gradients[creator] = entry = [None] * creator.n_outputs
                     entry[node.output_index] = gx
                 key = node if creator is None else creator
-                left = pending[key] - 1
-                if left:
-                    pending[key] = left
-                elif creator is None:
+                pending[key] = left = pending[key] - 1
+                if not left and creator is None:
                     self._finish_leaf(node)
-                else:
+                elif not left:
                     ready.append(creator)
 
     def _pull(self, function, targets, gys):
