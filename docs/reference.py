@@ -15,6 +15,8 @@ import re
 from docutils import nodes
 from sphinx import addnodes
 
+from mpchain import annexes
+
 # Each page: its title and the modules that it describes.
 PAGES = {
     "core": (
@@ -88,6 +90,9 @@ def _exported(module, later=True):
     if later and module.__name__ == "mpchain":
         for room, names in module._LATER.items():
             yield from ((f"mpchain.{room}", name) for name in names.split() if room)
+    for name, (_, place) in annexes.present(vars(module).get("_OF_ANNEXES", {})).items():
+        if later and ":" in place:
+            yield f"mpchain.{place.partition(':')[0]}", name
 
 
 def _defined(module):

@@ -1,4 +1,4 @@
-"""Tests the GPUs of this host: programs of :mod:`mpchain.testing` compare them with the CPU, and
+"""Tests the GPUs of this host: programs of :mod:`mpchain.gpu_doctor` compare them with the CPU, and
 their times with PyTorch's.
 """
 
@@ -28,7 +28,7 @@ def check_gpu(path: str) -> list[Finding]:
         >>> check_gpu("gpu.json")  # doctest: +SKIP
     """
     open(path, "w", encoding="utf-8").close()  # rather fail now than at the end
-    lines, failure, messages = _run(["-m", "mpchain.testing.gpu_check"], TIME_TO_CHECK)
+    lines, failure, messages = _run(["-m", "mpchain.gpu_doctor.check"], TIME_TO_CHECK)
     found = lines[-1] if lines else {"reason": f"the check did not end: {failure}"}
     found["messages"] = {"check": messages}
     if "checks" in found:
@@ -108,7 +108,7 @@ def _start_ranks(name, found, path, variable=None):
     failed = NOTE if variable else FAILURE
     launcher = ["-m", __package__, "-n", "2", "--no-prefix", f"--timeout={TIME_OF_RANKS}"]
     launcher += ["--env", variable] * bool(variable)
-    program = [*launcher, "-m", "mpchain.testing.gpu_ranks"]
+    program = [*launcher, "-m", "mpchain.gpu_doctor.ranks"]
     lines, failure, found["messages"][name] = _run(program, TIME_OF_RANKS + 60)
     found[name] = lines
     findings = [_judge(f"{name}: {line['name']}", line, path, failed) for line in lines]
@@ -122,7 +122,7 @@ def _measure_speed(found, path):
     programs = {"mpchain": [], "PyTorch": ["pytorch"]}
     rows = {}
     for name, arguments in programs.items():
-        program = ["-m", "mpchain.testing.gpu_speed", *arguments]
+        program = ["-m", "mpchain.gpu_doctor.speed", *arguments]
         rows[name], failure, messages = _run(program, TIME_TO_MEASURE)
         rows[name] += [{"reason": failure}] * bool(failure)
         found["messages"][f"speed of {name}"] = messages

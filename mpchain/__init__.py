@@ -16,6 +16,7 @@ if sys.orig_argv[1:3] == ["-m", "mpchain.launch"]:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from mpchain import annexes as annexes
 from mpchain import backend as backend
 from mpchain import backends as backends
 from mpchain import configuration as configuration
@@ -140,32 +141,39 @@ disable_experimental_feature_warning = False
 
 _LATER = {
     "": (
-        "captured computational_graph dataset datasets distributed distributions exporters "
-        "function_hooks gradient_check interop iterators link_hooks links metrics onnx "
-        "optimizer_hooks optimizers profiling serializers training"
+        "computational_graph dataset datasets distributed distributions function_hooks "
+        "gradient_check iterators link_hooks links optimizer_hooks optimizers serializers training"
     ),
     "distributed": (
         "CommunicatorBase DataSizeError MultiNodeChainList create_communicator "
         "create_multi_node_checkpointer create_multi_node_evaluator "
         "create_multi_node_optimizer scatter_dataset scatter_index"
     ),
-    "captured": "Captured capture",
     "distributions": "Distribution cross_entropy kl_divergence register_kl",
     "distributed.notebooks": "run",
-    "profiling": "profile",
-    "profiling.model_summary": "ModelSummary summary",
     "utils.runtime_info": "print_runtime_info",
 }
 """Rooms that are imported when they are first used, and names of them that stand here too."""
 
-_raise_attribute_error = from_pytorch.module_getattr(__name__)
+_OF_ANNEXES = {
+    "captured": "captured captured:Captured captured:capture",
+    "interop": "exporters exporters.onnx interop",
+    "metrics": "metrics",
+    "profiling": (
+        "profiling profiling:profile "
+        "profiling.model_summary:ModelSummary profiling.model_summary:summary"
+    ),
+}
+"""The same of each annex; see :func:`mpchain.annexes.present`."""
+
 _ROOM_OF = {name: room for room, names in _LATER.items() for name in names.split()}
 _MOVED = {old.rpartition(".")[2] for old in moved.MOVED if old.count(".") == 1}
+_otherwise = annexes.later(__name__, _OF_ANNEXES, from_pytorch.module_getattr(__name__))
 
 
 def __getattr__(name):
     if name not in _ROOM_OF and name not in _MOVED:
-        _raise_attribute_error(name)
+        return _otherwise(name)
     room = _ROOM_OF.get(name)
     if room:
         value = getattr(importlib.import_module(f"{__name__}.{room}"), name)
@@ -176,8 +184,8 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({*globals(), *_ROOM_OF})
+    return sorted({*globals(), *_ROOM_OF, *annexes.present(_OF_ANNEXES)})
 
 
 if "MPCHAIN_TRACE" in os.environ:  # set by mpchain-launch --trace
-    importlib.import_module("mpchain.profiling.launched").start()
+    annexes.load("profiling", "profiling.launched", "mpchain-launch --trace").start()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tqdm
 
+from mpchain.annexes import ANNEXES
 from mpchain.backends import cuda
 
 # The programs that tests start shall find mpchain too, installed or not.
@@ -61,7 +62,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what needs a GPU where there is none, and what takes too long.
+    """Leaves out what needs a GPU where there is none, a deleted annex, and what takes too long.
 
     ``-m gpu`` skips with a reason instead, ``-m long`` and ``-m nightly`` run them.
     """
@@ -72,7 +73,10 @@ def pytest_collection_modifyitems(config, items):
         if too_long:
             item.add_marker("slow")
         on_gpu = not cuda.available and "gpu" in marks
-        if on_gpu and "gpu" in asked:
+        annexes = {name for mark in item.iter_markers("annex") for name in mark.args}
+        if not annexes <= ANNEXES.keys():
+            out.add(item)
+        elif on_gpu and "gpu" in asked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {cuda.unavailable_reason()}"))
         elif on_gpu or not all(mark in asked for mark in too_long):
             out.add(item)

@@ -8,13 +8,15 @@ import sys
 
 import pytest
 
+from mpchain.annexes import ANNEXES
+
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
-    ("configuration from_pytorch recording warnings typing backend backends", ""),
+    ("configuration annexes from_pytorch recording warnings typing backend backends", ""),
     ("device_resident", "configuration"),
     ("formulas", "configuration"),
     ("kernels", "formulas"),
@@ -37,10 +39,11 @@ TABLE = [
     ("link_hooks", "link function_hooks"),
     ("distributions", "functions"),
     ("gradient_check", "functions link"),
-    ("training", "captured dataset distributions optimizer link_hooks"),
-    ("distributed", "training"),
+    ("training", "dataset distributions optimizer link_hooks"),
+    ("distributed", "training captured"),
     ("profiling metrics", "distributed"),
     ("testing", "distributed gradient_check"),
+    ("gpu_doctor", "testing"),
     ("page", ""),
     ("__main__", "utils kernels"),
     ("compat", "distributed testing exporters"),
@@ -107,6 +110,24 @@ IMPORT_THE_TOP = {"mpchain/utils/runtime_info.py", PLUGIN}
 """Files that need mpchain as users see it: for its version, and for the names in examples."""
 
 
+LEAKS = {
+    ("mpchain/distributed/optimizers/replays.py", "mpchain.captured.ranks"),
+    ("mpchain/distributed/optimizers/replays.py", "mpchain.captured.recorder"),
+    ("mpchain/functions/contraction.py", "mpchain.kernels.gpu.cublas"),
+    ("mpchain/functions/loss.py", "mpchain.kernels.gpu.cuda_reductions"),
+    ("mpchain/functions/normalization.py", "mpchain.kernels.gpu.cuda_reductions"),
+    ("mpchain/functions/positions.py", "record_positions"),
+    ("mpchain/kernels/reference.py", "mpchain.kernels.gpu.cublas"),
+    ("mpchain/kernels/steps.py", "mpchain.kernels.gpu.cuda_steps"),
+    ("mpchain/optimizer.py", "mpchain.kernels.gpu.loss_scale"),
+    ("mpchain/update_on_gpu.py", "mpchain.kernels.gpu.cuda_steps"),
+}
+"""Files that import, or ask for, what an annex has, and are not mended yet."""
+
+OF_LIBRARIES = {"astype", "writeable", "_fields"}
+"""Names that NumPy's arrays and named tuples have, too."""
+
+
 @functools.cache
 def _closure(in_distributed=False):
     """For each room, the rooms that it may import: those of rows above, so there is no circle."""
@@ -147,7 +168,7 @@ def _modules(node):
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = "." * node.level + (node.module or "")
-    if module in ("mpchain", ".", "mpchain.distributed"):
+    if module in ("mpchain", ".", "mpchain.distributed", "mpchain.kernels"):
         return [f"{module.rstrip('.')}.{alias.name}" for alias in node.names]
     return [module]
 
@@ -158,14 +179,14 @@ def _imports(path):
     return list(_find(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))))
 
 
-def _find(relative, node, in_function=False):
+def _find(relative, node, in_function=False, types=False):
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING" and not types:
             continue  # for type checkers only: nothing is imported when the program runs
         inside = in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield from (_Import(relative, child, m, in_function) for m in _modules(child))
-        yield from _find(relative, child, inside)
+        yield from _find(relative, child, inside, types)
 
 
 def _files(folder):
@@ -204,12 +225,77 @@ def test_no_floor_of_the_runtime_imports_what_is_above_it():
             assert wrong == set()
 
 
+def _annex(path):
+    """The annex that a file belongs to, by its path from the root on; None for the core."""
+    folders = {f"{folder}/": annex for annex, text in ANNEXES.items() for folder in text.split()}
+    return next((annex for folder, annex in folders.items() if path.startswith(folder)), None)
+
+
+def _annex_of_module(module):
+    return _annex(module.replace(".", "/") + "/")
+
+
+def _trees():
+    """The path from the root on, and the syntax, of each file."""
+    for path in [*_files("mpchain"), *_files("launch")]:
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))
+
+
+def _leaking_imports():
+    # For type checkers only, too, but where packages list the names that they show of annexes.
+    for path, tree in _trees():
+        for found in _find(path, tree, types=not path.endswith("__init__.py")):
+            if _annex_of_module(found.module) not in (None, _annex(path)):
+                yield path, found.module
+
+
+def test_an_annex_is_imported_by_the_registry_alone():
+    assert {*_leaking_imports()} - LEAKS == set()
+
+
+def _defined(tree):
+    """The names of functions, classes and attributes that a file defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def _asked_for(tree):
+    """The names that a file asks for by ``hasattr`` and ``getattr``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("hasattr", "getattr"):
+            if isinstance(node.args[1], ast.Constant):
+                yield node.args[1].value
+
+
+def _leaking_names():
+    trees = dict(_trees())
+    core = {path for path in trees if _annex(path) is None}
+    defined = {path: {*_defined(tree)} for path, tree in trees.items()}
+    known = OF_LIBRARIES.union(*(defined[path] for path in core))
+    only = set().union(*(defined[path] for path in trees.keys() - core)) - known
+    return {(path, name) for path in core for name in _asked_for(trees[path]) if name in only}
+
+
+def test_the_core_asks_for_no_name_that_only_an_annex_defines():
+    assert _leaking_names() - LEAKS == set()
+
+
+def test_no_leak_is_listed_that_is_mended():
+    if all((ROOT / folder).exists() for text in ANNEXES.values() for folder in text.split()):
+        assert LEAKS <= {*_leaking_imports()} | _leaking_names()
+
+
 def test_kernels_know_no_variables():
     assert not _closure()["kernels"] & {"variable", "function_node", "backprop", "functions"}
 
 
 def test_nothing_imports_the_runtime_or_the_tests_tools():
-    above = {"compat", "profiling", "metrics", "testing"}  # all others
+    above = {"compat", "gpu_doctor", "profiling", "metrics", "testing"}  # all others
     for room in set(ROOMS) - above:
         reach = _closure()[room]
         assert room == "distributed" or "distributed" not in reach

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
 from mpchain.captured.state import State
-from mpchain.kernels.gpu.cublas_library import workspace_bytes
 from mpchain.optimizer import Optimizer
 from mpchain.recording import current
 from mpchain.typing import Array
@@ -156,7 +156,9 @@ class CudaGraph(_Listener):
             self._pool = self._cupy.cuda.MemoryPool()
             with self._cupy.cuda.using_allocator(self._pool.malloc):
                 capability = int(self.device.compute_capability)
-                self.workspace = self._cupy.empty(workspace_bytes(capability), np.uint8)
+                cublas = annexes.find("gpu_kernels", "kernels.gpu.cublas_library")
+                n_bytes = cublas.workspace_bytes(capability) if cublas else 0
+                self.workspace = self._cupy.empty(n_bytes, np.uint8)
                 self._stored = self._cupy.zeros(_MOST_NUMBERS, np.float64)
                 self._inputs = [x.copy() for x in arrays]
                 self._carried = Carried(_parts(state.links))

@@ -1,5 +1,8 @@
 """Training on several ranks: communicators, and what averages gradients and results over them."""
 
+from typing import TYPE_CHECKING
+
+from mpchain import annexes
 from mpchain.backends import pynccl as pynccl
 from mpchain.distributed import communicators as communicators
 from mpchain.distributed import datasets as datasets
@@ -41,10 +44,24 @@ from mpchain.distributed.optimizers import (
 from mpchain.distributed.optimizers.sharded import (
     create_sharded_optimizer as create_sharded_optimizer,
 )
-from mpchain.distributed.recovery import InMemoryCheckpoint as InMemoryCheckpoint
-from mpchain.distributed.recovery import run_elastic as run_elastic
 from mpchain.distributed.updaters import MultiNodeUpdater as MultiNodeUpdater
 from mpchain.distributed.watch import CollectiveMismatchError as CollectiveMismatchError
 from mpchain.distributed.watch import RanksLost as RanksLost
+
+if TYPE_CHECKING:
+    from mpchain.distributed.recovery import InMemoryCheckpoint as InMemoryCheckpoint
+    from mpchain.distributed.recovery import run_elastic as run_elastic
+
+_OF_ANNEXES = {
+    "recovery": "distributed.recovery:InMemoryCheckpoint distributed.recovery:run_elastic"
+}
+
+
+def _refuse(name):
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+
+
+# Type checkers do not see this; they would take it that the module has every name.
+globals()["__getattr__"] = annexes.later(__name__, _OF_ANNEXES, _refuse)
 
 global_except_hook.add_hook_if_asked()

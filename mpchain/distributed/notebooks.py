@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from mpchain import annexes
 from mpchain.distributed.communicators import create_communicator
 
 _LAUNCHER = "mpchain_launch"
@@ -35,6 +36,7 @@ def run(function: Callable[..., Any], *args: Any, n: int = 2, timeout: float | N
     Raises:
         Exception: the exception of the rank that raised first, with its traceback as a note.
         RuntimeError: a rank ended in another way, the time is over, or cloudpickle is missing.
+        MissingAnnexError: the launcher was deleted; see :mod:`mpchain.annexes`.
 
     Example:
         >>> def train():
@@ -43,6 +45,7 @@ def run(function: Callable[..., Any], *args: Any, n: int = 2, timeout: float | N
         >>> mpchain.run(train, n=2)  # doctest: +SKIP
         [1, 1]
     """
+    annexes.require("launcher", "run")
     cloudpickle = _cloudpickle()
     with tempfile.TemporaryDirectory(prefix="mpchain_run_") as folder:
         task = {"path": sys.path, "call": cloudpickle.dumps((function, args))}

@@ -9,8 +9,8 @@ import numpy as np
 
 from mpchain.backends.cuda import to_cpu
 from mpchain.configuration import force_backprop_mode, using_config
+from mpchain.exporters.caffe_messages import as_text, net_class
 from mpchain.function_hook import FunctionHook
-from mpchain.links.caffe_messages import as_text, net_class
 from mpchain.serializers.files import open_atomic
 from mpchain.typing import Input
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize

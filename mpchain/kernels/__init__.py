@@ -19,18 +19,8 @@ Example:
 
 from typing import Any
 
+from mpchain import annexes
 from mpchain.kernels.cpu import numba_cpu, numpy_cpu, onednn, pointwise, winograd
-from mpchain.kernels.gpu import (
-    cuda_joining,
-    cuda_random,
-    cuda_reductions,
-    cuda_rows,
-    cuda_windows,
-    cudnn,
-    cudnn_attention,
-    cudnn_normalization,
-    cudnn_products,
-)
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import Counters, drop, random_words
 from mpchain.kernels.reference import (
@@ -62,6 +52,8 @@ from mpchain.kernels.reference import (
 )
 from mpchain.kernels.rms import rms_normalization, rms_normalization_gradient
 from mpchain.kernels.scaling import shift_and_scale
+
+annexes.find("gpu_kernels", "kernels.gpu.every")
 
 operations = {value.name: value for value in list(vars().values()) if isinstance(value, Operation)}
 """Every operation by name."""

@@ -1,6 +1,6 @@
 """Links with parameters; the file that a name is imported from says which family it belongs to."""
 
-from mpchain import from_pytorch
+from mpchain import annexes, from_pytorch
 from mpchain.links.activation import Maxout as Maxout
 from mpchain.links.activation import PReLU as PReLU
 from mpchain.links.activation import Swish as Swish
@@ -76,4 +76,6 @@ from mpchain.links.tree import ChildSumTreeLSTM as ChildSumTreeLSTM
 from mpchain.links.tree import NaryTreeLSTM as NaryTreeLSTM
 
 # Type checkers do not see this; they would take it that the module has every name.
-globals()["__getattr__"] = from_pytorch.module_getattr(__name__)
+globals()["__getattr__"] = annexes.later(
+    __name__, {"interop": "links.caffe"}, from_pytorch.module_getattr(__name__)
+)

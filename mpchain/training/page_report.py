@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.reporter import is_scalar
 from mpchain.training.extension import Extension
 from mpchain.training.progress import print_line
@@ -252,10 +253,12 @@ def start_page(control: bool = False) -> Connection:
 
     Raises:
         RuntimeError: it did not start.
+        MissingAnnexError: the page was deleted; see :mod:`mpchain.annexes`.
 
     Example:
         >>> start_page().close()  # doctest: +SKIP
     """
+    annexes.require("page", "PageReport")
     command = [sys.executable, "-P", "-m", "mpchain.page", *["--control"] * control]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}

@@ -19,7 +19,10 @@ MOVED = {
 }
 """Old module names and new ones."""
 
-NICKNAMES = {"mpchain.onnx": "mpchain.exporters.onnx"}
+NICKNAMES = {
+    "mpchain.links.caffe": "mpchain.exporters.caffe_function",
+    "mpchain.onnx": "mpchain.exporters.onnx",
+}
 """Short names of modules, which warn of nothing."""
 
 

@@ -7,9 +7,9 @@ from typing import TextIO
 import numpy as np
 
 import mpchain
+from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.configuration import config
-from mpchain.kernels.gpu import cudnn
 
 LAST_RUN_ON_HARDWARE = "never"
 """When GPU code last ran on a GPU, and on which; README.md and the guide to GPUs say the same."""
@@ -89,7 +89,8 @@ def _cuda():
 
 def _plans_of_cudnn():
     """Whether it plans a convolution, which starts cuDNN."""
-    return {"  convolution": cudnn.why_no_plan() or "planned"} if cuda.available else {}
+    cudnn = annexes.find("gpu_kernels", "kernels.gpu.cudnn") if cuda.available else None
+    return {} if cudnn is None else {"  convolution": cudnn.why_no_plan() or "planned"}
 
 
 def _mpi():

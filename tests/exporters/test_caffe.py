@@ -10,7 +10,7 @@ from mpchain import Chain, Variable
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.exporters import caffe
-from mpchain.links.caffe import CaffeFunction
+from mpchain.exporters.caffe_function import CaffeFunction
 
 X = np.random.RandomState(0).randn(2, 3, 8, 8).astype(np.float32)
 

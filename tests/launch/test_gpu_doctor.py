@@ -10,7 +10,7 @@ from launch import doctor, gpu_doctor, inquiry, mpirun
 from tests.launch.conftest import ROOT
 
 DOUBLES = pathlib.Path(__file__).parents[1] / "gpu" / "doubles"
-MEASURE = "mpchain.testing.gpu_speed"
+MEASURE = "mpchain.gpu_doctor.speed"
 GOOD, BAD = {"ok": True, "error": 1.2e-7}, {"ok": False, "error": 0.5}
 
 
@@ -105,7 +105,7 @@ def results(**found):
 def test_ranks_with_a_gpu_each(check):
     printed = results(training=GOOD, collectives=BAD, sum={"ok": True, "seconds": 2e-3})
     findings, written, (_, command, *_) = check((0, checked()), (0, f"a line\n{printed}"))
-    assert command[-2:] == ["-m", "mpchain.testing.gpu_ranks"] and "--env" not in command
+    assert command[-2:] == ["-m", "mpchain.gpu_doctor.ranks"] and "--env" not in command
     assert [each["name"] for each in written["two ranks"]] == ["training", "collectives", "sum"]
     assert lines(findings) == {
         "two ranks: training": ("ok", "as on the CPU, to 1e-07 of the largest number"),

@@ -169,7 +169,7 @@ FAULTS = [
         "mpchain/kernels/gpu/cuda_joining.py",
         "y = x{k}[row * n{k} + j];",
         "y = x{k}[j];",
-        ("tests/testing/test_gpu_check.py", "-k", "gpu_is_as_the_cpu and LSTM"),
+        ("tests/gpu_doctor/test_check.py", "-k", "gpu_is_as_the_cpu and LSTM"),
         "AssertionError: 0[.][0-9]",
     ),
     Fault(

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpchain import backend
+from mpchain import annexes, backend
 from mpchain.backends.device import Device
-from mpchain.captured import capture
 from mpchain.dataset import Iterator, concat_examples
 from mpchain.optimizer import GradientMethod, Optimizer
 from mpchain.serializer import AbstractSerializer, SerializationError
@@ -54,6 +53,7 @@ class StandardUpdater(Updater):
     Raises:
         TypeError: an iterator is not an iterator, or an optimizer not an optimizer.
         ValueError: no iterator is named ``'main'``, or an optimizer was not set up.
+        MissingAnnexError: ``graph=True``, but :mod:`mpchain.annexes` does not list ``captured``.
 
     Example:
         >>> from mpchain import iterators
@@ -100,11 +100,12 @@ class StandardUpdater(Updater):
     def _capture(self):
         """What replays updates; None, with a warning, for optimizers that it does not know."""
         main = self._optimizers["main"]
-        kind = type(main).__name__
+        kind, kind_of_updater = type(main).__name__, type(self).__name__
         if isinstance(getattr(main, "actual_optimizer", main), GradientMethod):
-            return capture(self._update_optimizer)
+            captured = annexes.load("captured", "captured", f"{kind_of_updater}: graph=True")
+            return captured.capture(self._update_optimizer)
         warnings.warn(
-            f"{type(self).__name__}: graph=True has no effect with a {kind}: updates are replayed "
+            f"{kind_of_updater}: graph=True has no effect with a {kind}: updates are replayed "
             "for optimizers that derive from GradientMethod",
             stacklevel=3,
         )

@@ -15,7 +15,7 @@ from mpchain.links.model.vision.vision_model import VisionModel
 from mpchain.serializers import DictionarySerializer, load_npz, save_npz
 from mpchain.serializers.safetensors import save_safetensors
 from mpchain.utils.imgproc import oversample
-from tests.links.caffe_writer import blob, inside, integer, layer
+from tests.exporters.caffe_writer import blob, inside, integer, layer
 
 pytestmark = pytest.mark.slow
 

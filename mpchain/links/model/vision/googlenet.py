@@ -6,8 +6,8 @@ from typing import Any
 
 from mpchain import functions as F
 from mpchain.initializers import LeCunUniform
+from mpchain.link import Chain
 from mpchain.links.blocks import Inception
-from mpchain.links.caffe import CaffeFunction
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
 from mpchain.links.model.vision.pretrained import PublishedModel, copy_layer
@@ -126,7 +126,7 @@ class GoogLeNet(VisionModel):
             functions[f"{branch}_fc2"] = [average, conv, F.relu, fc1, F.relu, fc2]
         return functions
 
-    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
+    def transfer_from_caffe(self, caffe: Chain) -> None:
         """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         copy_layer(self.conv1, caffe, "conv1/7x7_s2")
         copy_layer(self.conv2_reduce, caffe, "conv2/3x3_reduce")

@@ -5,10 +5,10 @@ import hashlib
 import os
 from typing import Any
 
+from mpchain import annexes
 from mpchain.dataset import cached_download, get_dataset_directory
 from mpchain.dataset.cache import cache_or_load_file, find_kept
 from mpchain.link import Chain
-from mpchain.links.caffe import CaffeFunction
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.safetensors import load_safetensors
 
@@ -58,11 +58,23 @@ def load_parameters(model: Chain, source: str) -> None:
     if source == "auto":
         _load_published(model)
     elif os.fspath(source).endswith(".caffemodel"):
-        model.transfer_from_caffe(CaffeFunction(source))
+        model.transfer_from_caffe(read_caffemodel(source))
     elif os.fspath(source).endswith(".safetensors"):
         load_safetensors(source, model)
     else:
         load_npz(source, model)
+
+
+def read_caffemodel(path: str) -> Chain:
+    """Reads a .caffemodel file, by :class:`mpchain.links.caffe.CaffeFunction`.
+
+    >>> read_caffemodel("net.caffemodel")  # doctest: +SKIP
+
+    Raises:
+        MissingAnnexError: what reads Caffe's files was deleted; see :mod:`mpchain.annexes`.
+    """
+    caffe = annexes.load("interop", "links.caffe", "pretrained_model: a .caffemodel file")
+    return caffe.CaffeFunction(path)
 
 
 def convert_caffemodel(model: Chain, path_caffemodel: str, path_npz: str) -> None:
@@ -70,7 +82,7 @@ def convert_caffemodel(model: Chain, path_caffemodel: str, path_npz: str) -> Non
 
     >>> convert_caffemodel(L.GoogLeNet(None), "net.caffemodel", "net.npz")  # doctest: +SKIP
     """
-    model.transfer_from_caffe(CaffeFunction(path_caffemodel))
+    model.transfer_from_caffe(read_caffemodel(path_caffemodel))
     save_npz(path_npz, model)
 
 
@@ -114,7 +126,7 @@ def _downloaded(published, path_caffemodel):
     return path
 
 
-def copy_layer(target: Any, caffe: CaffeFunction, name: str) -> None:
+def copy_layer(target: Any, caffe: Chain, name: str) -> None:
     """Copies weights and bias of the Caffe layer ``name`` into a link.
 
     If the layer has no bias, the bias becomes zeros.
@@ -131,7 +143,7 @@ def copy_layer(target: Any, caffe: CaffeFunction, name: str) -> None:
             _copy_array(name, "b", target.b, source.b)
 
 
-def copy_normalization(target: Any, caffe: CaffeFunction, name: str, scale_name: str) -> None:
+def copy_normalization(target: Any, caffe: Chain, name: str, scale_name: str) -> None:
     """Copies the statistics of the BatchNorm layer ``name``, and the scale layer ``scale_name``."""
     statistics, scale = layer_of(caffe, name), layer_of(caffe, scale_name)
     for attribute in ("avg_mean", "avg_var"):
@@ -142,7 +154,7 @@ def copy_normalization(target: Any, caffe: CaffeFunction, name: str, scale_name:
     _copy_array(scale_name, "bias", target.beta, scale.bias.b)
 
 
-def layer_of(caffe: CaffeFunction, name: str) -> Any:
+def layer_of(caffe: Chain, name: str) -> Any:
     """Returns the link of a Caffe network's layer."""
     layers = dict(caffe.named_layers())
     if name not in layers:

@@ -7,7 +7,6 @@ from typing import Any
 from mpchain import functions as F
 from mpchain.initializers import HeNormal
 from mpchain.link import Chain
-from mpchain.links.caffe import CaffeFunction
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
 from mpchain.links.model.vision.pretrained import (
@@ -223,7 +222,7 @@ class ResNetLayers(VisionModel):
             "prob": [F.softmax],
         }
 
-    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
+    def transfer_from_caffe(self, caffe: Chain) -> None:
         """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         copy_layer(self.conv1, caffe, "conv1")
         copy_normalization(self.bn1, caffe, "bn_conv1", "scale_conv1")

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpchain import functions as F
 from mpchain.initializers import Normal
-from mpchain.links.caffe import CaffeFunction
+from mpchain.link import Chain
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
 from mpchain.links.model.vision.pretrained import PublishedModel, copy_layer
@@ -96,7 +96,7 @@ class VGGLayers(VisionModel):
         functions["fc7"] = [self.fc7, F.relu, F.dropout]
         return functions | {"fc8": [self.fc8], "prob": [F.softmax]}
 
-    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
+    def transfer_from_caffe(self, caffe: Chain) -> None:
         """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         for link in self.children():
             copy_layer(link, caffe, link.name)

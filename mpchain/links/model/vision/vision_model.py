@@ -10,7 +10,6 @@ from mpchain import functions as F
 from mpchain.configuration import get_dtype, no_backprop_mode, using_config
 from mpchain.dataset import concat_examples
 from mpchain.link import Chain
-from mpchain.links.caffe import CaffeFunction
 from mpchain.links.model.vision.pretrained import convert_caffemodel, load_parameters
 from mpchain.typing import Array, Input
 from mpchain.utils.imgproc import oversample as crop_ten
@@ -198,7 +197,7 @@ class VisionModel(Chain):
     def _batch(self, images, size):
         return concat_examples([prepare_image(im, size, self.mean) for im in images], self.device)
 
-    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
+    def transfer_from_caffe(self, caffe: Chain) -> None:
         """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         raise NotImplementedError(f"{type(self).__name__} does not implement transfer_from_caffe")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.links.caffe import CaffeFunction
-from tests.links.caffe_writer import (
+from mpchain.exporters.caffe_function import CaffeFunction
+from tests.exporters.caffe_writer import (
     blob,
     floating,
     inside,

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.testing import attr, gpu_check
+from mpchain.gpu_doctor import check as gpu_check
+from mpchain.testing import attr
 
 
 def test_cpu_is_as_the_cpu():

@@ -1,4 +1,4 @@
-"""``python -m mpchain.testing.gpu_ranks``: compares ranks on GPUs with the same ranks on CPUs, and
+"""``python -m mpchain.gpu_doctor.ranks``: compares ranks on GPUs with the same ranks on CPUs, and
 prints a line of JSON for each result.
 
 ``mpchain-launch doctor --gpu FILE`` runs it on two ranks.
@@ -19,8 +19,8 @@ from mpchain.backends import cuda
 from mpchain.backends.nccl_bindings import BINDINGS, find_binding
 from mpchain.distributed import create_communicator, create_multi_node_optimizer
 from mpchain.distributed.communicators import Communicator
+from mpchain.gpu_doctor.check import TOLERANCE, Results, difference, is_double
 from mpchain.link import Chain
-from mpchain.testing.gpu_check import TOLERANCE, Results, difference, is_double
 
 TIMEOUT = 60.0
 """Seconds that a rank waits for one that does not work."""

@@ -1,4 +1,4 @@
-"""``python -m mpchain.testing.gpu_check``: compares a GPU with the CPU, and prints JSON.
+"""``python -m mpchain.gpu_doctor.check``: compares a GPU with the CPU, and prints JSON.
 
 ``mpchain-launch doctor --gpu FILE`` runs it and writes the file.
 """

@@ -1,4 +1,4 @@
-"""``python -m mpchain.testing.gpu_speed [pytorch]``: times training steps of models, by mpchain or
+"""``python -m mpchain.gpu_doctor.speed [pytorch]``: times training steps of models, by mpchain or
 by PyTorch, and prints a line of JSON for each.
 
 ``mpchain-launch doctor --gpu FILE`` runs both. Each is a process, since both load CUDA's libraries.
@@ -20,8 +20,8 @@ from mpchain import optimizers
 from mpchain.backend import get_device
 from mpchain.backends import cuda
 from mpchain.configuration import mixed16, using_config
+from mpchain.gpu_doctor.check import is_double
 from mpchain.link import Chain, Sequential
-from mpchain.testing.gpu_check import is_double
 
 N_STEPS = 20
 PRECISIONS = {"single": np.float32, "mixed": mixed16}

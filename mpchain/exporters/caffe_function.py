@@ -8,9 +8,9 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.configuration import using_config
+from mpchain.exporters.caffe_messages import OLD_TYPES, decode
 from mpchain.link import Chain, Link
 from mpchain.links.arithmetic import Scale
-from mpchain.links.caffe_messages import OLD_TYPES, decode
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D, Deconvolution2D
 from mpchain.links.normalization import BatchNormalization

@@ -1,6 +1,6 @@
 import pytest
 
-from mpchain.testing import gpu_speed
+from mpchain.gpu_doctor import speed as gpu_speed
 
 pytestmark = pytest.mark.slow
 

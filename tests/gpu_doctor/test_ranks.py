@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.testing import gpu_ranks
+from mpchain.gpu_doctor import ranks as gpu_ranks
 
 COMM, CPU = mpchain.create_communicator(), mpchain.get_device("@numpy")
 

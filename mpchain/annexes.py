@@ -1,0 +1,147 @@
+"""The annexes: parts that mpchain works without, and the one way from the rest to them.
+
+An annex is deleted with its folders and its line in :data:`ANNEXES`. What is left then works as
+before. Whoever asks for what the annex did gets an error that names it.
+
+Files outside an annex import it by :func:`load`, :func:`find` and :func:`later` alone, as
+``tests/test_import_table.py`` checks. ``tests/tools/annexes.py`` deletes annexes.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+ANNEXES = {
+    "captured": "mpchain/captured",
+    "compat": "mpchain/compat",
+    "gpu_doctor": "mpchain/gpu_doctor",
+    "gpu_kernels": "mpchain/kernels/gpu",
+    "interop": "mpchain/exporters mpchain/interop",
+    "launcher": "launch",
+    "metrics": "mpchain/metrics",
+    "page": "mpchain/page",
+    "profiling": "mpchain/profiling",
+    "recovery": "mpchain/distributed/recovery",
+}
+"""The folders of each annex."""
+
+
+class MissingAnnexError(ImportError):
+    """An option or a name needs an annex that is not there.
+
+    Example:
+        >>> from mpchain import annexes
+        >>> annexes.require("no_such_annex", "StandardUpdater: graph=True")
+        Traceback (most recent call last):
+        mpchain.annexes.MissingAnnexError: StandardUpdater: graph=True needs the annex \
+'no_such_annex', which this copy of mpchain lacks: mpchain/annexes.py does not list it
+    """
+
+
+def require(annex: str, asker: str) -> None:
+    """Raises MissingAnnexError if an annex is not there.
+
+    Args:
+        annex: its name in :data:`ANNEXES`.
+        asker: the function, with its option, that needs the annex.
+
+    Example:
+        >>> from mpchain import annexes
+        >>> annexes.require("page", "PageReport")
+    """
+    if annex not in ANNEXES:
+        raise MissingAnnexError(
+            f"{asker} needs the annex {annex!r}, which this copy of mpchain lacks: "
+            "mpchain/annexes.py does not list it"
+        )
+
+
+def load(annex: str, module: str, asker: str) -> ModuleType:
+    """Imports a module of an annex.
+
+    Args:
+        annex: the annex.
+        module: name of the module below ``mpchain``.
+        asker: see :func:`require`.
+
+    Raises:
+        MissingAnnexError: the annex is not there.
+
+    Example:
+        >>> from mpchain import annexes
+        >>> annexes.load("captured", "captured", "mpchain.capture").capture
+        <function capture at ...>
+    """
+    require(annex, asker)
+    return importlib.import_module(f"mpchain.{module}")
+
+
+def find(annex: str, module: str) -> ModuleType | None:
+    """Imports a module of an annex if the annex is there, else returns None.
+
+    Args:
+        annex, module: see :func:`load`.
+
+    Example:
+        >>> from mpchain import annexes
+        >>> annexes.find("no_such_annex", "a.b") is None
+        True
+    """
+    return load(annex, module, "") if annex in ANNEXES else None
+
+
+def present(table: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Returns the names of a table whose annexes are there: for each its annex and where it is.
+
+    Args:
+        table: for each annex what a package shows of it: ``module`` or ``module:name``, separated
+            by spaces, where modules are named from ``mpchain`` on.
+
+    Example:
+        >>> from mpchain import annexes
+        >>> annexes.present({"captured": "captured:capture", "no_such_annex": "a.b"})
+        {'capture': ('captured', 'captured:capture')}
+    """
+    return {name: place for name, place in _places(table).items() if place[0] in ANNEXES}
+
+
+def _places(table):
+    return {
+        re.split("[.:]", where)[-1]: (annex, where)
+        for annex, places in table.items()
+        for where in places.split()
+    }
+
+
+def later(
+    package: str, table: Mapping[str, str], otherwise: Callable[[str], Any]
+) -> Callable[[str], Any]:
+    """Returns the ``__getattr__`` of a package that shows names of annexes.
+
+    Args:
+        package: the package's name.
+        table: see :func:`present`.
+        otherwise: the package's ``__getattr__`` for all other names.
+
+    Example:
+        >>> mpchain.links.caffe.__name__
+        'mpchain.exporters.caffe_function'
+    """
+    places = _places(table)
+
+    def __getattr__(name: str) -> Any:
+        if name not in places:
+            return otherwise(name)
+        annex, (module, _, attribute) = places[name][0], places[name][1].partition(":")
+        try:
+            found = load(annex, module, f"{package}.{name}")
+        except MissingAnnexError as error:
+            raise AttributeError(str(error), name=name) from None
+        value = getattr(found, attribute) if attribute else found
+        vars(sys.modules[package])[name] = value
+        return value
+
+    return __getattr__

@@ -1,0 +1,26 @@
+"""Imports every file that adds kernels to operations."""
+
+from mpchain.kernels.gpu import (
+    cuda_joining,
+    cuda_random,
+    cuda_reductions,
+    cuda_rows,
+    cuda_windows,
+    cudnn,
+    cudnn_attention,
+    cudnn_normalization,
+    cudnn_products,
+)
+
+LIBRARIES = (
+    cuda_joining,
+    cuda_random,
+    cuda_reductions,
+    cuda_rows,
+    cuda_windows,
+    cudnn,
+    cudnn_attention,
+    cudnn_normalization,
+    cudnn_products,
+)
+"""The files."""

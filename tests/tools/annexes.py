@@ -1,0 +1,137 @@
+"""Deletes annexes from a copy of the source, and tests what is left.
+
+``python -m tests.tools.annexes all`` deletes all annexes at once, and runs the quick tests of the
+rest; ``imports`` deletes each in turn and imports the rest; ``each`` runs the quick tests then.
+``mpchain/annexes.py`` says what an annex is. Tests of an annex are those in its folder below
+``tests/``, those in :data:`TESTS`, and those marked ``annex("its name")``.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+from mpchain.annexes import ANNEXES
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+TESTS = {
+    "captured": "tests/distributed/optimizers/test_captured*.py",
+    "gpu_kernels": "tests/gpu/test_*.py",
+    "metrics": "tests/distributed/test_metrics_on_ranks.py",
+    "profiling": "tests/distributed/test_profiles.py tests/test_model_summary.py",
+    "recovery": "tests/distributed/elastic*.py tests/distributed/test_elastic*.py",
+}
+"""Tests of annexes that stand outside the folders ``tests/...`` of the same names."""
+
+# Nothing but the copy may be found: an installation for development finds the whole source.
+_SITE = """import sys
+sys.meta_path[:] = [f for f in sys.meta_path if not f.__module__.startswith("__editable__")]
+"""
+
+_IMPORT_ALL = """import importlib, pathlib, sys
+failed = 0
+for path in sorted([*pathlib.Path("mpchain").rglob("*.py"), *pathlib.Path("launch").rglob("*.py")]):
+    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    if path.stem.startswith(("probe_", "__main__", "start_", "lost_")) or "packages" in path.parts:
+        continue
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        failed += 1
+        print(f"{name}: {type(error).__name__}: {error}")
+import mpchain
+for name in dir(mpchain):
+    getattr(mpchain, name)
+sys.exit(failed > 0)
+"""
+
+
+def delete(root: pathlib.Path, annexes: Sequence[str]) -> None:
+    """Deletes annexes, with their lines and their tests, from a copy of the source.
+
+    Args:
+        root: the copy.
+        annexes: names of annexes.
+    """
+    register = root / "mpchain/annexes.py"
+    text = register.read_text("utf-8")
+    for annex in annexes:
+        text, n = re.subn(rf'^    "{annex}": ".*",\n', "", text, flags=re.MULTILINE)
+        assert n == 1, f"{register}: {annex} has {n} lines"
+        for folder in ANNEXES[annex].split():
+            shutil.rmtree(root / folder)
+            tests = root / "tests" / folder.removeprefix("mpchain/")
+            shutil.rmtree(tests, ignore_errors=True)
+        for pattern in TESTS.get(annex, "").split():
+            for path in root.glob(pattern):
+                path.unlink()
+    register.write_text(text, "utf-8")
+
+
+@contextlib.contextmanager
+def copy_without(annexes: Sequence[str], source: pathlib.Path = ROOT) -> Iterator[pathlib.Path]:
+    """Makes a copy of the source without some annexes; it is deleted on exit.
+
+    Args:
+        annexes: names of annexes.
+        source: what is copied.
+    """
+    with tempfile.TemporaryDirectory(prefix="mpchain_annexes_") as folder:
+        root = pathlib.Path(folder, "source")
+        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*cache", "result")
+        shutil.copytree(source, root, ignore=ignored)
+        delete(root, annexes)
+        pathlib.Path(folder, "site").mkdir()
+        pathlib.Path(folder, "site", "sitecustomize.py").write_text(_SITE, "utf-8")
+        yield root
+
+
+def run(root: pathlib.Path, *arguments: str) -> int:
+    """Runs Python in a copy, which finds mpchain only there; returns its exit code."""
+    paths = os.pathsep.join([str(root), str(root.parent / "site")])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, *arguments], cwd=root, env=environment).returncode
+
+
+def import_the_rest(root: pathlib.Path) -> int:
+    """Imports each module of a copy, and asks for each name of mpchain; returns the exit code."""
+    return run(root, "-W", "ignore", "-c", _IMPORT_ALL)
+
+
+def test_the_rest(root: pathlib.Path, options: Sequence[str] = ()) -> int:
+    """Runs the quick tests of a copy; returns the exit code."""
+    chosen = ["-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not slow", *options, "tests"]
+    return run(root, "-m", "pytest", *chosen)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Does what the command line asks for; returns 1 if something failed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=["all", "imports", "each"])
+    parser.add_argument("--only", nargs="*", default=[*ANNEXES], choices=ANNEXES, metavar="ANNEX")
+    parser.add_argument("options", nargs="*", help="for pytest, after --")
+    chosen = parser.parse_args(arguments)
+    failed = []
+    for annexes in [chosen.only] if chosen.what == "all" else [[each] for each in chosen.only]:
+        begin, name = time.perf_counter(), " ".join(annexes)
+        print(f"== without {name}", flush=True)
+        with copy_without(annexes) as root:
+            code = import_the_rest(root)
+            if not code and chosen.what != "imports":
+                code = test_the_rest(root, chosen.options)
+        failed += [name] * (code != 0)
+        print(f"== without {name}: {time.perf_counter() - begin:.0f} seconds", flush=True)
+    print(*(f"FAILED without {name}" for name in failed), sep="\n")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
