@@ -13,7 +13,7 @@ import pathlib
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,10 @@ class Case(NamedTuple):
         draw: makes the arrays of a call from a seed.
         config: entries of the configuration for the calls.
         device: that of the arrays of a call.
+        row: a function of arrays, what draws these, and an order of derivatives, if the step is
+            made of them.
+        training: what makes the step otherwise, given what sets an optimizer up for a link: a
+            function of the arrays that returns results and a loss, the optimizer, and the state.
     """
 
     table: str
@@ -52,6 +56,8 @@ class Case(NamedTuple):
     draw: Callable[[int], list[np.ndarray]]
     config: dict = {}
     device: str = "@numpy"
+    row: tuple[Callable, Callable, int] | None = None
+    training: Callable[[Callable], tuple] | None = None
 
     @property
     def id(self) -> str:
@@ -110,11 +116,15 @@ def differ(found: Any, expected: Any) -> str | None:
     return None
 
 
-def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
+def run(
+    case: Case, seeds: list[int], capture: Callable | None = None, rank: int | None = None
+) -> list:
     """Returns what is seen after each call, or the error; and the captured step, if any.
 
     Seen are the result, the state and the arguments; last, which results later calls left alone.
+    A rank among several raises errors, since the others would wait for it.
     """
+    np.random.seed(0)
     step, state = case.make()
     step = step if capture is None else capture(step)
     observed, results = [], []
@@ -127,6 +137,8 @@ def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
                     stack.enter_context(mpchain.using_config(name, value))
                 result = step(*arrays)
         except Exception as error:
+            if rank is not None:
+                raise
             observed.append(f"{type(error).__name__}: {error}")
         else:
             results.append((result, _copied(result)))
@@ -138,14 +150,25 @@ def _copied(values):
     return [x if x is None else np.array(mpchain.cuda.to_cpu(x)) for x in leaves(values)]
 
 
-def judge(case: Case, has_equal_data: bool, capture: Callable = mpchain.capture) -> Outcome:
+def _seeds(has_equal_data, rank):
+    """Those of the calls: a second rank has other data, and one more call with equal data."""
+    n_equal = N_EQUAL * has_equal_data
+    seeds = [max(i - n_equal - rank * has_equal_data, 0) for i in range(1, n_equal + N_CALLS + 1)]
+    return [N_CALLS - seed for seed in seeds] if rank % 2 else seeds
+
+
+def judge(
+    case: Case,
+    has_equal_data: bool,
+    capture: Callable = mpchain.capture,
+    rank: int | None = None,
+) -> Outcome:
     """Captures a case, and compares each call with one that runs as always."""
-    equal = N_EQUAL if has_equal_data else 0
-    seeds = [0] * equal + list(range(1, N_CALLS + 1))
+    seeds = _seeds(has_equal_data, rank or 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        *expected, kept, _ = run(case, seeds)
-        *found, kept_too, step = run(case, seeds, capture)
+        *expected, kept, _ = run(case, seeds, None, rank)
+        *found, kept_too, step = run(case, seeds, capture, rank)
     if all(isinstance(x, str) for x in expected):
         raise RuntimeError(f"{case.id} fails as always: {expected[0]}")
     for i, (x, y) in enumerate(zip(found, expected, strict=True)):
@@ -162,6 +185,25 @@ def judge(case: Case, has_equal_data: bool, capture: Callable = mpchain.capture)
 
 def count(outcomes: list[Outcome]) -> Counter:
     return Counter(outcome.kind for outcome in outcomes)
+
+
+def _trained(table, name, training, draw, config=None):
+    """The case of a training."""
+
+    def make():
+        compute, optimizer, state = training(lambda rule, link: rule.setup(link))
+
+        def step(*arrays):
+            found, loss = compute(*arrays)
+            optimizer.target.cleargrads()
+            if loss.requires_grad:
+                loss.backward()
+            optimizer.update()
+            return found
+
+        return step, state
+
+    return Case(table, name, make, draw, config or {}, training=training)
 
 
 # Functions.
@@ -184,22 +226,29 @@ def differentiated(function: Callable, n: int, order: int) -> Callable:
 
     def step(*arrays):
         xs = [Variable(x, requires_grad=x.dtype.kind == "f") for x in arrays[:n]]
-        weights = iter(arrays[n:])  # of outputs, then of gradients
-        ys = _as_tuple(function(*xs))
-        terms = [F.sum(y * next(weights)) for y in ys if _is_floating(y)]
-        if not terms or order == 0:
-            return ys
-        loss = F.add(*terms) if len(terms) > 1 else terms[0]
-        if order == 1:
-            loss.backward()
-            return ys, [x.grad for x in xs]
-        inputs = [x for x in xs if x.requires_grad]
-        gxs = mpchain.grad([loss], inputs, enable_double_backprop=True)
-        terms = [F.sum(gx * w) for gx, w in zip(gxs, weights, strict=True) if gx is not None]
-        terms = [term for term in terms if term.requires_grad]
-        return ys, gxs, mpchain.grad(terms, inputs) if terms else None
+        ys, gxs, terms = terms_of(function, xs, arrays[n:], order)
+        if not terms:
+            return ys, gxs
+        if order == 2:
+            return ys, gxs, mpchain.grad(terms, [x for x in xs if x.requires_grad])
+        F.add(*terms).backward()
+        return ys, [x.grad for x in xs]
 
     return step
+
+
+def terms_of(function: Callable, xs: list, weights: Sequence, order: int) -> tuple:
+    """Returns outputs of a function, gradients for order 2, and the terms of a loss of these."""
+    ys, weights = _as_tuple(function(*xs)), iter(weights)
+    terms = [F.sum(y * next(weights)) for y in ys if _is_floating(y)]
+    if order == 0 or not terms:
+        return ys, [], []
+    if order == 1:
+        return ys, [], terms
+    inputs = [x for x in xs if x.requires_grad]
+    gxs = mpchain.grad([F.add(*terms)], inputs, enable_double_backprop=True)
+    terms = [F.sum(gx * w) for gx, w in zip(gxs, weights, strict=True) if gx is not None]
+    return ys, gxs, [term for term in terms if term.requires_grad]
 
 
 def with_weights(function: Callable, arrays: list, order: int) -> list[tuple]:
@@ -226,6 +275,7 @@ def _function_case(table, name, function, draw, order):
         name,
         lambda: (differentiated(function, len(draw(0)), order), _nothing),
         lambda seed: [*draw(seed), *_drawn(weights(), seed)],
+        row=(function, draw, order),
     )
 
 
@@ -367,7 +417,9 @@ def _inputs_of(case, seed):
 # Links.
 
 
-def _state_of(link, optimizer=None):
+def state_of(link: Link) -> Callable:
+    """Makes a function that returns the state of a link and of its optimizer."""
+
     def state():
         params = [x for _, p in sorted(link.namedparams()) for x in (p.array, p.grad)]
         rules = [p.update_rule for _, p in sorted(link.namedparams()) if p.update_rule is not None]
@@ -380,27 +432,22 @@ def _state_of(link, optimizer=None):
 def _link_case(case, table, order):
     shown = [x for x in case.inputs if not isinstance(x, tuple)]
 
-    def make():
+    def training(set_up):
         link = links._with_noise(case)
-        optimizer = optimizers.MomentumSGD(case.lr).setup(link) if case.params else None
+        optimizer = set_up(optimizers.MomentumSGD(case.lr), link)
 
-        def step(*arrays):
+        def compute(*arrays):
             xs = [Variable(x) if x.dtype.kind == "f" and order == 2 else x for x in arrays]
             ys = links.flatten(case.call(link, *xs))
             loss = case.loss(*ys)
-            link.cleargrads()
             inputs = [x for x in xs if isinstance(x, Variable)]
             if order == 2 and inputs and loss.requires_grad:
                 gxs = mpchain.grad([loss], inputs, enable_double_backprop=True)
                 terms = [F.sum(gx * gx) for gx in gxs if gx is not None and gx.requires_grad]
                 loss = F.add(loss, *terms) if terms else loss
-            if loss.requires_grad:
-                loss.backward()
-            if optimizer is not None:
-                optimizer.update()
-            return ys, loss
+            return (ys, loss), loss
 
-        return step, _state_of(link)
+        return compute, optimizer, state_of(link)
 
     def draw(seed):
         random = np.random.RandomState(3 + seed)
@@ -416,9 +463,10 @@ def _link_case(case, table, order):
         return [x if isinstance(s, tuple) else np.asarray(s) for s, x in zip(case.inputs, arrays)]
 
     name = f"{case.name}, order {order}"
-    if shown and not _is_valid(make, draw):
-        draw = fixed
-    return Case(f"links: {table}", name, make, draw, case.config)
+    made = _trained(f"links: {table}", name, training, draw, case.config)
+    if shown and not _is_valid(made.make, draw):
+        return made._replace(draw=fixed)
+    return made
 
 
 def _new_constant(x, random):
@@ -462,38 +510,35 @@ def cases_of_links(table: str, rows: list) -> list[Case]:
 
 
 def _optimizer_case(name, arguments, cls, add_hook=None, varies=False):
-    def make():
+    def training(set_up):
         random, link = np.random.RandomState(1), Link()
         with link.init_scope():
             link.W = mpchain.Parameter(random.randn(7, 5))
             link.b = mpchain.Parameter(random.randn(5))
-        optimizer = getattr(optimizers, cls)(**arguments).setup(link)
+        optimizer = set_up(getattr(optimizers, cls)(**arguments), link)
         if add_hook is not None:
             optimizer.add_hook(add_hook())
         rate = next(iter(n for n in ("alpha", "lr") if n in optimizer.hyperparam.get_dict()), None)
         n_calls = 0
 
-        def step(g, x):
-            link.cleargrads()
+        def compute(g, x):
             loss = F.sum(link.W * g) + F.sum(F.tanh(link.b * x))
-            loss.backward()
-            optimizer.update()
-            return loss
+            return loss, loss
 
         def state():
             nonlocal n_calls
             n_calls += 1
             if varies and rate is not None:  # between the calls
                 setattr(optimizer, rate, getattr(optimizer, rate) / (1 + 0.5 * n_calls))
-            return _state_of(link)()
+            return state_of(link)()
 
-        return step, state
+        return compute, optimizer, state
 
     def draw(seed):
         random = np.random.RandomState(seed)
         return [random.randn(7, 5), random.randn(5)]
 
-    return Case("optimizers", name, make, draw)
+    return _trained("optimizers", name, training, draw)
 
 
 HOOKS = {

@@ -38,6 +38,7 @@ def ranks_of():
 QUICK = {
     "communicators/test_mpi.py",
     "functions/test_communication.py",
+    "optimizers/test_captured_tables.py",
     "test_updaters.py",
 }
 
@@ -56,4 +57,17 @@ def test_quick_files_exist():
 @pytest.mark.parametrize(("n_ranks", "file"), [*_cases()])
 def test_file_on_ranks(n_ranks, file, needs_mpirun, ranks_of):
     failure = ranks_of(n_ranks).run(str(FOLDER / file))
+    assert not failure, failure
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        pytest.param("long", marks=pytest.mark.long),
+        pytest.param("nightly", marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_captured_tables_on_two_ranks(mark, needs_mpirun):
+    with Ranks(2, limit=3500) as both:
+        failure = both.run(str(FOLDER / "optimizers/test_captured_tables.py"), "-m", mark)
     assert not failure, failure

@@ -1,0 +1,113 @@
+"""Cases of the tables as steps of a multi-node optimizer, on ranks whose data differ.
+
+A function's arrays are moved by parameters, whose gradients are averaged; several rows of functions
+are one step. Where that is not replayed, each row is judged by itself.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+import mpchain
+import mpchain.functions as F
+from mpchain import Variable, optimizers
+from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed.communicators import Communicator
+from mpchain.link import Link
+from tests.captured.tables import REFUSED, REPLAYED, WRONG, Case, Outcome, judge, state_of, terms_of
+
+N_ROWS = 16  # of functions that are one step
+
+
+def judge_on_ranks(cases: list[Case], has_equal_data: bool, comm: Communicator) -> list[Outcome]:
+    """Returns how cases end, the same on all ranks."""
+    outcomes = {}
+    rows = [case for case in cases if case.row is not None]
+    for i in range(0, len(rows), N_ROWS):
+        outcome = _outcome(rows[i : i + N_ROWS], has_equal_data, comm)
+        if outcome.kind == REPLAYED:
+            outcomes.update((case.id, outcome) for case in rows[i : i + N_ROWS])
+    return [outcomes.get(case.id) or _outcome([case], has_equal_data, comm) for case in cases]
+
+
+def _outcome(cases, has_equal_data, comm):
+    """The worst of all ranks."""
+    case = _together(cases, comm)
+    outcomes = comm.allgather_obj(judge(case, has_equal_data, rank=comm.rank))
+    for kind in (WRONG, REFUSED, REPLAYED):
+        ranks = [rank for rank, outcome in enumerate(outcomes) if outcome.kind == kind]
+        if ranks:
+            break
+    kind, detail = outcomes[ranks[0]]
+    return Outcome(kind, detail if len(ranks) == comm.size else f"on ranks {ranks} alone: {detail}")
+
+
+def _together(cases, comm):
+    """Cases of rows of functions, or a training, as a step of a multi-node optimizer."""
+
+    def set_up(rule, link):
+        vars(comm).pop("_n_draw_keys", None)  # each run draws the same
+        if not any(True for _ in link.params()):
+            with link.init_scope():
+                link.own = mpchain.Parameter(np.ones(1))
+        return create_multi_node_optimizer(rule, comm).setup(link)
+
+    def make():
+        training = cases[0].training
+        made = _moved_by_parameters(cases, set_up) if training is None else training(set_up)
+        compute, optimizer, state = made
+        return _step_of(compute, optimizer), state
+
+    return cases[0]._replace(
+        name=" and ".join(case.name for case in cases),
+        make=make,
+        draw=lambda seed: [x for case in cases for x in case.draw(seed)],
+    )
+
+
+def _step_of(compute, optimizer):
+    def step(*arrays):
+        results = []
+
+        def loss():
+            found, loss = compute(*arrays)
+            results[:] = [found]
+            if loss is None or not loss.requires_grad:
+                loss = F.sum(next(optimizer.target.params()))
+            return loss
+
+        optimizer.update(loss)
+        return results[0]
+
+    return step
+
+
+def _moved_by_parameters(cases: list[Case], set_up: Callable) -> tuple:
+    """A training of functions of arrays, to which parameters are added that begin at zero."""
+    link, params = Link(), []
+    sizes = [len(case.draw(0)) for case in cases]
+    with link.init_scope():
+        for i, case in enumerate(cases):
+            params.append([])
+            for j, x in enumerate(case.row[1](0)):
+                param = mpchain.Parameter(np.zeros_like(x)) if x.dtype.kind == "f" else None
+                setattr(link, f"p{i}_{j}", param)
+                params[-1].append(param)
+    functions = [(case.row[0], case.row[2]) for case in cases]
+
+    def compute(*arrays):
+        found, losses, rest = [], [], iter(arrays)
+        for (function, order), own, size in zip(functions, params, sizes):
+            given = list(itertools.islice(rest, size))
+            moved = [_moved(param, x) for param, x in zip(own, given)]
+            *results, terms = terms_of(function, moved, given[len(own) :], order)
+            found.append(results)
+            losses += [F.cast(term, np.float64) for term in terms]
+        return found, F.add(np.zeros(()), *losses) if losses else None
+
+    return compute, set_up(optimizers.SGD(1e-4), link), state_of(link)
+
+
+def _moved(param, x):
+    return Variable(x, requires_grad=False) if param is None else param + x
