@@ -71,7 +71,8 @@ def from_buffer():
 
 @program
 def memory_view():
-    return lambda x, t: F.sum(x) * sum(memoryview(t)), nothing
+    # The sum of labels is greater in later calls alone: nothing differs when it is compared.
+    return lambda x, t: F.sum(x) * (2 if sum(memoryview(t)) > 10 else 1), nothing
 
 
 @program
