@@ -116,6 +116,8 @@ class Recorder:
         self.unknown_params: list[Parameter] = []
         self.left: list[tuple[Place, Any]] = []
         self._note_grads()
+        left = [(p.name, p.grad) for p in state.params if p.grad is not None]
+        self._first_grads = {id(owner_of(grad)): (name, grad) for name, grad in left}
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -347,6 +349,17 @@ class Recorder:
             elif grad is not self._others.get(id(param)):
                 self.refuse("a gradient was computed by means that are not recorded")
         return tuple(known)
+
+    def refuse_first_grads(self) -> None:
+        """Refuses a step that computes with gradients that the call before has left."""
+        for call in self.calls:
+            for x in arrays_in(call.args, call.kwargs):
+                if found := self._first_grads.get(id(owner_of(x))):
+                    return self.refuse_if(
+                        f"it adds to the gradient of {found[0]} that the call before has left, or "
+                        "reads it: call cleargrads()"
+                    )
+        return None
 
 
 def _copies(grads):

@@ -62,6 +62,14 @@ class State:
         """Whether the link is one of those given."""
         return any(link is known for known in self.links)
 
+    def param_in(self, arrays: Iterable[np.ndarray]) -> Variable | None:
+        """Returns a parameter in whose memory one of some arrays is, None if there is none."""
+        for array in arrays:
+            for param, own in zip(self.params, self._arrays):
+                if np.may_share_memory(array, own):
+                    return param
+        return None
+
     def fits(self) -> bool:
         """Whether all parameters still have the same arrays, and losses are scaled as before."""
         for param, array in zip(self.params, self._arrays):

@@ -140,6 +140,9 @@ class Step:
                 )
                 self.stage = Stage.GRAPH
                 return self._graph(arrays, args, kwargs)
+        if (param := self._state.param_in(arrays)) is not None:
+            self._refuse(f"an argument is memory of parameter {param.name}: pass a copy")
+            return self._reason, self._as_always(args, kwargs)
         plan = self.plan
         proof = None if plan is None else Proof(self._state.arrays(), plan.outside)
         copies = {id(x): x.copy("K") for x in arrays}
@@ -199,6 +202,7 @@ class Step:
             return recorder.reason
         if self.plan is None:
             recorder.grads()
+            recorder.refuse_first_grads()
             self.plan = Plan(recorder, inputs, result)
             if reason := recorder.reason or self.plan.reason:
                 return reason

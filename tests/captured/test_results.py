@@ -348,3 +348,27 @@ class TestNumbers:
             for _ in range(4):
                 with pytest.raises(TypeError, match="ndarray is not JSON serializable"):
                     step(np.ones(2))
+
+
+def test_gradients_that_the_call_before_has_left():
+    """They are added to, as always, and the reason says so."""
+    model = L.Linear(3, 2, nobias=True)
+    step = mpchain.capture(lambda x: F.sum(model(x)).backward())
+    reason = r"it adds to the gradient of W that the call before has left, .*: call cleargrads\(\)"
+    with pytest.warns(UserWarning, match=reason):
+        for i in range(5):
+            step(np.full((1, 3), i, "f"))
+            np.testing.assert_array_equal(model.W.grad, np.full((2, 3), sum(range(i + 1))))
+
+
+def test_arguments_that_are_memory_of_a_parameter():
+    model = L.Linear(3, 2, initialW=np.zeros((2, 3), "f"))
+
+    def step(w, x):
+        w += 1
+        return F.sum(model(x))
+
+    step = mpchain.capture(step)
+    with pytest.warns(UserWarning, match="an argument is memory of parameter W: pass a copy"):
+        found = [step(model.W.array[:1], np.ones((1, 3), "f")).array for _ in range(4)]
+    np.testing.assert_array_equal(found, [3, 6, 9, 12])
