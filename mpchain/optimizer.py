@@ -39,6 +39,7 @@ class Optimizer:
         epoch: the number of epochs that were begun.
         use_auto_new_epoch: whether an updater calls :meth:`new_epoch`.
         n_samples: the number of samples in the next update, which updaters set.
+        communicator: the ranks that update together; None in one process.
 
     Example:
         >>> model = L.Linear(1, 1, initialW=2.0, nobias=True)
@@ -53,6 +54,8 @@ class Optimizer:
     epoch = 0
     use_auto_new_epoch = False
     n_samples: int | None = None
+    communicator: Any = None
+    replays: Any = None  # the ranks, as captured steps ask them
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True
@@ -63,6 +66,11 @@ class Optimizer:
         if not hasattr(cls.__init__, "__signature__"):  # those explain it themselves
             check_arguments(cls, kwargs, OPTIONS)
         return super().__new__(cls)
+
+    @property
+    def actual_optimizer(self) -> "Optimizer":
+        """The optimizer that takes the steps: this one, unless it wraps another."""
+        return self
 
     def setup(self, link: Link) -> Self:
         """Sets the link whose parameters to update, and resets hooks and counts.
@@ -118,6 +126,22 @@ class Optimizer:
             rule = "set use_auto_new_epoch" if auto else "an updater calls it: do not call it too"
             raise RuntimeError(f"{self._called('new_epoch')}: {rule}")
         self.epoch += 1
+
+    # What optimizers of several ranks override
+
+    def connect_trainer(self, trainer: Any) -> None:
+        """Called by the updater when a trainer is made with it."""
+
+    def agree_on_signal(self, number: int | None) -> int | None:
+        """See :meth:`mpchain.training.updaters.Updater.agree_on_signal`."""
+        return number
+
+    def rank_times(self) -> np.ndarray | None:
+        """See :meth:`mpchain.training.updaters.Updater.rank_times`."""
+        return None
+
+    def gather_state(self, root: int = 0) -> None:
+        """Gathers the whole state at rank ``root`` if it is divided among the ranks."""
 
     # Hooks
 
@@ -181,6 +205,11 @@ class Optimizer:
         """
         self._learn(waits=True)
         return self._loss_scale
+
+    @property
+    def has_dynamic_loss_scale(self) -> bool:
+        """Whether the loss scale changes from step to step."""
+        return self._loss_scale_growth is not None
 
     @property
     def _factor(self):

@@ -303,8 +303,8 @@ class Recorder:
         The methods of optimizers find the parameters' gradients as they are at this point.
         """
         owner, grads = getattr(function, "__self__", None), ()
-        optimizer = getattr(owner, "actual_optimizer", owner)
-        if isinstance(optimizer, Optimizer):
+        if isinstance(owner, Optimizer):
+            optimizer = owner.actual_optimizer
             target = optimizer.target
             if not self.state.has(target):
                 self.unknown_links.append(target)
@@ -330,7 +330,7 @@ class Recorder:
             current.recorder = self
 
     def _note_loss_scale(self, optimizer, is_number):
-        if optimizer._loss_scale_growth is not None:
+        if optimizer.has_dynamic_loss_scale:
             self.refuse("an optimizer's dynamic loss scale is another one in each step")
         if optimizer.loss_scale is not None and not is_number:
             self.state.scales.append((optimizer, optimizer.loss_scale))

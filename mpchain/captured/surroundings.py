@@ -237,8 +237,8 @@ class Surroundings:
             self._guard_length(vars(value), f"a {kind}")
             self._push((vars(value), name, f"{name} of a {kind}") for name in vars(value))
             self._visit_classes(value, all_of_them=True)
-        elif (inner := _optimizer_in(value)) is not None:
-            self._stack += [(getattr(value, "_replays", None), None), (inner.target, None)]
+        elif isinstance(value, Optimizer):
+            self._stack += [(value.replays, None), (value.target, None)]
             self._of_libraries.append((value, _name_of(place)))
         elif isinstance(value, _NAMESPACES):
             self._open(vars(value), place)
@@ -459,15 +459,6 @@ def _contents(cell):
 
 def _is_of_library(thing):
     return (getattr(thing, "__module__", None) or "").partition(".")[0] in _LIBRARIES
-
-
-def _optimizer_in(value):
-    """Returns the optimizer that a value is or wraps; None if it is another object."""
-    if isinstance(value, Optimizer):
-        return value
-    # Not by getattr: an object may have a __getattr__ that raises, or that makes attributes.
-    held = inspect.getattr_static(value, "actual_optimizer", None)
-    return held if isinstance(held, Optimizer) else None
 
 
 def _given_as_text(code):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.optimizer import Optimizer
+from mpchain.optimizer import GradientMethod, Optimizer
 
 
 class Unseen:
@@ -32,7 +32,9 @@ class Unseen:
             if isinstance(x, (random.Random, np.random.Generator, np.random.RandomState))
         ]
         self._hyperparams = [
-            (type(x).__name__, vars(x.hyperparam)) for x in generators if isinstance(x, Optimizer)
+            (type(x).__name__, vars(x.hyperparam))
+            for x in (x.actual_optimizer for x in generators if isinstance(x, Optimizer))
+            if isinstance(x, GradientMethod)
         ]
         self._reason: str | None = None
         self.note_all()

@@ -71,8 +71,7 @@ class Seams:
             cell.cell_contents = self._public(cell.cell_contents)
         self._replace(Trainer, "_call_extensions", self._iteration)
         self._replace(Extension, "__call__", self._extension)
-        for optimizer in (Optimizer, MultiNodeOptimizer):
-            self._replace(optimizer, "update", self._update)
+        self._replace(Optimizer, "update", self._update)
         self._replace(MultiNodeOptimizer, "update_in_parts", self._update_in_parts)
         for name, kind in WATCHED.items():
             if not kind.is_part and name not in _OTHER_COLLECTIVES:

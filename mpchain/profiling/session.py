@@ -183,7 +183,7 @@ class Profile(Extension):
     def initialize(self, trainer: Any) -> None:
         if self._comm is None:
             for optimizer in trainer.updater.get_all_optimizers().values():
-                self._comm = self._comm or getattr(optimizer, "communicator", None)
+                self._comm = self._comm or optimizer.communicator
         self._file = os.path.join(trainer.out, "trace.json" if self._file is None else self._file)
         self._steps = self._steps or 100
         self._has_failed = False

@@ -200,5 +200,5 @@ def _update(updater, solver, key):
             f"{', '.join(map(repr, observation))}"
         )
     loss = float(getattr(observation[key], "array", observation[key]))
-    comm = getattr(solver, "communicator", None)
+    comm = solver.communicator
     return loss if comm is None else float(np.mean(comm.allgather_obj(loss)))

@@ -151,11 +151,11 @@ class PageReport(Extension):
     def _shares_of_time(self):
         """Returns how much of its time this rank has worked, and waited for others, lately."""
         updater = self._trainer.updater
-        times = getattr(updater, "rank_times", lambda: None)()
+        times = updater.rank_times()
         if not isinstance(times, np.ndarray):
             return {}
         optimizers = updater.get_all_optimizers().values()
-        comms = [o.communicator for o in optimizers if hasattr(o, "communicator")]
+        comms = [o.communicator for o in optimizers if o.communicator is not None]
         own = times[:, comms[0].rank if comms else 0]
         work, wait = own - self._times
         if min(work, wait) >= 0 and work + wait > 0:  # ranks tell their times now and then

@@ -301,14 +301,15 @@ class Trainer:
 
     def _copies_of_ranks(self):
         """Returns the copies of the state by which ranks continue when others are lost."""
-        for comm in filter(None, self._communicators()):
-            if getattr(comm, "is_elastic", False):
+        for comm in self._communicators():
+            if comm.is_elastic:
                 return comm.in_memory_checkpoint({"": self})
         return _NoCopies()
 
     def _communicators(self):
         optimizers = self.updater.get_all_optimizers().values()
-        return [getattr(optimizer, "communicator", None) for optimizer in optimizers]
+        communicators = [optimizer.communicator for optimizer in optimizers]
+        return [comm for comm in communicators if comm is not None]
 
     def _go_back(self, copies, error, entries):
         """Continues from a copy with the ranks that are left; raises ``error`` if none is lost."""
@@ -327,7 +328,7 @@ class Trainer:
             (getattr(entry.extension, hook, None) or _ignore)(self)
 
     def _is_rank_0(self):
-        return not any(getattr(comm, "rank", 0) for comm in self._communicators())
+        return not any(comm.rank for comm in self._communicators())
 
     def _call_extensions(self, entries, names):
         """Calls those of these extensions whose trigger fires."""

@@ -32,8 +32,7 @@ class GatherState(Extension):
     def __call__(self, trainer: "Trainer") -> None:
         """Gathers the states."""
         for optimizer in trainer.updater.get_all_optimizers().values():
-            if hasattr(optimizer, "gather_state"):
-                optimizer.gather_state(self.root)
+            optimizer.gather_state(self.root)
 
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
         """Gathers the states if a signal ended training, which it does on all ranks at once."""

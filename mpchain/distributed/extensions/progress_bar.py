@@ -50,7 +50,8 @@ class MultiNodeProgressBar(ProgressBar):
     def __call__(self, trainer: "Trainer") -> None:
         """Counts this rank's samples and shows the progress, if the update interval has passed."""
         optimizer = trainer.updater.get_all_optimizers().get("main")
-        self._n_samples += getattr(optimizer, "n_samples", None) or 0
+        if optimizer is not None:
+            self._n_samples += optimizer.n_samples or 0
         super().__call__(trainer)
 
     def _describe_speed(self):

@@ -5,7 +5,7 @@ import functools
 import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -103,9 +103,35 @@ def make_reducer(
     return make(comm, zero_fill=zero_fill, compression=compression)
 
 
-class MultiNodeOptimizer:
-    """What :func:`create_multi_node_optimizer` returns. All attributes that it lacks are the
-    wrapped optimizer's.
+class OfInner:
+    """Descriptor: an attribute of a multi-node optimizer that is the wrapped optimizer's.
+
+    Args:
+        name: the attribute's.
+
+    Example:
+        >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(), comm)
+        >>> type(optimizer).lr.__doc__
+        'The wrapped optimizer\'s ``lr``.'
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+        self.__doc__ = f"The wrapped optimizer's ``{name}``."
+
+    def __get__(self, owner: Any, cls: type | None = None) -> Any:
+        return self if owner is None else getattr(owner.actual_optimizer, self._name)
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        setattr(owner.actual_optimizer, self._name, value)
+
+
+class MultiNodeOptimizer(Optimizer):
+    """What :func:`create_multi_node_optimizer` returns.
+
+    The attributes and methods that the wrapped optimizer has when it is wrapped or set up, such as
+    its hyperparameters, are attributes of this one as well (:class:`OfInner`), and can be set.
+    Those that it gets later are attributes of :attr:`actual_optimizer` alone.
 
     Each rank computes the mean loss over its own samples, weighted by its share of the samples of
     all ranks. The sum of the losses over the ranks is therefore the mean over all samples, and its
@@ -133,7 +159,7 @@ class MultiNodeOptimizer:
         batch_counts: see :func:`create_multi_node_optimizer`.
 
     Attributes:
-        actual_optimizer, communicator, zero_fill: as given.
+        communicator, zero_fill: as given.
         n_samples: this rank's number of samples in the next update, which updaters set; 0 for a
             rank that has none, but takes part. None on all ranks weights the ranks equally.
 
@@ -144,12 +170,10 @@ class MultiNodeOptimizer:
         0.5
     """
 
-    actual_optimizer: Optimizer
     communicator: Communicator
-    zero_fill: bool
-    n_samples: int | None
+    zero_fill = True
 
-    _own_hook = None  # a hook that belongs to this class
+    _own_hook: Callable[..., Any] | None = None  # a hook that belongs to this class
     _skips = False  # whether the step under way is skipped
 
     def __init__(
@@ -160,39 +184,50 @@ class MultiNodeOptimizer:
         reducer: Reducer,
         batch_counts: bool = True,
     ):
-        # All attributes but these are the wrapped optimizer's; see __setattr__.
-        vars(self).update(
-            actual_optimizer=actual_optimizer,
-            communicator=communicator,
-            zero_fill=zero_fill,
-            n_samples=None,
-            _known={},  # id of each parameter by name
-            _outline=TreeOutline(Link()),  # of the model with these alone
-            _known_links=set(),  # ids of those whose persistent values are the same on all ranks
-            _waiting=set(),  # names of those that were not initialized at the last look
-            _reducer=reducer,
-            _local_reducer=Reducer(Communicator()),  # for updates that only accumulate
-            _draws=SampleDraws(communicator),
-            _counts=Counts(communicator, batch_counts),
-            _joint_link=None,  # name of a link that computes with all ranks together
-            _exchanges=True,  # whether updates are more than accumulation
-            _n_accumulated=0,  # samples whose mean gradients wait for the next update
-            _n_all_accumulated=0,  # those of all ranks; None if unknown
-            _n_weighted=None,  # samples of all ranks in a step, if weights are something else
-        )
-        vars(self).update(_rank_states=RankStates(communicator), _replays=Replays(self))
+        self._inner = actual_optimizer
+        self.communicator, self.zero_fill = communicator, zero_fill
+        self._known = {}  # id of each parameter by name
+        self._outline = TreeOutline(Link())  # of the model with these alone
+        self._known_links = set()  # ids of those whose persistent values are alike on all ranks
+        self._waiting = set()  # names of those that were not initialized at the last look
+        self._reducer = reducer
+        self._local_reducer = Reducer(Communicator())  # for updates that only accumulate
+        self._draws = SampleDraws(communicator)
+        self._counts = Counts(communicator, batch_counts)
+        self._joint_link = None  # name of a link that computes with all ranks together
+        self._exchanges = True  # whether updates are more than accumulation
+        self._n_accumulated = 0  # samples whose mean gradients wait for the next update
+        self._n_all_accumulated = 0  # those of all ranks; None if unknown
+        self._n_weighted = None  # samples of all ranks in a step, if weights are something else
+        self._rank_states = RankStates(communicator)
+        self.replays = Replays(self)
+        self._show_inner()
         communicator.dependents[self] = None
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "actual_optimizer":  # the object is being copied and has no attributes yet
-            raise AttributeError(name)
-        return getattr(self.actual_optimizer, name)
+    if TYPE_CHECKING:  # attributes are also those of the wrapped optimizer
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in vars(self):
-            vars(self)[name] = value
-        else:
-            setattr(self.actual_optimizer, name, value)
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    else:
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattribute__(name)
+            except AttributeError as error:
+                error.add_note("the wrapped optimizer is its attribute actual_optimizer")
+                raise
+
+    @property
+    def actual_optimizer(self) -> Optimizer:
+        """The wrapped optimizer."""
+        return self._inner
+
+    def _show_inner(self):
+        """Makes the public attributes of the wrapped optimizer attributes of this class."""
+        for name in dir(self._inner):
+            if not (name.startswith("_") or hasattr(MultiNodeOptimizer, name)):
+                setattr(MultiNodeOptimizer, name, OfInner(name))
 
     def setup(self, link: Link) -> Self:
         """Sets the model, and copies its parameters and persistent values from rank 0 to all ranks.
@@ -202,7 +237,8 @@ class MultiNodeOptimizer:
         Returns:
             The optimizer itself.
         """
-        self.actual_optimizer.setup(link)
+        self._inner.setup(link)
+        self._show_inner()
         self._joint_link = joint_link(self.communicator, link)
         self._known, self._known_links = {}, set()
         self._n_accumulated = self._n_all_accumulated = 0
@@ -287,7 +323,7 @@ class MultiNodeOptimizer:
                 "which it calls for one micro-shard at a time, with the batch as its arguments"
             )
         elif self._were_alike():
-            self._replays.refuse("a multi-node optimizer updates without a loss function")
+            self.replays.refuse("a multi-node optimizer updates without a loss function")
             weight = division(self.communicator).weight
             self._n_weighted = None if weight is None else 0
             n = self._n_samples() if weight is None else weight
@@ -314,20 +350,20 @@ class MultiNodeOptimizer:
             The means of the observations over the samples of all ranks, the same on all of them;
             None without observations, and within :meth:`no_sync`.
         """
-        actual, comm = self.actual_optimizer, self.communicator
-        if actual._is_elsewhere():
-            with actual.target.device.create_context():
+        actual, comm = self._inner, self.communicator
+        if self._is_elsewhere():
+            with self.target.device.create_context():
                 return self.update_in_parts(parts, observations, weights)
         if self._has_new_parameters():
             self._replicate()
         weights = self._weights(parts) if weights is None else weights
         if self._joint_link is not None or self._reducer.parts_per_batch is not None:
             check_parts(self, [n for n, _ in parts] if weights is None else weights)
-        recorder = self._replays.recorder(parts, observations)
+        recorder = self.replays.recorder(parts, observations)
         if current.graph is not None:
-            return self._replays.capture(*parts[0], observations)
+            return self.replays.capture(*parts[0], observations)
         n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
-        vars(self)["n_samples"] = n
+        self.n_samples = n
         parts = self._draws.numbered(parts, actual.t, weights) or [(0, None)]
         rows = [self._draws.n_own if n_part is None else n_part for n_part, _ in parts]
         if weights is not None:
@@ -346,7 +382,7 @@ class MultiNodeOptimizer:
         totals["n_empty"] = division(comm).n_empty if weights is None else None
         reducer.begin(n, **totals, is_empty=n_own == 0, losses_are_weighted=True)
         if recorder is not None:
-            recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
+            recorder.repeat(self.replays.begin, self._draws.n_own if n is None else 0)
         known = exchanges, self._n_accumulated > 0, self._n_weighted
         parts = self._counts.begin(reducer, parts, rows, *known)
         with self._counts.in_use():
@@ -467,7 +503,7 @@ class MultiNodeOptimizer:
         Gradients that have not been sent differ between ranks. It is therefore best if all ranks
         save snapshots.
         """
-        self.actual_optimizer.serialize(serializer)
+        self._inner.serialize(serializer)
         self._rank_states.serialize(serializer["rank_states"])
         with contextlib.suppress(MissingKeyError):  # a file of one process
             self._draws.serialize(serializer["exchange"])
@@ -475,10 +511,10 @@ class MultiNodeOptimizer:
 
     def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
-        attributes, actual, reducer = vars(self), self.actual_optimizer, self._reducer
+        actual, reducer = self._inner, self._reducer
         self._counts.end()
-        attributes["_n_accumulated"] = attributes["_n_all_accumulated"] = 0
-        if actual._loss_scale_growth is not None and not reducer.allows_dynamic_loss_scale:
+        self._n_accumulated = self._n_all_accumulated = 0
+        if actual.has_dynamic_loss_scale and not reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
                 "which belong to another loss scale: it works with a constant loss scale only"
@@ -489,7 +525,8 @@ class MultiNodeOptimizer:
         n_samples = reducer.n_samples()  # not of the step before, which double buffering finishes
         n_total = reducer.finish()
         self._end(n_samples)
-        if not attributes.pop("_skips", False) and n_total > 0:
+        skips, self._skips = self._skips, False
+        if not skips and n_total > 0:
             self._step(message.have_equal_random_states() if draws else True)
 
     def _end(self, n_total):
@@ -501,10 +538,10 @@ class MultiNodeOptimizer:
     def _step(self, draws_alike):
         """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""
         if draws_alike:
-            self.actual_optimizer.update(None)
+            self._inner.update(None)
         else:
             with random_numbers_of_rank_0(self.communicator):
-                self.actual_optimizer.update(None)
+                self._inner.update(None)
 
     def _params(self):
         return dict(self.target.namedparams())
@@ -516,9 +553,9 @@ class MultiNodeOptimizer:
                 f"not {type(loss).__name__}"
             )
         if recorder is not None:
-            loss.grad = recorder.number(self._replays.weigh, loss.array)
-            on_leaf = recorder.on_leaf(self._replays.ready)
-        scale = self.actual_optimizer._factor
+            loss.grad = recorder.number(self.replays.weigh, loss.array)
+            on_leaf = recorder.on_leaf(self.replays.ready)
+        scale = self._factor
         if weight != 1:
             scale = weight * (1 if scale is None else scale)
         loss.backward(loss_scale=scale, on_leaf=on_leaf)
@@ -554,7 +591,7 @@ class MultiNodeOptimizer:
             self._counts.end_rounds()
         outcome = dry_run.agree(self._new_parameters())
         if outcome == "skip":
-            weight, vars(self)["_skips"] = reducer.weight(n_part), True
+            weight, self._skips = reducer.weight(n_part), True
             if n_part != 0:  # Other ranks wait for the gradients of what they have sent.
                 self._backward(loss, weight, None, None)
             else:
@@ -593,6 +630,15 @@ class MultiNodeOptimizer:
         if known != self._known or waiting != self._waiting:
             self._reducer.watch(params)
         self._known, self._waiting = known, waiting
+
+
+_OF_INNER = (
+    "target t epoch use_auto_new_epoch new_epoch add_hook remove_hook call_hooks call_hook "
+    "rules_and_params loss_scale set_loss_scale loss_scaling check_nan_in_grads is_safe_to_update "
+    "update_loss_scale _hooks _is_safe _loss_scale _loss_scale_growth _scale_on_gpu"
+).split()
+for _name in _OF_INNER:
+    setattr(MultiNodeOptimizer, _name, OfInner(_name))
 
 
 def _ids(named_params):

@@ -98,7 +98,7 @@ class Replays(Ranks):
             return "an elastic job may lose ranks"
         if comm.size > 1 and not comm.is_captured_alike:
             return "only some ranks could capture a step before"
-        if optimizer.actual_optimizer._loss_scale_growth is not None:
+        if optimizer.has_dynamic_loss_scale:
             return "the loss scale of an optimizer is dynamic"
         if may_draw(optimizer.actual_optimizer, optimizer._reducer.params, optimizer._own_hook):
             return "hooks may draw random numbers, which ranks share"

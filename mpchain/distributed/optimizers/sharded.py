@@ -96,19 +96,16 @@ class ShardedOptimizer(MultiNodeOptimizer):
         6
     """
 
-    whole_gradients: bool
+    whole_gradients = False
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        vars(self).update(
-            whole_gradients=False, _rows=[], _own_hook=self._publish, _has_said_why=False
-        )
+        self._rows, self._own_hook, self._has_said_why = [], self._publish, False
         self._connect()
 
     def _connect(self):
-        vars(self).update(
-            _gathering=Gathering(self.communicator), _ranks=RanksOfParts(self.communicator)
-        )
+        self._gathering = Gathering(self.communicator)
+        self._ranks = RanksOfParts(self.communicator)
 
     def setup(self, link: Link) -> Self:
         self._rows = []
@@ -200,27 +197,26 @@ class ShardedOptimizer(MultiNodeOptimizer):
         whole, params = self.target, dict(self.target.namedparams(include_uninit=False))
         for row in self._rows:
             params.update(row.parts(pieces, self._ranks))
-        self.actual_optimizer.target = PartsOfModel(whole, params)
+        self._inner.target = PartsOfModel(whole, params)
         self._ranks.known = self._reducer.square_norm
         try:
             super()._step(draws_alike)
         finally:
-            self.actual_optimizer.target, self._ranks.known = whole, None
+            self._inner.target, self._ranks.known = whole, None
             for row in self._rows:
                 row.drop_gradients()
 
     def _clips_first(self):
         """Whether the first sum of a step will be that of the squares of gradients as they are."""
-        actual = self.actual_optimizer
-        hooks = actual._hooks.at("pre")
-        has_no_scale = actual._loss_scale_growth is None and actual._loss_scale in (None, 1)
+        hooks = self._hooks.at("pre")
+        has_no_scale = not self.has_dynamic_loss_scale and self._loss_scale in (None, 1)
         return has_no_scale and bool(hooks) and type(hooks[0]) is GradientClipping
 
     def _why_whole(self):
         """Returns why this rank needs whole gradients in the next step; None if it does not."""
-        if overridden := _overridden(type(self.actual_optimizer)):
-            return f"{type(self.actual_optimizer).__name__} overrides {overridden}"
-        for hook in all_hooks(self.actual_optimizer, self._reducer.params):
+        if overridden := _overridden(type(self._inner)):
+            return f"{type(self._inner).__name__} overrides {overridden}"
+        for hook in all_hooks(self._inner, self._reducer.params):
             if hook != self._own_hook and not _works_on_parts(hook):
                 name = getattr(hook, "__name__", type(hook).__name__)
                 return f"hook {name} does not say that it works on parts of gradients"
@@ -240,7 +236,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
     def _add_publisher(self):
         # As the first of the hooks after the update: others see all parameters updated.
         with contextlib.suppress(KeyError):  # it exists already
-            self.actual_optimizer.add_hook(self._publish, "publish_shards", "post")
+            self._inner.add_hook(self._publish, "publish_shards", "post")
 
     def _divided(self):
         """Yields name, parameter and rule of all parameters whose state is divided."""

@@ -8,6 +8,7 @@ from mpchain.distributed.checkpoints.reading import RANDOM, Values
 from mpchain.distributed.checkpoints.states import StateSerializer
 from mpchain.distributed.checkpoints.writing import list_values
 from mpchain.distributed.communicators import Communicator
+from mpchain.optimizer import Optimizer
 from mpchain.serializer import SerializationError
 from mpchain.serializers.values import header_of
 from mpchain.typing import Array
@@ -146,8 +147,8 @@ class Copy:
 def _optimized(comm):
     """Returns what has hyperparameters, and parameters, by the number of the optimizer and path."""
     owners, params = {}, {}
-    targets = [o for o in comm.dependents if getattr(o, "target", None) is not None]
-    for i, optimizer in enumerate(targets):
+    dependents = [x for x in comm.dependents if isinstance(x, Optimizer) and x.target is not None]
+    for i, optimizer in enumerate(dependents):
         owners[i, ""] = optimizer
         for path, param in optimizer.target.namedparams():
             params[i, path] = param

@@ -172,7 +172,8 @@ def _latest_saver(trainer):
 
 def _n_ranks(trainer):
     optimizers = trainer.updater.get_all_optimizers().values()
-    return max((o.communicator.size for o in optimizers if hasattr(o, "communicator")), default=1)
+    comms = [optimizer.communicator for optimizer in optimizers]
+    return max((comm.size for comm in comms if comm is not None), default=1)
 
 
 def _without_option(words, option, n_values):

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from mpchain.training.named_parts import as_arguments, find_part, name_parts
 from mpchain.training.updaters.updater import Updater
 from mpchain.typing import DeviceLike
 from mpchain.variable import Variable
-
-if TYPE_CHECKING:
-    from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
 
 
 class StandardUpdater(Updater):
@@ -68,7 +65,7 @@ class StandardUpdater(Updater):
     def __init__(
         self,
         iterator: Iterator | Mapping[str, Iterator],
-        optimizer: "Optimizer | MultiNodeOptimizer | Mapping[str, Optimizer | MultiNodeOptimizer]",
+        optimizer: Optimizer | Mapping[str, Optimizer],
         converter: Callable[..., Any] = concat_examples,
         device: DeviceLike | None = None,
         loss_func: Callable[..., Variable] | None = None,
@@ -101,7 +98,7 @@ class StandardUpdater(Updater):
         """What replays updates; None, with a warning, for optimizers that it does not know."""
         main = self._optimizers["main"]
         kind, kind_of_updater = type(main).__name__, type(self).__name__
-        if isinstance(getattr(main, "actual_optimizer", main), GradientMethod):
+        if isinstance(main.actual_optimizer, GradientMethod):
             captured = annexes.load("captured", "captured", f"{kind_of_updater}: graph=True")
             return captured.capture(self._update_optimizer)
         warnings.warn(
@@ -125,7 +122,7 @@ class StandardUpdater(Updater):
                     f"not {type(iterator).__name__}"
                 )
         for name, optimizer in self._optimizers.items():
-            if not hasattr(optimizer, "target"):
+            if not isinstance(optimizer, Optimizer):
                 raise TypeError(
                     f"{caller}: optimizer {name!r} must be an Optimizer, "
                     f"not {type(optimizer).__name__}"
@@ -139,8 +136,7 @@ class StandardUpdater(Updater):
     def connect_trainer(self, trainer: Any) -> None:
         """Tells multi-node optimizers, which write a report into its folder if a rank fails."""
         for optimizer in self._optimizers.values():
-            if hasattr(optimizer, "connect_trainer"):
-                optimizer.connect_trainer(trainer)
+            optimizer.connect_trainer(trainer)
 
     @property
     def device(self) -> Device | None:
@@ -179,7 +175,7 @@ class StandardUpdater(Updater):
     def agree_on_signal(self, number: int | None) -> int | None:
         """Agrees with the ranks of a multi-node optimizer, if it has one; see :class:`Updater`."""
         for optimizer in self._optimizers.values():
-            if hasattr(optimizer, "agree_on_signal"):
+            if optimizer.communicator is not None:
                 return optimizer.agree_on_signal(number)
         return number
 
@@ -187,7 +183,7 @@ class StandardUpdater(Updater):
         """Returns the times of the ranks of a multi-node optimizer, if it has one; see
         :class:`Updater`."""
         for optimizer in self._optimizers.values():
-            if hasattr(optimizer, "rank_times"):
+            if optimizer.communicator is not None:
                 return optimizer.rank_times()
         return None
 

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
+import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers
@@ -639,18 +640,56 @@ def test_a_link_that_is_added_later_costs_no_step(comm, n_out):
     assert_close(model, expected)
 
 
-def test_everything_else_is_the_wrapped_optimizers(comm):
-    actual = optimizers.MomentumSGD(lr=0.5)
+class Decaying(optimizers.MomentumSGD):
+    """An optimizer with attributes of its own."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.decay = 0.5
+
+    def setup(self, link):
+        self.n_layers = len([*link.children()])
+        return super().setup(link)
+
+
+def test_it_is_an_optimizer_with_the_attributes_of_the_wrapped_one(comm):
+    actual = Decaying(0.5)
     optimizer = create_multi_node_optimizer(actual, comm)
+    assert isinstance(optimizer, mpchain.Optimizer)
+    assert optimizer.actual_optimizer is actual
+    assert actual.actual_optimizer is actual
     optimizer.setup(MLP())
     assert optimizer.lr == 0.5
-    optimizer.lr = 0.25
-    assert actual.lr == 0.25
+    optimizer.lr, optimizer.hyperparam.momentum, optimizer.decay = 0.25, 0.75, 0.125
+    assert (actual.lr, actual.momentum, actual.decay, optimizer.n_layers) == (0.25, 0.75, 0.125, 2)
     optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
+    assert [*actual._hooks] == ["WeightDecay"]
     assert optimizer.target is actual.target
-    assert optimizer.t == actual.t == 0
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        optimizer.no_such_thing
+    optimizer.t, optimizer.epoch = 3, 2
+    optimizer.set_loss_scale(8.0)
+    assert (actual.t, actual.epoch, actual.loss_scale, optimizer.loss_scale) == (3, 2, 8.0, 8.0)
+
+
+def test_attributes_that_the_wrapped_optimizer_lacks(comm):
+    create_multi_node_optimizer(Decaying(), comm)
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm)
+    assert not hasattr(optimizer, "momentum")
+    for name in ("momentum", "decay", "no_such_thing"):
+        with pytest.raises(AttributeError, match=f"has no .*'{name}'") as raised:
+            getattr(optimizer, name)
+        assert "attribute actual_optimizer" in raised.value.__notes__[0]
+    with pytest.raises(AttributeError, match="'step': "):  # what to call instead
+        _ = optimizer.step
+    optimizer.actual_optimizer.later = 1
+    assert not hasattr(optimizer, "later")
+
+
+def test_one_process_has_what_several_ranks_override():
+    optimizer = optimizers.SGD()
+    assert (optimizer.communicator, optimizer.rank_times()) == (None, None)
+    assert optimizer.agree_on_signal(15) == 15
+    optimizer.connect_trainer(None)
+    optimizer.gather_state()
 
 
 def test_models_that_differ_between_ranks(comm):

@@ -1,0 +1,62 @@
+"""Counts reaches into private attributes of other files' objects.
+
+python -m tests.tools.reaches [ROOT] prints them.
+"""
+
+import ast
+import pathlib
+import sys
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[2]
+_OWN = {"self", "cls"}
+
+
+def reaches(root: pathlib.Path = ROOT) -> list[str]:
+    """Returns the places where a file asks for a private attribute that other files define.
+
+    These are ``x._name``, where ``x`` is neither ``self`` nor ``cls`` nor ``super()``, and only
+    other files of mpchain define ``_name``. So ``sys._getframe`` is none.
+
+    >>> [line for line in reaches() if "sys._getframe" in line]
+    []
+    """
+    trees = {
+        path.relative_to(root).as_posix(): ast.parse(path.read_text("utf-8"))
+        for path in sorted((root / "mpchain").rglob("*.py"))
+    }
+    defined = {path: set(_defined(tree)) for path, tree in trees.items()}
+    of_all = set().union(*defined.values())
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in of_all - defined[path]
+        and not _is_own(node.value)
+    ]
+
+
+def _is_own(node):
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) == "super"
+    return isinstance(node, ast.Name) and node.id in _OWN
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """Yields the private names that a file defines: functions, classes, variables, attributes."""
+    for node in ast.walk(tree):
+        name = ""
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            name = node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr if _is_own(node.value) else ""
+        if name.startswith("_") and not name.endswith("__"):
+            yield name
+
+
+if __name__ == "__main__":
+    found = reaches(*map(pathlib.Path, sys.argv[1:]))
+    print(*found, len(found), sep="\n")
