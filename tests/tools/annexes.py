@@ -98,7 +98,8 @@ def run(root: pathlib.Path, *arguments: str) -> int:
     """Runs Python in a copy, which finds mpchain only there; returns its exit code."""
     paths = os.pathsep.join([str(root), str(root.parent / "site")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([sys.executable, *arguments], cwd=root, env=environment).returncode
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=root, env=environment, check=False).returncode
 
 
 def import_the_rest(root: pathlib.Path) -> int:
