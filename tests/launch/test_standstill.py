@@ -113,7 +113,10 @@ START = """
 
     def do_it():
         if int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
+            open("begun", "w").close()
             {deed}
+        while not os.path.exists("begun"):  # else the others may wait for its imports first
+            time.sleep(0.01)
 
     {before}
     from mpi4py import MPI
