@@ -156,7 +156,7 @@ class CudaGraph(_Listener):
             self._pool = self._cupy.cuda.MemoryPool()
             with self._cupy.cuda.using_allocator(self._pool.malloc):
                 capability = int(self.device.compute_capability)
-                cublas = annexes.find("gpu_kernels", "kernels.gpu.cublas_library")
+                cublas = annexes.find("gpu_kernels", "kernels.gpu.cublas")
                 n_bytes = cublas.workspace_bytes(capability) if cublas else 0
                 self.workspace = self._cupy.empty(n_bytes, np.uint8)
                 self._stored = self._cupy.zeros(_MOST_NUMBERS, np.float64)

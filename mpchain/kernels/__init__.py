@@ -40,8 +40,11 @@ from mpchain.kernels.reference import (
     max_windows,
     place_in_windows,
     product,
+    rms_normalization,
+    rms_normalization_gradient,
     sample_normalization,
     sample_normalization_gradient,
+    shift_and_scale,
     softmax,
     softmax_gradient,
     spread_windows,
@@ -50,8 +53,6 @@ from mpchain.kernels.reference import (
     take_from_windows,
     unfold_windows,
 )
-from mpchain.kernels.rms import rms_normalization, rms_normalization_gradient
-from mpchain.kernels.scaling import shift_and_scale
 
 annexes.find("gpu_kernels", "kernels.gpu.every")
 

@@ -11,6 +11,8 @@ from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window, layout
 from mpchain.typing import Array
 
+_CACHED = 1 << 16  # elements: of larger arrays one sample at a time is worked on
+
 
 def _wide(*arrays):
     """Half-precision arrays as single precision: products are summed there."""
@@ -266,6 +268,28 @@ def batch_normalization_gradient(
     return gx.astype(x.dtype, copy=False), g_gamma, g_beta
 
 
+@Operation
+def shift_and_scale(x: Array, mean: Array, scale: Array, beta: Array) -> Array:
+    """(x - mean) scale + beta, of arrays that broadcast to x, in one piece of memory.
+
+    Example:
+        >>> shift_and_scale(np.array([[1.0, 7.0]]), *np.ones((3, 1, 2)))
+        array([[1., 7.]])
+    """
+    dtype = np.result_type(x.dtype, mean.dtype, scale.dtype, beta.dtype)
+    if type(x) is not np.ndarray or x.size <= _CACHED or len(mean) > 1:
+        y = np.subtract(x, mean, dtype=dtype)
+        y *= scale
+        y += beta
+        return y
+    y = np.empty(x.shape, dtype)
+    for sample, part in zip(x, y):
+        np.subtract(sample, mean[0], out=part)
+        part *= scale[0]
+        part += beta[0]
+    return y
+
+
 def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[Array, Array]:
     """Mean and inverse standard deviation over ``axis``, kept as axes of size one.
 
@@ -365,6 +389,49 @@ def scale_gradients(
     h -= normalized
     h *= inverse
     return h, g_gamma
+
+
+def inverse_rms(x: Array, axis: tuple[int, ...], eps: float) -> Array:
+    """1 / sqrt(mean(x ** 2) + eps) over ``axis``, kept as axes of size one. Of Variables too.
+
+    Example:
+        >>> inverse_rms(np.array([1.0, 7.0]), (0,), 0.0)
+        array([0.2])
+    """
+    average = np.mean if x.size else np.sum  # an empty batch has no mean, but its sum is zero
+    return (average(x * x, axis=axis, keepdims=True) + eps) ** -0.5
+
+
+@Operation
+def rms_normalization(
+    x: Array, gamma: Array, axis: tuple[int, ...], eps: float
+) -> tuple[Array, Array]:
+    """gamma x / sqrt(mean(x ** 2) + eps), by the mean over trailing axes.
+
+    Gamma broadcasts to x. Also returns 1 / sqrt(mean(x ** 2) + eps), with axes of size one.
+
+    Example:
+        >>> rms_normalization(np.array([[1.0, 7.0]]), np.ones(2), (-1,), 0.0)[0]
+        array([[0.2, 1.4]])
+    """
+    inverse = inverse_rms(x, axis, eps)
+    y = x * inverse
+    y *= gamma
+    return y, inverse
+
+
+@Operation
+def rms_normalization_gradient(
+    g: Array, x: Array, gamma: Array, inverse: Array, axis: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """The gradients of x and gamma from that of y; see :func:`rms_normalization`.
+
+    Example:
+        >>> x, one = np.array([[1.0, 1.0]]), np.ones((1, 1))
+        >>> rms_normalization_gradient(x, x, np.ones(2), one, (-1,))[1]
+        array([1., 1.])
+    """
+    return scale_gradients(g, gamma, x * inverse, inverse, axis, False)
 
 
 def _padded(x, window, value=0):

@@ -19,7 +19,7 @@ import tempfile
 
 from mpchain.configuration import using_config
 from mpchain.kernels.gpu import cudnn as kernels
-from mpchain.kernels.gpu import cudnn_attention, cudnn_normalization, cudnn_products
+from mpchain.kernels.gpu import cudnn_attention, cudnn_normalization
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
@@ -140,7 +140,7 @@ def make_request(operation, dtype, case):
         return kernels.convolution_request(open_slot, first, second, dtype, *geometry)
     if operation == "linear":
         n, n_in, n_out, has_bias = case
-        return cudnn_products.linear_request(n, n_in, n_out, dtype, has_bias)
+        return kernels.linear_request(n, n_in, n_out, dtype, has_bias)
     of_gradient = operation.endswith("gradient")
     if operation.startswith("attention"):
         shapes, is_causal, is_deterministic, *bias = case

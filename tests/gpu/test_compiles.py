@@ -21,9 +21,9 @@ from mpchain.functions.declaring.declaration import (
 )
 from mpchain.kernels.gpu import (
     cublas,
-    cuda_joining,
     cuda_random,
     cuda_reductions,
+    cuda_rows,
     cuda_steps,
     cuda_windows,
     loss_scale,
@@ -232,7 +232,7 @@ def _own_kernels(dtype):
         patch.setitem(sys.modules, "cupy", np)
         patch.setattr(cublas, "_takes", lambda *arrays: False)
         patch.setattr(config, "cudnn_deterministic", True)
-        for module in (cuda_joining._kernel, cuda_reductions._compiled, cuda_windows._kernel):
+        for module in (cuda_rows._joining, cuda_reductions._compiled, cuda_windows._kernel):
             patch.setattr(inspect.getmodule(module), module.__name__, module.__wrapped__)
         for operation, cases in CASES.items():
             for kernel in kernels.operations[operation].kernels:

@@ -11,7 +11,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels
-from mpchain.kernels.gpu import cudnn, cudnn_products
+from mpchain.kernels.gpu import cudnn
 from tests.gpu.test_graphs import Capturing
 from tests.kernels.test_kernels import CASES
 
@@ -137,7 +137,7 @@ def test_plans_are_made_once_for_equal_arguments(library):
 
 
 def _plan_of_rows(n):
-    request = cudnn_products.linear_request(n, 1, 1, "float16", False)
+    request = cudnn.linear_request(n, 1, 1, "float16", False)
     return cudnn.plan_of(request, mpchain.cuda.Device())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpchain.backends import cuda
-from mpchain.kernels.gpu import cublas_library
+from mpchain.kernels.gpu import cublas
 from mpchain.kernels.gpu.cublas import matmul
 from mpchain.recording import current
 
@@ -183,7 +183,7 @@ class TestRefusals:
         refused(xp, NotImplementedError, library, lambda stream: work(xp, x), False)
 
     def test_products_without_a_workspace(self, xp, double, monkeypatch):
-        monkeypatch.setattr(cublas_library._library(), "cublasSetWorkspace_v2", lambda *args: 0)
+        monkeypatch.setattr(cublas._library(), "cublasSetWorkspace_v2", lambda *args: 0)
         with Capturing(xp):
             a = xp.ones((2, 2))
             with pytest.raises(RuntimeError, match="failed with status 13"):

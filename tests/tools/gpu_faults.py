@@ -166,7 +166,7 @@ FAULTS = [
     ),
     Fault(
         "rows of joined arrays that are mixed up",
-        "mpchain/kernels/gpu/cuda_joining.py",
+        "mpchain/kernels/gpu/cuda_rows.py",
         "y = x{k}[row * n{k} + j];",
         "y = x{k}[j];",
         ("tests/gpu_doctor/test_check.py", "-k", "gpu_is_as_the_cpu and LSTM"),

@@ -17,8 +17,7 @@ from mpchain.exporters.onnx.graph import Graph, Untraceable, Value, registering
 from mpchain.exporters.onnx.tracing import Dim
 from mpchain.functions.fused_attention import composed_attention
 from mpchain.functions.n_step import _composed_layer
-from mpchain.kernels.reference import mean_and_inverse_std
-from mpchain.kernels.rms import inverse_rms
+from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
 
 _END = np.iinfo(np.int64).max
 

@@ -25,9 +25,9 @@ from mpchain.kernels.reference import (
     batch_normalization_gradient,
     max_windows,
     place_in_windows,
+    shift_and_scale,
     sum_rows,
 )
-from mpchain.kernels.scaling import shift_and_scale
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
 _LIGHT = 4  # elements of a quick loop take as long as one of others

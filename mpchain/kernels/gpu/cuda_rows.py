@@ -1,9 +1,6 @@
-"""Sums of rows with equal numbers on GPUs, such as gradients of embeddings, in a fixed order.
+"""Rows of arrays on GPUs: joined by one kernel, and summed in a fixed order."""
 
-Where ``config.cudnn_deterministic`` asks for it: CuPy's ``add.at`` takes atomic operations, which
-add in another order each time, but needs no sorting.
-"""
-
+import functools
 import math
 
 import numpy as np
@@ -13,6 +10,8 @@ from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.typing import Array
+
+_MOST = 32  # arrays that one kernel joins
 
 # The thread of the first of the rows with equal numbers adds all of them.
 _TEXT = """
@@ -27,6 +26,37 @@ if (place == 0 || ids[order[place - 1]] != id) {
 """
 
 
+def _refuse_joining(axis: int, *arrays: Array) -> str | None:
+    if not all(map(cuda.is_gpu_array, arrays)):
+        return "not CuPy arrays"
+    if not 2 <= len(arrays) <= _MOST:
+        return f"not 2 to {_MOST} arrays"
+    return None if len({x.dtype for x in arrays}) == 1 else "arrays of several dtypes"
+
+
+@functools.cache
+def _joining(n):
+    """The kernel for n arrays: element j of a row of the result is in the first that reaches it."""
+    ins = ", ".join(f"raw T x{k}, int64 n{k}" for k in range(n))
+    text = "const ptrdiff_t row = i / width; ptrdiff_t j = i % width;\n"
+    for k in range(n):
+        reached = f"(j -= n{k - 1})" if k else "j"
+        text += f"{'else ' if k else ''}if ({reached} < n{k}) y = x{k}[row * n{k} + j];\n"
+    return cuda.elementwise(f"{ins}, int64 width", "T y", text, f"mpchain_join_{n}")
+
+
+@reference.concatenate.kernel("cuda_joining", _refuse_joining)
+def concatenate(axis: int, *arrays: Array) -> Array:
+    """See :func:`mpchain.kernels.reference.concatenate`."""
+    first = arrays[0]
+    axis %= first.ndim
+    lead, rest = first.shape[:axis], first.shape[axis + 1 :]
+    shape = (*lead, sum(x.shape[axis] for x in arrays), *rest)
+    y = cuda.get_array_module(first).empty(shape, first.dtype)
+    sized = [part for x in arrays for part in (x, math.prod(x.shape[axis:]))]
+    return _joining(len(arrays))(*sized, math.prod(shape[axis:]), y)
+
+
 def _refuse(rows: Array, ids: Array, n: int) -> str | None:
     if not (cuda.is_gpu_array(rows) and cuda.is_gpu_array(ids)):
         return "not CuPy arrays"
@@ -39,7 +69,11 @@ def _refuse(rows: Array, ids: Array, n: int) -> str | None:
 
 @reference.sum_rows.kernel("cuda_rows", _refuse)
 def sum_rows(rows: Array, ids: Array, n: int) -> Array:
-    """See :func:`mpchain.kernels.reference.sum_rows`."""
+    """See :func:`mpchain.kernels.reference.sum_rows`.
+
+    CuPy's ``add.at`` takes atomic operations, which add in another order each time, but needs no
+    sorting.
+    """
     xp, shape = cuda.get_array_module(rows), rows.shape[ids.ndim :]
     width = math.prod(shape)
     places = ids.reshape(-1).astype(np.int64) % n  # -1 is the last one

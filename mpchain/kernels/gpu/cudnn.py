@@ -1,4 +1,4 @@
-"""NVIDIA's cuDNN: convolutions on GPUs, by the graphs of its front end.
+"""NVIDIA's cuDNN: convolutions and products on GPUs, by the graphs of its front end.
 
 The wheels are ``nvidia-cudnn-frontend`` and ``nvidia-cudnn-cu13``. A graph names what is computed
 from which tensors; cuDNN plans how, for one GPU, and says if it cannot. Plans are kept by the
@@ -457,6 +457,52 @@ def convolution_input(y: Array, W: Array, window: Window) -> Array:
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_filter`."""
     return _convolution("filter", x, y, window)
+
+
+# Products of matrices, with the bias added in the same kernel, where ``config.kernels`` names it:
+# it compiles the kernel for each shape, for seconds. It takes tensor cores alone, so that single
+# precision has a plan only with ``config.use_cudnn_tensor_core = "always"``.
+
+
+def _add_linear(library, graph, x, W, b=None):
+    y = graph.matmul(A=x, B=W)
+    return [y if b is None else graph.bias(input=y, bias=b)]
+
+
+@functools.lru_cache(maxsize=1024)
+def linear_request(n: int, n_in: int, n_out: int, dtype: str, has_bias: bool) -> Request:
+    """Returns the request for y = x W^T + b: all are matrices (1, rows, columns).
+
+    Example:
+        >>> linear_request(8, 3, 5, "float16", True).reads[1]
+        Tensor(shape=(1, 3, 5), strides=(15, 1, 3), dtype='float16')
+    """
+    x, y, b = (Tensor(s, packed(s), dtype) for s in ((1, n, n_in), (1, n, n_out), (1, 1, n_out)))
+    W = Tensor((1, n_in, n_out), (n_in * n_out, 1, n_in), dtype)  # the transpose of W
+    return Request(_add_linear, (x, W, b) if has_bias else (x, W), (y,))
+
+
+def _linear_plan(x, W, b):
+    request = linear_request(*x.shape, W.shape[0], x.dtype.name, b is not None)
+    return plan_of(request, x.device)
+
+
+def _refuse_linear(x, W, b):
+    arrays = (x, W) if b is None else (x, W, b)
+    if (reason := unasked(*arrays) or refusal(*arrays)) is not None:
+        return reason
+    if x.ndim != 2:
+        return "not a matrix"
+    plan = _linear_plan(x, W, b)
+    return plan if isinstance(plan, str) else None
+
+
+@reference.linear.kernel("cudnn", _refuse_linear)
+def linear(x: Array, W: Array, b: Array | None) -> Array:
+    """See :func:`mpchain.kernels.reference.linear`."""
+    y = cuda.get_array_module(x).empty((x.shape[0], W.shape[0]), x.dtype)
+    _linear_plan(x, W, b)(fit(x), fit(W), *([] if b is None else [fit(b)]), y)
+    return y
 
 
 def why_no_plan() -> str | None:

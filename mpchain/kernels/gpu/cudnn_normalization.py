@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.kernels import reference, rms
+from mpchain.kernels import reference
 from mpchain.kernels.gpu.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
 from mpchain.typing import Array
 
@@ -236,17 +236,17 @@ def _refuse_rms_norm_gradient(g, x, gamma, inverse, axis):
     return _refuse_layer(True, x, gamma, axis, [g, inverse], False)
 
 
-@rms.rms_normalization.kernel(_NAME, _refuse_rms_norm)
+@reference.rms_normalization.kernel(_NAME, _refuse_rms_norm)
 def rms_normalization(
     x: Array, gamma: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
-    """See :func:`mpchain.kernels.rms.rms_normalization`."""
+    """See :func:`mpchain.kernels.reference.rms_normalization`."""
     return _normalize(x, [gamma], axis, eps)
 
 
-@rms.rms_normalization_gradient.kernel(_NAME, _refuse_rms_norm_gradient)
+@reference.rms_normalization_gradient.kernel(_NAME, _refuse_rms_norm_gradient)
 def rms_normalization_gradient(
     g: Array, x: Array, gamma: Array, inverse: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
-    """See :func:`mpchain.kernels.rms.rms_normalization_gradient`."""
+    """See :func:`mpchain.kernels.reference.rms_normalization_gradient`."""
     return _gradients(g, x, gamma, [inverse])

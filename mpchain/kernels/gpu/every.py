@@ -1,7 +1,6 @@
 """Imports every file that adds kernels to operations."""
 
 from mpchain.kernels.gpu import (
-    cuda_joining,
     cuda_random,
     cuda_reductions,
     cuda_rows,
@@ -9,11 +8,9 @@ from mpchain.kernels.gpu import (
     cudnn,
     cudnn_attention,
     cudnn_normalization,
-    cudnn_products,
 )
 
 LIBRARIES = (
-    cuda_joining,
     cuda_random,
     cuda_reductions,
     cuda_rows,
@@ -21,6 +18,5 @@ LIBRARIES = (
     cudnn,
     cudnn_attention,
     cudnn_normalization,
-    cudnn_products,
 )
 """The files."""
