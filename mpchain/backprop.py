@@ -22,6 +22,7 @@ import numpy as np
 from mpchain import variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
+from mpchain.observers import Observer, span
 from mpchain.recording import current
 from mpchain.typing import Array
 
@@ -250,7 +251,11 @@ def _key(node):
 
 def _walk(seeds, create_graph, wanted=None, retain_grad=False, on_leaf=None):
     """Runs backward. With ``wanted`` nodes, returns their gradients; else fills the leaves."""
-    with using_config("enable_backprop", create_graph), cuda.restored_device():
+    with (
+        span("backward", "backward"),
+        using_config("enable_backprop", create_graph),
+        cuda.restored_device(),
+    ):
         walk = _Walk(seeds, create_graph, wanted, retain_grad, on_leaf)
         walk.run()
         return walk.found
@@ -459,12 +464,12 @@ class _Walk:
         hooks = [*hooks.values(), *function.local_function_hooks.values()]
         in_data = tuple([node.data for node in function.inputs])
         out_grad = tuple([g if g is None else g.array for g in gys] if self.create_graph else gys)
-        shown = function.shown()
-        for hook in hooks:
-            hook.backward_preprocess(shown, in_data, out_grad)
+        shown = [function if isinstance(h, Observer) else function.shown() for h in hooks]
+        for hook, node in zip(hooks, shown):
+            hook.backward_preprocess(node, in_data, out_grad)
         gxs = self._pull(function, targets, gys)
-        for hook in hooks:
-            hook.backward_postprocess(shown, in_data, out_grad)
+        for hook, node in zip(hooks, shown):
+            hook.backward_postprocess(node, in_data, out_grad)
         return gxs
 
     def _add(self, node, gx, shared):

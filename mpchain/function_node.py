@@ -71,7 +71,7 @@ class FunctionNode:
     stack: Any = None
     differentiable_inputs = ()
     local_function_hooks = {}
-    profiled_as: Any = None  # what a profile called it, by which backward is named
+    observed_as: Any = None  # what an observer called it forward, by which it knows it backward
     lazy_grad_sum = False
     is_elementwise = False
     returns_fresh_gradients = False

@@ -8,6 +8,7 @@ from typing import Any, Self
 from mpchain.configuration import config
 from mpchain.from_pytorch import check_arguments, with_names
 from mpchain.link_hook import LinkHook, call_with_hooks
+from mpchain.observers import current, span
 from mpchain.parameter_tree import ParameterTree
 from mpchain.utils.type_check import explain_arguments
 
@@ -57,14 +58,21 @@ class Link(ParameterTree):
         if "cupy" in sys.modules and not self.device.is_current():
             with self.device.create_context():
                 return self(*args, **kwargs)
-        if config.link_hooks or self._hooks:
-            hooks = [*config.link_hooks.values(), *self.local_link_hooks.values()]
-            return call_with_hooks(self, hooks, args, kwargs)
         try:
+            if current.observers is not None:
+                with span("link", type(self).__name__, self, args) as seen:
+                    seen.result = self._call(args, kwargs)
+                return seen.result
+            if config.link_hooks or self._hooks:
+                return self._call(args, kwargs)
             return self.forward(*args, **kwargs)
         except (AttributeError, TypeError) as error:
             explain_arguments(error, type(self).__name__, self.forward, args, kwargs)
             raise
+
+    def _call(self, args, kwargs):
+        hooks = [*config.link_hooks.values(), *self.local_link_hooks.values()]
+        return call_with_hooks(self, hooks, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the link's output; subclasses define it."""

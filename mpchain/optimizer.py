@@ -18,6 +18,7 @@ from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
 from mpchain.kernels.gpu.loss_scale import MAXIMUM, LossScaleOnGpu
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
+from mpchain.observers import span
 from mpchain.recording import current, outside
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, takes_guarded_steps, update_all
@@ -447,9 +448,10 @@ class GradientMethod(Optimizer):
         if self._is_elsewhere():
             with self.target.device.create_context():
                 return self.update(lossfun, *args, **kwds)
-        if lossfun is not None:
-            self._compute_grads(lossfun(*args, **kwds))
-        outside(self._update_params)
+        with span("optimizer", "optimizer", self):
+            if lossfun is not None:
+                self._compute_grads(lossfun, args, kwds)
+            outside(self._update_params)
 
     def _update_params(self):
         """Updates the parameters by their gradients."""
@@ -552,7 +554,9 @@ class GradientMethod(Optimizer):
                 stacklevel=5,
             )
 
-    def _compute_grads(self, loss):
+    def _compute_grads(self, lossfun, args, kwds):
+        with span("forward", "forward", self):
+            loss = lossfun(*args, **kwds)
         if not isinstance(loss, Variable):
             raise TypeError(
                 f"{self._called('update')}: lossfun must return a Variable, not {_kind(loss)}"

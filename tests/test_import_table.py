@@ -16,7 +16,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
-    ("configuration annexes from_pytorch recording warnings typing backend backends", ""),
+    (
+        "configuration annexes from_pytorch observers recording warnings typing backend backends",
+        "",
+    ),
     ("device_resident", "configuration"),
     ("formulas", "configuration"),
     ("kernels", "formulas"),
@@ -116,7 +119,6 @@ LEAKS = {
     ("mpchain/functions/contraction.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/functions/loss.py", "mpchain.kernels.gpu.cuda_reductions"),
     ("mpchain/functions/normalization.py", "mpchain.kernels.gpu.cuda_reductions"),
-    ("mpchain/functions/positions.py", "record_positions"),
     ("mpchain/kernels/reference.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/kernels/steps.py", "mpchain.kernels.gpu.cuda_steps"),
     ("mpchain/optimizer.py", "mpchain.kernels.gpu.loss_scale"),

@@ -22,6 +22,7 @@ from mpchain.compat.dtypes import as_chainer
 from mpchain.compat.layout import layout
 from mpchain.configuration import config, no_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
+from mpchain.observers import Observer
 from mpchain.variable import Variable, as_variable
 
 _EXTRA = {
@@ -291,7 +292,7 @@ def _observed(name, function):
     def call(*args, **kwargs):
         if kwargs:
             refuse_removed(name, function, kwargs)
-        hooks = config.function_hooks
+        hooks = [x for x in config.function_hooks.values() if not isinstance(x, Observer)]
         if hooks:
             return _with_hooks(name, function, args, kwargs, hooks)
         outputs = function(*args, **kwargs)
@@ -308,9 +309,8 @@ def _note(outputs, name, args, kwargs):
             node.__dict__.setdefault("_call", (name, _light(args), kwargs))
 
 
-def _with_hooks(name, function, args, kwargs, all_hooks):
-    """Shows hooks one call of Chainer's function, not the nodes beneath it."""
-    hooks = [hook for hook in all_hooks.values() if not getattr(hook, "sees_nodes", False)]
+def _with_hooks(name, function, args, kwargs, hooks):
+    """Shows hooks one call of Chainer's function; observers see the nodes beneath it."""
     cls = _classes()[name]
     arrays = tuple(x.array if isinstance(x, Variable) else x for x in _flat(args))
     arrays = tuple(x for x in arrays if hasattr(x, "dtype"))
@@ -323,8 +323,8 @@ def _with_hooks(name, function, args, kwargs, all_hooks):
         shown.__dict__[argument] = bound.arguments.get(keyword)
     for hook in hooks:
         hook.forward_preprocess(shown, arrays)
-    seeing_nodes = {n: h for n, h in all_hooks.items() if getattr(h, "sees_nodes", False)}
-    with using_config("function_hooks", seeing_nodes):
+    observers = {n: x for n, x in config.function_hooks.items() if isinstance(x, Observer)}
+    with using_config("function_hooks", observers):
         outputs = function(*args, **kwargs)
     _note(outputs, *call)
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpchain import backend
+from mpchain.observers import observed
 from mpchain.typing import DeviceLike
 
 _F = TypeVar("_F", bound=Callable)
@@ -23,6 +24,11 @@ class Converter(abc.ABC):
         >>> Flattened()([np.zeros((2, 3))] * 4).shape
         (4, 6)
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__call__" in vars(cls):
+            cls.__call__ = observed("input", "converter")(cls.__call__)
 
     @abc.abstractmethod
     def __call__(self, batch: Sequence, device: DeviceLike | None) -> Any:

@@ -2,6 +2,8 @@
 
 from typing import Any, Self
 
+from mpchain.observers import observed
+
 
 class Iterator:
     """Yields batches, each a list of examples.
@@ -19,6 +21,11 @@ class Iterator:
         >>> [(batch, iterator.epoch_detail) for batch in iterator]
         [(['a', 'b'], 0.5), (['c', 'd'], 1.0)]
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__next__" in vars(cls):
+            cls.__next__ = observed("input", "iterator")(cls.__next__)
 
     def __iter__(self) -> Self:
         return self

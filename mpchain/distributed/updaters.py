@@ -13,6 +13,7 @@ from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.distributed.optimizers.draws import check_weight, weighted
 from mpchain.distributed.optimizers.reports import Observations
+from mpchain.observers import span
 from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments
 from mpchain.training.updaters import StandardUpdater
@@ -179,7 +180,8 @@ class MultiNodeUpdater(StandardUpdater):
 
     def _arguments(self, batch):
         """Returns positional and keyword arguments of the loss of a batch."""
-        return as_arguments(self.convert(batch))
+        with span("input", "converter", self):
+            return as_arguments(self.convert(batch))
 
     def _loss(self, batch):
         """Returns the loss of a batch."""

@@ -10,7 +10,7 @@ import numpy as np
 from mpchain.backends.cuda import to_cpu
 from mpchain.configuration import force_backprop_mode, using_config
 from mpchain.exporters.caffe_messages import as_text, net_class
-from mpchain.function_hook import FunctionHook
+from mpchain.observers import Observer
 from mpchain.serializers.files import open_atomic
 from mpchain.typing import Input
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize
@@ -72,11 +72,8 @@ def _without_blobs(layer):
     return {name: value for name, value in layer.items() if name != "blobs"}
 
 
-class _Recorder(FunctionHook):
+class _Recorder(Observer):
     """Records the applied functions, in order, and their input arrays."""
-
-    name = "exporters.caffe"
-    sees_nodes = True  # also where other hooks are shown calls (see mpchain.compat)
 
     def __init__(self) -> None:
         self.applications = []

@@ -1,14 +1,12 @@
 """Positions of elements, which functions find by the values, and which have no gradient."""
 
-from typing import Any
-
-from mpchain.configuration import config
+from mpchain.observers import current
 from mpchain.typing import Array
 from mpchain.variable import Variable
 
 
 def shown(name: str, x: Variable, constants: tuple, positions: Array) -> Array:
-    """Returns positions that were found in ``x``, after function hooks that record them saw them.
+    """Returns positions that were found in ``x``, after observers saw them.
 
     No node of the graph stands for them, but exporters need to know where they come from.
 
@@ -24,8 +22,6 @@ def shown(name: str, x: Variable, constants: tuple, positions: Array) -> Array:
         >>> shown("argmax", x, (0,), x.array.argmax(0, keepdims=True))
         array([1])
     """
-    for hook in config.function_hooks.values():
-        record: Any = getattr(hook, "record_positions", None)
-        if record is not None:
-            positions = record(name, x, constants, positions)
+    for observer in current.observers or ():
+        positions = observer.positions(name, x, constants, positions)
     return positions

@@ -10,8 +10,8 @@ import numpy as np
 from mpchain import backprop, counting, random
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
-from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
+from mpchain.observers import Observer
 from mpchain.typing import Input
 from mpchain.variable import Variable, as_variable
 
@@ -163,13 +163,10 @@ def _place(node):
     return node if node.creator_node is None else (node.creator_node, node.output_index)
 
 
-class _Trace(FunctionHook):
+class _Trace(Observer):
     """Notes which functions are applied."""
 
-    sees_nodes = True  # also where other hooks are shown calls (see mpchain.compat)
-
     def __init__(self):
-        self.name = f"forget {id(self)}"
         self.functions = set()
 
     def forward_preprocess(self, function, in_data):

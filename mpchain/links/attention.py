@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpchain import functions as F
+from mpchain import observers
 from mpchain.configuration import config
 from mpchain.functions.attention import project_heads
 from mpchain.functions.noise import add_dropout
@@ -137,7 +138,7 @@ class MultiHeadAttention(Chain):
 
 def _is_plain(link):
     """Whether a projection is the linear map of its parameters, and nothing sees its calls."""
-    is_seen = config.link_hooks or link.local_link_hooks
+    is_seen = config.link_hooks or link.local_link_hooks or observers.see_links()
     return type(link) is Linear and link.W.is_initialized and not is_seen
 
 

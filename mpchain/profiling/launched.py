@@ -54,7 +54,7 @@ class LaunchedProfile(Profile):
         self._recorder.open -= parts
 
     def stop(self) -> None:
-        is_active = self._seams is not None
+        is_active = self._is_recording
         super().stop()
         if is_active:
             self._write()

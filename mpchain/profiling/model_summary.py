@@ -8,7 +8,7 @@ from mpchain.backend import GpuDevice
 from mpchain.backends import cuda
 from mpchain.configuration import no_backprop_mode, using_config
 from mpchain.link import Link
-from mpchain.link_hook import ForwardPostprocessArgs, ForwardPreprocessArgs, LinkHook
+from mpchain.observers import Observer, Span
 
 
 @dataclasses.dataclass
@@ -122,28 +122,33 @@ def summary(model: Link, *args: Any, **kwargs: Any) -> ModelSummary:
     )
 
 
-class _Recorder(LinkHook):
-    name = "mpchain.summary"
+class _Recorder(Observer):
+    sees_functions = False
+    sees_links = True
 
     def __init__(self, model):
         self._paths = {id(link): path for path, link in model.shownlinks()}
         self.rows: list[Row] = []
         self._open = []
 
-    def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
-        _wait(args.link.device)
-        path, name = self._paths.get(id(args.link), "?"), type(args.link).__name__
-        self.rows.append(Row(path, name, len(self._open), [], 0, 0, time.perf_counter()))
+    def begins(self, span: Span) -> None:
+        if span.kind != "link":
+            return
+        _wait(span.thing.device)
+        path = self._paths.get(id(span.thing), "?")
+        self.rows.append(Row(path, span.name, len(self._open), [], 0, 0, time.perf_counter()))
         self._open.append(self.rows[-1])
 
-    def forward_postprocess(self, args: ForwardPostprocessArgs) -> None:
-        _wait(args.link.device)
+    def ends(self, span: Span) -> None:
+        if span.kind != "link":
+            return
+        _wait(span.thing.device)
         row = self._open.pop()
         row.seconds = time.perf_counter() - row.seconds
-        arrays = list(_arrays_in(args.out))
+        arrays = list(_arrays_in(span.result))
         row.shapes = [tuple(array.shape) for array in arrays]
         row.n_bytes = sum(array.size * array.dtype.itemsize for array in arrays)
-        row.n_params = sum(p.size for p in args.link.params(include_uninit=False))
+        row.n_params = sum(p.size for p in span.thing.params(include_uninit=False))
 
 
 def _wait(device):

@@ -4,16 +4,18 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from mpchain.backends import cuda
-from mpchain.configuration import config
-from mpchain.function_hook import FunctionHook
-from mpchain.functions.declaring.written_out import time_calls
+from mpchain.distributed.communicators.progress import PendingOperation
+from mpchain.distributed.communicators.requests import Request
+from mpchain.distributed.watch.fingerprints import Request as WatchedRequest
+from mpchain.observers import Observer, Span
+from mpchain.typing import Arrays
 from mpchain.utils.memory import pool_bytes, resident_bytes
 
-NAME = "mpchain.profile"
-"""The name of the function hook."""
+SHORTEST = 10_000
+"""Nanoseconds: looks at a pending operation that take less are waiting, not work."""
 
 SAMPLING = 100_000_000
 """Nanoseconds from one look at memory to the next: it is a system call."""
@@ -22,26 +24,18 @@ _SHOWN = {
     "matrix_product": "matmul",
     "multi_node_batch_normalization": "batch_normalization",
 }
-"""Public names of functions whose callers cannot be replaced: operators, other ranks' functions."""
+"""Public names of functions whose callers are not seen: operators, other ranks' functions."""
 
+_CALLS_A_USERS = "forget"
+"""A public function that calls one of the user, whose functions keep their names."""
 
-class _Functions(FunctionHook):
-    """Records functions forward that do not time themselves (see :func:`time_calls`)."""
+_KINDS = {"gradients": "communication", "extension": "extensions"}
+"""What kinds of spans are called in the trace, if not by their own names."""
 
-    name = NAME
-    sees_nodes = True  # under compat, too
+_AFTER_THESE = {"forward", "optimizer", "evaluation"}
+"""Kinds of spans at whose ends memory is looked at: forward has kept most arrays."""
 
-    def __init__(self, recorder):
-        self._recorder = recorder
-
-    def forward_preprocess(self, function, in_data):
-        function.profile_start = self._recorder.now()
-
-    def forward_postprocess(self, function, in_data):
-        recorder = self._recorder
-        end = recorder.now()
-        function.profiled_as = what = recorder.calls[function.label]
-        recorder.record((function.profile_start, end, what))
+_OTHER_COLLECTIVES = {"split", "finalize", "make_buffers"}
 
 
 class Calls(dict):
@@ -104,8 +98,8 @@ class Operation:
     waiting: int = 0
 
 
-class Recorder:
-    """What the thread that makes it does, while :meth:`start` has been called and not :meth:`stop`.
+class Recorder(Observer):
+    """What the thread does in a ``with`` block.
 
     All times are in nanoseconds of a monotonic clock of this process.
 
@@ -113,46 +107,52 @@ class Recorder:
         skip: number of steps to forget.
         steps: number of steps after these, after which ``on_full`` is called; None: no limit.
         on_full: function without arguments.
+        on_communicator: function that is called with each new communicator of several ranks.
 
     Attributes:
         record: function that takes the start and the end of a span, and what it is: a tuple (kind,
             name, link or None, dict of details or None). They are kept in one list, since the
             garbage collector would visit a tuple for each span.
-        outside: :class:`Calls` outside of links.
-        calls: the same where the thread is now: in a link, in a public function.
+        calls: :class:`Calls` where the thread is now: in a link, in a public function.
         targets: targets of optimizers, by id.
         operations: :class:`Operation` s that have ended.
-        under_way: others, by the id of their request.
         memory: tuples (time, bytes resident, bytes used of CuPy's pool).
-        next_look: time before which memory is not looked at again.
-        hooks: the hooks of functions, if nothing but the recorder's was active when it started.
-        open: kinds of spans that are not complete.
+        open: kinds of spans that are not complete, in which others of the kind get none.
         n_steps: number of steps that have ended.
-        trainer: the trainer that runs; None if there is none.
 
     Example:
-        >>> recorder = Recorder()
-        >>> recorder.start()
-        >>> y = F.exp(np.zeros(2))
-        >>> recorder.stop()
+        >>> with Recorder() as recorder:
+        ...     y = F.exp(np.zeros(2))
         >>> [(kind, name) for _, _, kind, name, *_ in recorder.spans]
         [('function', 'exp')]
     """
 
     def __init__(
-        self, skip: int = 0, steps: int | None = None, on_full: Callable[[], Any] = lambda: None
+        self,
+        skip: int = 0,
+        steps: int | None = None,
+        on_full: Callable[[], Any] = lambda: None,
+        on_communicator: Callable[[Any], Any] = lambda comm: None,
     ):
         self._skip, self._last, self._on_full = skip, steps and skip + steps, on_full
-        self.thread = threading.get_ident()
+        self._on_communicator = on_communicator
+        self._thread = threading.get_ident()
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
-        self.outside = self.calls = Calls(None)
-        self.targets, self.under_way, self.open = {}, {}, set()
-        self.label = self.trainer = self.hooks = self._step_start = None
-        self.n_steps = self.work = self.next_look = 0
+        self._outside = self.calls = Calls(None)
+        self._of_links = {}  # Calls by the id of the link; the values keep the links, so their ids
+        self.targets, self.open = {}, set()
+        self._under_way: dict[int, Operation] = {}  # by the id of their request
+        self._begun: list[tuple] = []  # open spans and derivatives, with their beginnings
+        self._label = self._trainer = self._step_start = None
+        self.n_steps = self._work = self._next_look = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds
         self.now = _time_of_gpu if self._has_gpu else time.perf_counter_ns
-        self._hook = _Functions(self)
+        self._beginnings = {"link": self._begin_link, "call": self._begin_call}
+        self._beginnings |= {"progress": self._begin_look, "wait": self._begin_wait}
+        self._endings = {"link": self._end_link, "call": self._end_call}
+        self._endings |= {"progress": self._end_look, "wait": self._end_wait}
+        self._endings |= {"collective": self._end_collective, "bucket": self._end_bucket}
 
     @property
     def spans(self) -> list[tuple]:
@@ -160,26 +160,14 @@ class Recorder:
         values = iter(self._spans)
         return [(start, end, *what) for start, end, what in zip(values, values, values)]
 
-    def start(self) -> None:
-        """Starts to see functions.
-
-        Raises:
-            KeyError: another recorder is active in this thread.
-        """
+    def __enter__(self) -> Self:
         self._step_start = self.now()
         self.sample_memory(self._step_start)
-        self._hook.__enter__()
-        self.hooks = config.function_hooks if len(config.function_hooks) == 1 else None
-        time_calls(self)
-
-    def stop(self) -> None:
-        """Stops to see them."""
-        time_calls()
-        self._hook.__exit__()
+        return super().__enter__()
 
     def is_mine(self) -> bool:
         """Returns whether the calling thread is the one that is recorded."""
-        return threading.get_ident() == self.thread
+        return threading.get_ident() == self._thread
 
     def add(self, start: int, kind: str, name: str, details: dict[str, Any] | None = None) -> int:
         """Adds a span that ends now; returns its end."""
@@ -189,19 +177,97 @@ class Recorder:
 
     def sample_memory(self, time: int) -> None:
         """Notes how much memory is in use at a time, and when to do so next."""
-        self.next_look = time + SAMPLING
+        self._next_look = time + SAMPLING
         self.memory.append((time, resident_bytes(), pool_bytes() if self._has_gpu else 0))
 
-    def end_step(self, trainer: Any = None) -> None:
-        """Ends a step: a trainer's iteration or, where there is no trainer, an update.
+    # Functions
 
-        Args:
-            trainer: what calls it; None is the optimizer, which does not count within a trainer.
-        """
-        if trainer is None and (self.trainer is not None or "evaluation" in self.open):
+    def forward_preprocess(self, function: Any, in_data: Arrays) -> None:
+        function.observed_as = self.now()
+
+    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+        end, start = self.now(), function.observed_as
+        function.observed_as = what = self.calls[function.label]
+        self.record((start, end, what))
+
+    def backward_preprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
+        self._begun.append((function, self.now()))
+
+    def backward_postprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
+        what = function.observed_as or self._outside[function.label]
+        self.record((self._pop(function), self.now(), what))
+
+    def _pop(self, thing):
+        """Returns what was begun of a thing; what an exception ended within it is forgotten."""
+        while True:
+            begun_thing, begun = self._begun.pop()
+            if begun_thing is thing:
+                return begun
+
+    # Spans
+
+    def begins(self, span: Span) -> None:
+        self._begun.append((span, self._beginnings.get(span.kind, self._begin)(span)))
+
+    def ends(self, span: Span) -> None:
+        begun = self._pop(span)
+        if begun is not None:
+            self._endings.get(span.kind, self._end)(span, begun)
+
+    def _begin(self, span):
+        """Returns when it begins; None within another one of the kind, which is all that counts."""
+        if span.kind in self.open:
+            return None
+        self.open.add(span.kind)
+        if span.kind == "bucket":
+            self._label = span.name
+        return self.now()
+
+    def _end(self, span, start):
+        kind = span.kind
+        self.open.discard(kind)
+        end = self.now()
+        self.record((start, end, (_KINDS.get(kind, kind), span.name, None, None)))
+        if kind in _AFTER_THESE and end >= self._next_look:
+            self.sample_memory(end)
+        if span.has_failed:
+            return
+        if kind == "optimizer":
+            self.targets[id(span.thing.target)] = span.thing.target
+            self._end_step(None)
+        elif kind == "extensions":
+            self._end_step(span.thing)
+
+    def _begin_link(self, span):
+        outer, link = self.calls, span.thing
+        try:
+            self.calls = self._of_links[id(link)]
+        except KeyError:
+            self.calls = self._of_links[id(link)] = Calls(link)
+        return self.now(), outer
+
+    def _end_link(self, span, begun):
+        start, outer = begun
+        if not span.has_failed:
+            self.record((start, self.now(), self.calls.link))
+        self.calls = outer
+
+    def _begin_call(self, span):
+        outer = self.calls
+        if outer.within is None or span.name == _CALLS_A_USERS:
+            return None
+        self.calls = outer.within[span.name]
+        return outer
+
+    def _end_call(self, span, outer):
+        self.calls = outer
+
+    def _end_step(self, trainer):
+        """Ends a step: a trainer's iteration or, where there is no trainer, an update."""
+        if trainer is None and (self._trainer is not None or "evaluation" in self.open):
             return
         now = self.now()
-        if trainer is None or self.trainer is trainer:
+        if trainer is None or self._trainer is trainer:
             self.n_steps = n = self.n_steps + 1
             if n > self._skip:
                 what = "step", f"step {n}", None, {"step": n}
@@ -209,24 +275,77 @@ class Recorder:
             elif n == self._skip:
                 for recorded in (self._spans, self.operations, self.memory):
                     recorded.clear()
-                self.next_look = now
+                self._next_look = now
         # What a trainer does before its first iteration is no step. Steps are a nanosecond apart:
         # viewers, which add numbers of floating point, would take the next one for a part.
-        self.trainer, self._step_start = trainer, now + 1
+        self._trainer, self._step_start = trainer, now + 1
         if self._last is not None and self.n_steps >= self._last:
             self._on_full()
 
-    def follow(self, request: Any, name: str, n_bytes: int | None, start: int) -> None:
+    # Communication
+
+    def communicator(self, comm: Any) -> None:
+        if comm.size > 1:
+            self._on_communicator(comm)
+
+    def _end_collective(self, span, start):
+        self.open.discard("collective")
+        if span.name in _OTHER_COLLECTIVES:
+            return
+        n_bytes = getattr(span.args[0], "nbytes", None) if span.args else None
+        details = None if n_bytes is None else {"bytes": n_bytes}
+        self.add(start, "communication", span.name, details)
+        if isinstance(span.result, (Request, WatchedRequest)) and self._label is None:
+            self._follow(span.result, span.name, n_bytes, start)
+
+    def _end_bucket(self, span, start):
+        self.open.discard("bucket")
+        self._label = None
+        if not span.has_failed:
+            self._follow(span.result, span.name, span.args[0].nbytes, start)
+
+    def _begin_look(self, span):
+        return time.perf_counter_ns()
+
+    def _end_look(self, span, start):
+        request, took = span.thing, time.perf_counter_ns() - start
+        operation = self._under_way.get(id(request))
+        if took >= SHORTEST:
+            name = operation.name if operation else self._label or "operation"
+            self.record((start, start + took, ("communication", f"sum: {name}", None, None)))
+            self._work += took
+            if operation:
+                operation.summing += took
+        if operation and request.is_complete:
+            self._end_operation(self._under_way.pop(id(request)))
+
+    def _begin_wait(self, span):
+        operation = self._under_way.get(id(span.thing))
+        if "wait" in self.open or (operation is None and span.thing is not None):
+            return None
+        self.open.add("wait")
+        return time.perf_counter_ns(), self._work, operation
+
+    def _end_wait(self, span, begun):
+        start, before, operation = begun
+        self.open.discard("wait")
+        if operation is not None:
+            self.add(start, "communication", f"wait: {operation.name}")
+            end = operation.end or time.perf_counter_ns()
+            operation.waiting += max(0, end - start - (self._work - before))
+        elif time.perf_counter_ns() - start >= SHORTEST:
+            self.add(start, "communication", f"wait: {span.name}")
+
+    def _follow(self, request, name, n_bytes, start):
         """Follows an operation that was begun until it is complete."""
         operation = Operation(name, n_bytes, start)
-        request = getattr(request, "_request", request)  # within what the watchdog makes of it
-        if request.is_complete or not hasattr(request, "go_on"):  # a GPU's, which nobody asks
-            self.end(operation)
-        else:
-            self.under_way[id(request)] = operation
+        request = request.request if isinstance(request, WatchedRequest) else request
+        if isinstance(request, PendingOperation) and not request.is_complete:
+            self._under_way[id(request)] = operation
+        else:  # also those on a GPU, which nobody asks
+            self._end_operation(operation)
 
-    def end(self, operation: Operation) -> None:
-        """Notes that an operation has ended."""
+    def _end_operation(self, operation):
         operation.end = time.perf_counter_ns()
         self.operations.append(operation)
 

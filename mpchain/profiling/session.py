@@ -11,7 +11,6 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.profiling import table
 from mpchain.profiling.clocks import compare, own_clock
 from mpchain.profiling.recorder import Recorder
-from mpchain.profiling.seams import Seams
 from mpchain.profiling.trace import Trace, merge, path_of_rank, trace_of, write
 from mpchain.serializers.files import PathLike, open_atomic
 from mpchain.training import Extension
@@ -103,8 +102,8 @@ class Profile(Extension):
                 f"{skip} and {steps}"
             )
         self._file, self._comm, self._skip, self._steps = file, comm, skip, steps
-        self._recorder = self._seams = self._clock = None
-        self._has_failed = False
+        self._recorder = self._clock = None
+        self._is_recording = self._has_failed = False
         self.trace: Trace | None = None
 
     # Life cycle
@@ -119,9 +118,10 @@ class Profile(Extension):
             _active.append(self)
         try:
             self._clock = own_clock() if self._comm is None else compare(self._comm)
-            self._recorder = Recorder(self._skip, self._steps, self.stop)
-            self._seams = Seams(self._recorder, self._on_communicator)
-            self._recorder.start()
+            limits = self._skip, self._steps
+            self._recorder = Recorder(*limits, self.stop, self._on_communicator)
+            self._recorder.__enter__()
+            self._is_recording = True
         except BaseException:
             self.stop()
             raise
@@ -131,14 +131,13 @@ class Profile(Extension):
         self._end(exc_type is not None)
 
     def _on_communicator(self, comm):
-        """Called with each communicator that the program makes."""
+        """Called with each communicator of several ranks that the program makes."""
 
     def stop(self) -> None:
         """Ends recording, on this rank, before the end of the block or of training."""
-        if self._seams is not None:
-            self._recorder.stop()
-            self._seams.restore()
-            self._seams = None
+        if self._is_recording:
+            self._is_recording = False
+            self._recorder.__exit__()
         if self in _active:
             _active.remove(self)
 
@@ -175,7 +174,7 @@ class Profile(Extension):
         try:
             yield
         finally:
-            if self._seams is not None:
+            if self._is_recording:
                 recorder.add(start, "span", name)
 
     # An extension

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from mpchain import backend
 from mpchain.from_pytorch import OF_TRAINERS, check_arguments
+from mpchain.observers import span
 from mpchain.reporter import Reporter, is_scalar
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_READER, Extension
@@ -268,9 +269,9 @@ class Trainer:
     def _train(self, entries, interruption):
         for entry in filter(self._calls, entries.values()):
             (getattr(entry.extension, "initialize", None) or _ignore)(self)
-        for entry in filter(self._calls, entries.values()):
-            if entry.call_before_training:
-                entry.extension(self)
+        for name, entry in entries.items():
+            if self._calls(entry) and entry.call_before_training:
+                self._call(name, entry)
         restore_random_states(self._random_states, self._device_ids())
         with self.reporter.scope(self.observation):
             self._call_extensions(entries, [name for name in entries if name in self._outstanding])
@@ -332,11 +333,16 @@ class Trainer:
 
     def _call_extensions(self, entries, names):
         """Calls those of these extensions whose trigger fires."""
-        for i, name in enumerate(names):
-            self._outstanding = names[i + 1 :]
-            fires = entries[name].trigger(self) or self.calls_all
-            if fires and self._calls(entries[name]):
-                entries[name].extension(self)
+        with span("extensions", "extensions", self):
+            for i, name in enumerate(names):
+                self._outstanding = names[i + 1 :]
+                fires = entries[name].trigger(self) or self.calls_all
+                if fires and self._calls(entries[name]):
+                    self._call(name, entries[name])
+
+    def _call(self, name, entry):
+        with span("extension", name, entry.extension):
+            entry.extension(self)
 
     def _calls(self, entry):
         return self.writes_reports or not getattr(entry.extension, "is_report", False)

@@ -19,6 +19,7 @@ import numpy as np
 
 from mpchain.backends.cuda import other_device
 from mpchain.from_pytorch import check_options
+from mpchain.observers import current, span
 from mpchain.typing import Array
 
 _COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
@@ -158,7 +159,10 @@ def called_by_users(function: Callable) -> Callable:
                 with device:
                     return call(*args, **kwargs)
         try:
-            return function(*args, **kwargs)
+            if current.observers is None:
+                return function(*args, **kwargs)
+            with span("call", function.__name__):
+                return function(*args, **kwargs)
         except (AttributeError, TypeError) as error:
             check_options(function.__name__, function, kwargs)
             explain_arguments(error, function.__name__, function, args, kwargs)

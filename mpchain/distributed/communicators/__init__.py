@@ -20,6 +20,7 @@ from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunic
 from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.distributed.communicators.nccl import NcclCommunicator as NcclCommunicator
 from mpchain.distributed.watch import check_timeout
+from mpchain.observers import current
 from mpchain.typing import DTypeLike
 
 CommunicatorBase = Communicator
@@ -119,6 +120,8 @@ def create_communicator(
     comm.timeout = timeout
     comm.micro_shards = micro_shards if reproducible else None
     comm.set_config("batched_copy", batched_copy)
+    for observer in current.observers or ():
+        observer.communicator(comm)
     return comm
 
 

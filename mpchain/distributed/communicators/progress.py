@@ -19,6 +19,7 @@ import numpy as np
 from mpchain.distributed.communicators.arrays import byte_pieces, pieces
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import losses
+from mpchain.observers import observed, span
 from mpchain.typing import Array
 
 SPARSE = "sparse"
@@ -67,6 +68,7 @@ class PendingOperation(Request):
         self._list.append(self)
         self.go_on()
 
+    @observed("progress", "progress")
     def go_on(self) -> None:
         """Continues as far as possible without waiting."""
         if not self._turn.acquire(blocking=False):
@@ -93,6 +95,7 @@ class PendingOperation(Request):
             yield
         return self.result
 
+    @observed("wait", "an operation")
     def Wait(self) -> Any:
         self._take_over()
         wait_until(lambda: self.is_complete)
@@ -140,7 +143,8 @@ def wait_until(is_done: Callable[[], bool]) -> None:
             return
         begin = time.perf_counter()
         try:
-            _wait_until(is_done)
+            with span("wait", "other ranks"):
+                _wait_until(is_done)
         finally:
             _waited.seconds += time.perf_counter() - begin
     except Exception as error:

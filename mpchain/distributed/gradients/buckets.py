@@ -15,6 +15,7 @@ from mpchain.distributed.gradients.compression import bfloat16, configured, exac
 from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.gradients.rooms import Room, own_grad
+from mpchain.observers import observed, span
 from mpchain.serializer import AbstractSerializer
 from mpchain.typing import Array
 from mpchain.utils.flat_layout import FlatLayout, layouts, put
@@ -119,6 +120,7 @@ class GradientReducer(Reducer):
         for bucket in self._buckets or ():
             bucket.begin(losses_are_weighted)
 
+    @observed("gradients", "copy gradients")
     def ready(self, param: Variable) -> None:
         place = self._places.get(id(param))
         if place is None:
@@ -258,7 +260,9 @@ class GradientReducer(Reducer):
 
     def _start_sum(self, bucket):
         """Starts the sum of the next bucket: the order is the same on all ranks."""
-        self._under_way.append(self._begin_sum(bucket))
+        with span("bucket", f"bucket {self._n_started}", self, (bucket.values,)) as seen:
+            seen.result = request = self._begin_sum(bucket)
+        self._under_way.append(request)
         self._n_started += 1
 
     def _start_rest(self):
@@ -269,7 +273,7 @@ class GradientReducer(Reducer):
                 self._wait_for_first()
             self._start_sum(bucket)
 
-    def _begin_sum(self, bucket):  # which profiles replace
+    def _begin_sum(self, bucket):
         if not self._comm.sums_gradients:
             return Request()
         return self._compression(self._comm, bucket)

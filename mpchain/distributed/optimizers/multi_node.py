@@ -27,6 +27,7 @@ from mpchain.distributed.optimizers.replays import Replays
 from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.link import Link
+from mpchain.observers import observed, span
 from mpchain.optimizer import Optimizer
 from mpchain.parameter_tree import TreeOutline
 from mpchain.recording import current, outside
@@ -275,6 +276,7 @@ class MultiNodeOptimizer(Optimizer):
         finally:
             self._exchanges = before
 
+    @observed("optimizer", "optimizer")
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
     ) -> None:
@@ -327,9 +329,11 @@ class MultiNodeOptimizer(Optimizer):
             weight = division(self.communicator).weight
             self._n_weighted = None if weight is None else 0
             n = self._n_samples() if weight is None else weight
-            self._reducer.begin(self._n_accumulated or n)
+            with span("gradients", "begin the exchange"):
+                self._reducer.begin(self._n_accumulated or n)
             self._finish()
 
+    @observed("optimizer", "optimizer")
     def update_in_parts(
         self,
         parts: Sequence[tuple[int | None, Callable[[], Variable] | None]],
@@ -380,7 +384,8 @@ class MultiNodeOptimizer(Optimizer):
         reducer = self._reducer if exchanges else self._local_reducer
         totals = {"n_total": n_total if exchanges else None}
         totals["n_empty"] = division(comm).n_empty if weights is None else None
-        reducer.begin(n, **totals, is_empty=n_own == 0, losses_are_weighted=True)
+        with span("gradients", "begin the exchange"):
+            reducer.begin(n, **totals, is_empty=n_own == 0, losses_are_weighted=True)
         if recorder is not None:
             recorder.repeat(self.replays.begin, self._draws.n_own if n is None else 0)
         known = exchanges, self._n_accumulated > 0, self._n_weighted
@@ -400,7 +405,11 @@ class MultiNodeOptimizer(Optimizer):
         first = next((i for i, (n_part, _) in enumerate(parts, 1) if n_part != 0), 1)
         for i, (n_part, compute_loss) in enumerate(parts, 1):
             is_first = i == first and self._waiting
-            loss = self._first_loss(compute_loss, reducer, n_part) if is_first else compute_loss()
+            with span("forward", "forward", self):
+                if is_first:
+                    loss = self._first_loss(compute_loss, reducer, n_part)
+                else:
+                    loss = compute_loss()
             weight = reducer.weight(n_part)
             if i == 1 or reducer.parts_per_batch:
                 self._scale_accumulated(reducer)
@@ -409,7 +418,8 @@ class MultiNodeOptimizer(Optimizer):
                 is_last = i == len(parts) and reducer.overlaps and not self._counts.is_sparse()
                 self._backward(loss, weight, reducer.ready if is_last else None, recorder)
             del loss
-            reducer.end_part(n_part)
+            with span("gradients", "copy gradients"):
+                reducer.end_part(n_part)
 
     def _n_samples(self):
         """This rank's number of samples; None if it is unknown."""
@@ -523,7 +533,8 @@ class MultiNodeOptimizer(Optimizer):
         by_part, message = reducer.parts_per_batch is not None, reducer.message
         message.put(() if observations is None else observations.sums(by_part=by_part), draws=draws)
         n_samples = reducer.n_samples()  # not of the step before, which double buffering finishes
-        n_total = reducer.finish()
+        with span("gradients", "finish the exchange"):
+            n_total = reducer.finish()
         self._end(n_samples)
         skips, self._skips = self._skips, False
         if not skips and n_total > 0:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mpchain.configuration import is_debug
 from mpchain.distributed.watch import call_sites, losses
 from mpchain.distributed.watch.table import encode
+from mpchain.observers import observed
 
 if TYPE_CHECKING:
     from mpchain.distributed.watch.watchdog import Watch
@@ -97,6 +98,8 @@ def watched(communicator_class: type) -> type:
             kind = dataclasses.replace(kind, rank_argument=positions[-1] if positions else None)
             wrap = _watch_part if kind.is_part else _watch_method
             wrapped = functools.wraps(method)(wrap(method, name, kind))
+            if not kind.is_part:
+                wrapped = observed("collective", name)(wrapped)
             wrapped._watched_as = kind
             setattr(communicator_class, name, wrapped)
     return communicator_class
@@ -157,18 +160,21 @@ class Request:
         watch: the watchdog of this rank.
         text: encoded description of the operation.
         number: its number among the collectives; None if it is none.
+
+    Attributes:
+        request: the request.
     """
 
-    __slots__ = ("_number", "_request", "_text", "_watch")
+    __slots__ = ("_number", "_text", "_watch", "request")
 
     def __init__(self, request: Any, watch: "Watch", text: bytes, number: int | None = None):
-        self._request, self._watch, self._text = request, watch, text
+        self.request, self._watch, self._text = request, watch, text
         self._number = number
         watch.begun = weakref.ref(request)
 
     def Test(self) -> bool:
         """Returns whether the operation is complete."""
-        is_complete = self._request.Test()
+        is_complete = self.request.Test()
         if is_complete and self._number is not None:
             self._watch.finish(self._number)
             self._number = None
@@ -178,14 +184,14 @@ class Request:
         """Waits until the operation is complete, and returns its result."""
         watch = self._watch
         if (watch.is_inside and watch.is_inside_here()) or self.Test():
-            return self._request.Wait()  # which has the result
+            return self.request.Wait()  # which has the result
         with watch.waiting(self._text):
-            result = self._request.Wait()
+            result = self.request.Wait()
         self.Test()
         return result
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._request, name)
+        return getattr(self.request, name)
 
 
 _ALL = weakref.WeakSet()  # the fingerprints of all communicators

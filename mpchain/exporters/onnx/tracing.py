@@ -13,11 +13,10 @@ import numpy as np
 
 from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import force_backprop_mode, using_config
-from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
 from mpchain.link import Link
-from mpchain.link_hook import LinkHook
-from mpchain.typing import Array
+from mpchain.observers import Observer, Span
+from mpchain.typing import Array, Arrays
 from mpchain.variable import Variable
 
 # What integer inputs may be asked for; the rest of NumPy makes constants of them.
@@ -110,36 +109,7 @@ def _plain(x):
     return x.view(np.ndarray) if isinstance(x, IntegerInput) else x
 
 
-class _Functions(FunctionHook):
-    name = "exporters.onnx"
-    sees_nodes = True  # also where other hooks are shown calls (see mpchain.compat)
-
-    def __init__(self, tracer) -> None:
-        self.tracer = tracer
-
-    def forward_postprocess(self, function, in_data) -> None:
-        self.tracer.applications.append(
-            Application(function, in_data, getattr(function, "constants", ()), self.tracer.path)
-        )
-
-    def record_positions(self, name, x, constants, positions) -> Array:
-        return self.tracer.record_array(name, [x.array], constants, positions, x.node)
-
-
-class _Links(LinkHook):
-    name = "exporters.onnx"
-
-    def __init__(self, tracer) -> None:
-        self.tracer = tracer
-
-    def forward_preprocess(self, args) -> None:
-        self.tracer.stack.append(self.tracer.paths.get(id(args.link), self.tracer.path))
-
-    def forward_postprocess(self, args) -> None:
-        self.tracer.stack.pop()
-
-
-class Tracer:
+class Tracer(Observer):
     """Records what functions compute within its context.
 
     >>> tracer = Tracer()
@@ -151,6 +121,8 @@ class Tracer:
     Args:
         model: what is called; functions are told apart by the paths of its links.
     """
+
+    sees_links = True
 
     def __init__(self, model: Any = None) -> None:
         self.applications: list[Application] = []
@@ -167,8 +139,23 @@ class Tracer:
     def recording(self, path: str = "/") -> Iterator[None]:
         """Context manager: functions are recorded, in inference mode, as those of a link."""
         self.stack = [path]
-        with using_config("train", False), force_backprop_mode(), _Functions(self), _Links(self):
+        with using_config("train", False), force_backprop_mode(), self:
             yield
+
+    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+        constants = getattr(function, "constants", ())
+        self.applications.append(Application(function, in_data, constants, self.path))
+
+    def begins(self, span: Span) -> None:
+        if span.kind == "link":
+            self.stack.append(self.paths.get(id(span.thing), self.path))
+
+    def ends(self, span: Span) -> None:
+        if span.kind == "link":
+            self.stack.pop()
+
+    def positions(self, name: str, x: Any, constants: tuple, positions: Array) -> Array:
+        return self.record_array(name, [x.array], constants, positions, x.node)
 
     def input(self, array: Array) -> Variable:
         """Returns a new Variable, without history, whose use is recorded."""

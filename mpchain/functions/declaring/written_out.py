@@ -11,7 +11,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def call({parameters}):
 """
 
 # What stands in the call first, before the body, after it, and where the node is made, by kind of
-# text: the usual one; what that calls if there are hooks; what replaces it during profiles.
+# text: the usual one, and what that calls if there are hooks.
 _LINES = {
     "without hooks": {
         "first": "if _config.function_hooks:\n        return _with_hooks({same})",
@@ -93,18 +93,7 @@ _LINES = {
         "after": "for _hook in _hooks: _hook.forward_postprocess(_node, _data)",
         "node": "",
     },
-    "timed": {
-        "first": "if _config.function_hooks is not _recorder.hooks:\n"
-        "        return _untimed({same})",
-        "before": "_start = _now()",
-        "after": "_record((_start, _now(), _what := _recorder.calls[_name]))",
-        "node": "_node = _Node()\n        _node.profiled_as = _what",
-    },
 }
-
-_NOT_TIMED = types.SimpleNamespace(hooks=None)
-_timing = {}  # what the texts of timed functions refer to
-_written = weakref.WeakSet()  # functions
 
 _PULL = """
 def pull(self, targets, gys):
@@ -138,18 +127,13 @@ def call(declaration: "Declaration") -> Callable:
         array([0., 2.])
     """
 
-    @functools.cache
     def written(kind):
         return compile_text(declaration.name, _text(declaration, _LINES[kind]), namespace)
 
     def write():
-        if "_with_hooks" not in namespace:
-            namespace.update(_namespace(declaration), _with_hooks=write_with_hooks)
-            namespace["_untimed"] = written("without hooks")
-        namespace.update(_timing)
-        new = written("timed" if _timing else "without hooks")
+        namespace.update(_namespace(declaration), _with_hooks=write_with_hooks)
+        new = written("without hooks")
         function.__code__, function.__defaults__ = new.__code__, new.__defaults__
-        _written.add(function)
 
     def write_with_hooks(*arguments):
         namespace["_with_hooks"] = written("with hooks")
@@ -160,28 +144,6 @@ def call(declaration: "Declaration") -> Callable:
     namespace = {"_write": write, "_check": check}
     function = namespace["_function"] = types.FunctionType(_FIRST_CALL, namespace)
     return function
-
-
-def time_calls(recorder: Any = None) -> None:
-    """Makes functions record how long their bodies take; without an argument, no longer.
-
-    Their code is written anew when they are called, so that nothing asks for a recorder otherwise.
-
-    Args:
-        recorder: its method ``now`` is the clock, ``record`` is called with (start, end, entry of
-            the mapping ``calls`` by the function's name). Functions are timed where the active
-            hooks are its ``hooks``, which are none but its own.
-
-    Example:
-        >>> time_calls()
-    """
-    _timing.clear()
-    if recorder is not None:
-        _timing.update(_recorder=recorder, _now=recorder.now, _record=recorder.record)
-    for function in list(_written):
-        # Another thread may be in the middle of a timed text.
-        function.__globals__.update(_recorder=_NOT_TIMED, _now=None, _record=None)
-        function.__code__ = _FIRST_CALL
 
 
 def _namespace(declaration):

@@ -9,6 +9,7 @@ from mpchain import backend
 from mpchain.configuration import no_backprop_mode, using_config
 from mpchain.counting import Notes
 from mpchain.dataset import concat_examples
+from mpchain.observers import span
 from mpchain.reporter import DictSummary, Reporter, report, report_scope
 from mpchain.training.extension import PRIORITY_WRITER, Extension
 from mpchain.training.named_parts import as_arguments, find_part, name_parts
@@ -120,7 +121,7 @@ class Evaluator(Extension):
         for name, target in self._targets.items():
             reporter.add_observer(prefix + name, target)
             reporter.add_observers(prefix + name, target.namedlinks(skipself=True))
-        with reporter, using_config("train", False):
+        with span("evaluation", "evaluation", self), reporter, using_config("train", False):
             result = self.evaluate()
         report(result)
         return result

@@ -9,6 +9,7 @@ import numpy as np
 from mpchain import annexes, backend
 from mpchain.backends.device import Device
 from mpchain.dataset import Iterator, concat_examples
+from mpchain.observers import span
 from mpchain.optimizer import GradientMethod, Optimizer
 from mpchain.serializer import AbstractSerializer, SerializationError
 from mpchain.training.named_parts import as_arguments, find_part, name_parts
@@ -233,7 +234,8 @@ class StandardUpdater(Updater):
         """
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
-        args, kwargs = as_arguments(self.convert(batch))
+        with span("input", "converter", self):
+            args, kwargs = as_arguments(self.convert(batch))
         (self._captured or self._update_optimizer)(*args, **kwargs)
 
     def _update_optimizer(self, *args, **kwargs):
