@@ -209,19 +209,20 @@ _memory = _Memory()
 _nothing = object()
 
 
-def remembered(compute: Callable[[], Any]) -> Any:
-    """Returns ``compute()``, or what it was at first where :func:`forget` calls a function again.
+def remembered(compute: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns ``compute(*arguments)``, or what it was at first where :func:`forget` calls a function again.
 
     For what the arguments do not determine, such as a state that each call changes.
 
     Args:
-        compute: takes nothing; what it returns is kept by each forget that is going on.
+        compute: a function; what it returns is kept by each forget that is going on.
 
     Example:
         >>> remembered(lambda: "drawn once")
         'drawn once'
     """
-    value = compute() if _memory.replay is None else next(_memory.replay, _nothing)
+    replay = _memory.replay
+    value = compute(*arguments) if replay is None else next(replay, _nothing)
     if value is _nothing:
         _complain("it asked for more remembered values")
     for record in _memory.records:

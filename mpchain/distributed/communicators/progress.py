@@ -97,8 +97,9 @@ class PendingOperation(Request):
 
     @observed("wait", "an operation")
     def Wait(self) -> Any:
-        self._take_over()
-        wait_until(lambda: self.is_complete)
+        if not self.is_complete:
+            self._take_over()
+            wait_until(lambda: self.is_complete)
         return self.result
 
     def _take_over(self):

@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import os
+import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,20 +22,28 @@ from mpchain.distributed.gradients.persistents import remembered
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.dry_run import Before
 from mpchain.distributed.watch import CollectiveMismatchError
+from mpchain.distributed.watch.call_sites import PACKAGE, FileNames, calling_frames
 from mpchain.recording import current, exchanged
 from mpchain.typing import Array
 from mpchain.variable import Variable
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_ASKING = (os.path.abspath(__file__), counting.__file__, os.path.join(_PACKAGE, "batch.py"))
-_ASKING += (os.path.join(_PACKAGE, "functions", "recompute.py"),)
+_ASKING = FileNames(
+    os.path.abspath(__file__),
+    counting.__file__,
+    os.path.join(PACKAGE, "batch.py"),
+    os.path.join(PACKAGE, "functions", "recompute.py"),
+)
 
 # What a rank tells the others in a round.
 _COUNT, _ARRAY, _END = range(3)
 
 _DTYPES = [np.dtype(name) for name in "float32 float64 int32 int64".split()]
 
+_ROUND = struct.Struct("10d")  # structs read and write numbers faster than arrays
+
 _NUMBERS = 1 << 20  # of call sites: the sums of their squares are exact for thousands of ranks
+
+_MOST_SITES = 4096  # that are remembered
 
 # How the denominators of a pass are found: by exchange with other ranks at each call; known from
 # the pass before; collected in that pass; or each call's own, where gradients are not exchanged.
@@ -78,10 +87,10 @@ class _Question(NamedTuple):
         return self.method(self.site, x)
 
 
-def _exchange(question, x):
+def _exchange(method, site, x):
     if current.recorder is None or current.graph is not None:
-        return question(x)
-    return exchanged(question, x if hasattr(x, "dtype") else np.asarray(x))
+        return method(site, x)
+    return exchanged(_Question(method, site), x if hasattr(x, "dtype") else np.asarray(x))
 
 
 class Counts:
@@ -218,8 +227,9 @@ class Counts:
             if of_part != sites[0]:
                 self._part = i
                 self._refuse_parts(_difference(sites[0], of_part))
+        own = sum(1 if n is None else n for n, _ in self._parts)
         self._totals = [
-            self._sum_counts(calls[0][0], [count for _, count in calls])
+            self._sum_counts(calls[0][0], [count for _, count in calls], own)
             for calls in zip(*self._collected)
         ]
         return None
@@ -253,7 +263,7 @@ class Counts:
         if self._mode in (_ALONE, _COLLECTED):
             self._note(site, count)
             return own
-        result = _exchange(_Question(method, site), count)
+        result = _exchange(method, site, count)
         rows = elements.shape[0] if elements.ndim else 1
         rows = None if counting.current.over == counting.BATCH else rows
         self._calls.append(_Call(site, rows, own, result))
@@ -266,7 +276,7 @@ class Counts:
 
     def _at_least_one(self, site, count):
         total, share = self._total(site, count)
-        return cuda.get_array_module(total).maximum(total, 1) * share
+        return counting.at_least_one(total) * share
 
     def count(self, n: Any) -> Any:
         """See :func:`mpchain.functions.batch.batch_count`."""
@@ -275,7 +285,7 @@ class Counts:
             self._note(site, n)
             return n or type(n)(1)  # so that quotients exist; the pass is repeated
         self._check_whole("batch_count")
-        total = _exchange(_Question(self._whole, site), n)
+        total = _exchange(self._whole, site, n)
         self._calls.append(_Call(site))
         if hasattr(n, "dtype"):
             return total.astype(n.dtype)
@@ -307,7 +317,7 @@ class Counts:
                 "batch_sum: its result is differentiated after the update in which it was "
                 "computed, when the other ranks do not take part"
             )
-        return _exchange(_Question(self._add, self._site(x.shape, str(x.dtype))), x)
+        return _exchange(self._add, self._site(x.shape, str(x.dtype)), x)
 
     def _add(self, site, x):
         if current.graph is not None:
@@ -315,7 +325,7 @@ class Counts:
         if self._comm.size == 1:
             return x.copy()
         dtype = summed_dtype(x.dtype)
-        self._round(site, _ARRAY, 0, 0, x.size, dtype, cuda.is_gpu_array(x))
+        self._round(site, _ARRAY, 0, 0, x.size, _DTYPES.index(dtype), cuda.is_gpu_array(x))
         total = self._comm.iallreduce(x.reshape(-1).astype(dtype)).Wait()
         return total.reshape(x.shape).astype(x.dtype, copy=False)
 
@@ -349,11 +359,12 @@ class Counts:
         if current.graph is not None:
             return self._total_in_graph(site, count)
         if self._mode == _EXCHANGED:
-            total, weight = self._sum_counts(site, [count])
+            own = self._weight()
+            total, weight = self._sum_counts(site, [count], own)
             if self._is_accumulated:
-                self._check_ratio(k, float(count) / self._weight())
+                self._check_ratio(k, float(count) / own)
                 self._check_ratio(k, float(total) / weight)
-            return total, self._weight() / weight
+            return total, own / weight
         collected = self._collected[self._places.index(self._part)] if self._totals else []
         if k >= len(collected) or collected[k][0] != site:
             self._refuse_parts(f"a call at {site.text} that it has not made in the first pass")
@@ -374,13 +385,12 @@ class Counts:
         total = total.reshape(())
         return total, graph.number(lambda: self._reducer.weight(self._parts[0][0]), total)
 
-    def _sum_counts(self, site, counts):
+    def _sum_counts(self, site, counts, own):
         """Sums this rank's counts, one for each part that is not empty, over the ranks; returns the
-        sum, and that of weights."""
+        sum, and that of weights, of which this rank has ``own``."""
         n_shards, on_gpu = self._comm.micro_shards, cuda.is_gpu_array(counts[0])
-        own = sum(1 if self._parts[i][0] is None else self._parts[i][0] for i in self._places)
         if not (n_shards or on_gpu):
-            total = sum(np.float64(count) for count in counts)
+            total = sum(map(np.float64, counts))
             return self._round(site, _COUNT, total, own) if self._comm.size > 1 else (total, own)
         # The sum over micro-shards has the same bits for any number of ranks.
         xp, n = cuda.get_array_module(counts[0]), n_shards or 1
@@ -388,7 +398,7 @@ class Counts:
         for i, count in zip(self._places, counts):
             sums[first + i if n_shards else 0] += count
         if self._comm.size > 1:
-            _, own = self._round(site, _ARRAY, 0, own, n, sums.dtype, on_gpu)
+            _, own = self._round(site, _ARRAY, 0, own, n, _DTYPES.index(sums.dtype), on_gpu)
             self._comm.iallreduce(sums).Wait()
         return sums.sum(), own
 
@@ -398,28 +408,28 @@ class Counts:
             return
         for k in itertools.count():
             total, weight, *about = self._round(None)
-            kind, size, dtype, on_gpu = map(int, about)
+            kind, size, code, on_gpu = map(int, about)
             if kind == _END:
                 return
             if kind == _ARRAY:
                 xp = cuda.cupy if on_gpu else np
-                self._comm.iallreduce(xp.zeros(size, _DTYPES[dtype])).Wait()
+                self._comm.iallreduce(xp.zeros(size, _DTYPES[code])).Wait()
             elif self._is_accumulated:
                 self._check_ratio(k, total / weight)
 
-    def _round(self, site, kind=0, value=0.0, weight=0.0, size=0, dtype="f8", on_gpu=False):
+    def _round(self, site, kind=0, value=0.0, weight=0.0, size=0, code=0, on_gpu=False):
         """Makes a round; returns the sums of the values and weights and, without a site, what the
         other ranks do."""
         if self._room is None:
             (self._room,) = self._comm.make_buffers([(10, np.float64)])
-        room = self._room
+        room, number = self._room, site and site.number
         if site is None:
             room[:] = 0
         else:
-            code, number = _DTYPES.index(np.dtype(dtype)), site.number
-            room[:] = 1, kind == _END, number, number**2, value, weight, kind, size, code, on_gpu
+            head = 1, kind == _END, number, number**2
+            _ROUND.pack_into(room, 0, *head, value, weight, kind, size, code, on_gpu)
         self._comm.iallreduce(room).Wait()
-        n, n_ended, number, squares, value, weight, *about = room.tolist()
+        n, n_ended, number, squares, value, weight, *about = _ROUND.unpack_from(room)
         if 0 < n_ended < n or int(n) * int(squares) != int(number) ** 2:
             self._raise_mismatch(site)
         value = np.float64(value)
@@ -497,23 +507,21 @@ class Counts:
 
     def _site(self, *kind):
         """Returns where the program asks, and which function of the library does."""
-        inner = sys._getframe(2)
-        while inner.f_back is not None and inner.f_code.co_filename in _ASKING:
-            inner = inner.f_back
-        outer = inner
-        while outer is not None and outer.f_code.co_filename.startswith((_PACKAGE, "<mpchain")):
-            outer = outer.f_back
+        inner, outer = calling_frames(sys._getframe(2), _ASKING)
         outer = outer or inner
         key = id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti, kind
-        if key not in self._sites:
+        found = self._sites.get(key)
+        if found is None:
+            if len(self._sites) >= _MOST_SITES:  # a sum of arrays has one for each shape
+                self._sites.clear()
             codes = inner.f_code, outer.f_code  # kept, so that no others get their ids
             file = os.path.basename(outer.f_code.co_filename)
             same = f"{file} {outer.f_lineno} {outer.f_lasti} {codes[0].co_name} {kind}"
             text = f"{outer.f_code.co_filename}:{outer.f_lineno} in {codes[1].co_name}"
             text += f" (an array {kind[0]} of {kind[1]})" if kind else ""
             number = zlib.crc32(same.encode()) % (_NUMBERS - 1) + 1
-            self._sites[key] = Site(number, text, outer.f_lasti), codes
-        return self._sites[key][0]
+            found = self._sites[key] = Site(number, text, outer.f_lasti), codes
+        return found[0]
 
 
 def _is_close(x, y):

@@ -6,26 +6,56 @@ import sysconfig
 import threading
 from types import FrameType
 
+
+
+class FileNames(dict):
+    """Whether names of files have one of some beginnings, remembered by name.
+
+    Example:
+        >>> FileNames("/a/", "/b")["/a/c.py"]
+        True
+    """
+
+    most_remembered = 4096  # interactive programs give each input another name
+
+    def __init__(self, *beginnings: str):
+        super().__init__()
+        self._beginnings = beginnings
+
+    def __missing__(self, name: str) -> bool:
+        if len(self) >= self.most_remembered:
+            self.clear()
+        found = self[name] = name.startswith(self._beginnings)
+        return found
+
+
 _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
-_PROFILING = os.path.join(_PACKAGE, "profiling", "")  # calls communicators in place of others
-_OURS = (_PACKAGE, "<mpchain: ")  # also text that declared functions are written out as
-_BELOW = (_WATCH, _COMMUNICATORS, _PROFILING)
-_LIBRARIES = tuple(
-    os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
+_PROFILING = os.path.join(PACKAGE, "profiling", "")  # calls communicators in place of others
+_OURS = FileNames(PACKAGE, "<mpchain: ")  # also text that declared functions are written out as
+_BELOW = FileNames(_WATCH, _COMMUNICATORS, _PROFILING)
+_LIBRARIES = FileNames(
+    "<frozen ",
+    *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")),
 )
 
 
-def calling_frames(frame: FrameType) -> tuple[FrameType, FrameType | None]:
-    """Returns the innermost frame outside the communicators, and the innermost outside mpchain.
+def calling_frames(
+    frame: FrameType, below: FileNames = _BELOW
+) -> tuple[FrameType, FrameType | None]:
+    """Returns the innermost frame outside some files, and the innermost outside mpchain.
 
     The latter is None in a thread of mpchain.
+
+    Args:
+        frame: where to begin.
+        below: the files, by default those of the communicators.
     """
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BELOW):
+    while frame.f_back is not None and below[frame.f_code.co_filename]:
         frame = frame.f_back
     inner = frame
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame is not None and _OURS[frame.f_code.co_filename]:
         frame = frame.f_back
     return inner, frame
 
@@ -44,7 +74,7 @@ def describe(inner: FrameType, outer: FrameType | None) -> str:
 def _line(frame):
     code = frame.f_code
     name = code.co_filename
-    shown = os.path.join("mpchain", name[len(_PACKAGE) :]) if name.startswith(_PACKAGE) else name
+    shown = os.path.join("mpchain", name[len(PACKAGE) :]) if name.startswith(PACKAGE) else name
     return f"{shown}:{frame.f_lineno} in {code.co_name}"
 
 
@@ -72,8 +102,8 @@ def _is_called_by(code, frame):
 
 def _place(inner):
     outer = inner
-    while outer is not None and outer.f_code.co_filename.startswith(
-        (*_OURS, "<frozen ", *_LIBRARIES)
+    while outer is not None and (
+        _OURS[outer.f_code.co_filename] or _LIBRARIES[outer.f_code.co_filename]
     ):
         outer = outer.f_back
     return describe(inner, outer)
