@@ -42,8 +42,10 @@ def is_asked() -> bool:
 
 
 def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns ``compute(*arguments)``, which asks for a count; :func:`mpchain.functions.forget`, which calls
-    functions again in backward, sets one that returns the first answer there.
+    """Returns ``compute(*arguments)``, which asks for a count.
+
+    :func:`mpchain.functions.forget`, which calls functions again in backward, sets one that returns
+    the first answer there.
 
     Example:
         >>> remembering(lambda: 3)

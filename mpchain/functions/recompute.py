@@ -210,12 +210,13 @@ _nothing = object()
 
 
 def remembered(compute: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns ``compute(*arguments)``, or what it was at first where :func:`forget` calls a function again.
+    """Calls a function; where :func:`forget` calls it again, returns what it returned at first.
 
     For what the arguments do not determine, such as a state that each call changes.
 
     Args:
         compute: a function; what it returns is kept by each forget that is going on.
+        arguments: its arguments.
 
     Example:
         >>> remembered(lambda: "drawn once")

@@ -81,6 +81,7 @@ class Communicator(PointToPoint, LosesRanks):
     sums_gradients = True
     within_config_scope = False
     _micro_shards = None
+    _watch = None  # the watchdog of its collectives
 
     def __init__(self):
         self._config = {"batched_copy": True, "allreduce_grad_dtype": None}
@@ -532,6 +533,14 @@ class Communicator(PointToPoint, LosesRanks):
 
         >>> comm.record_failures("result")
         """
+
+    def unwatched(self) -> contextlib.AbstractContextManager[None]:
+        """Context manager: to the watchdog, collectives within it are parts of another operation.
+
+        >>> with comm.unwatched():
+        ...     comm.barrier()
+        """
+        return contextlib.nullcontext() if self._watch is None else self._watch.within()
 
     def finalize(self) -> None:
         """Releases the communicator's resources; it must not be used afterwards."""

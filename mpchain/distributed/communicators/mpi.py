@@ -102,7 +102,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             total = comm.allreduce(np.ones(3))
     """
 
-    _watch = _elasticity = None
+    _elasticity = None
     _owned = ()  # of MPI's communicators
 
     @creating()
@@ -430,7 +430,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         """Context manager: operations that begin within it are parts of another."""
         outer, self._tag_of_steps = self._tag_of_steps, tag
         try:
-            with contextlib.nullcontext() if self._watch is None else self._watch.within():
+            with self.unwatched():
                 yield
         finally:
             self._tag_of_steps = outer

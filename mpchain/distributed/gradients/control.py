@@ -79,7 +79,7 @@ class Control:
     def __init__(self, comm: Communicator):
         self._comm, self._mpi_comm = comm, comm.mpi_comm
         self._asked, self._received = set(), set()
-        self._warnings, self._warned = {}, set()  # texts by place; places of those before
+        self._reasons, self._warned = {}, set()  # of warnings, by place; places of those before
         self._sums = None
         self._n_agreed = self.n_messages = self._n_sent = 0
         n_per_turn = -(-comm.size // TURNS)
@@ -120,14 +120,15 @@ class Control:
         return True
 
     def tell(self, place: str, text: str) -> None:
-        """Asks rank 0 to warn, in the next :meth:`warn`, once for each place.
+        """Asks rank 0 to warn in the next :meth:`warn`, which names all reasons that were told
+        until then; later ones at the same place are ignored.
 
         Args:
             place: the line of the program that the warning is about.
-            text: the warning.
+            text: the reason.
         """
-        if place not in self._warnings and place not in self._warned:
-            self._warnings[place] = text
+        if place not in self._warned:
+            self._reasons.setdefault(place, {})[text] = None
             self.ask(WARN)
 
     def warn(self) -> None:
@@ -137,12 +138,15 @@ class Control:
         """
         if not self.take(WARN):
             return
-        for texts in self._comm.allgather_obj(self._warnings):
-            for place in texts.keys() - self._warned:
-                self._warned.add(place)
-                if self._comm.rank == 0:
-                    warnings.warn(f"{place}: {texts[place]}", RuntimeWarning, stacklevel=2)
-        self._warnings = {}
+        found = {}
+        for of_rank in self._comm.allgather_obj(self._reasons):
+            for place, texts in of_rank.items():
+                found.setdefault(place, {}).update(texts)
+        for place, texts in found.items():
+            if place not in self._warned and self._comm.rank == 0:
+                warnings.warn(f"{place}: {'; '.join(texts)}", RuntimeWarning, stacklevel=2)
+        self._warned.update(found)
+        self._reasons = {}
 
     def agree(self) -> bool:
         """Makes sure that flags were exchanged since the last call: waits for the other ranks if no

@@ -542,8 +542,6 @@ def _shortened(rows):
 @contextlib.contextmanager
 def exchanging_in_graph(comm: Communicator) -> Iterator[None]:
     """Context manager: the communicator's work within it becomes a part of the graph."""
-    watch = getattr(comm, "_watch", None)
     # It waits for nobody, and is no message that other ranks must send as well.
-    unwatched = contextlib.nullcontext() if watch is None else watch.within()
-    with current.graph.exchanging(comm), unwatched:
+    with current.graph.exchanging(comm), comm.unwatched():
         yield

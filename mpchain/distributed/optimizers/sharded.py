@@ -30,12 +30,13 @@ def create_sharded_optimizer(
     zero_fill: bool = True,
     *,
     whole_gradients: bool = False,
+    batch_counts: bool = True,
 ) -> "ShardedOptimizer":
     """Wraps an optimizer whose state is partitioned across ranks (ZeRO stage 1).
 
     Args:
         actual_optimizer: any optimizer whose update rules treat each element on its own.
-        communicator, zero_fill: see :func:`create_multi_node_optimizer`.
+        communicator, zero_fill, batch_counts: see :func:`create_multi_node_optimizer`.
         whole_gradients: whether all ranks get whole gradients, as ``param.grad``, which makes
             hosts send half as much again.
 
@@ -52,7 +53,8 @@ def create_sharded_optimizer(
         reducer = make_reducer(communicator, zero_fill)
     else:
         reducer = ScatteringReducer(communicator, zero_fill=zero_fill)
-    optimizer = ShardedOptimizer(actual_optimizer, communicator, zero_fill, reducer)
+    options = zero_fill, reducer, batch_counts
+    optimizer = ShardedOptimizer(actual_optimizer, communicator, *options)
     optimizer.whole_gradients = whole_gradients
     return optimizer
 

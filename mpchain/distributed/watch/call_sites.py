@@ -7,7 +7,6 @@ import threading
 from types import FrameType
 
 
-
 class FileNames(dict):
     """Whether names of files have one of some beginnings, remembered by name.
 

@@ -487,7 +487,7 @@ def waiting_for(comm: Any, text: str) -> contextlib.AbstractContextManager[None]
     ...     comm.rank
     0
     """
-    watch = getattr(comm, "_watch", None)
+    watch = comm._watch
     return contextlib.nullcontext() if watch is None else watch.waiting(text)
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -323,3 +324,19 @@ def test_random_states_are_compared_if_a_hook_may_draw(comm, hook, compares, cre
     optimizer.add_hook(hook, "hook")
     optimizer.update(lambda x: F.mean(model(x)), on_device(np.ones((1, 2), "f")))
     assert asked == [compares]
+
+
+def test_all_reasons_to_warn_at_a_place_are_told(comm, own_control):
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(L.Linear(2, 1))
+    own_control.tell("line 3", "of all ranks")
+    own_control.tell("line 3", f"of rank {comm.rank}")
+    own_control.tell("line 3", "of all ranks")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            optimizer.update(lambda: F.sum(optimizer.target(np.ones((1, 2), "f"))))
+            own_control.warn()
+            own_control.tell("line 3", "too late")
+    reasons = "; ".join(["of all ranks", *(f"of rank {rank}" for rank in range(comm.size))])
+    expected = [f"line 3: {reasons}"] if comm.rank == 0 else []
+    assert [str(warning.message) for warning in caught] == expected

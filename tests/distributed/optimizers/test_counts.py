@@ -19,9 +19,11 @@ from mpchain.distributed import (
     MultiNodeUpdater,
     create_multi_node_optimizer,
     create_sharded_iterator,
+    create_sharded_optimizer,
 )
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
+from mpchain.distributed.optimizers import counts
 from mpchain.iterators import SerialIterator
 from mpchain.reporter import Reporter, report
 from tests.distributed import ranks
@@ -472,6 +474,15 @@ def test_counts_that_change_from_pass_to_pass(comm):
         optimizer.update_in_parts([(4, loss), (4, loss)])
 
 
+def test_sums_of_many_shapes_are_forgotten(comm, monkeypatch):
+    monkeypatch.setattr(counts, "_MOST_SITES", 4)
+    model = L.Linear(2, 1)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
+    for n in range(1, 20):
+        optimizer.update(lambda n=n: F.sum(mpchain.batch_sum(model(np.ones((n, 2), "f")), axis=())))
+        assert len(optimizer._counts._sites) <= 4
+
+
 def test_sums_over_the_batch_are_refused_in_parts(comm):
     model, data = Model(), Data().part(slice(0, 4))
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
@@ -706,10 +717,11 @@ def test_a_loss_that_fails_leaves_no_weight(comm):
     assert optimizer.n_samples is None
 
 
-def test_means_of_the_means_of_ranks(comm):
+@pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
+def test_means_of_the_means_of_ranks(comm, create):
     """What ChainerMN computes, by an option."""
     data, model = Data(), Model()
-    optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm, batch_counts=False)
+    optimizer = create(optimizers.SGD(0.3), comm, batch_counts=False)
     optimizer.setup(model)
     with comm.batch(N) as mine:
         optimizer.update(lambda: F.softmax_cross_entropy(model(data.x[mine]), data.t[mine]))

@@ -157,6 +157,14 @@ def test_fingerprints_are_forgotten():
         assert len(known._known) <= 10
 
 
+def test_names_of_files_are_forgotten():
+    names = call_sites.FileNames("/a/", "/b")
+    names.most_remembered = 10
+    for i in range(100):
+        assert names[f"/a/{i}"] and not names[f"/c/{i}"]
+        assert len(names) <= 10
+
+
 def test_places():
     inner, outer = call_sites.calling_frames(sys._getframe())
     assert inner is outer is sys._getframe()
