@@ -30,7 +30,7 @@ from mpchain.variable import Variable
 _ASKING = FileNames(
     os.path.abspath(__file__),
     counting.__file__,
-    os.path.join(PACKAGE, "batch.py"),
+    os.path.join(PACKAGE, "functions", "batch.py"),
     os.path.join(PACKAGE, "functions", "recompute.py"),
 )
 
