@@ -34,7 +34,7 @@ NOT_WATCHED = {
     # They do not communicate, or only by methods that are watched.
     *("allreduce_grad", "allreduce_obj", "bcast_data", "broadcast_data", "config_scope"),
     *("get_config", "gradient_dtype", "multi_node_mean_grad", "set_config", "share_of"),
-    *("record_failures", "in_memory_checkpoint", "refuse_to_lose_ranks"),
+    *("record_failures", "in_memory_checkpoint", "refuse_to_lose_ranks", "unwatched"),
     # Without which lost ranks are not noticed, or by which they are gone.
     *("agree", "renewed", "shrink"),
 }
