@@ -22,8 +22,7 @@ import numpy as np
 from mpchain import variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
-from mpchain.observers import Observer, span
-from mpchain.recording import current
+from mpchain.observers import Observer, current, span
 from mpchain.typing import Array
 
 _MOST_COLLECTED = 2
@@ -175,8 +174,7 @@ def backward_from(
             )
         y.grad_var = _ones(y, loss_scale)
     if on_leaf is not None and current.recorder is not None:
-        if not hasattr(on_leaf, "replays"):
-            current.recorder.refuse("a function is called for each gradient while backward runs")
+        current.recorder.backward(on_leaf)
     if marked.exist:
         warn_of_marked("Variable.backward", [y])
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)

@@ -11,7 +11,7 @@ from mpchain import backprop
 from mpchain.backends.cuda import get_array_module, is_gpu_array, other_device
 from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array, Arrays, Input
 from mpchain.utils import type_check
 from mpchain.variable import (

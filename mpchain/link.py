@@ -71,7 +71,7 @@ class Link(ParameterTree):
             raise
 
     def _call(self, args, kwargs):
-        hooks = [*config.link_hooks.values(), *self.local_link_hooks.values()]
+        hooks = [*config.link_hooks.values(), *(self._hooks or {}).values()]
         return call_with_hooks(self, hooks, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -5,11 +5,14 @@ see. The code tells those that are active in its thread, and asks for nothing el
 none: ``current.observers`` is None then.
 """
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
+
+import numpy as np
 
 from mpchain.configuration import config, global_config
 from mpchain.typing import Array, Arrays
@@ -70,9 +73,10 @@ class Span:
 
 
 class _Unseen:
-    """A span that nobody observes."""
+    """A span that nobody observes, and that keeps no result alive."""
 
-    result = None
+    def __setattr__(self, name, value):
+        pass
 
     def __enter__(self):
         return self
@@ -188,8 +192,164 @@ class Observer:
         :func:`mpchain.functions.positions.shown`; returns them."""
         return positions
 
+    def operation(self, operation: Any, args: tuple) -> None:
+        """Called with an operation of :mod:`mpchain.kernels`, and its arguments, before it runs."""
+
     def communicator(self, comm: Any) -> None:
         """Called with each communicator that :func:`mpchain.create_communicator` has made."""
+
+
+class Recording(Observer):
+    """Records a step, to repeat it: it answers in the place of what the step calls.
+
+    It is the only one of its kind in a thread. These methods do what the step would do without it.
+    """
+
+    sees_functions = False
+    _on_leaf: Any = None
+
+    holds_messages = False
+    """Whether repeating the step sends messages to other ranks."""
+
+    def __enter__(self) -> Self:
+        current.recorder = self
+        return super().__enter__()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        super().__exit__()
+        current.recorder = None
+
+    def refuse(self, reason: str) -> None:
+        """Takes note that the step cannot be repeated, and why."""
+
+    def saw(self, variables: Sequence[Any]) -> None:
+        """Takes note of the Variables that a function gets."""
+
+    def compute(self, operation: Any, args: tuple) -> Any:
+        """Computes an operation of :mod:`mpchain.kernels`."""
+        return operation.select(*args).compute(*args)
+
+    def one_call(self, function: Callable, args: tuple) -> Any:
+        """Calls a function of arrays, see :func:`one_call`."""
+        return function(*args)
+
+    def draws(self, generator: Any) -> Any:
+        """Returns what to draw from in place of a generator."""
+        return generator
+
+    def call_again(self, function: Callable, args: tuple) -> Any:
+        """Calls a function that acts on more than arrays, see :func:`outside`."""
+        return function(*args)
+
+    def exchange(self, function: Callable, array: Array) -> Any:
+        """Exchanges an array with other ranks, see :func:`exchanged`."""
+        return function(array)
+
+    def number(self, function: Callable[[], float], like: Array) -> Array:
+        """Returns an array like another, of a number that is asked for again in each repetition."""
+        raise NotImplementedError
+
+    def repeat(self, function: Callable, *args: Any) -> None:
+        """Takes note of a function by which other ranks learn something, to be called again."""
+        raise NotImplementedError
+
+    def on_leaf(self, on_leaf: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns what backward is to call with each leaf whose gradient is final, so that a
+        repetition calls ``on_leaf``."""
+        self._on_leaf = on_leaf
+        return on_leaf
+
+    def backward(self, on_leaf: Callable[[Any], Any]) -> None:
+        """Called when backward begins that is to call a function with each leaf."""
+        if on_leaf is not self._on_leaf:
+            self.refuse("a function is called for each gradient while backward runs")
+
+
+class Graph(Recording):
+    """Records a step as a graph of a GPU's work.
+
+    Attributes:
+        workspace: memory for cuBLAS.
+        in_use: what a communicator keeps of this capture, by the event after which it need not.
+        alike: what must be the same on all ranks.
+        is_released: whether :meth:`release` was called.
+    """
+
+    workspace: Any
+    in_use: dict[Any, tuple]
+    alike: list[Any]
+    is_released = False
+
+    def __enter__(self) -> Self:
+        current.graph = self
+        return super().__enter__()
+
+    def __exit__(self, *exc_info: Any) -> None:
+        super().__exit__()
+        current.graph = None
+
+    def keep(self, thing: Any) -> None:
+        """Keeps something alive that the graph's kernels need, such as their code."""
+
+    def before(self, function: Callable, *args: Any) -> None:
+        """Notes a function to be called before each launch, also before one that is undone."""
+        raise NotImplementedError
+
+    def numbers_of(self, describe: Callable[[], tuple[str, list]]) -> Array:
+        """Returns where a kernel finds its numbers.
+
+        Args:
+            describe: returns the text of the kernel and its numbers. It is asked before each
+                launch.
+        """
+        raise NotImplementedError
+
+    def scales(self, *noted: Any) -> None:
+        """Takes note that an optimizer has a dynamic loss scale, and of what its steps ask for."""
+
+    def drawing(
+        self, make: Callable[[], contextlib.AbstractContextManager]
+    ) -> contextlib.AbstractContextManager:
+        """Context manager: what is drawn within is drawn in another one, which ``make`` returns,
+        before each launch."""
+        raise NotImplementedError
+
+    def exchanging(self, comm: Any) -> contextlib.AbstractContextManager:
+        """Context manager: what a communicator does within becomes a part of the graph."""
+        raise NotImplementedError
+
+    def joins(self, comm: Any) -> None:
+        """Called by a communicator that is about to let NCCL take part in the capture."""
+
+    def release(self) -> None:
+        """Gives up the graph, before the end of a communicator."""
+
+
+class _Current(threading.local):
+    observers: tuple[Observer, ...] | None = None
+    recorder: Recording | None = None
+    graph: Graph | None = None
+    place: np.ndarray | None = None  # where a replay wants the first result of the next kernel
+
+
+current = _Current()
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """Context manager: the thread's recorder does not see what is done in the block.
+
+    >>> with unrecorded():
+    ...     current.recorder is None
+    True
+    """
+    observers, recorder = current.observers, current.recorder
+    others = [x for x in observers or () if x is not recorder]
+    current.observers, current.recorder = tuple(others) or None, None
+    try:
+        yield
+    finally:
+        current.observers, current.recorder = observers, recorder
 
 
 def see_links() -> bool:
@@ -201,8 +361,121 @@ def see_links() -> bool:
     return any(observer.sees_links for observer in current.observers or ())
 
 
-class _Current(threading.local):
-    observers: tuple[Observer, ...] | None = None
+def refuse(reason: str) -> None:
+    """Tells the thread's recorder, if there is one, why a step cannot be repeated.
+
+    >>> refuse("it reads a clock")
+    """
+    if current.recorder is not None:
+        current.recorder.refuse(reason)
 
 
-current = _Current()
+def compute(operation: Any, args: tuple) -> Any:
+    """Computes an operation of :mod:`mpchain.kernels`, of which observers are told.
+
+    >>> compute(mpchain.kernels.linear, (np.ones((1, 2)), np.ones((3, 2)), None))
+    array([[2., 2., 2.]])
+    """
+    for observer in current.observers or ():
+        observer.operation(operation, args)
+    if current.recorder is not None:
+        return current.recorder.compute(operation, args)
+    return operation.select(*args).compute(*args)
+
+
+def draws(generator: Any) -> Any:
+    """Returns what to draw from: a generator, or what stands for it in a step that is recorded.
+
+    >>> draws(np.random) is np.random
+    True
+    """
+    return generator if current.recorder is None else current.recorder.draws(generator)
+
+
+def outside(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function that acts on more than arrays; replays of a recording call it again.
+
+    Args:
+        function: a method, called with ``arguments``, whose result nobody reads.
+
+    Example:
+        >>> outside(print, "updated")
+        updated
+    """
+    recorder = current.recorder
+    return function(*arguments) if recorder is None else recorder.call_again(function, arguments)
+
+
+def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function of arrays, which recordings see as one call.
+
+    So do functions by whose parts recorded arrays are not asked: those that write into arrays that
+    they made, index constants, or call SciPy.
+
+    Args:
+        function: defined once, not in a function, as recordings compare it; it changes no argument,
+            and returns an array, or arrays in nested tuples and lists.
+
+    Example:
+        >>> one_call(np.take, np.array([0.5, 2.0]), np.array([1, 1, 0]))
+        array([2. , 2. , 0.5])
+    """
+    recorder = current.recorder
+    return function(*arguments) if recorder is None else recorder.one_call(function, arguments)
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Returns memory for the first result of a kernel: that which a replay planned, or new.
+
+    A kernel asks once, and overwrites all of it before it returns it.
+
+    Example:
+        >>> empty((2, 3), np.float32).shape
+        (2, 3)
+    """
+    place = planned(shape, dtype)
+    is_plain = place is not None and place.flags.c_contiguous
+    return place if is_plain else np.empty(shape, dtype)
+
+
+def planned(shape: tuple[int, ...], dtype: Any) -> np.ndarray | None:
+    """Returns the memory that a replay planned for the first result of a kernel, of any layout.
+
+    None if there is none, or one of another shape or dtype. A kernel asks once, see :func:`empty`.
+
+    Example:
+        >>> planned((2, 3), np.float32)  # no replay is at work
+    """
+    place, current.place = current.place, None
+    fits = place is not None and place.shape == shape and place.dtype == dtype
+    return place if fits else None
+
+
+def exchanged(function: Callable[[np.ndarray], Any], array: Any) -> np.ndarray:
+    """Exchanges an array with other ranks, where what they get depends on data.
+
+    Eagerly this is ``function(array)``. In a step that is recorded, the call is kept: each replay
+    calls ``function`` again, also if nobody reads the result, with the array that the replay has
+    computed, in order with the other messages. Where a step is compared with its replay, the
+    function is called once: the replay gets what the step has received, after a check that it would
+    have sent the same array. So a rank that records or compares a step sends what ranks send that
+    replay it or run it as always.
+
+    Args:
+        function: gets a copy of the array, and returns an array whose shape and dtype follow from
+            those of that one. What it does is not recorded, so it should only exchange.
+        array: what is sent.
+
+    Returns:
+        What ``function`` returns. If the step is recorded, this must not decide what Python does,
+        such as in an ``if``: use ``where``.
+
+    Raises:
+        ValueError: in a replay, the function returned an array of another shape or dtype.
+
+    Example:
+        >>> exchanged(lambda count: count + 3, np.array([2]))  # 3 samples of other ranks
+        array([5])
+    """
+    recorder = current.recorder
+    return function(array) if recorder is None else recorder.exchange(function, array)

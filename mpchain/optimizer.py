@@ -18,8 +18,7 @@ from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
 from mpchain.kernels.gpu.loss_scale import MAXIMUM, LossScaleOnGpu
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
-from mpchain.observers import span
-from mpchain.recording import current, outside
+from mpchain.observers import current, outside, span
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, takes_guarded_steps, update_all
 from mpchain.update_rule import Hyperparameter as Hyperparameter

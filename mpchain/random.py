@@ -20,7 +20,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends import cuda
-from mpchain.recording import current
+from mpchain.observers import draws, refuse
 from mpchain.typing import Array
 
 _TWO_TO_32 = 2.0**32
@@ -58,11 +58,11 @@ def source(xp: Any, shared: bool = False) -> Any:
         >>> source(np) is np.random  # outside of the updates of a multi-node optimizer
         True
     """
-    generator, recorder = _local.generator, current.recorder
-    if generator is not None and recorder is not None:
-        recorder.refuse("several ranks draw random numbers by sample")
-    draws = xp.random if generator is None else _Source(generator, xp, shared)
-    return draws if recorder is None else recorder.draws(draws)
+    generator = _local.generator
+    if generator is None:
+        return draws(xp.random)
+    refuse("several ranks draw random numbers by sample")
+    return draws(_Source(generator, xp, shared))
 
 
 def draw(xp: Any, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends.dtypes import is_bfloat16
 from mpchain.configuration import config
-from mpchain.recording import outside
+from mpchain.observers import outside
 from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
 
 

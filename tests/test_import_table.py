@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
     (
-        "configuration annexes from_pytorch observers recording warnings typing backend backends",
+        "configuration annexes from_pytorch observers warnings typing backend backends",
         "",
     ),
     ("device_resident", "configuration"),
@@ -115,7 +115,6 @@ IMPORT_THE_TOP = {"mpchain/utils/runtime_info.py", PLUGIN}
 
 LEAKS = {
     ("mpchain/distributed/optimizers/replays.py", "mpchain.captured.ranks"),
-    ("mpchain/distributed/optimizers/replays.py", "mpchain.captured.recorder"),
     ("mpchain/functions/contraction.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/functions/loss.py", "mpchain.kernels.gpu.cuda_reductions"),
     ("mpchain/functions/normalization.py", "mpchain.kernels.gpu.cuda_reductions"),

@@ -17,7 +17,7 @@ import numpy as np
 from mpchain.backends.device import Device as _Device
 from mpchain.configuration import config
 from mpchain.from_pytorch import module_getattr as _module_getattr
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array, DTypeLike
 
 _max_workspace_size = 8 * 1024 * 1024

@@ -16,7 +16,7 @@ from mpchain.captured.results import is_array, overlapping, without_graph
 from mpchain.captured.step import Known, Step
 from mpchain.captured.surroundings import SETTINGS, Surroundings, exact_key, is_plain_array
 from mpchain.configuration import config
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.variable import Variable
 
 _MOST_RECORDINGS = 8
@@ -143,10 +143,10 @@ def _layout(x):
 def _why_eager(args, kwargs):
     if config.debug:
         return "debug mode looks at each operation"
-    if config.function_hooks or config.link_hooks:
-        return "hooks of functions or links are in use"
     if current.recorder is not None:
         return "it is called by a function that is being recorded"
+    if config.function_hooks or config.link_hooks or current.observers is not None:
+        return "hooks of functions or links are in use"
     return None
 
 

@@ -22,8 +22,8 @@ from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
 from mpchain.captured.state import State
+from mpchain.observers import Graph, Recording
 from mpchain.optimizer import Optimizer
-from mpchain.recording import current
 from mpchain.typing import Array
 from mpchain.update_rule import takes_plain_steps
 from mpchain.variable import Parameter, Variable
@@ -47,32 +47,6 @@ class _Differs(Exception):
     """What an optimizer computes is written differently than when it was captured."""
 
 
-class _Listener:
-    """A recorder that changes nothing; see :class:`mpchain.captured.recorder.Recorder`."""
-
-    def saw(self, variables: Sequence[Variable]) -> None:
-        pass
-
-    def operation(self, operation: Any, args: tuple) -> Any:
-        return operation.select(*args).compute(*args)
-
-    def one_call(self, function: Callable, args: tuple) -> Any:
-        return function(*args)
-
-    def draws(self, generator: Any) -> Any:
-        return generator
-
-    def call_again(self, function: Callable, args: tuple) -> Any:
-        return function(*args)
-
-    def exchange(self, function: Callable, array: Array) -> Any:
-        self.refuse("ranks exchange what depends on data")
-        return function(array)
-
-    def refuse(self, reason: str) -> None:
-        raise _Refused(reason)
-
-
 class _Draws:
     """Passes for a generator: ``draw`` gets its methods, their names and arguments."""
 
@@ -83,7 +57,7 @@ class _Draws:
         return functools.partial(self._draw, name, getattr(self._generator, name))
 
 
-class _Repeated(_Listener):
+class _Repeated(Recording):
     """Lets a step draw what a replay drew."""
 
     def __init__(self, drawn):
@@ -91,9 +65,6 @@ class _Repeated(_Listener):
 
     def draws(self, generator):
         return _Draws(generator, self._draw)
-
-    def exchange(self, function, array):
-        return function(array)
 
     def _draw(self, name, function, *args, **kwargs):
         of_replay, array = next(self._drawn, (None, None))
@@ -106,7 +77,7 @@ class _Repeated(_Listener):
         self.reason = reason
 
 
-class CudaGraph(_Listener):
+class CudaGraph(Graph):
     """A step that was captured.
 
     Args:
@@ -116,18 +87,11 @@ class CudaGraph(_Listener):
 
     Attributes:
         unknown_params: parameters that functions got, but that are not in ``state``.
-        workspace: memory for cuBLAS.
-        in_use: what a communicator keeps of this capture, by the event after which it need not.
-        alike: what must be the same on all ranks.
-        is_released: whether :meth:`release` was called.
     """
-
-    is_released = False
 
     def __init__(self, state: State, arrays: Sequence[Array], others: Sequence[Array] = ()):
         self.state, self.unknown_params, self._others = state, [], others
-        self.in_use: dict[Any, tuple] = {}
-        self.alike: list[Any] = []
+        self.in_use, self.alike = {}, []
         self._exchanging: Any = None
         self._drawing: Callable[[], contextlib.AbstractContextManager] | None = None
         self._graph: Any = None
@@ -165,8 +129,13 @@ class CudaGraph(_Listener):
 
     # What code asks that is being captured.
 
+    def refuse(self, reason: str) -> None:
+        raise _Refused(reason)
+
+    def exchange(self, function: Callable, array: Array) -> Any:
+        raise _Refused("ranks exchange what depends on data")
+
     def keep(self, thing: Any) -> None:
-        """Keeps something alive that the graph's kernels need, such as their code."""
         self._kept.append(thing)
 
     def saw(self, variables: Sequence[Variable]) -> None:
@@ -192,8 +161,6 @@ class CudaGraph(_Listener):
 
     @contextlib.contextmanager
     def drawing(self, make: Callable[[], contextlib.AbstractContextManager]) -> Iterator[None]:
-        """Context manager: what is drawn within is drawn in another one, which ``make`` returns,
-        before each launch."""
         self._drawing = make
         try:
             yield
@@ -226,16 +193,9 @@ class CudaGraph(_Listener):
         self._updates.append((owner, _settings(owner)))
 
     def scales(self, *noted: Any) -> None:
-        """Takes note that an optimizer has a dynamic loss scale, and of what its steps ask for."""
         self._scales.append(noted)
 
     def numbers_of(self, describe: Callable[[], tuple[str, list]]) -> Array:
-        """Returns where a kernel finds its numbers.
-
-        Args:
-            describe: returns the text of the kernel and its numbers. It is asked before each
-                launch.
-        """
         text, numbers = describe()
         begin = self._places(len(numbers))
         self._numbers.append((describe, text, begin, self._n_numbers))
@@ -248,20 +208,16 @@ class CudaGraph(_Listener):
         return begin
 
     def number(self, function: Callable[[], float], like: Array) -> Array:
-        """Returns an array like another, of a number that the function returns before each launch,
-        after the functions of :meth:`before`."""
         place, array = self._places(1), self._cupy.empty(like.shape, like.dtype)
         self._asked.append((function, place))
         array[...] = self._stored[place]
         return array
 
     def before(self, function: Callable, *args: Any) -> None:
-        """Notes a function to be called before each launch, also before one that is undone."""
         self._before.append((function, args))
 
     @contextlib.contextmanager
     def exchanging(self, comm: Any) -> Iterator[None]:
-        """Context manager: what a communicator does within becomes a part of the graph."""
         self._exchanging = comm
         try:
             yield
@@ -269,7 +225,6 @@ class CudaGraph(_Listener):
             self._exchanging = None
 
     def joins(self, comm: Any) -> None:
-        """Called by a communicator that is about to let NCCL take part in the capture."""
         # All ranks must capture such a call, or none.
         if comm is not self._exchanging:
             raise _Refused("ranks exchange more than gradients")
@@ -313,15 +268,13 @@ class CudaGraph(_Listener):
             )
             with stream, cupy.cuda.using_allocator(self._allocate):
                 stream.begin_capture()
-                current.recorder = current.graph = self
                 try:
-                    yield
+                    with self:
+                        yield
                 except BaseException:
                     with contextlib.suppress(Exception):  # that there is no graph
                         stream.end_capture()
                     raise
-                finally:
-                    current.recorder = current.graph = None
                 self._graph = stream.end_capture()
 
     def _allocate(self, n_bytes):
@@ -470,11 +423,8 @@ class CudaGraph(_Listener):
             for array, value in before:
                 array.set(value)
             self._count(-1)
-            current.recorder = listener = _Repeated(drawn)
-            try:
+            with _Repeated(drawn) as listener:
                 result = function()
-            finally:
-                current.recorder = None
             grads = [p.grad for p, _ in self._grads]
             found = self._outcome(grads, result, self._carried.found())
             params = [value for _, value in before[: len(updated)]]

@@ -18,7 +18,7 @@ from mpchain.captured.results import arrays_of, why_not_returned, without_graph
 from mpchain.captured.state import are_alike
 from mpchain.kernels.cpu.blas import multiply_stacks
 from mpchain.kernels.cpu.onednn import prepared_product
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.variable import Parameter, Variable
 
 _ALIGNED = 64  # bytes

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.variable import Variable
 
 _ALLOCATING = "sum prod max min mean var std any all argmax argmin dot astype copy take clip repeat"

@@ -23,8 +23,8 @@ from mpchain.captured.surroundings import Place
 from mpchain.captured.unseen import Unseen
 from mpchain.kernels.cpu.channels_last import is_last
 from mpchain.link import Link
+from mpchain.observers import Recording, unrecorded
 from mpchain.optimizer import Optimizer
-from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
 
 _SEEN_THROUGH = {"linear", "product"}  # operations whose reference is a call or two of NumPy
@@ -34,14 +34,14 @@ _OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls anoth
 class _RecordedDraws:
     """Passes for a generator; its draws are recorded."""
 
-    def __init__(self, generator):
-        self._generator = generator
+    def __init__(self, generator, recorder):
+        self._generator, self._recorder = generator, recorder
 
     def __getattr__(self, name):
         function = getattr(self._generator, name)
 
         def draw(*args, **kwargs):
-            recorder = current.recorder
+            recorder = self._recorder
             recorder.unseen.check_draws()
             result = function(*plain(args), **kwargs)
             recorder.unseen.note()
@@ -80,7 +80,7 @@ class _Leaf(NamedTuple):
         self.on_leaf(self.leaf)
 
 
-class Recorder:
+class Recorder(Recording):
     """Records the calls of one step.
 
     Args:
@@ -97,6 +97,8 @@ class Recorder:
         unknown_params: parameters that functions got, but that are not in ``state``.
         left: pairs of a place and the array or Variable that the step left for the next one.
     """
+
+    holds_messages = True
 
     def __init__(
         self,
@@ -126,11 +128,10 @@ class Recorder:
         self.state.wrap(RecordedArray)
         if self._proof is not None:
             self._proof.begin()
-        current.recorder = self
         try:
-            yield
+            with self:
+                yield
         finally:
-            current.recorder = None
             for param in self.state.params:
                 if isinstance(param.grad, RecordedArray):
                     param.grad = plain(param.grad)
@@ -144,7 +145,6 @@ class Recorder:
                 self.refuse(f"{replaced} was replaced by another array")
 
     def refuse(self, reason: str) -> None:
-        """Notes why the step cannot be replayed; the first reason counts."""
         if self.reason is None:
             self.reason = reason + _place()
 
@@ -209,11 +209,8 @@ class Recorder:
     def one_call(self, function: Callable, args: tuple) -> Any:
         """Records a function as one call; its results may be nested in tuples and lists."""
         args = plain(args)
-        current.recorder = None
-        try:
+        with unrecorded():
             result = function(*args)
-        finally:
-            current.recorder = self
         if isinstance(result, (np.ndarray, np.generic)):
             return self.made(function, args, {}, result)
         made = iter(self.made(_Flattened(function), args, {}, tuple(arrays_in(result))))
@@ -226,7 +223,6 @@ class Recorder:
         return array
 
     def saw(self, variables: Sequence[Variable]) -> None:
-        """Notes parameters that are not known among those that a function gets."""
         for x in variables:
             if isinstance(x, Parameter) and not isinstance(x.array, RecordedArray):
                 self.unknown_params.append(x)
@@ -236,8 +232,7 @@ class Recorder:
                     "call unchain_backward of the loss"
                 )
 
-    def operation(self, operation: Any, args: tuple) -> Any:
-        """Records a call of an operation of :mod:`mpchain.kernels`."""
+    def compute(self, operation: Any, args: tuple) -> Any:
         if operation.name in _SEEN_THROUGH:
             # A method of a plain array would not be seen.
             return operation.kernels[-1].compute(*[_recorded(x) for x in args])
@@ -248,37 +243,28 @@ class Recorder:
         return self.one_call(kernel.compute, args)
 
     def draws(self, generator: Any) -> Any:
-        """Returns what to draw from in place of ``generator``."""
-        return _RecordedDraws(generator)
+        return _RecordedDraws(generator, self)
 
     def exchange(self, function: Callable, array: np.ndarray) -> np.ndarray:
-        """Makes an exchange whose result depends on data; see :func:`recording.exchanged`."""
         sent = plain(array).copy()
-        current.recorder = None
-        try:
+        with unrecorded():
             result = np.asarray(function(sent.copy()))
-        finally:
-            current.recorder = self
         self._note(sent, result.copy())
         made = self._own(result)
         self.calls.append(Call(function, (plain(array),), {}, (made,), "exchange"))
         return made
 
     def repeat(self, function: Callable, *args: Any) -> None:
-        """Notes a function that replays call, by which other ranks learn something."""
         self._note()
         self.calls.append(Call(function, args, kind="send"))
 
     def number(self, function: Callable[[], float], like: np.ndarray) -> np.ndarray:
-        """Returns an array like another, of a number that replays ask the function for again."""
         array = self._own(np.full(like.shape, function(), like.dtype))
         self._note(plain(array).copy())
         self.calls.append(Call(function, (), {}, (array,), "number"))
         return array
 
     def on_leaf(self, on_leaf: Callable[[Variable], Any]) -> Callable[[Variable], Any]:
-        """Returns what calls a function when a gradient is final, as replays do."""
-
         def call(leaf):
             leaf.grad = plain(leaf.grad)
             if leaf.grad is not None:
@@ -287,15 +273,13 @@ class Recorder:
             grads = ((leaf, leaf.grad),)
             self._note((), _copies(grads))
             self.calls.append(Call(_Leaf(on_leaf, leaf), kind="send", grads=grads))
-            current.recorder = None
             try:
-                on_leaf(leaf)
+                with unrecorded():
+                    on_leaf(leaf)
             finally:
                 self._note_grads()
-                current.recorder = self
 
-        call.replays = True
-        return call
+        return super().on_leaf(call)
 
     def call_again(self, function: Callable, args: tuple, kind: str = "again") -> Any:
         """Calls a function that replays call again, with plain arrays and Variables without graph.
@@ -316,10 +300,10 @@ class Recorder:
         self._note(_copies_of(args), _copies(grads))
         self.calls.append(Call(function, args, kind=kind, grads=grads))
         self.unseen.check()
-        current.recorder = None
         self.state.unwrap()
         try:
-            return function(*without_graph(args, lambda array: array.copy()))
+            with unrecorded():
+                return function(*without_graph(args, lambda array: array.copy()))
         finally:
             if kind == "update":
                 if self._proof is not None:
@@ -327,7 +311,6 @@ class Recorder:
                 self._note_grads()
             self.unseen.note_all()
             self.state.wrap(RecordedArray)
-            current.recorder = self
 
     def _note_loss_scale(self, optimizer, is_number):
         if optimizer.has_dynamic_loss_scale:

@@ -1,9 +1,8 @@
 """Random numbers for samples."""
 
-from mpchain import backend, random
+from mpchain import backend, observers, random
 from mpchain.backends import cuda
 from mpchain.configuration import config
-from mpchain.recording import current
 from mpchain.typing import Array
 from mpchain.utils.arrays import converted
 from mpchain.variable import Variable
@@ -34,8 +33,7 @@ def draw(like: Variable, name: str, *parameters: Array | int, size: tuple[int, .
         elif config.rng is None:
             values = getattr(random.source(device.xp), name)(*wide, size=size)
         else:
-            if current.recorder is not None:
-                current.recorder.refuse("a distribution draws from config.rng")
+            observers.refuse("a distribution draws from config.rng")
             on_host = [p if isinstance(p, int) else cuda.to_cpu(p) for p in wide]
             values = getattr(config.rng, name)(*on_host, size=size)
         return converted(device.xp, values, like.dtype)

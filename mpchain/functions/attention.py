@@ -19,7 +19,7 @@ from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.mathematics import where
 from mpchain.functions.noise import dropout
 from mpchain.functions.reduction import sum as sum_over
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check

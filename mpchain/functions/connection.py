@@ -15,7 +15,7 @@ from mpchain.functions.image import im2col
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.windows import check_axes, windows_onto, windows_over
 from mpchain.kernels.window import cache_windows
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import as_tuple
 from mpchain.utils.type_check import TypeInfo, check

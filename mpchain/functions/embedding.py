@@ -7,7 +7,7 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.dtypes import is_floating
 from mpchain.functions.declaring.declaration import differentiable, sums_over_rows
 from mpchain.functions.indexing import check_labels
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check

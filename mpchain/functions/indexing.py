@@ -14,7 +14,7 @@ from mpchain.configuration import config, get_dtype
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.positions import shown
-from mpchain.recording import current, one_call
+from mpchain.observers import current, one_call
 from mpchain.typing import Array, DTypeLike, Input
 from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check

@@ -10,7 +10,7 @@ from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaring.declaration import differentiable
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import Variable, as_variable

@@ -20,7 +20,7 @@ from mpchain.kernels.gpu.cuda_reductions import (
     is_fused_cross_entropy,
 )
 from mpchain.kernels.reference import below_zero
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array

@@ -18,7 +18,7 @@ from mpchain.functions.joining import concat, separate, split_axis, stack, with_
 from mpchain.functions.noise import dropout
 from mpchain.functions.recurrent import _gru, _lstm
 from mpchain.kernels import recurrence
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import backend, kernels, random
+from mpchain import backend, kernels, observers, random
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
@@ -16,7 +16,7 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.declaring.precision import differ, mixed
 from mpchain.functions.mathematics import exp, where
 from mpchain.kernels.cpu.channels_last import is_only_last, reordered
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check
@@ -137,11 +137,10 @@ def dropout_mask(x: Input, ratio: float) -> Array:
         (2, 3)
     """
     _check_ratio("dropout", ratio)
-    xp, recorder = backend.get_array_module(x), current.recorder
+    xp = backend.get_array_module(x)
     shared = isinstance(x, Parameter)
     if xp is not np:
-        masks = _Masks() if recorder is None else recorder.draws(_Masks())
-        return masks.mask(xp, x.shape, x.dtype, ratio, shared)
+        return observers.draws(_Masks()).mask(xp, x.shape, x.dtype, ratio, shared)
     keep = random.source(xp, shared).random_sample(x.shape) >= ratio
     if is_only_last(as_array(x)):
         keep = reordered(keep)  # NumPy is slow where layouts differ

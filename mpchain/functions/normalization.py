@@ -14,7 +14,7 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.declaring.precision import check_widths
 from mpchain.kernels.gpu.cuda_reductions import follow_statistics
 from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Array, Axes, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array

@@ -17,7 +17,7 @@ from mpchain.functions.pooling import places_of_maxima
 from mpchain.functions.rearrangement import flatten
 from mpchain.functions.reduction import sum
 from mpchain.functions.resampling import bins
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Input, Sizes
 from mpchain.utils.arrays import converted
 from mpchain.utils.conv import spatial

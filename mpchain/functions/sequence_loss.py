@@ -14,7 +14,7 @@ from mpchain.functions.indexing import check_labels, get_item, select_item
 from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.reduction import logsumexp
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable

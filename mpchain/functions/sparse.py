@@ -7,7 +7,7 @@ from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import add_at, get_item
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Input
 from mpchain.utils.sparse import CooMatrix
 from mpchain.utils.type_check import check

@@ -12,7 +12,7 @@ from mpchain.formulas.symbol import Symbol, UntraceableError, written_as
 from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.mathematics import _limited
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array

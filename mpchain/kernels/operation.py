@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpchain import observers
 from mpchain.configuration import config
-from mpchain.recording import current
+from mpchain.observers import current
 
 _LIBRARIES = "pointwise", "winograd", "onednn", "cudnn", "numba_cpu", "numpy_cpu"
 _LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_rows", "cuda_windows"
@@ -102,8 +103,8 @@ class Operation:
         return self._fastest[key]
 
     def __call__(self, *args: Any) -> Any:
-        if current.recorder is not None:
-            return current.recorder.operation(self, args)
+        if current.observers is not None:
+            return observers.compute(self, args)
         if config.autotune or config.kernels:
             return self.select(*args).compute(*args)
         for _, _, compute, refuse in self._kernels:  # as select does, in half the time

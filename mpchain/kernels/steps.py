@@ -15,7 +15,7 @@ from mpchain.backends.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.kernels.gpu.cuda_steps import guarding, take_steps
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array
 
 _BLOCK_BYTES = 1 << 17

@@ -13,7 +13,7 @@ from mpchain.device_resident import DeviceResidentsVisitor
 from mpchain.functions.declaring.precision import check_widths
 from mpchain.initializers import Uniform, get_initializer
 from mpchain.link import Link
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Array, DTypeLike, InitialValue, Input
 from mpchain.utils.type_check import check
 from mpchain.utils.walker_alias import WalkerAlias

@@ -10,7 +10,7 @@ from mpchain import random
 from mpchain.backend import get_device, get_device_from_array
 from mpchain.backends.device import Device
 from mpchain.device_resident import Transferable
-from mpchain.recording import one_call
+from mpchain.observers import one_call
 from mpchain.typing import Array, DeviceLike, Sizes
 
 

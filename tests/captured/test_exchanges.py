@@ -8,7 +8,7 @@ import pytest
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizers, recording
+from mpchain import observers, optimizers
 from tests.captured.test_captured import assert_equal, perceptron
 
 
@@ -34,7 +34,7 @@ def trained(captured, is_read=True, same=0, n_steps=9):
     optimizer = optimizers.SGD(0.1).setup(model)
 
     def step(x, t):
-        count = recording.exchanged(ranks, np.sum((t >= 0).astype("f"), keepdims=True))
+        count = observers.exchanged(ranks, np.sum((t >= 0).astype("f"), keepdims=True))
         losses = F.softmax_cross_entropy(model(x), t, reduce="no")
         loss = F.sum(losses) / (count.sum() if is_read else np.float32(3))
         model.cleargrads()
@@ -70,7 +70,7 @@ def test_a_replay_that_would_send_other_values_is_not_made():
 
     def step(x):
         hidden = np.asarray(x).astype(int)  # by means that are not recorded
-        return recording.exchanged(ranks, table[hidden]) * x
+        return observers.exchanged(ranks, table[hidden]) * x
 
     step = mpchain.capture(step)
     for _ in range(5):
@@ -88,7 +88,7 @@ def test_an_exchange_that_gives_other_shapes_is_an_error():
     def exchange(array):
         return np.zeros(next(shapes))
 
-    step = mpchain.capture(lambda x: recording.exchanged(exchange, x * 2))
+    step = mpchain.capture(lambda x: observers.exchanged(exchange, x * 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for i in range(3):
@@ -103,12 +103,12 @@ def test_an_error_of_an_exchange_leaves_nothing_recorded():
             raise RuntimeError("rank 1 is gone")
         return array
 
-    step = mpchain.capture(lambda x: recording.exchanged(exchange, x * 1))
+    step = mpchain.capture(lambda x: observers.exchanged(exchange, x * 1))
     for i in (0, 1):
         step(np.full(2, i))
     with pytest.raises(RuntimeError, match="rank 1 is gone"):
         step(np.full(2, 2))
-    assert recording.current.recorder is None
+    assert observers.current.recorder is None
     for i in (3, 4, 5):
         np.testing.assert_array_equal(step(np.full(2, i)), i)
     assert step.reason is None
@@ -121,7 +121,7 @@ def test_one_link_after_another_exchanges_in_order():
     def step(x):
         for link in model:
             y = link(x).array
-            x = y + recording.exchanged(ranks, y.sum(keepdims=True)) * 0
+            x = y + observers.exchanged(ranks, y.sum(keepdims=True)) * 0
         return x
 
     for i in range(6):

@@ -5,7 +5,7 @@ import numpy as np
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizers, recording
+from mpchain import observers, optimizers
 from mpchain.kernels import cpu
 
 
@@ -28,7 +28,7 @@ def test_kernels_write_to_planned_memory(monkeypatch):
 
     def watched(make):
         def call(*args, **kwargs):
-            place = recording.current.place
+            place = observers.current.place
             made = make(*args, **kwargs)
             found.append(made is place)
             return made
@@ -69,12 +69,12 @@ def test_kernels_write_to_planned_memory(monkeypatch):
 
 def test_planned_memory_is_given_once_and_only_where_it_fits(monkeypatch):
     place = np.zeros((2, 3), np.float32)
-    monkeypatch.setattr(recording.current, "place", place)
-    assert recording.empty((2, 3), np.float32) is place
-    assert recording.empty((2, 3), np.float32) is not place
+    monkeypatch.setattr(observers.current, "place", place)
+    assert observers.empty((2, 3), np.float32) is place
+    assert observers.empty((2, 3), np.float32) is not place
     for shape, dtype in (((3, 2), np.float32), ((2, 3), np.float64)):
-        recording.current.place = place
-        made = recording.empty(shape, dtype)
+        observers.current.place = place
+        made = observers.empty(shape, dtype)
         assert made is not place and made.shape == shape and made.dtype == dtype
-    recording.current.place = np.zeros((3, 2), np.float32).T
-    assert recording.empty((2, 3), np.float32).flags.c_contiguous
+    observers.current.place = np.zeros((3, 2), np.float32).T
+    assert observers.empty((2, 3), np.float32).flags.c_contiguous

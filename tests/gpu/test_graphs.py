@@ -8,7 +8,7 @@ import pytest
 from mpchain.backends import cuda
 from mpchain.kernels.gpu import cublas
 from mpchain.kernels.gpu.cublas import matmul
-from mpchain.recording import current
+from mpchain.observers import current
 
 pytestmark = pytest.mark.gpu
 

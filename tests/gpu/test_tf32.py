@@ -8,7 +8,7 @@ import mpchain.functions as F
 from mpchain import using_config
 from mpchain.backends import cuda
 from mpchain.kernels.gpu import cudnn
-from mpchain.recording import current
+from mpchain.observers import current
 from tests.gpu.test_graphs import Capturing
 
 pytestmark = pytest.mark.gpu

@@ -33,7 +33,7 @@ from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.objects import allgather
 from mpchain.distributed.watch import GpuWork, watched
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array, DTypeLike
 
 

@@ -135,8 +135,6 @@ class GradientReducer(Reducer):
         while self._under_way and self._under_way[0].Test():
             self._under_way.popleft()
 
-    ready.replays = True  # graphs of GPUs hold what it does
-
     def finish(self) -> float:
         self.start()
         means = self.means()

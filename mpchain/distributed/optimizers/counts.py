@@ -23,7 +23,7 @@ from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.dry_run import Before
 from mpchain.distributed.watch import CollectiveMismatchError
 from mpchain.distributed.watch.call_sites import PACKAGE, FileNames, calling_frames
-from mpchain.recording import current, exchanged
+from mpchain.observers import current, exchanged, refuse
 from mpchain.typing import Array
 from mpchain.variable import Variable
 
@@ -461,8 +461,7 @@ class Counts:
             rows = [call.rows for call in calls]
             if not self._is_unclear(site, rows, n):
                 continue
-            if current.recorder is not None:
-                current.recorder.refuse("losses may be means over single samples")
+            refuse("losses may be means over single samples")
             if any(not _is_close(call.own, call.whole) for call in calls):
                 raise RuntimeError(
                     f"{site.text}: this rank makes {len(rows)} call{'s'[: len(rows) - 1]}, of "

@@ -27,10 +27,9 @@ from mpchain.distributed.optimizers.replays import Replays
 from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.link import Link
-from mpchain.observers import observed, span
+from mpchain.observers import current, observed, outside, refuse, span
 from mpchain.optimizer import Optimizer
 from mpchain.parameter_tree import TreeOutline
-from mpchain.recording import current, outside
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, MissingKeyError
 from mpchain.variable import Variable
@@ -325,7 +324,7 @@ class MultiNodeOptimizer(Optimizer):
                 "which it calls for one micro-shard at a time, with the batch as its arguments"
             )
         elif self._were_alike():
-            self.replays.refuse("a multi-node optimizer updates without a loss function")
+            refuse("a multi-node optimizer updates without a loss function")
             weight = division(self.communicator).weight
             self._n_weighted = None if weight is None else 0
             n = self._n_samples() if weight is None else weight

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpchain.captured.ranks import Ranks
-from mpchain.captured.recorder import Recorder
 from mpchain.distributed.communicators import NcclCommunicator
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.control import Control
@@ -15,7 +14,7 @@ from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.counts import exchanging_in_graph
 from mpchain.distributed.optimizers.draws import division
 from mpchain.distributed.optimizers.shared_random import may_draw
-from mpchain.recording import current
+from mpchain.observers import current, refuse
 from mpchain.variable import Variable
 
 if TYPE_CHECKING:
@@ -69,14 +68,8 @@ class Replays(Ranks):
             return None
         reason = self._why_not(parts, observations)
         if reason is not None:
-            self.refuse(reason)
-        is_plan = isinstance(current.recorder, Recorder)  # of a CPU; graphs hold no messages
-        return current.recorder if reason is None and is_plan else None
-
-    def refuse(self, reason: str) -> None:
-        """Tells the recorder, if any, why the step cannot be replayed."""
-        if current.recorder is not None:
-            current.recorder.refuse(reason)
+            refuse(reason)
+        return current.recorder if reason is None and current.recorder.holds_messages else None
 
     def _why_not(self, parts, observations):
         optimizer = self._optimizer
@@ -121,14 +114,13 @@ class Replays(Ranks):
             with exchanging_in_graph(comm):
                 reducer.ready(param)
 
-        ready.replays = True
         with reducer.in_graph():
             with graph.drawing(lambda: self._generator.in_use()), counts.in_use():
                 loss = compute_loss()
             for param in reducer.params:
                 param.cleargrad()
             loss.grad = graph.number(self._weight, loss.array)
-            loss.backward(on_leaf=ready)
+            loss.backward(on_leaf=graph.on_leaf(ready))
             with exchanging_in_graph(comm):
                 presence = reducer.sum_in_graph()
         graph.alike.append(presence)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpchain.backends import cuda
-from mpchain.recording import current
+from mpchain.observers import current
 
 
 class GpuWork:

@@ -34,7 +34,7 @@ from mpchain.function_node import FunctionNode
 from mpchain.functions.declaring import written_out
 from mpchain.functions.declaring.differentiation import differentiate
 from mpchain.kernels.cpu.loops import Loop, loop_of
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array
 from mpchain.utils.type_check import InvalidType, describe
 from mpchain.variable import Variable, VariableNode

@@ -8,7 +8,7 @@ that work through memory ask :func:`is_last`. "Plain" is the order N, C, *size.
 
 import numpy as np
 
-from mpchain.recording import empty, planned
+from mpchain.observers import empty, planned
 from mpchain.typing import Array, DTypeLike
 
 _TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}  # by number of axes
@@ -55,7 +55,7 @@ def result(shape: tuple[int, ...], dtype: DTypeLike, like: np.ndarray) -> np.nda
     """Returns memory for the first result of a kernel, in the layout of another array.
 
     Args:
-        shape, dtype: of the result; see :func:`mpchain.recording.empty`.
+        shape, dtype: of the result; see :func:`mpchain.observers.empty`.
         like: if it :func:`is_only_last`, channels lie side by side; else the result is plain.
 
     Example:

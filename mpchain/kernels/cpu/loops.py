@@ -24,7 +24,7 @@ from mpchain.formulas.symbol import (
 from mpchain.formulas.text import compile_text
 from mpchain.kernels.cpu import channels_last
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array
 
 LARGE = 1 << 16
@@ -77,7 +77,7 @@ class Loop:
         if not self._takes(arguments):
             return None
         if current.recorder is not None:
-            return current.recorder.operation(self, arguments)
+            return current.recorder.compute(self, arguments)
         self.n_elements += arguments[0].size
         return self.compute(*arguments) if self.n_elements > _ELEMENTS_WORTH_COMPILING else None
 

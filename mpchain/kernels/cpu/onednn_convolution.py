@@ -18,7 +18,7 @@ from mpchain.backends.host_memory import address
 from mpchain.kernels.cpu.channels_last import is_last, result_last
 from mpchain.kernels.cpu.onednn_library import Objects, dims, load
 from mpchain.kernels.window import Window
-from mpchain.recording import empty
+from mpchain.observers import empty
 from mpchain.typing import Array
 
 _FORWARD_TRAINING, _DIRECT = 64, 1

@@ -17,7 +17,7 @@ from mpchain.kernels.cpu.channels_last import empty_last, is_only_last, result_l
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul, refuse_bias
 from mpchain.kernels.window import Window
-from mpchain.recording import empty
+from mpchain.observers import empty
 from mpchain.typing import Array
 
 _LARGE = 1 << 21  # multiplications

@@ -21,7 +21,7 @@ from mpchain.kernels.cpu.onednn_matmul import matmul, refuse_bias
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
 from mpchain.kernels.window import Window
-from mpchain.recording import empty
+from mpchain.observers import empty
 from mpchain.typing import Array
 
 _TILES = {2: F4_2, 3: F4_3}  # by taps

@@ -19,7 +19,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.configuration import config
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "16F", "bfloat16": "16BF", "float32": "32F", "float64": "64F"}

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.formulas.symbol import Symbol, in_order, operation_in_c, trace_step
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array
 
 MOST_ROWS = 9

@@ -27,7 +27,7 @@ from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.kernels.window import Window
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.kernels.gpu.cuda_steps import MOST_ROWS, Guard, find_not_finite, guarded
-from mpchain.recording import current
+from mpchain.observers import current
 from mpchain.typing import Array
 
 MAXIMUM = 65504.0  # the largest number in float16

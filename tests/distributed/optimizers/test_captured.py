@@ -10,7 +10,7 @@ import pytest
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizer_hooks, optimizers, recording
+from mpchain import observers, optimizer_hooks, optimizers
 from mpchain.distributed import (
     MultiNodeUpdater,
     create_multi_node_optimizer,
@@ -184,7 +184,7 @@ def check_refusal(comm, step, reason, n=5):
     with pytest.warns(UserWarning, match=reason):
         for i in range(n):
             step(*on_device(batch_of(i, comm.rank)))
-    assert recording.current.recorder is None
+    assert observers.current.recorder is None
     assert step.reason is not None
     _, reasons = trained(comm, True, n_steps=4)
     assert reasons[-1] is None

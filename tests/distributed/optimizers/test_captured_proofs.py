@@ -7,7 +7,7 @@ import numpy as np
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizers, recording
+from mpchain import observers, optimizers
 from mpchain.captured.step import VARIES
 from mpchain.distributed import create_multi_node_optimizer
 
@@ -46,7 +46,7 @@ def trained(comm, captured, batches, n_steps=10, exchange=None, own_loss=None):
         loss = F.softmax_cross_entropy(model(x), t, class_weight=WEIGHTS)
         if exchange:
             loss *= (
-                1 / recording.exchanged(total, np.sum((t > 0).astype("f"), keepdims=True) + 1).sum()
+                1 / observers.exchanged(total, np.sum((t > 0).astype("f"), keepdims=True) + 1).sum()
             )
         return loss
 
