@@ -245,6 +245,17 @@ class Recording(Observer):
         """Exchanges an array with other ranks, see :func:`exchanged`."""
         return function(array)
 
+    def update_of_ranks(self, optimizer: Any, parts: Sequence, observations: Any) -> Any:
+        """Called by ``update_in_parts`` of a multi-node optimizer, with its arguments.
+
+        Returns:
+            What takes note of the update's messages; None if nothing does.
+        """
+        if reason := optimizer.why_not_replayed(parts, observations):
+            self.refuse(reason)
+            return None
+        return self if self.holds_messages else None
+
     def number(self, function: Callable[[], float], like: Array) -> Array:
         """Returns an array like another, of a number that is asked for again in each repetition."""
         raise NotImplementedError

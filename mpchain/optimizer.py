@@ -55,7 +55,6 @@ class Optimizer:
     use_auto_new_epoch = False
     n_samples: int | None = None
     communicator: Any = None
-    replays: Any = None  # the ranks, as captured steps ask them
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True

@@ -43,7 +43,7 @@ TABLE = [
     ("distributions", "functions"),
     ("gradient_check", "functions link"),
     ("training", "dataset distributions optimizer link_hooks"),
-    ("distributed", "training captured"),
+    ("distributed", "training"),
     ("profiling metrics", "distributed"),
     ("testing", "distributed gradient_check"),
     ("gpu_doctor", "testing"),
@@ -114,7 +114,6 @@ IMPORT_THE_TOP = {"mpchain/utils/runtime_info.py", PLUGIN}
 
 
 LEAKS = {
-    ("mpchain/distributed/optimizers/replays.py", "mpchain.captured.ranks"),
     ("mpchain/functions/contraction.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/functions/loss.py", "mpchain.kernels.gpu.cuda_reductions"),
     ("mpchain/functions/normalization.py", "mpchain.kernels.gpu.cuda_reductions"),

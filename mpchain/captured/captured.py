@@ -11,12 +11,13 @@ import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.graph_step import AS_ALWAYS
-from mpchain.captured.ranks import Ranks
+from mpchain.captured.ranks import Ranks, RanksOfOptimizer
 from mpchain.captured.results import is_array, overlapping, without_graph
 from mpchain.captured.step import Known, Step
 from mpchain.captured.surroundings import SETTINGS, Surroundings, exact_key, is_plain_array
 from mpchain.configuration import config
 from mpchain.observers import current
+from mpchain.optimizer import Optimizer
 from mpchain.variable import Variable
 
 _MOST_RECORDINGS = 8
@@ -123,7 +124,9 @@ class Captured:
 
     def _find_ranks(self):
         if self._ranks is None:
-            self._ranks = next(iter(Surroundings(self._function).found(Ranks)), None) or Ranks()
+            found = Surroundings(self._function).found(Optimizer)
+            of_ranks = [x for x in found if x.communicator is not None]
+            self._ranks = RanksOfOptimizer(of_ranks[0]) if of_ranks else Ranks()
         return self._ranks
 
     def _eager(self, args, kwargs):

@@ -20,6 +20,7 @@ import numpy as np
 from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
+from mpchain.captured.ranks import capture_update
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
 from mpchain.captured.state import State
 from mpchain.observers import Graph, Recording
@@ -216,11 +217,19 @@ class CudaGraph(Graph):
     def before(self, function: Callable, *args: Any) -> None:
         self._before.append((function, args))
 
+    def update_of_ranks(self, optimizer: Any, parts: Sequence, observations: Any) -> None:
+        super().update_of_ranks(optimizer, parts, observations)
+        if reason := optimizer.why_not_in_graphs():
+            raise _Refused(reason)
+        capture_update(self, optimizer, *parts[0], observations)
+
     @contextlib.contextmanager
     def exchanging(self, comm: Any) -> Iterator[None]:
         self._exchanging = comm
         try:
-            yield
+            # It waits for nobody, and is no message that other ranks must send as well.
+            with comm.unwatched():
+                yield
         finally:
             self._exchanging = None
 

@@ -94,8 +94,7 @@ class GraphStep:
 
     def _capture(self, arrays, args, kwargs):
         self._n_attempts += 1
-        self._ranks.n_captures += 1
-        self._number = self._ranks.n_captures
+        self._number = self._ranks.begin_capture()
         grads = [(p, p._grad, p._grad_var) for p in State(self._links, self._params).params]
         parts = {id(part): part for link in self._links for part in link.links()}
         attributes = [(link, dict(vars(link))) for link in parts.values()]

@@ -1,6 +1,12 @@
 """The ranks whose captured steps hold work that they do together."""
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+
+from mpchain.optimizer import Optimizer
 
 
 class Ranks:
@@ -10,16 +16,13 @@ class Ranks:
 
     This base class is one rank, which need not ask others.
 
-    Attributes:
-        n_captures: how many captures they began together.
-
     Example:
         >>> from mpchain.captured.ranks import Ranks
         >>> Ranks().agree(1), Ranks().exchange("done")
         (True, ['done'])
     """
 
-    n_captures = 0
+    _n_captures = 0
 
     def agree(self, number: int) -> bool:
         """Returns whether all ranks, each of which calls it in each step, give the same number."""
@@ -29,5 +32,109 @@ class Ranks:
         """Returns the values of all ranks."""
         return [value]
 
+    def begin_capture(self) -> int:
+        """Returns the number of a capture that they begin together."""
+        self._n_captures += 1
+        return self._n_captures
+
     def give_up(self) -> None:
         """Called on all ranks when some of them could not capture what others did."""
+
+
+class RanksOfOptimizer(Ranks):
+    """The ranks of a multi-node optimizer, which ask one another before each step if graphs of GPUs
+    hold sums by NCCL.
+
+    Args:
+        optimizer: the optimizer.
+
+    Example:
+        >>> from mpchain.captured.ranks import RanksOfOptimizer
+        >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(), comm)
+        >>> RanksOfOptimizer(optimizer).exchange("of this rank alone")
+        ['of this rank alone']
+    """
+
+    def __init__(self, optimizer: Optimizer):
+        self._optimizer, self._comm = optimizer, optimizer.communicator
+
+    def _share_graphs(self):
+        comm, target = self._comm, self._optimizer.target
+        is_on_gpu = target is not None and target.device.xp is not np
+        return comm.size > 1 and is_on_gpu and comm.captures_together
+
+    def agree(self, number: int) -> bool:
+        return self._optimizer.are_equal(number) if self._share_graphs() else True
+
+    def exchange(self, value: Any) -> list[Any]:
+        return self._comm.allgather_obj(value) if self._share_graphs() else [value]
+
+    def begin_capture(self) -> int:
+        self._comm.n_captures += 1
+        return self._comm.n_captures
+
+    def give_up(self) -> None:
+        self._comm.is_captured_alike = False
+
+
+class Launch:
+    """What a launch of a graph tells other ranks, before and after it: the same as an update.
+
+    So ranks that replay a step work together with ranks that run it as always.
+
+    Args:
+        optimizer: the multi-node optimizer.
+        n_own: this rank's number of samples if the optimizer does not know it.
+        observations: collects what the loss reports; or None.
+    """
+
+    def __init__(self, optimizer: Any, n_own: int, observations: Any):
+        self._optimizer, self._n_own, self._observations = optimizer, n_own, observations
+
+    def begin(self) -> None:
+        """Begins to learn the weight of this rank's samples, and which draws are theirs."""
+        optimizer = self._optimizer
+        self._n = optimizer.begin_replay(self._n_own, in_graph=True)
+        # The update has been counted.
+        draws = optimizer.current_step.draws
+        self._generator = draws.generator(self._n, optimizer.t - 1)
+
+    def drawing(self) -> contextlib.AbstractContextManager:
+        """Returns a context manager: draws within are those of this rank's samples."""
+        return self._generator.in_use()
+
+    def finish(self, presence: list[bool]) -> None:
+        """Tells the other ranks what an update tells them, given which gradients there are."""
+        observations = self._observations
+        sums = () if observations is None else observations.sums()
+        self._optimizer.current_step.finish_launch(sums, presence, self._n)
+
+
+def capture_update(
+    graph: Any, optimizer: Any, n: int | None, compute_loss: Callable, observations: Any
+) -> None:
+    """Captures an update of ``n`` samples of this rank, None if the optimizer does not know them:
+    the sums of gradients and the wrapped optimizer's step, but no messages."""
+    step, comm = optimizer.current_step, optimizer.communicator
+    parts, (n_own,) = step.number([(n, compute_loss)], optimizer.t)
+    ((_, compute_loss),) = step.counts.begin(step.reducer, parts, [n_own])
+    step.draws.reset()
+    launch = Launch(optimizer, n_own, observations)
+    graph.before(launch.begin)
+
+    def ready(param):
+        with graph.exchanging(comm):
+            step.reducer.ready(param)
+
+    with step.reducer.in_graph():
+        with graph.drawing(launch.drawing), step.counts.in_use():
+            loss = compute_loss()
+        for param in step.reducer.params:
+            param.cleargrad()
+        loss.grad = graph.number(optimizer.own_factor, loss.array)
+        loss.backward(on_leaf=graph.on_leaf(ready))
+        with graph.exchanging(comm):
+            presence = step.reducer.sum_in_graph()
+    graph.alike.append(presence)
+    optimizer.actual_optimizer.update(None)
+    graph.call_again(launch.finish, (presence,))

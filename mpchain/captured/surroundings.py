@@ -238,7 +238,7 @@ class Surroundings:
             self._push((vars(value), name, f"{name} of a {kind}") for name in vars(value))
             self._visit_classes(value, all_of_them=True)
         elif isinstance(value, Optimizer):
-            self._stack += [(value.replays, None), (value.target, None)]
+            self._stack.append((value.target, None))
             self._of_libraries.append((value, _name_of(place)))
         elif isinstance(value, _NAMESPACES):
             self._open(vars(value), place)

@@ -250,7 +250,7 @@ class MultiNodeIterator(Iterator):
     def __init__(
         self, actual_iterator: Iterator | None, communicator: Communicator, rank_master: int
     ):
-        communicator._check_rank("create_multi_node_iterator", "rank_master", rank_master)
+        communicator.check_rank("create_multi_node_iterator", "rank_master", rank_master)
         self.communicator = communicator
         self.rank_master = rank_master
         self.is_master = communicator.rank == rank_master

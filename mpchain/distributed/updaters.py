@@ -128,7 +128,7 @@ class MultiNodeUpdater(StandardUpdater):
                 scope = weighted(self.communicator, weight)
             with scope, self._observations.collect(weight):
                 self._captured(*args, **kwargs)
-        self._report(self._observations, optimizer._reducer.message.means())
+        self._report(self._observations, optimizer.current_step.reducer.message.means())
 
     def _weight_of(self, args, kwargs):
         weight = check_weight("MultiNodeUpdater", self.weight(*args, **kwargs))

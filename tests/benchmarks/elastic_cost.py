@@ -47,7 +47,7 @@ class Elastic:
         self.comm = comm
         self.state = InMemoryCheckpoint(comm, {"model": self.model, "optimizer": self.optimizer})
         self.seconds_of_copy = self.seconds_of_looks = 0.0
-        keep, notices = self.state.keep, comm._elasticity._notices
+        keep, notices = self.state.keep, comm.elasticity._notices
 
         def timed_keep(iteration):
             begun, at = time.perf_counter(), self.state._kept_at
@@ -62,11 +62,11 @@ class Elastic:
             finally:
                 self.seconds_of_looks += time.thread_time() - begun
 
-        self.state.keep, comm._elasticity._notices = timed_keep, timed_notices
+        self.state.keep, comm.elasticity._notices = timed_keep, timed_notices
 
     def train(self, *, is_elastic):
         """Returns the times of the steps of a block, in seconds."""
-        elasticity, lookouts = self.comm._elasticity, losses.lookouts[:]
+        elasticity, lookouts = self.comm.elasticity, losses.lookouts[:]
         if not is_elastic:
             losses.lookouts.clear()
         elasticity._is_retired = not is_elastic

@@ -39,12 +39,12 @@ def build(comm):
 def measure(n_blocks):
     """Runs on each rank; rank 0 prints."""
     comm = create_communicator()
-    step, watch = build(comm), comm._watch
+    step, watch = build(comm), comm.watch
     times = {True: [], False: []}
     n_before = 0
     for i in range(-2, n_blocks):
         for is_watched in (True, False) if i % 2 else (False, True):
-            comm._watch = watch if is_watched else None
+            comm.watch = watch if is_watched else None
             step()  # so that both begin alike
             n_before = watch._n
             for _ in range(BLOCK):
@@ -55,7 +55,7 @@ def measure(n_blocks):
             if is_watched:
                 per_step = (watch._n - n_before) / BLOCK
     medians = {k: statistics.median(v) for k, v in times.items()}
-    comm._watch = watch
+    comm.watch = watch
     cost = cost_of_one(comm, watch)
     if comm.rank == 0:
         print(f"step: {medians[False] * 1e3:.2f} ms without the watch")

@@ -108,7 +108,7 @@ def test_calls_of_a_sharded_optimizer(counted, folder):
     for of_iteration in train(comm, calls, folder, create_sharded_optimizer):
         assert set(+of_iteration) <= {"Isend", "Irecv", "bytes"}
         n_all = sum(comm.allgather_obj(of_iteration["Isend"]))
-        assert n_all <= 2 * 2 * (n_hosts - 1) * max(map(len, comm._hosts)) * n_hosts
+        assert n_all <= 2 * 2 * (n_hosts - 1) * max(map(len, comm.hosts)) * n_hosts
         assert n_hosts > 1 or n_all == 0
 
 

@@ -61,6 +61,11 @@ class Communicator(PointToPoint, LosesRanks):
         timeout: seconds after which a rank that waits for others that do not work ends the job; may
             be set.
         sums_gradients: whether multi-node optimizers exchange gradients.
+        watch: the :class:`~mpchain.distributed.watch.watchdog.Watch`; None in one process.
+        hosts: the ranks of each host.
+        is_connected: whether ranks are connected by what sums on GPUs without the host.
+        captures_together: whether graphs of GPUs that hold sums must be captured by all ranks.
+        is_captured_alike, n_captures: whether they have been, and how many were begun.
         within_config_scope: whether attributes that are set become configuration entries; see
             :meth:`config_scope`.
 
@@ -78,15 +83,18 @@ class Communicator(PointToPoint, LosesRanks):
     mpi_comm = None
     gpu = None
     timeout = math.inf
-    sums_gradients = True
+    sums_gradients = is_captured_alike = True
+    captures_together = is_connected = False
+    n_captures = 0
+    watch: Any = None
+    hosts = [[0]]
     within_config_scope = False
     _micro_shards = None
-    _watch = None  # the watchdog of its collectives
 
     def __init__(self):
         self._config = {"batched_copy": True, "allreduce_grad_dtype": None}
         self._to_myself = collections.deque()
-        self._n_crossing = collections.Counter()
+        self.n_crossing = collections.Counter()
         LosesRanks.__init__(self)
 
     # Transport
@@ -103,7 +111,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.bcast_obj({"seed": 3})
         {'seed': 3}
         """
-        self._check_rank("bcast_obj", "root", root)
+        self.check_rank("bcast_obj", "root", root)
         return obj
 
     def gather_obj(self, obj: Any, root: int = 0) -> list | None:
@@ -112,7 +120,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.gather_obj("from rank 0")
         ['from rank 0']
         """
-        self._check_rank("gather_obj", "root", root)
+        self.check_rank("gather_obj", "root", root)
         return [obj]
 
     def allgather_obj(self, obj: Any) -> list:
@@ -129,7 +137,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.scatter_obj(["for rank 0"])
         'for rank 0'
         """
-        self._check_rank("scatter_obj", "root", root)
+        self.check_rank("scatter_obj", "root", root)
         (obj,) = objs
         return obj
 
@@ -155,7 +163,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.ibcast(np.ones(2)).Wait()
         array([1., 1.])
         """
-        self._check_rank("ibcast", "root", root)
+        self.check_rank("ibcast", "root", root)
         check_contiguous("ibcast", x)
         return Request(x)
 
@@ -322,7 +330,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.bcast(np.ones(2))
         array([1., 1.])
         """
-        self._check_rank("bcast", "root", root)
+        self.check_rank("bcast", "root", root)
         if self.rank == root:
             x = check_array("bcast", "x", x)
             result = contiguous(x)
@@ -338,7 +346,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.gather(np.ones(2))
         (array([1., 1.]),)
         """
-        self._check_rank("gather", "root", root)
+        self.check_rank("gather", "root", root)
         x = check_array("gather", "x", x)
         descriptions = self.gather_obj(describe(x), root)
         received = self._move({root: x}, dict(enumerate(descriptions or [])))
@@ -361,7 +369,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.scatter([np.ones(2)])
         array([1., 1.])
         """
-        self._check_rank("scatter", "root", root)
+        self.check_rank("scatter", "root", root)
         outgoing, descriptions = {}, None
         if self.rank == root:
             outgoing = dict(enumerate(check_arrays("scatter", "xs", xs, self.size)))
@@ -394,7 +402,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.reduce(np.ones(2))
         array([1., 1.])
         """
-        self._check_rank("reduce", "root", root)
+        self.check_rank("reduce", "root", root)
         total = self._addend("reduce", x)
         self._sum_at(total, root)
         return self._rounded("reduce", total, x.dtype) if self.rank == root else None
@@ -515,7 +523,7 @@ class Communicator(PointToPoint, LosesRanks):
             obj: the object, such as a data set of which each rank holds a part.
             why: what has divided something among the ranks, for the message of :meth:`shrink`.
         """
-        self._needs_all[obj] = why
+        self.needs_all[obj] = why
 
     def __deepcopy__(self, memo: dict) -> "Communicator":
         """Returns the communicator itself: copies of a model talk to the same ranks."""
@@ -540,7 +548,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> with comm.unwatched():
         ...     comm.barrier()
         """
-        return contextlib.nullcontext() if self._watch is None else self._watch.within()
+        return contextlib.nullcontext() if self.watch is None else self.watch.within()
 
     def finalize(self) -> None:
         """Releases the communicator's resources; it must not be used afterwards."""

@@ -142,17 +142,17 @@ class Elasticity:
             return self._has_lost
 
     def _revoke(self):
-        parts = [part for part in list(self._comm._needs_all) if hasattr(part, "_owned")]
+        parts = [part for part in list(self._comm.needs_all) if isinstance(part, Communicator)]
         for comm in [self._comm, *parts]:
-            for mpi_comm in [comm.mpi_comm, *comm._owned]:
+            for mpi_comm in [comm.mpi_comm, *comm.owned]:
                 with contextlib.suppress(self._mpi.Exception):
                     mpi_comm.Revoke()
         # Afterwards, so that nobody is told of what this leaves undone.
         for comm in [self._comm, *parts]:
-            comm._end_work()
+            comm.end_work()
 
     def _loss(self):
-        base, watch = self._comm.mpi_comm, self._comm._watch
+        base, watch = self._comm.mpi_comm, self._comm.watch
         group, failed = base.Get_group(), base.Get_failed()
         ranks = sorted(self._mpi.Group.Translate_ranks(failed, None, group))
         return RanksLost(ranks, {rank: watch.cause_of(rank) for rank in ranks})
@@ -164,10 +164,10 @@ class Elasticity:
         with self._turn:
             if self._comm.mpi_comm is not None:  # the constructor has come that far
                 self._revoke()
-                self._comm._end_work(for_good=True)
+                self._comm.end_work(for_good=True)
         self.retire()
-        if self._comm._watch is not None:
-            self._comm._watch.be_replaced()
+        if self._comm.watch is not None:
+            self._comm.watch.be_replaced()
 
     def retire(self) -> None:
         """Looks no more; the communicator is not used any more."""
@@ -189,7 +189,7 @@ class Elasticity:
             raise self._loss()
 
     def _waiting(self, text):
-        watch = self._comm._watch
+        watch = self._comm.watch
         return contextlib.nullcontext() if watch is None else watch.waiting(text)
 
     def shrink(self, goes_back: bool) -> bool:
@@ -201,7 +201,7 @@ class Elasticity:
 
     def shrink_own(self, goes_back: bool) -> bool:
         """Shrinks the communicator, and no other of the process."""
-        comm, old, watch = self._comm, self._comm.mpi_comm, self._comm._watch
+        comm, old, watch = self._comm, self._comm.mpi_comm, self._comm.watch
         if watch is None:
             return goes_back  # one rank is left
         with self._turn:
@@ -215,8 +215,7 @@ class Elasticity:
                 if flags & _DONE:
                     break
         progress.forget_all()
-        comm._to_myself.clear()
-        comm._n_crossing.clear()
+        comm.forget_messages()
         for dependent in list(comm.dependents):
             dependent.fit_to_ranks()
         left = self._mpi.Group.Translate_ranks(base.Get_group(), None, old.Get_group())
@@ -232,16 +231,16 @@ class Elasticity:
 
     def refusals(self) -> list[str]:
         """Returns why training cannot continue on fewer ranks."""
-        return sorted(set(self._comm._needs_all.values()))
+        return sorted(set(self._comm.needs_all.values()))
 
     def _rebuild(self, base: Any, goes_back: bool) -> int:
         """Makes the communicator that of ``base``; returns the flags that all ranks set, none if
         this was not possible on all of them, or one was lost meanwhile."""
-        comm, watch = self._comm, self._comm._watch
+        comm, watch = self._comm, self._comm.watch
         with self._turn:
-            comm.mpi_comm, comm._owned, self._has_lost = base, [], False
+            comm.mpi_comm, comm.owned, self._has_lost = base, [], False
         try:
-            comm._join(base)
+            comm.join(base)
             flags = _DONE | _GOES_BACK * goes_back
         except Exception as error:
             flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # or of NCCL, or RanksLost
@@ -255,9 +254,9 @@ class Elasticity:
             if flags & _DONE:
                 watch.be_replaced()
                 return flags
-        if comm._watch not in (None, watch):
-            comm._watch.be_replaced()
-        comm._watch = watch
+        if comm.watch not in (None, watch):
+            comm.watch.be_replaced()
+        comm.watch = watch
         return 0
 
 
@@ -267,11 +266,11 @@ def renew(comm: "MpiCommunicator") -> "MpiCommunicator":
     Nothing is made or sent: a rank could be lost meanwhile.
     """
     new = object.__new__(type(comm))
-    vars(new).update((name, vars(comm)[name]) for name in comm._passed_on)
+    vars(new).update((name, vars(comm)[name]) for name in comm.passed_on)
     Communicator.__init__(new)
-    if comm._elasticity is not None:
-        with comm._elasticity._turn:
-            comm._elasticity._comm = new
+    if comm.elasticity is not None:
+        with comm.elasticity._turn:
+            comm.elasticity._comm = new
     return new
 
 

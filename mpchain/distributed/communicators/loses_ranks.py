@@ -22,9 +22,9 @@ class LosesRanks:
         self.lost_ranks: dict[int, str] = {}
         self.dependents: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         self.spares: Any = None
-        self._needs_all = weakref.WeakKeyDictionary()
+        self.needs_all = weakref.WeakKeyDictionary()
 
-    def _end_work(self, *, for_good: bool = False) -> None:
+    def end_work(self, *, for_good: bool = False) -> None:
         """Ends what is under way on GPUs, where it waits for lost ranks. Any thread may call it,
         and again; the communicator's own also to free what NCCL has."""
 

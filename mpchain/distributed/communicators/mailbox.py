@@ -42,9 +42,9 @@ class Mailbox:
 
     _mpi: Any
     _messages: Any
-    _watch: Any
+    watch: Any
     _host_copy: Any
-    _owned: Any
+    owned: Any
     _current_mail: _Mail | None = None
 
     def _mail(self):
@@ -86,8 +86,8 @@ class Mailbox:
             data = room
         return data, again
 
-    def _unclaimed(self) -> list[tuple[int, tuple]]:
-        if not self._owned or self._mpi.Is_finalized():  # nothing comes any more
+    def unclaimed(self) -> list[tuple[int, tuple]]:
+        if not self.owned or self._mpi.Is_finalized():  # nothing comes any more
             return []
         mail = self._mail()
         for source in mail.ranks:
@@ -121,5 +121,5 @@ class Mailbox:
             return
         requests = [mail.comm.Irecv(piece, source, _TAG) for piece in byte_pieces(data)]
         mail.moving[source] = place, arrived, requests
-        if self._watch is not None:
-            self._watch.row.waits_for = 0  # something comes
+        if self.watch is not None:
+            self.watch.row.waits_for = 0  # something comes

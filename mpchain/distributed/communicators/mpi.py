@@ -102,20 +102,20 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             total = comm.allreduce(np.ones(3))
     """
 
-    _elasticity = None
-    _owned = ()  # of MPI's communicators
+    elasticity = None
+    owned = ()  # of MPI's communicators
 
     @creating()
     def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False, elastic: bool = False):
         super().__init__()
         self._mpi, self._cuda_aware = load_mpi(), cuda_aware
         if elastic:
-            self._elasticity = Elasticity(self, self._mpi)
+            self.elasticity = Elasticity(self, self._mpi)
             mpi_comm = mpi_comm.Dup()  # which can be revoked
-        self._join(mpi_comm)
-        self._passed_on = {*vars(self), "_passed_on"}  # by renew: others add attributes
+        self.join(mpi_comm)
+        self.passed_on = {*vars(self), "passed_on"}  # by renew: others add attributes
 
-    def _join(self, mpi_comm):
+    def join(self, mpi_comm):
         """Makes this the communicator of the ranks of one of MPI; collective."""
         self.mpi_comm = mpi_comm
         self.rank, self.size = mpi_comm.rank, mpi_comm.size
@@ -125,15 +125,15 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         # Own messages must not meet the user's messages on mpi_comm, nor operations in the
         # background the user's collectives.
         self._messages = mpi_comm.Dup()
-        self._owned = [self._messages]
+        self.owned = [self._messages]
         self._everyone = progress.Group(
             self._mpi, self._messages, list(range(self.size)), self._own(mpi_comm.Dup())
         )
         self._find_hosts()
-        before, self._watch = self._watch, None
+        before, self.watch = self.watch, None
         if self.size > 1:
             global_except_hook.add_hook()
-            self._watch = Watch.over(
+            self.watch = Watch.over(
                 self._mpi,
                 mpi_comm,
                 self._host,
@@ -144,7 +144,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     def _own(self, mpi_comm):
         """Returns an MPI communicator, which :meth:`finalize` will free."""
-        self._owned.append(mpi_comm)
+        self.owned.append(mpi_comm)
         return mpi_comm
 
     def _find_hosts(self):
@@ -154,7 +154,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         hosts = {}
         for rank, its_leader in enumerate(allgather(self.mpi_comm, leader)):
             hosts.setdefault(its_leader, []).append(rank)
-        self._hosts = [hosts[leader] for leader in sorted(hosts)]
+        self.hosts = [hosts[leader] for leader in sorted(hosts)]
         self.inter_rank, self.inter_size = sorted(hosts).index(leader), len(hosts)
         self._door = None  # a shared array whose stages count the barriers of each rank
         if self.inter_size == 1 < self.size:
@@ -184,7 +184,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     # Objects
 
     def bcast_obj(self, obj: Any, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
-        self._check_rank("bcast_obj", "root", root)
+        self.check_rank("bcast_obj", "root", root)
         self.barrier()
         data = _pickled(obj).copy() if self.rank == root else None
         size = np.array([0 if data is None else data.size], np.int64)
@@ -197,7 +197,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return obj if self.rank == root else pickle.loads(data)
 
     def gather_obj(self, obj: Any, root: int = 0) -> list | None:
-        self._check_rank("gather_obj", "root", root)
+        self.check_rank("gather_obj", "root", root)
         self.barrier()
         data = _pickled(obj)
         heads = self.mpi_comm.gather(_head(data), root)
@@ -213,7 +213,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return list(self._receive_rest(outgoing, dict(enumerate(heads)), limit).values())
 
     def scatter_obj(self, objs: Sequence | None, root: int = 0) -> Any:
-        self._check_rank("scatter_obj", "root", root)
+        self.check_rank("scatter_obj", "root", root)
         self.barrier()
         outgoing, heads = {}, None
         if self.rank == root:
@@ -242,7 +242,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         if dest == self.rank:
             super().send_obj(obj, dest, tag)
             return
-        self._check_rank("send_obj", "dest", dest)
+        self.check_rank("send_obj", "dest", dest)
         data = _pickled(obj)
         if data.size > LARGE:
             # Synchronous: what follows without a tag finds the receiver that waits for it.
@@ -255,7 +255,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         if source == self.rank:
             return super().recv_obj(source, status, tag)
         if source != self._mpi.ANY_SOURCE:
-            self._check_rank("recv_obj", "source", source)
+            self.check_rank("recv_obj", "source", source)
         head, source = self._recv_head(self.mpi_comm, source, tag, status)
         return self._receive_rest({}, {source: head})[source]
 
@@ -293,7 +293,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self._wait([self._messages.isend(answer, rank, 0)])
 
     def _place(self):
-        return "a call" if self._watch is None else self._watch.text()
+        return "a call" if self.watch is None else self.watch.text()
 
     def _exchange(self, outgoing, incoming):
         with self._for_mpi(*(x for _, x in incoming), write=True) as received:
@@ -341,11 +341,11 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     def _enter(self):
         """Begins to communicate, as the watchdog sees it."""
-        if self._watch is not None and self._watch.announced is not None:
-            self._watch.enter()
+        if self.watch is not None and self.watch.announced is not None:
+            self.watch.enter()
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
-        self._check_rank("ibcast", "root", root)
+        self.check_rank("ibcast", "root", root)
         check_contiguous("ibcast", x)
         self._check_no_part("ibcast")
         self._enter()
@@ -468,7 +468,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         if self.size == 1:
             return super().make_buffers(specifications, n_rooms)
         self.barrier()
-        sizes = [len(host) for host in self._hosts]
+        sizes = [len(host) for host in self.hosts]
         shared = None
         if max(sizes) > 1:
             shared = make_shared_arrays(self._host, specifications, n_rooms)
@@ -476,7 +476,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             shared = None
         groups = {}  # of the ranks that sum a part, by part
         for part in range(self.intra_rank, max(sizes), self.intra_size):
-            ranks = [host[part % len(host)] for host in self._hosts]
+            ranks = [host[part % len(host)] for host in self.hosts]
             groups[part] = progress.Group(self._mpi, self._messages, ranks)
         made = []
         for i, (n, dtype) in enumerate(specifications):
@@ -488,7 +488,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
                 # On the ranks of smaller hosts, parts of a large array follow one another.
                 is_large = n * np.dtype(dtype).itemsize > LARGE_PART * max(sizes)
                 n_parts = max(sizes) if is_large else min(sizes)
-                places = self._hosts, self.rank, tag
+                places = self.hosts, self.rank, tag
                 made += [
                     SharedBuffer(shared[i], r, groups, n_parts, *places) for r in range(n_rooms)
                 ]
@@ -501,39 +501,39 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     @property
     def timeout(self) -> float:
         """Seconds after which a rank that waits for others ends the job with a report."""
-        return math.inf if self._watch is None else self._watch.timeout
+        return math.inf if self.watch is None else self.watch.timeout
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
-        if self._watch is not None:
-            self._watch.timeout = check_timeout(seconds)
+        if self.watch is not None:
+            self.watch.timeout = check_timeout(seconds)
 
     def record_failures(self, folder: str) -> None:
-        if self._watch is not None:
-            self._watch.record_in(folder)
+        if self.watch is not None:
+            self.watch.record_in(folder)
             global_except_hook.recorder.record = self._record
 
     def _record(self, text):
-        return text if self._watch is None else self._watch.record(text)
+        return text if self.watch is None else self.watch.record(text)
 
     def split(self, color: int, key: int) -> "MpiCommunicator":
         self.barrier()
         part = type(self)(self.mpi_comm.Split(color, key), **self._options())
-        part._owned.append(part.mpi_comm)
+        part.owned.append(part.mpi_comm)
         if self.is_elastic and part.size > 1:
             self.refuse_to_lose_ranks(part, "comm.split has made a communicator of some ranks")
         return self._configure(part)
 
     @property
     def is_elastic(self) -> bool:
-        return self._elasticity is not None
+        return self.elasticity is not None
 
     def agree(self) -> None:
-        if self._elasticity is not None:
-            self._elasticity.agree()
+        if self.elasticity is not None:
+            self.elasticity.agree()
 
     def shrink(self, *, goes_back: bool = True) -> bool:
-        return True if self._elasticity is None else self._elasticity.shrink(goes_back)
+        return True if self.elasticity is None else self.elasticity.shrink(goes_back)
 
     def renewed(self) -> "MpiCommunicator":
         return self._configure(renew(self))
@@ -546,17 +546,17 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
         Arrays of :meth:`make_buffers` stay valid.
         """
-        if self._owned:
+        if self.owned:
             self.barrier()
-        if self._elasticity is not None:
-            self._elasticity.retire()
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
-        for mpi_comm in self._owned:
+        if self.elasticity is not None:
+            self.elasticity.retire()
+        if self.watch is not None:
+            self.watch.stop()
+            self.watch = None
+        for mpi_comm in self.owned:
             if mpi_comm != self._mpi.COMM_NULL:
                 mpi_comm.Free()
-        self._owned = []
+        self.owned = []
 
 
 @watched

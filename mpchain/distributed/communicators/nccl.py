@@ -67,7 +67,7 @@ class NcclCommunicator(MpiCommunicator):
     """
 
     _nccl = _stream = _members = None
-    is_captured_alike = True
+    captures_together = True
 
     def __init__(
         self,
@@ -117,15 +117,15 @@ class NcclCommunicator(MpiCommunicator):
     def _use(self, nccl):
         self._nccl, self._members = nccl, self._world_ranks()
         self._stream = self._stream or cuda.Stream(non_blocking=True)
-        if self._watch is not None:
-            self._watch.gpu = GpuWork(nccl, self.gpu, self._stream)
+        if self.watch is not None:
+            self.watch.gpu = GpuWork(nccl, self.gpu, self._stream)
 
     def _world_ranks(self):
-        return (self._mpi.COMM_WORLD.rank,) if self._watch is None else self._watch.world_ranks
+        return (self._mpi.COMM_WORLD.rank,) if self.watch is None else self.watch.world_ranks
 
     # Lost ranks
 
-    def _end_work(self, *, for_good: bool = False) -> None:
+    def end_work(self, *, for_good: bool = False) -> None:
         if self._nccl is not None:
             self._nccl.revoke()
             if for_good:
@@ -151,8 +151,8 @@ class NcclCommunicator(MpiCommunicator):
         progress.wait_until(future.done)
         return future.result()
 
-    def _join(self, mpi_comm):
-        super()._join(mpi_comm)
+    def join(self, mpi_comm):
+        super().join(mpi_comm)
         if self.is_elastic:
             self._shrink_connection()
 
@@ -327,7 +327,7 @@ class NcclCommunicator(MpiCommunicator):
     def ibcast(self, x: Array, root: int = 0) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ibcast(x, root)
-        self._check_rank("ibcast", "root", root)
+        self.check_rank("ibcast", "root", root)
         check_contiguous("ibcast", x)
         return _OnStream(self, self._begin("broadcast", x, x, root), x)
 
@@ -358,8 +358,8 @@ class NcclCommunicator(MpiCommunicator):
 
     def _disconnect(self):
         if self._nccl is not None:
-            if self._watch is not None:
-                self._watch.gpu = None
+            if self.watch is not None:
+                self.watch.gpu = None
             self._release_graphs()
             self._stream.synchronize()
             self._nccl.destroy()

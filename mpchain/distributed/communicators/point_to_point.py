@@ -23,7 +23,7 @@ class PointToPoint:
     rank: int
     size: int
     _to_myself: Any  # messages that are not received yet, from this rank to itself
-    _n_crossing: Any  # how often it has sent to, or received from, a rank by sendrecv
+    n_crossing: Any  # how often it has sent to, or received from, a rank by sendrecv
 
     def send(
         self,
@@ -53,7 +53,7 @@ class PointToPoint:
         >>> comm.recv(source=0)
         array([1., 1.])
         """
-        self._check_rank("send", "dest", dest)
+        self.check_rank("send", "dest", dest)
         is_tuple = isinstance(data, (tuple, list))
         arrays = [check_array("send", "data", x) for x in (data if is_tuple else [data])]
         if dest == self.rank:
@@ -84,7 +84,7 @@ class PointToPoint:
         >>> comm.recv(source=0, tag=3)
         (array([1.]), array([0.]))
         """
-        self._check_rank("recv", "source", source)
+        self.check_rank("recv", "source", source)
         expected = identity if isinstance(identity, tuple) else (identity,)
         if source == self.rank:
             data, sent = self._take_own_message("recv", tag)
@@ -140,7 +140,7 @@ class PointToPoint:
         """
         for argument, rank in (("dest", dest), ("source", source)):
             if rank is not None:
-                self._check_rank("sendrecv", argument, rank)
+                self.check_rank("sendrecv", argument, rank)
         sent, received = keys or (self._key("to", dest, tag), self._key("from", source, tag))
         if dest is not None:
             x = check_array("sendrecv", "x", x)
@@ -163,14 +163,19 @@ class PointToPoint:
 
     def _key(self, way, rank, tag):
         """Returns the key of the next message of that tag to or from a rank."""
-        self._n_crossing[way, rank, tag] += rank is not None
-        return tag, self._n_crossing[way, rank, tag]
+        self.n_crossing[way, rank, tag] += rank is not None
+        return tag, self.n_crossing[way, rank, tag]
 
     def _post(self, x, dest, key, again):
         """Sends an array and its key, and does not wait."""
         raise NotImplementedError("one process has no other rank to send to")
 
-    def _unclaimed(self):
+    def forget_messages(self) -> None:
+        """Forgets messages that are not received yet, after ranks were lost."""
+        self._to_myself.clear()
+        self.n_crossing.clear()
+
+    def unclaimed(self):
         """Returns source and key of each message that has arrived, and that nobody has taken."""
         return []
 
@@ -189,7 +194,7 @@ class PointToPoint:
         >>> comm.recv_obj(source=0)
         'hello'
         """
-        self._check_rank("send_obj", "dest", dest)
+        self.check_rank("send_obj", "dest", dest)
         self._to_myself.append((tag, obj, None))
 
     def recv_obj(self, source: int, status: Any = None, tag: int | None = None) -> Any:
@@ -200,7 +205,7 @@ class PointToPoint:
             status: an ``mpi4py.MPI.Status``, which is filled with the sender and tag.
             tag: the message's tag; None or ``MPI.ANY_TAG`` takes any.
         """
-        self._check_rank("recv_obj", "source", source)
+        self.check_rank("recv_obj", "source", source)
         return self._take_own_message("recv_obj", tag)[0]
 
     def _take_own_message(self, function, tag):
@@ -234,7 +239,7 @@ class PointToPoint:
     def _exchange(self, outgoing, incoming):
         """Moves contiguous arrays; ``outgoing`` and ``incoming`` are pairs (other rank, array)."""
 
-    def _check_rank(self, function, argument, rank):
+    def check_rank(self, function, argument, rank):
         if not 0 <= rank < self.size:
             raise ValueError(
                 f"{function}: {argument} must be a rank from 0 to {self.size - 1}, not {rank}"

@@ -26,7 +26,7 @@ _AGAIN = ", to be differentiated again (enable_double_backprop=True)"
 
 
 def _number(comm, kind):
-    counts = comm._n_crossing  # forgotten when ranks are lost
+    counts = comm.n_crossing  # forgotten when ranks are lost
     counts["function", *kind] += 1
     return counts["function", *kind]
 
@@ -94,7 +94,7 @@ def _exchange(node, xs, dest, origin, kind, like, is_adjoint=False):
 def _look_for_lost(comm):
     """Raises an error if a rank has sent a gradient that nobody takes, as its node is gone."""
     nodes = _WITH_GRAPH.get(comm, {})
-    for source, key in comm._unclaimed():
+    for source, key in comm.unclaimed():
         kind, order, number = key
         if order > 0 and (source, key) not in nodes:
             raise CollectiveMismatchError(
@@ -316,5 +316,5 @@ def _rank(comm, function, argument, rank):
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if rank is None or (mpi is not None and rank == mpi.PROC_NULL):
         return None
-    comm._check_rank(function, argument, rank)
+    comm.check_rank(function, argument, rank)
     return rank

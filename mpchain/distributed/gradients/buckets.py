@@ -75,6 +75,7 @@ class GradientReducer(Reducer):
     """
 
     answers: Sequence[float] = ()
+    can_be_replayed = True
 
     def __init__(
         self,
@@ -218,6 +219,10 @@ class GradientReducer(Reducer):
             self._under_way.clear()
             for bucket in buckets:
                 bucket.end_in_graph()
+
+    def begin_launch(self, n_samples: float | None, **options: Any) -> None:
+        """Begins a step whose sums a graph holds; see :meth:`begin`."""
+        super().begin(n_samples, **options)
 
     def sum_in_graph(self) -> list[bool]:
         """Completes the sums that a graph holds, and sets the gradients.

@@ -37,8 +37,10 @@ class Reducer:
             each part are taken by :meth:`end_part`, and may be cleared before the next one.
         pieces: if :meth:`finish` has given this rank only its part of some gradients, these parts
             by name: flat arrays, or None where no rank has a gradient. None if all are whole.
+        has_gathered: whether ranks have asked for whole gradients in a step that divides them.
         overlaps: whether :meth:`ready` has something to do in this step.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
+        can_be_replayed: whether captured steps may pass gradients on and take their means.
         message: what the ranks tell each other in :meth:`finish`, besides gradients.
         params: the parameters that are watched, also those that are not initialized.
 
@@ -52,6 +54,7 @@ class Reducer:
     parts_per_batch: int | None = None
     pieces: dict[str, Array | None] | None = None
     allows_dynamic_loss_scale = True
+    can_be_replayed = has_gathered = False
     overlaps = False
 
     def __init__(

@@ -35,7 +35,6 @@ class ScatteringReducer(GradientReducer):
     Attributes:
         layouts: flat arrays of parameters. Rank i has part i of each (``FlatLayout.part``).
         asks: whether this rank asks for whole gradients in this step.
-        has_gathered: whether the gradients are whole because ranks asked.
         needs_norm: whether this rank asks for the norm in this step.
         square_norm: its square; None if not all ranks asked, or parts are on GPUs.
 
@@ -50,7 +49,7 @@ class ScatteringReducer(GradientReducer):
     """
 
     layouts: Sequence[FlatLayout] = ()
-    asks = has_gathered = needs_norm = False
+    can_be_replayed = asks = needs_norm = False
     square_norm: float | None = None
 
     def __init__(

@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -379,7 +379,7 @@ class Counts:
     def _total_in_graph(self, site, count):
         graph = current.graph
         total = cuda.cupy.asarray(count, np.float64).reshape(1).copy()
-        with exchanging_in_graph(self._comm):
+        with graph.exchanging(self._comm):
             self._comm.iallreduce(total).Wait()
         graph.alike.append(site.number)
         total = total.reshape(())
@@ -536,11 +536,3 @@ def _difference(sites, others):
 
 def _shortened(rows):
     return ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "")
-
-
-@contextlib.contextmanager
-def exchanging_in_graph(comm: Communicator) -> Iterator[None]:
-    """Context manager: the communicator's work within it becomes a part of the graph."""
-    # It waits for nobody, and is no message that other ranks must send as well.
-    with current.graph.exchanging(comm), comm.unwatched():
-        yield

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -18,14 +17,11 @@ from mpchain.distributed.gradients.double_buffering import DoubleBufferingReduce
 from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import micro_batches
-from mpchain.distributed.optimizers.checks import check_parts, joint_link
-from mpchain.distributed.optimizers.counts import Counts
-from mpchain.distributed.optimizers.draws import SampleDraws, division
+from mpchain.distributed.optimizers.draws import division
 from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
-from mpchain.distributed.optimizers.rank_states import RankStates
-from mpchain.distributed.optimizers.replays import Replays
 from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
+from mpchain.distributed.optimizers.step import Step
 from mpchain.link import Link
 from mpchain.observers import current, observed, outside, refuse, span
 from mpchain.optimizer import Optimizer
@@ -160,6 +156,7 @@ class MultiNodeOptimizer(Optimizer):
 
     Attributes:
         communicator, zero_fill: as given.
+        current_step: the step under way, or the last one.
         n_samples: this rank's number of samples in the next update, which updaters set; 0 for a
             rank that has none, but takes part. None on all ranks weights the ranks equally.
 
@@ -174,7 +171,6 @@ class MultiNodeOptimizer(Optimizer):
     zero_fill = True
 
     _own_hook: Callable[..., Any] | None = None  # a hook that belongs to this class
-    _skips = False  # whether the step under way is skipped
 
     def __init__(
         self,
@@ -186,21 +182,12 @@ class MultiNodeOptimizer(Optimizer):
     ):
         self._inner = actual_optimizer
         self.communicator, self.zero_fill = communicator, zero_fill
+        self.current_step = Step(communicator, reducer, batch_counts)
         self._known = {}  # id of each parameter by name
         self._outline = TreeOutline(Link())  # of the model with these alone
         self._known_links = set()  # ids of those whose persistent values are alike on all ranks
         self._waiting = set()  # names of those that were not initialized at the last look
-        self._reducer = reducer
-        self._local_reducer = Reducer(Communicator())  # for updates that only accumulate
-        self._draws = SampleDraws(communicator)
-        self._counts = Counts(communicator, batch_counts)
         self._joint_link = None  # name of a link that computes with all ranks together
-        self._exchanges = True  # whether updates are more than accumulation
-        self._n_accumulated = 0  # samples whose mean gradients wait for the next update
-        self._n_all_accumulated = 0  # those of all ranks; None if unknown
-        self._n_weighted = None  # samples of all ranks in a step, if weights are something else
-        self._rank_states = RankStates(communicator)
-        self.replays = Replays(self)
         self._show_inner()
         communicator.dependents[self] = None
 
@@ -223,6 +210,10 @@ class MultiNodeOptimizer(Optimizer):
         """The wrapped optimizer."""
         return self._inner
 
+    @property
+    def _reducer(self):
+        return self.current_step.reducer
+
     def _show_inner(self):
         """Makes the public attributes of the wrapped optimizer attributes of this class."""
         for name in dir(self._inner):
@@ -239,11 +230,11 @@ class MultiNodeOptimizer(Optimizer):
         """
         self._inner.setup(link)
         self._show_inner()
-        self._joint_link = joint_link(self.communicator, link)
+        self._joint_link = _joint_link(self.communicator, link)
         self._known, self._known_links = {}, set()
-        self._n_accumulated = self._n_all_accumulated = 0
+        self.current_step.drop_accumulated()
         remember(self.communicator, link)
-        self._draws.set_up()
+        self.current_step.draws.set_up()
         self._replicate()
         return self
 
@@ -269,11 +260,12 @@ class MultiNodeOptimizer(Optimizer):
             >>> optimizer.t
             1
         """
-        before, self._exchanges = self._exchanges, False
+        step = self.current_step
+        before, step.exchanges = step.exchanges, False
         try:
             yield
         finally:
-            self._exchanges = before
+            step.exchanges = before
 
     @observed("optimizer", "optimizer")
     def update(
@@ -316,7 +308,7 @@ class MultiNodeOptimizer(Optimizer):
                     report(observations.last() | observations.summary().compute_mean())
             finally:
                 self.n_samples = before
-        elif not self._exchanges:
+        elif not self.current_step.exchanges:
             raise RuntimeError("MultiNodeOptimizer.update: within no_sync it needs a loss function")
         elif n_parts is not None:
             raise RuntimeError(
@@ -325,11 +317,7 @@ class MultiNodeOptimizer(Optimizer):
             )
         elif self._were_alike():
             refuse("a multi-node optimizer updates without a loss function")
-            weight = division(self.communicator).weight
-            self._n_weighted = None if weight is None else 0
-            n = self._n_samples() if weight is None else weight
-            with span("gradients", "begin the exchange"):
-                self._reducer.begin(self._n_accumulated or n)
+            self.current_step.begin_with_gradients(self._n_samples())
             self._finish()
 
     @observed("optimizer", "optimizer")
@@ -353,68 +341,48 @@ class MultiNodeOptimizer(Optimizer):
             The means of the observations over the samples of all ranks, the same on all of them;
             None without observations, and within :meth:`no_sync`.
         """
-        actual, comm = self._inner, self.communicator
         if self._is_elsewhere():
             with self.target.device.create_context():
                 return self.update_in_parts(parts, observations, weights)
         if self._has_new_parameters():
             self._replicate()
+        step, recorder = self.current_step, current.recorder
         weights = self._weights(parts) if weights is None else weights
-        if self._joint_link is not None or self._reducer.parts_per_batch is not None:
-            check_parts(self, [n for n, _ in parts] if weights is None else weights)
-        recorder = self.replays.recorder(parts, observations)
-        if current.graph is not None:
-            return self.replays.capture(*parts[0], observations)
-        n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
-        self.n_samples = n
-        parts = self._draws.numbered(parts, actual.t, weights) or [(0, None)]
-        rows = [self._draws.n_own if n_part is None else n_part for n_part, _ in parts]
-        if weights is not None:
-            parts = [(w, compute_loss) for w, (_, compute_loss) in zip(weights, parts, strict=True)]
-            n = math.fsum(weights)
-        n_own, n_total = n, division(comm).n
-        self._n_weighted = None if weights is None else n_total or 0
-        if self._n_accumulated:
-            n = self._n_accumulated + (1 if n is None else n)
-        n_before = self._n_all_accumulated
-        is_known = weights is None and n_total is not None and n_before is not None
-        n_total = n_before + n_total if is_known else None
-        exchanges = self._exchanges
-        reducer = self._reducer if exchanges else self._local_reducer
-        totals = {"n_total": n_total if exchanges else None}
-        totals["n_empty"] = division(comm).n_empty if weights is None else None
-        with span("gradients", "begin the exchange"):
-            reducer.begin(n, **totals, is_empty=n_own == 0, losses_are_weighted=True)
+        step.check([n for n, _ in parts] if weights is None else weights, self._joint_link)
         if recorder is not None:
-            recorder.repeat(self.replays.begin, self._draws.n_own if n is None else 0)
-        known = exchanges, self._n_accumulated > 0, self._n_weighted
-        parts = self._counts.begin(reducer, parts, rows, *known)
-        with self._counts.in_use():
-            self._run(parts, reducer, recorder)
-        if not exchanges:
-            self._n_accumulated, self._n_all_accumulated = 1 if n is None else n, n_total
+            recorder = recorder.update_of_ranks(self, parts, observations)
+        if current.graph is not None:
+            return None  # it has captured the update
+        self.n_samples = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
+        parts, rows = step.number(parts, self.t, weights)
+        if recorder is not None:
+            recorder.repeat(self.begin_replay, rows[0] if parts[0][0] is None else 0)
+        parts = step.begin(parts, rows, weights)
+        with step.counts.in_use():
+            self._compute_parts(parts, recorder)
+        if not step.exchanges:
+            step.accumulate()
             return None
-        if weights is not None and reducer.n_samples() == 0:
+        if weights is not None and step.reducer.n_samples() == 0:
             raise ValueError("MultiNodeOptimizer.update: weight is 0 on all ranks")
         outside(self._finish, observations)
-        return None if observations is None else self._reducer.message.means()
+        return None if observations is None else step.reducer.message.means()
 
-    def _run(self, parts, reducer, recorder):
+    def _compute_parts(self, parts, recorder):
         """Computes the losses of all parts and their gradients."""
+        step = self.current_step
+        reducer = step.under_way
         first = next((i for i, (n_part, _) in enumerate(parts, 1) if n_part != 0), 1)
         for i, (n_part, compute_loss) in enumerate(parts, 1):
             is_first = i == first and self._waiting
             with span("forward", "forward", self):
-                if is_first:
-                    loss = self._first_loss(compute_loss, reducer, n_part)
-                else:
-                    loss = compute_loss()
+                loss = self._first_loss(compute_loss, n_part) if is_first else compute_loss()
             weight = reducer.weight(n_part)
             if i == 1 or reducer.parts_per_batch:
-                self._scale_accumulated(reducer)
-            if n_part != 0 and not (is_first and self._skips):
+                self._scale_accumulated()
+            if n_part != 0 and not (is_first and step.skips):
                 # Earlier parts only add to the gradients.
-                is_last = i == len(parts) and reducer.overlaps and not self._counts.is_sparse()
+                is_last = i == len(parts) and reducer.overlaps and not step.counts.is_sparse()
                 self._backward(loss, weight, reducer.ready if is_last else None, recorder)
             del loss
             with span("gradients", "copy gradients"):
@@ -435,13 +403,14 @@ class MultiNodeOptimizer(Optimizer):
             )
         return None if weight is None else [weight]
 
-    def _scale_accumulated(self, reducer):
+    def _scale_accumulated(self):
         """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
-        if not self._n_accumulated:
-            for param in self._reducer.params:
+        step = self.current_step
+        if not step.n_accumulated:
+            for param in step.reducer.params:
                 param._grad = param._grad_var = None  # of thousands, a call of each would take long
             return
-        factor = reducer.weight(self._n_accumulated)
+        factor = step.under_way.weight(step.n_accumulated)
         for param in self.target.params(include_uninit=False):
             if param.grad is not None:
                 param.grad = param.grad * param.dtype.type(factor)
@@ -462,17 +431,14 @@ class MultiNodeOptimizer(Optimizer):
             >>> optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
             >>> optimizer.add_rank_state(model, "h", "c")
         """
-        self._rank_states.add(link, names, self.target)
+        self.current_step.rank_states.add(link, names, self.target)
 
     def fit_to_ranks(self) -> None:
         """Forgets the step under way, after the communicator has lost ranks.
 
         Parameters that are not initialized any more will be, in the next update.
         """
-        self._n_accumulated = self._n_all_accumulated = 0
-        self._reducer = self._reducer.renewed()
-        self._draws.reset()
-        self._counts.reset()
+        self.current_step.fit_to_ranks()
         if self.target is not None:
             params = self._params()
             self._waiting = {name for name, param in params.items() if not param.is_initialized}
@@ -513,37 +479,25 @@ class MultiNodeOptimizer(Optimizer):
         save snapshots.
         """
         self._inner.serialize(serializer)
-        self._rank_states.serialize(serializer["rank_states"])
+        self.current_step.rank_states.serialize(serializer["rank_states"])
         with contextlib.suppress(MissingKeyError):  # a file of one process
-            self._draws.serialize(serializer["exchange"])
+            self.current_step.draws.serialize(serializer["exchange"])
             self._reducer.serialize(serializer["exchange"])
 
     def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
-        actual, reducer = self._inner, self._reducer
-        self._counts.end()
-        self._n_accumulated = self._n_all_accumulated = 0
-        if actual.has_dynamic_loss_scale and not reducer.allows_dynamic_loss_scale:
+        step, reducer = self.current_step, self._reducer
+        step.end_losses()
+        if self.has_dynamic_loss_scale and not reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
                 "which belong to another loss scale: it works with a constant loss scale only"
             )
-        draws = may_draw(actual, reducer.params, self._own_hook)
-        by_part, message = reducer.parts_per_batch is not None, reducer.message
-        message.put(() if observations is None else observations.sums(by_part=by_part), draws=draws)
-        n_samples = reducer.n_samples()  # not of the step before, which double buffering finishes
-        with span("gradients", "finish the exchange"):
-            n_total = reducer.finish()
-        self._end(n_samples)
-        skips, self._skips = self._skips, False
-        if not skips and n_total > 0:
-            self._step(message.have_equal_random_states() if draws else True)
-
-    def _end(self, n_total):
-        """Notes the number of samples of all ranks, given their weight."""
-        n_samples = n_total if self._n_weighted is None else self._n_weighted
-        self._rank_states.n_samples = n_samples
-        self._draws.finish(n_samples)
+        draws = may_draw(self._inner, reducer.params, self._own_hook)
+        by_part = reducer.parts_per_batch is not None
+        sums = () if observations is None else observations.sums(by_part=by_part)
+        if step.finish(sums, draws=draws) > 0:
+            self._step(reducer.message.have_equal_random_states() if draws else True)
 
     def _step(self, draws_alike):
         """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""
@@ -552,6 +506,69 @@ class MultiNodeOptimizer(Optimizer):
         else:
             with random_numbers_of_rank_0(self.communicator):
                 self._inner.update(None)
+
+    # What captured steps ask and call
+
+    def why_not_replayed(
+        self, parts: Sequence[tuple[int | None, Any]], observations: Observations | None
+    ) -> str | None:
+        """Returns why an update is more than a loss, its gradients and one message; None if not."""
+        step = self.current_step
+        if len(parts) > 1 or step.reducer.parts_per_batch or step.n_accumulated:
+            return "a multi-node optimizer processes the batch in parts"
+        if not (step.reducer.can_be_replayed and step.exchanges):
+            return "gradients are not exchanged in the step that they belong to"
+        if self._waiting or self._joint_link is not None or parts[0][0] == 0:
+            return "ranks exchange more than gradients"
+        if observations is not None and not observations.is_kept:
+            return "reports are combined by another object in each step"
+        return None
+
+    def why_not_in_graphs(self) -> str | None:
+        """Returns why a graph of a GPU cannot hold an update; None if it can."""
+        comm = self.communicator
+        if comm.size > 1 and not comm.is_connected:
+            return "gradients are not summed by NCCL"
+        if comm.is_elastic:
+            return "an elastic job may lose ranks"
+        if comm.size > 1 and not comm.is_captured_alike:
+            return "only some ranks could capture a step before"
+        if self.has_dynamic_loss_scale:
+            return "the loss scale of an optimizer is dynamic"
+        if may_draw(self._inner, self._reducer.params, self._own_hook):
+            return "hooks may draw random numbers, which ranks share"
+        return self._reducer.why_not_in_graphs()
+
+    def are_equal(self, number: int) -> bool:
+        """Returns whether a number is the same on all ranks, and waits for all of them."""
+        return Control.of(self.communicator).compare(number)[0]
+
+    def begin_replay(self, n_own: int, *, in_graph: bool = False) -> int:
+        """Begins the messages of a step in one part.
+
+        Args:
+            n_own: this rank's number of samples if the optimizer does not know it.
+            in_graph: whether a graph holds the sums of gradients.
+
+        Returns:
+            This rank's number of samples.
+        """
+        n, step = self._n_samples(), self.current_step
+        n_own = n_own if n is None else n
+        step.begin([(n, None)], [n_own], self._weights([n]), in_graph=in_graph)
+        if not in_graph:
+            step.draws.count(n_own)
+        return n_own
+
+    def own_factor(self) -> float:
+        """Returns what multiplies this rank's loss, in a step of one part."""
+        scale = self._inner.loss_scale
+        return self.current_step.own_weight() * (1 if scale is None else scale)
+
+    def begin_backward(self) -> float:
+        """Clears the gradients; returns what :meth:`own_factor` does."""
+        self.target.cleargrads()
+        return self.own_factor()
 
     def _params(self):
         return dict(self.target.namedparams())
@@ -563,8 +580,8 @@ class MultiNodeOptimizer(Optimizer):
                 f"not {type(loss).__name__}"
             )
         if recorder is not None:
-            loss.grad = recorder.number(self.replays.weigh, loss.array)
-            on_leaf = recorder.on_leaf(self.replays.ready)
+            loss.grad = recorder.number(self.begin_backward, loss.array)
+            on_leaf = recorder.on_leaf(self.current_step.ready)
         scale = self._factor
         if weight != 1:
             scale = weight * (1 if scale is None else scale)
@@ -588,31 +605,31 @@ class MultiNodeOptimizer(Optimizer):
         alike = replication.are_alike(self.communicator, self._new_parameters())
         self._replicate()
         if not alike:
-            self._n_accumulated = self._n_all_accumulated = 0
+            self.current_step.drop_accumulated()
             warn_of_skipping(self.communicator, "Give update a loss function to lose no step")
         return alike
 
-    def _first_loss(self, compute_loss, reducer, n_part):
+    def _first_loss(self, compute_loss, n_part):
         """Returns the loss, computed with parameters that this initializes alike on all ranks. If
         that cannot be, the step is skipped."""
-        comm = self.communicator
+        comm, step = self.communicator, self.current_step
         with DryRun(remembered(comm).values(), comm) as dry_run:
             loss = compute_loss()
-            self._counts.end_rounds()
+            step.counts.end_rounds()
         outcome = dry_run.agree(self._new_parameters())
         if outcome == "skip":
-            weight, self._skips = reducer.weight(n_part), True
+            weight, step.skips = step.under_way.weight(n_part), True
             if n_part != 0:  # Other ranks wait for the gradients of what they have sent.
                 self._backward(loss, weight, None, None)
             else:
                 compute_loss()
-            self._counts.end()
+            step.counts.end()
         self._replicate()
         if outcome != "repeat":
             dry_run.keep()
             return compute_loss() if outcome == "keep" and n_part == 0 else loss
         dry_run.undo()
-        self._counts.repeat()
+        step.counts.repeat()
         with dry_run.initial_values():
             return compute_loss()
 
@@ -649,6 +666,28 @@ _OF_INNER = (
 ).split()
 for _name in _OF_INNER:
     setattr(MultiNodeOptimizer, _name, OfInner(_name))
+
+
+def _joint_link(comm: Communicator, model: Link) -> str | None:
+    """Returns the name of a link that computes with all ranks together; None if there is none."""
+    found = None
+    for name, link in model.namedlinks():
+        if getattr(link, "needs_all_ranks", False):
+            found = found or name
+            if comm.micro_shards:
+                raise ValueError(
+                    f"MultiNodeOptimizer.setup: {name} computes with all ranks together, so "
+                    "that results depend on their number, which a reproducible communicator "
+                    "must not allow: normalize each micro-shard by itself "
+                    "(BatchNormalization), or by layer or group"
+                )
+        if getattr(link, "divided_among", None) is comm:
+            raise ValueError(
+                f"MultiNodeOptimizer.setup: the parameters of {name} are divided among these "
+                "ranks, and cannot be made the same on all of them: pass the communicator of "
+                "the ranks that have the same parts, or use the wrapped optimizer alone"
+            )
+    return found
 
 
 def _ids(named_params):

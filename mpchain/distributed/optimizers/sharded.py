@@ -225,7 +225,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         return None
 
     def _say(self, why):
-        if not getattr(self._reducer, "has_gathered", False):
+        if not self._reducer.has_gathered:
             return
         self._has_said_why = True
         if self.communicator.rank == 0:

@@ -195,8 +195,7 @@ def mirrors(comm: Communicator) -> list[list[int]]:
     >>> mirrors(comm)
     [[]]
     """
-    hosts = getattr(comm, "_hosts", [[0]])
-    found = {}
+    hosts, found = comm.hosts, {}
     for number, host in enumerate(hosts):
         others = [*hosts[number + 1 :], *hosts[:number]]
         for i, rank in enumerate(host):

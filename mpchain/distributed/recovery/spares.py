@@ -57,7 +57,7 @@ class Spares:
             raise ValueError("run_elastic: mpi_comm must be None if some ranks are spare")
         self._options, self._me = options, world.rank
         self._everyone = MpiCommunicator(world, elastic=True)
-        self._everyone._elasticity.retire()  # the loss of a spare rank disturbs nobody
+        self._everyone.elasticity.retire()  # the loss of a spare rank disturbs nobody
         self._everyone.timeout = options.get("timeout")
         self._hosts = allgather(world, self._mpi.Get_processor_name())
         self._places = list(range(world.size - n))  # who has which place
@@ -84,7 +84,7 @@ class Spares:
         Raises:
             RanksLost: ranks are lost.
         """
-        watch = comm._watch
+        watch = comm.watch
         if watch is not None:
             watch.is_leaving = True  # there is no limit
         try:
@@ -104,7 +104,7 @@ class Spares:
 
     def note_refusals(self, comm: Communicator) -> None:
         """Notes why training could not continue on fewer ranks, while all that it has exists."""
-        self._refusals = sorted({*self._refusals, *comm._elasticity.refusals()})
+        self._refusals = sorted({*self._refusals, *comm.elasticity.refusals()})
 
     # Who trains
 
@@ -146,12 +146,12 @@ class Spares:
 
     def _left(self):
         """Returns the numbers among all ranks of the job of those that are left."""
-        watch = self._everyone._watch
+        watch = self._everyone.watch
         return [self._me] if watch is None else list(watch.world_ranks)
 
     def _regroup(self, has_finished):
         """Finds out who is left; returns whether all are through, and who gets which place."""
-        all_finished = self._everyone._elasticity.shrink_own(has_finished)
+        all_finished = self._everyone.elasticity.shrink_own(has_finished)
         left = self._left()
         is_over = all_finished and set(self._places) <= set(left)
         if not is_over and not set(self._places) & set(left):
@@ -173,8 +173,8 @@ class Spares:
                 part = base.Split(color, place or 0)
             if trains:
                 comm = create_communicator(**{**self._options, "mpi_comm": part})
-                if len(places) == base.size and comm._watch is not None:
-                    comm._watch.watch_end(part)  # from now on it shrinks by itself
+                if len(places) == base.size and comm.watch is not None:
+                    comm.watch.watch_end(part)  # from now on it shrinks by itself
             is_made = True
         except Exception as error:
             if not follows_from_loss_in(base, error):

@@ -86,7 +86,7 @@ WATCHED = {name: kind for names, kind in _METHODS.items() for name in names.spli
 
 
 def watched(communicator_class: type) -> type:
-    """Class decorator: collectives of a communicator are reported to its ``_watch``, if any."""
+    """Class decorator: collectives of a communicator are reported to its ``watch``, if any."""
     for name, kind in WATCHED.items():
         method = getattr(communicator_class, name)
         if not hasattr(method, "_watched_as"):
@@ -107,7 +107,7 @@ def watched(communicator_class: type) -> type:
 
 def _watch_part(method, name, kind):
     def call(self, *args, **kwargs):
-        watch = self._watch
+        watch = self.watch
         if watch is None:
             return method(self, *args, **kwargs)
         is_inside = watch.is_inside and watch.is_inside_here()
@@ -125,7 +125,7 @@ def _watch_part(method, name, kind):
 
 def _watch_method(method, name, kind):
     def call(self, *args, **kwargs):
-        watch = self._watch
+        watch = self.watch
         if watch is None:
             return method(self, *args, **kwargs)
         if watch.is_inside and watch.is_inside_here():
@@ -133,7 +133,7 @@ def _watch_method(method, name, kind):
                 watch.enter()
             return method(self, *args, **kwargs)
         if not kind.checks and kind.rank_argument is not None:
-            self._check_rank(name, "root", kind.other_rank(args, kwargs))
+            self.check_rank(name, "root", kind.other_rank(args, kwargs))
         watch.announce(name, kind, args, kwargs)
         try:
             if not kind.checks:
@@ -203,7 +203,7 @@ def n_calls(but: Any) -> int:
     >>> n_calls(comm)
     0
     """
-    own = getattr(getattr(but, "_watch", None), "fingerprints", None)
+    own = None if but.watch is None else but.watch.fingerprints
     return sum(fingerprints.n_taken for fingerprints in _ALL if fingerprints is not own)
 
 

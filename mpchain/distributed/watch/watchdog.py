@@ -487,8 +487,7 @@ def waiting_for(comm: Any, text: str) -> contextlib.AbstractContextManager[None]
     ...     comm.rank
     0
     """
-    watch = comm._watch
-    return contextlib.nullcontext() if watch is None else watch.waiting(text)
+    return contextlib.nullcontext() if comm.watch is None else comm.watch.waiting(text)
 
 
 class WatchThread:

@@ -169,7 +169,7 @@ def test_a_communicator_is_made_again_if_garbage_came_as_another_rank_was_lost(m
     monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
     for n_looks in (0, math.inf):
         elasticity = object.__new__(Elasticity)
-        elasticity._comm = types.SimpleNamespace(_watch=None, _join=lambda base: pickle.loads(b""))
+        elasticity._comm = types.SimpleNamespace(watch=None, join=lambda base: pickle.loads(b""))
         elasticity._mpi = types.SimpleNamespace(Exception=OSError)
         elasticity._turn, elasticity._revoke = threading.Lock(), lambda: None
         base = _Base(n_looks)
@@ -182,4 +182,4 @@ def test_a_communicator_is_made_again_if_garbage_came_as_another_rank_was_lost(m
 
 
 def test_a_communicator_has_it_only_if_asked():
-    assert MpiCommunicator._elasticity is None
+    assert MpiCommunicator.elasticity is None

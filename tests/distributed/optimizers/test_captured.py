@@ -166,7 +166,7 @@ def test_loss_scales(comm):
 @pytest.mark.filterwarnings("ignore:.*it is unknown which samples this rank has")
 def test_draws_by_sample(comm):
     def prepare(optimizer, i):
-        optimizer._draws._key = 1, 2  # each set-up has another one
+        optimizer.current_step.draws._key = 1, 2  # each set-up has another one
 
     expected, _ = trained(comm, False, prepare, ratio=0.5)
     with contextlib.ExitStack() as stack:

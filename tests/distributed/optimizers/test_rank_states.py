@@ -24,8 +24,8 @@ def _set_up(of_rank, device="@numpy"):
     model.to_device(device)
     states = create_multi_node_optimizer(optimizers.SGD(), Communicator()).setup(model)
     states.add_rank_state(model, "h", "c")
-    states._rank_states._comm = of_rank
-    return model, states._rank_states
+    states.current_step.rank_states._comm = of_rank
+    return model, states.current_step.rank_states
 
 
 def test_rows_are_divided_anew(device):

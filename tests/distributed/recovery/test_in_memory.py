@@ -168,12 +168,12 @@ def test_a_trainer_goes_back(tmp_path):
 def test_mirrors_are_on_other_hosts():
     class OnHosts(Communicator):
         size = 5
-        _hosts = [[0, 1, 2], [3, 4]]
+        hosts = [[0, 1, 2], [3, 4]]
 
     assert mirrors(OnHosts()) == [[3, 1], [4, 2], [3, 0], [0, 4], [1, 3]]
-    OnHosts._hosts = [[0, 1, 2, 3, 4]]
+    OnHosts.hosts = [[0, 1, 2, 3, 4]]
     assert mirrors(OnHosts()) == [[1, 2], [2, 3], [3, 4], [4, 0], [0, 1]]
-    OnHosts._hosts = [[0, 1], [2], [3, 4]]
+    OnHosts.hosts = [[0, 1], [2], [3, 4]]
     assert mirrors(OnHosts()) == [[2, 3], [2, 4], [3, 0], [0, 2], [1, 2]]
 
 
@@ -190,7 +190,7 @@ class Thread(Communicator):
     def __init__(self, rank, room):
         super().__init__()
         self.rank, self.size, self._room = rank, len(room.table), room
-        self._hosts = [list(range(self.size))]
+        self.hosts = [list(range(self.size))]
 
     def allgather_obj(self, obj):
         self._room.table[self.rank] = obj

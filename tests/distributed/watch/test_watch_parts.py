@@ -34,9 +34,10 @@ NOT_WATCHED = {
     # They do not communicate, or only by methods that are watched.
     *("allreduce_grad", "allreduce_obj", "bcast_data", "broadcast_data", "config_scope"),
     *("get_config", "gradient_dtype", "multi_node_mean_grad", "set_config", "share_of"),
-    *("record_failures", "in_memory_checkpoint", "refuse_to_lose_ranks", "unwatched"),
+    *("record_failures", "in_memory_checkpoint", "refuse_to_lose_ranks", "check_rank"),
+    *("unclaimed", "unwatched"),
     # Without which lost ranks are not noticed, or by which they are gone.
-    *("agree", "renewed", "shrink"),
+    *("agree", "renewed", "shrink", "end_work", "forget_messages"),
 }
 
 
@@ -55,7 +56,7 @@ class OnTwoRanks(MpiCommunicator):
 
     def __init__(self, ranks, rank):
         Communicator.__init__(self)
-        self.size, self.rank, self._watch = 2, rank, ranks[rank]
+        self.size, self.rank, self.watch = 2, rank, ranks[rank]
 
     def _sum(self, array):
         pass

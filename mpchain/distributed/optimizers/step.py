@@ -1,0 +1,233 @@
+"""The steps of a multi-node optimizer: how each rank's part of a batch becomes one of all ranks."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.gradients.control import Control
+from mpchain.distributed.gradients.reducer import Reducer
+from mpchain.distributed.optimizers.counts import Counts
+from mpchain.distributed.optimizers.draws import SampleDraws, division
+from mpchain.distributed.optimizers.rank_states import RankStates
+from mpchain.observers import span
+from mpchain.variable import Variable
+
+Parts = Sequence[tuple[float | None, Callable[[], Any] | None]]
+
+
+class Step:
+    """The step under way, or the last one. Its phases are::
+
+        parts, rows = step.number(parts, t, weights)  # losses draw by sample
+        parts = step.begin(parts, rows, weights)  # the share of this rank in the batch is known
+        with step.counts.in_use():
+            ...  # compute losses and gradients, which go to step.under_way
+        step.end_losses()
+        n_total = step.finish(sums, draws=False)  # gradients are means over all ranks
+
+    Where gradients are not exchanged (:attr:`exchanges`), :meth:`accumulate` is the last phase.
+
+    Args:
+        comm: the ranks.
+        reducer: averages the gradients.
+        are_of_batch: see :class:`Counts`.
+
+    Attributes:
+        reducer, draws, counts: what averages gradients, numbers draws, and knows counts.
+        rank_states: states that belong to this rank's samples.
+        under_way: the reducer of this step: one that leaves gradients as they are if they are not
+            exchanged.
+        exchanges: whether gradients are exchanged.
+        skips: whether the step changes no parameter.
+        n_accumulated: samples of this rank whose mean gradients wait for the next step.
+
+    Example:
+        >>> step = Step(comm, Reducer(comm))
+        >>> parts, rows = step.number([(2, lambda: print("loss"))], t=0)
+        >>> ((n, compute_loss),) = step.begin(parts, rows)
+        >>> compute_loss(), step.end_losses(), step.finish()
+        loss
+        (None, None, 2)
+    """
+
+    def __init__(self, comm: Communicator, reducer: Reducer, are_of_batch: bool = True):
+        self._comm, self.reducer = comm, reducer
+        self._local = Reducer(Communicator())
+        self.under_way = reducer
+        self.draws, self.counts = SampleDraws(comm), Counts(comm, are_of_batch)
+        self.rank_states = RankStates(comm)
+        self.exchanges, self.skips = True, False
+        self._n_total = self._n_weighted = None
+        self.drop_accumulated()
+
+    def drop_accumulated(self) -> None:
+        """Forgets the samples that wait for the next step."""
+        self.n_accumulated: float = 0
+        self._n_all_accumulated: float | None = 0  # those of all ranks; None if unknown
+
+    def fit_to_ranks(self) -> None:
+        """Forgets the step under way, after the communicator has lost ranks."""
+        self.drop_accumulated()
+        self.reducer = self.reducer.renewed()
+        self.draws.reset()
+        self.counts.reset()
+
+    def number(
+        self, parts: Parts, t: int, weights: Sequence[float] | None = None
+    ) -> tuple[Parts, list[int]]:
+        """Lets the losses of the parts draw by sample.
+
+        Args:
+            parts: pairs of a number of samples, None if unknown, and a loss function.
+            t: the number of steps before.
+            weights: of the parts, if they are others than numbers of samples.
+
+        Returns:
+            The parts, at least one, and the number of samples of each; that of the rank if unknown.
+        """
+        parts = self.draws.numbered(parts, t, weights) or [(0, None)]
+        return parts, [self.draws.n_own if n is None else n for n, _ in parts]
+
+    def begin(
+        self,
+        parts: Parts,
+        rows: Sequence[int],
+        weights: Sequence[float] | None = None,
+        *,
+        in_graph: bool = False,
+    ) -> Parts:
+        """Begins the exchange: tells reducer and counts the share of this rank.
+
+        Args:
+            parts, rows: what :meth:`number` returns.
+            weights: of the parts, if they are others than numbers of samples.
+            in_graph: whether a graph of a GPU holds the sums of gradients.
+
+        Returns:
+            The parts, with loss functions that know counts.
+        """
+        n_all, n_empty = division(self._comm)[1:3]
+        if weights is not None:
+            parts = [(w, compute_loss) for w, (_, compute_loss) in zip(weights, parts, strict=True)]
+        self._n_weighted, self.skips = None if weights is None else n_all or 0, False
+        n = math.fsum(weights) if weights is not None else _sum([n for n, _ in parts])
+        is_empty, is_accumulated = n == 0, self.n_accumulated > 0
+        if is_accumulated:
+            n = self.n_accumulated + (1 if n is None else n)
+        before = self._n_all_accumulated
+        is_known = weights is None and n_all is not None and before is not None
+        self._n, self._n_total = n, before + n_all if is_known else None
+        self.under_way = self.reducer if self.exchanges else self._local
+        begin = self.under_way.begin_launch if in_graph else self.under_way.begin
+        with span("gradients", "begin the exchange"):
+            begin(
+                n,
+                n_total=self._n_total if self.exchanges else None,
+                n_empty=n_empty if weights is None else None,
+                is_empty=is_empty,
+                losses_are_weighted=True,
+            )
+        known = self.exchanges, is_accumulated, self._n_weighted
+        return self.counts.begin(self.under_way, parts, rows, *known)
+
+    def check(self, counts: Sequence[float | None], joint_link: str | None) -> None:
+        """Checks the numbers of samples of this rank's parts, and of the other ranks' if a link
+        computes with all ranks together: all of them then raise ValueError.
+
+        Args:
+            counts: the number of samples of each part.
+            joint_link: the name of that link; None if there is none.
+        """
+        n_parts = self.reducer.parts_per_batch
+        if n_parts is not None and (len(counts) != n_parts or not self.exchanges):
+            raise RuntimeError(
+                "MultiNodeOptimizer.update_in_parts: a reproducible communicator needs "
+                f"{n_parts} parts on each rank, its micro-shards, but got "
+                f"{len(counts) if self.exchanges else 'no_sync'}: let update cut the batch, or "
+                "use MultiNodeUpdater"
+            )
+        if joint_link is None:
+            return
+        n_own = sum(n != 0 for n in counts)
+        are_equal, n_idle = Control.of(self._comm).compare(n_own)
+        if are_equal and not (n_idle and self.exchanges):
+            return
+        held = self._comm.allgather_obj(n_own)
+        where = f"MultiNodeOptimizer.update: {joint_link} computes with all ranks together"
+        if 0 in held and self.exchanges:
+            raise ValueError(
+                f"{where}, but {held.count(0)} of {len(held)} have no samples: use larger batches "
+                "or fewer ranks"
+            )
+        raise ValueError(
+            f"{where}, but they have {held} parts of the batch: accumulate "
+            "over fewer parts, or use larger batches"
+        )
+
+    def begin_with_gradients(self, n: float | None) -> None:
+        """Begins a step of ``n`` samples whose gradients exist already."""
+        weight = division(self._comm).weight
+        self._n_weighted, self.skips = None if weight is None else 0, False
+        with span("gradients", "begin the exchange"):
+            self.reducer.begin(self.n_accumulated or (n if weight is None else weight))
+
+    def own_weight(self) -> float:
+        """The share of this rank in a step of one part."""
+        return self.under_way.weight(self._n)
+
+    def ready(self, param: Variable) -> None:
+        """Passes a final gradient on."""
+        if not self.counts.is_sparse():
+            self.under_way.ready(param)
+
+    def accumulate(self) -> None:
+        """Ends a step whose gradients wait for the next one."""
+        self.n_accumulated = 1 if self._n is None else self._n
+        self._n_all_accumulated = self._n_total
+
+    def end_losses(self) -> None:
+        """Ends what ranks exchange while they compute losses."""
+        self.counts.end()
+        self.drop_accumulated()
+
+    def finish(self, sums: Sequence[Any] = (), *, draws: bool = False) -> float:
+        """Averages the gradients over the ranks.
+
+        Args:
+            sums: sums of reported values, see :class:`ControlMessage`.
+            draws: whether random states are compared.
+
+        Returns:
+            The number of samples, of all ranks, whose gradients are there; 0 to step by none.
+        """
+        self.reducer.message.put(sums, draws=draws)
+        n_samples = self.reducer.n_samples()  # not of the step before, as double buffering returns
+        with span("gradients", "finish the exchange"):
+            n_total = self.reducer.finish()
+        self._end(n_samples)
+        return 0 if self.skips else n_total
+
+    def finish_launch(self, sums: Sequence[Any], presence: Sequence[bool], n: int) -> None:
+        """Tells the other ranks what :meth:`finish` does, of a step whose gradients a graph sums.
+
+        Args:
+            sums: see :meth:`finish`.
+            presence: what the reducer's ``sum_in_graph`` has returned.
+            n: this rank's number of samples.
+        """
+        self.reducer.message.put(sums)
+        self.draws.count(n)
+        n_total = self.reducer.tell(presence)
+        self.counts.end()
+        self._end(n_total)
+
+    def _end(self, n_total):
+        """Notes the number of samples of all ranks, given their weight."""
+        n_samples = n_total if self._n_weighted is None else self._n_weighted
+        self.rank_states.n_samples = n_samples
+        self.draws.finish(n_samples)
+
+
+def _sum(numbers):
+    return numbers[0] if len(numbers) == 1 else sum(numbers)
