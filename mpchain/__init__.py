@@ -34,9 +34,9 @@ from mpchain.backend import get_array_module as get_array_module
 from mpchain.backend import get_device as get_device
 from mpchain.backend import using_device as using_device
 from mpchain.backends import cuda as cuda
-from mpchain.backends import host_memory
 from mpchain.backends.cuda import should_use_cudnn as should_use_cudnn
 from mpchain.backends.cuda import should_use_cudnn_tensor_core as should_use_cudnn_tensor_core
+from mpchain.backends.host_memory import keep_freed_memory as keep_freed_memory
 from mpchain.backprop import backward as backward
 from mpchain.backprop import grad as grad
 from mpchain.configuration import DebugMode as DebugMode
@@ -133,7 +133,6 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain.profiling.model_summary import summary as summary
     from mpchain.utils.runtime_info import print_runtime_info as print_runtime_info
 
-host_memory.keep_freed_memory()
 sys.meta_path.append(moved.Finder())
 
 disable_experimental_feature_warning = False

@@ -23,7 +23,7 @@ mpchain:
     cross_entropy register_kl disable_experimental_feature_warning __version__ CommunicatorBase
     create_communicator create_multi_node_optimizer create_multi_node_evaluator
     create_multi_node_checkpointer scatter_dataset scatter_index DataSizeError
-    MultiNodeChainList elementwise differentiable profile run
+    MultiNodeChainList elementwise differentiable keep_freed_memory profile run
 mpchain.device_resident:
     DeviceResident DeviceResidentsVisitor DeviceResidentsVisitor.visit_device_resident
     DeviceResidentsVisitor.visit_array DeviceResidentsVisitor.visit_variable

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.backends.host_memory import keep_freed_memory
 from mpchain.captured.graph_step import AS_ALWAYS
 from mpchain.captured.ranks import Ranks, RanksOfOptimizer
 from mpchain.captured.results import is_array, overlapping, without_graph
@@ -47,6 +48,7 @@ class Captured:
 
     def __init__(self, function: Callable[..., Any]):
         functools.update_wrapper(self, function, updated=())
+        keep_freed_memory()
         self._function = function
         self._known = Known()
         self._steps: dict = {}

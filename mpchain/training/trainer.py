@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from mpchain import backend
+from mpchain.backends.host_memory import keep_freed_memory
 from mpchain.from_pytorch import OF_TRAINERS, check_arguments
 from mpchain.observers import span
 from mpchain.reporter import Reporter, is_scalar
@@ -233,6 +234,7 @@ class Trainer:
         """
         if self._started_at is not None:
             raise RuntimeError("Trainer.run: a trainer runs once; make another to train again")
+        keep_freed_memory()
         add_launched_page(self)
         if not self.is_test:
             self._run(show_loop_exception_msg)

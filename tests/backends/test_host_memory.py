@@ -42,8 +42,40 @@ def page_faults(line, **variables):
     return int(done.stdout)
 
 
-def test_steps_get_the_memory_that_was_freed():
-    assert page_faults("import mpchain") < _PAGES
+_LAUNCHED = """
+import sys, types, mpchain
+sys.modules["mpchain_launch_starter"] = types.SimpleNamespace(creates_communicator=lambda ends: 0)
+mpchain.create_communicator()
+"""
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        "import mpchain; mpchain.keep_freed_memory()",
+        "import mpchain.testing; mpchain.testing.get_trainer_with_mock_updater().run()",
+        pytest.param("import mpchain; mpchain.capture(print)", marks=pytest.mark.annex("captured")),
+        _LAUNCHED,
+    ],
+    ids=["public function", "Trainer", "capture", "launcher"],
+)
+def test_steps_get_the_memory_that_was_freed(training, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert page_faults(training) < _PAGES
+
+
+def test_importing_mpchain_changes_nothing():
+    program = """if True:
+        import sys
+        called = []
+        sys.setprofile(lambda frame, *_: called.append(frame.f_code.co_name))
+        import mpchain.training, mpchain.distributed
+        for name in dir(mpchain):
+            getattr(mpchain, name)
+        print("find_spec" in called, "keep_freed_memory" in called)
+    """
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, text=True, timeout=60).split() == ["True", "False"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +87,8 @@ def test_steps_get_the_memory_that_was_freed():
     ids=str,
 )
 def test_the_settings_of_the_user_win(variables):
-    assert page_faults("import mpchain", **variables) > _N_STEPS * _PAGES / 2
+    line = "import mpchain; mpchain.keep_freed_memory()"
+    assert page_faults(line, **variables) > _N_STEPS * _PAGES / 2
 
 
 @pytest.mark.parametrize("is_behind_head", [True, False])

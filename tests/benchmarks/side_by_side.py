@@ -18,6 +18,8 @@ _SETTLING = 0.05
 _WORKER = """
 import resource, sys, time
 exec(sys.stdin.read({length}))
+if {keeps_memory} and "mpchain" in sys.modules:
+    sys.modules["mpchain.backends.host_memory"].keep_freed_memory()
 def steps(n):
     for _ in range(n):
         step()
@@ -61,6 +63,7 @@ class Worker:
         clock (str): ``cpu_time`` or ``wall_time``; by default CPU time for one thread.
         n_first (int): steps before the first turn.
         environment (dict): more variables.
+        keeps_memory (bool): mpchain keeps freed memory, as a Trainer does.
 
     Attributes:
         first: what its first two steps returned, such as losses.
@@ -68,11 +71,22 @@ class Worker:
         peak: most memory that it had, in MiB, after :meth:`close`.
     """
 
-    def __init__(self, library, workload, threads=1, clock=None, n_first=3, environment=None):
+    def __init__(
+        self,
+        library,
+        workload,
+        threads=1,
+        clock=None,
+        n_first=3,
+        environment=None,
+        *,
+        keeps_memory=True,
+    ):
         variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         clock = clock or ("cpu_time" if threads == 1 else "wall_time")
         self.library = library
         sizes = {"length": len(workload), "n_first": n_first, "settling": _SETTLING}
+        sizes["keeps_memory"] = keeps_memory
         text = _WORKER.format(clock=clock, **sizes)
         self.process = subprocess.Popen(
             [interpreter(library), "-c", text],

@@ -2,8 +2,9 @@
 
 ``python -m tests.tools.annexes all`` deletes all annexes at once, and runs the quick tests of the
 rest; ``imports`` deletes each in turn and imports the rest; ``each`` runs the quick tests then.
-``mpchain/annexes.py`` says what an annex is. Tests of an annex are those in its folder below
-``tests/``, those in :data:`TESTS`, and those marked ``annex("its name")``.
+Other options are for
+pytest. ``mpchain/annexes.py`` says what an annex is. Tests of an annex are those in its folder
+below ``tests/``, those in :data:`TESTS`, and those marked ``annex("its name")``.
 """
 
 import argparse
@@ -118,8 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["all", "imports", "each"])
     parser.add_argument("--only", nargs="*", default=[*ANNEXES], choices=ANNEXES, metavar="ANNEX")
-    parser.add_argument("options", nargs="*", help="for pytest, after --")
-    chosen = parser.parse_args(arguments)
+    chosen, options = parser.parse_known_args(arguments)
     failed = []
     for annexes in [chosen.only] if chosen.what == "all" else [[each] for each in chosen.only]:
         begin, name = time.perf_counter(), " ".join(annexes)
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with copy_without(annexes) as root:
             code = import_the_rest(root)
             if not code and chosen.what != "imports":
-                code = test_the_rest(root, chosen.options)
+                code = test_the_rest(root, options)
         failed += [name] * (code != 0)
         print(f"== without {name}: {time.perf_counter() - begin:.0f} seconds", flush=True)
     print(*(f"FAILED without {name}" for name in failed), sep="\n")

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from mpchain.backends.host_memory import keep_freed_memory
+
 VARIABLE = "MPCHAIN_LAUNCH_NOTES"
 """The environment variable with the number of a file descriptor, if the launcher reads notes."""
 
@@ -50,12 +52,15 @@ def creating() -> Iterator[None]:
     """Context manager and decorator: tells the launcher that this rank makes a communicator, for
     which it waits for the others while no watchdog looks yet. Does nothing without a launcher.
 
+    A program that the launcher started is a training: the C library keeps its memory from here on.
+
     >>> with creating():
     ...     pass
     """
     starter = sys.modules.get(STARTER)
     if starter is not None:
         starter.creates_communicator(ends=False)
+        keep_freed_memory()
     try:
         yield
     finally:
