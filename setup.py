@@ -113,7 +113,7 @@ for _extra in (
 
 setup(
     name="mpchain",
-    version=re.search(r'__version__ = "(.+)"', (HERE / "mpchain/__init__.py").read_text())[1],
+    version=re.search(r'__version__ = "(.+)"', (HERE / "mpchain/utils/version.py").read_text())[1],
     description="Define-by-run deep learning, data-parallel from its first line",
     long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",

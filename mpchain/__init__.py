@@ -9,8 +9,6 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 if sys.orig_argv[1:3] == ["-m", "mpchain.launch"]:
     # Python imports this package before the launcher. Ctrl-C then needs no traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -84,6 +82,7 @@ from mpchain.serializer import AbstractSerializer as AbstractSerializer
 from mpchain.serializer import Deserializer as Deserializer
 from mpchain.serializer import Serializer as Serializer
 from mpchain.utils import moved
+from mpchain.utils.version import __version__ as __version__
 from mpchain.variable import Parameter as Parameter
 from mpchain.variable import Variable as Variable
 from mpchain.variable import as_array as as_array

@@ -1,12 +1,10 @@
 """Link hooks: objects that are called before and after each call of a link."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from mpchain.configuration import config, global_config
-
-if TYPE_CHECKING:
-    from mpchain.link import Link
+from mpchain.parameter_tree import ParameterTree
 
 
 @dataclasses.dataclass(slots=True)
@@ -22,7 +20,7 @@ class ForwardPreprocessArgs:
         args (tuple), kwargs (dict): the arguments of the call.
     """
 
-    link: "Link"
+    link: ParameterTree
     forward_name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -78,10 +76,10 @@ class LinkHook:
             del config.link_hooks
         self.deleted(None)
 
-    def added(self, link: "Link | None") -> None:
+    def added(self, link: ParameterTree | None) -> None:
         """Called when the hook becomes active; ``link`` is None in a ``with`` block."""
 
-    def deleted(self, link: "Link | None") -> None:
+    def deleted(self, link: ParameterTree | None) -> None:
         """Called when the hook is removed; ``link`` is None in a ``with`` block."""
 
     def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
@@ -92,7 +90,7 @@ class LinkHook:
 
 
 def call_with_hooks(
-    link: "Link", hooks: list[LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]
+    link: ParameterTree, hooks: list[LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Calls ``link.forward``, and the hooks before and after it.
 

@@ -17,9 +17,6 @@ from mpchain.serializer import AbstractSerializer, SerializationError
 from mpchain.typing import Array, DTypeLike, InitialValue
 from mpchain.variable import Parameter
 
-if TYPE_CHECKING:
-    from mpchain.link import Link
-
 _COPY_MODES = ("share", "copy", "init")
 
 
@@ -105,9 +102,10 @@ class ParameterTree(DeviceResident):
 
     # Registration
 
-    if TYPE_CHECKING:  # add_param, add_persistent and add_link make attributes
+    if TYPE_CHECKING:  # add_param, add_persistent and add_link make attributes; links are called
 
         def __getattr__(self, name: str) -> Any: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     @property
     def within_init_scope(self) -> bool:
@@ -288,16 +286,16 @@ class ParameterTree(DeviceResident):
 
     # The tree
 
-    def _named_children(self) -> "Iterator[tuple[str, Link]]":
+    def _named_children(self) -> "Iterator[tuple[str, ParameterTree]]":
         """Yields pairs of name and link directly below this one."""
         return iter(())
 
-    def children(self) -> "Iterator[Link]":
+    def children(self) -> "Iterator[ParameterTree]":
         """Yields the links directly below this one."""
         for _, child in self._named_children():
             yield child
 
-    def namedlinks(self, skipself: bool = False) -> "Iterator[tuple[str, Link]]":
+    def namedlinks(self, skipself: bool = False) -> "Iterator[tuple[str, ParameterTree]]":
         """Yields pairs of path and link: this link as ``'/'``, then all below it."""
         if not skipself:
             yield "/", self
@@ -306,7 +304,7 @@ class ParameterTree(DeviceResident):
             for path, link in child.namedlinks(skipself=True):
                 yield f"/{name}{path}", link
 
-    def shownlinks(self) -> "Iterator[tuple[str, Link]]":
+    def shownlinks(self) -> "Iterator[tuple[str, ParameterTree]]":
         """Yields the same as :meth:`namedlinks`, with paths for readers: in a Sequential, the place
         of each link among its layers. Names in files differ from that.
 
@@ -322,7 +320,7 @@ class ParameterTree(DeviceResident):
     def _shown_children(self):
         return self._named_children()
 
-    def links(self, skipself: bool = False) -> "Iterator[Link]":
+    def links(self, skipself: bool = False) -> "Iterator[ParameterTree]":
         """Yields this link and all below it."""
         for _, link in self.namedlinks(skipself):
             yield link
@@ -392,7 +390,7 @@ class ParameterTree(DeviceResident):
 
     # Values
 
-    def copyparams(self, link: "Link", copy_persistent: bool = True) -> None:
+    def copyparams(self, link: "ParameterTree", copy_persistent: bool = True) -> None:
         """Copies the values of all parameters from a link of the same structure.
 
         >>> target, source = L.Linear(3, 2), L.Linear(3, 2)
@@ -413,13 +411,15 @@ class ParameterTree(DeviceResident):
             if copy_persistent:
                 copy_persistents(mine, other)
 
-    def addgrads(self, link: "Link") -> None:
+    def addgrads(self, link: "ParameterTree") -> None:
         """Adds the gradients of a link of the same structure to those of this one."""
         for mine, other in self.paired_with(link, "addgrads"):
             for name in mine._params:
                 mine.__dict__[name].addgrad(other.__dict__[name])
 
-    def paired_with(self, link: "Link", caller: str) -> "Iterator[tuple[Link, Link]]":
+    def paired_with(
+        self, link: "ParameterTree", caller: str
+    ) -> "Iterator[tuple[ParameterTree, ParameterTree]]":
         """Yields pairs of corresponding links of two trees of the same structure, this one's first.
 
         Args:

@@ -1,7 +1,5 @@
 """The guides for developers name files, names and imports as they are."""
 
-import ast
-import graphlib
 import pathlib
 import pkgutil
 import re
@@ -10,20 +8,16 @@ import pytest
 
 import mpchain
 from tests.test_import_table import FLOORS, TABLE
+from tests.tools import imports
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.whole]
 
 ROOT = pathlib.Path(__file__).parents[1]
 GUIDES = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
 FOLDERS = "mpchain launch tests examples .ci .github"
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in (ROOT / "mpchain").rglob("*.py")
-}
-# The explicit import circles, each by the imports that close it.
-CIRCLES = {
-    "mpchain.backprop": {"mpchain.variable"},
-}
+# The circles of imports that the guide defends, those for type checkers included: a file of each.
+CIRCLES = {"launch.job", "mpchain.distributed.watch.watchdog", "mpchain.training.trainer"}
+CIRCLES |= {"mpchain.variable"}
 
 
 @pytest.fixture(params=GUIDES)
@@ -69,28 +63,55 @@ def test_the_drawings_are_those_of_the_import_table(table):
     assert "graph TD\n" + "\n".join(lines) in (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 
-def _imports(name, path):
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []  # for type checkers only: nothing is imported when the program runs
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (i if i in MODULES else node.module for i in inner)
-
-
-@pytest.mark.slow
-def test_no_imports_form_circles_but_those_that_the_guide_names():
-    graph = {name: set(_imports(name, path)) - {name} for name, path in MODULES.items()}
-    for name, closing in CIRCLES.items():
-        graph[name] -= closing
-    graphlib.TopologicalSorter(graph).prepare()  # CycleError has the modules of another circle
+def test_no_imports_form_circles_but_those_that_the_guide_defends():
+    found = imports.circles(imports.graph())
+    assert len(found) == len(CIRCLES) <= 4, found
+    assert all(len(CIRCLES.intersection(circle)) == 1 for circle in found), found
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     for name in CIRCLES:
-        assert MODULES[name].relative_to(ROOT).as_posix() in text
+        assert name.replace(".", "/") + ".py" in text
+
+
+def test_the_tool_finds_circles_of_every_form(tmp_path):
+    texts = {
+        "mpchain/__init__.py": "",
+        "mpchain/a.py": "from mpchain import b",
+        "mpchain/b.py": "def f():\n    import mpchain.c.d",
+        "mpchain/c/__init__.py": "",
+        "mpchain/c/d.py": "if TYPE_CHECKING:\n    from mpchain.a import x",
+        "launch/e.py": "from .f import x",
+        "launch/f.py": "from . import e\nimport launch.g",
+        "launch/g.py": "",
+    }
+    for path, text in texts.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    arrows = imports.graph(tmp_path)
+    assert imports.circles(arrows) == [
+        ["launch.e", "launch.f"],
+        ["mpchain.a", "mpchain.b", "mpchain.c.d"],
+    ]
+    assert imports.rooms(arrows) == {"a": {"b"}, "b": {"c"}, "c": {"a"}, "launch": set()}
+    assert imports.drawing({"x": {"y", "z"}, "y": {"z"}, "z": set()}) == (
+        'graph TD\n    z["z"]\n    y["y"] --> z\n    x["x"] --> y'
+    )
+
+
+_STATE = re.compile(
+    r"\(threading\.local\)|threading\.local\(\)|atexit\.register\(|sys\.meta_path\.(?:append|insert)"
+    r"|sys\.meta_path\[:\]|register_at_fork\(|\bsignal\.signal\(|\.excepthook ="
+)
+
+
+def test_the_page_of_state_lists_what_there_is():
+    state = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## State\n")[2]
+    state = state.partition("\n## ")[0]
+    for path in [*(ROOT / "mpchain").rglob("*.py"), ROOT / "launch/start_program.py"]:
+        text = path.read_text("utf-8")
+        if _STATE.search(text):
+            assert path.relative_to(ROOT).as_posix() in state
+        for variable in re.findall(r'"(MPCHAIN_[A-Z_]+)"', text):
+            assert f"`{variable}`" in state
 
 
 def test_the_citation_has_the_version():

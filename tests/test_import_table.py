@@ -109,8 +109,8 @@ ONE_PLACE = {
 """The only files that may import these."""
 
 PLUGIN = "mpchain/testing/doctest_names.py"
-IMPORT_THE_TOP = {"mpchain/utils/runtime_info.py", PLUGIN}
-"""Files that need mpchain as users see it: for its version, and for the names in examples."""
+IMPORT_THE_TOP = {PLUGIN}
+"""Files that need mpchain as users see it: for the names in examples."""
 
 
 LEAKS = {

@@ -8,7 +8,9 @@ import importlib
 
 import pytest
 
-# Each module or class, and below it its names.
+from mpchain.annexes import ANNEXES
+
+# Each module or class, with the annex that it belongs to if there is one, and below it its names.
 PUBLIC = """
 # 1. Top level
 mpchain:
@@ -23,7 +25,9 @@ mpchain:
     cross_entropy register_kl disable_experimental_feature_warning __version__ CommunicatorBase
     create_communicator create_multi_node_optimizer create_multi_node_evaluator
     create_multi_node_checkpointer scatter_dataset scatter_index DataSizeError
-    MultiNodeChainList elementwise differentiable keep_freed_memory profile run
+    MultiNodeChainList elementwise differentiable keep_freed_memory run
+mpchain of profiling:
+    profile
 mpchain.device_resident:
     DeviceResident DeviceResidentsVisitor DeviceResidentsVisitor.visit_device_resident
     DeviceResidentsVisitor.visit_array DeviceResidentsVisitor.visit_variable
@@ -168,7 +172,7 @@ mpchain.links:
     StatefulGRU.reset_state StatefulGRU.set_state BatchNormalization.start_finetuning
     BinaryHierarchicalSoftmax.create_huffman_tree CRF1d.argmax VGG16Layers.extract
     VGG16Layers.predict VGG16Layers.forward VGG16Layers.functions VGG16Layers.available_layers
-    VGG16Layers.convert_caffemodel_to_npz caffe.CaffeFunction model.vision.vgg.prepare
+    VGG16Layers.convert_caffemodel_to_npz model.vision.vgg.prepare
     model.vision.googlenet.prepare model.vision.resnet.prepare model.vision.resnet.BuildingBlock
     model.vision.resnet.BottleneckA model.vision.resnet.BottleneckB
 # 5. Distributions and initializers
@@ -190,9 +194,9 @@ mpchain.optimizers:
     RMSpropGraves Adam AdamW AMSGrad AdaBound AMSBound Adam.lr SGDRule MomentumSGDRule
     CorrectedMomentumSGDRule NesterovAGRule AdaDeltaRule AdaGradRule SMORMS3Rule MSVAGRule
     RMSpropRule RMSpropGravesRule AdamRule
-mpchain.profiling:
+mpchain.profiling of profiling:
     profile Profile Profile.rows Profile.print_table Profile.save Profile.span Row rows print_table
-mpchain.metrics:
+mpchain.metrics of metrics:
     Meter Meter.add Meter.compute Meter.reset Metric MetricsEvaluator accuracy auc bleu
     confusion_matrix perplexity precision_recall_f1 top_k
 mpchain.datasets.transforms:
@@ -320,7 +324,9 @@ mpchain.testing:
 mpchain.computational_graph:
     build_computational_graph ComputationalGraph ComputationalGraph.dump
 # 13. Export
-mpchain.exporters:
+mpchain.links of interop:
+    caffe.CaffeFunction
+mpchain.exporters of interop:
     caffe.export
 # 14. Multi-node runtime
 mpchain.distributed:
@@ -371,12 +377,15 @@ def _exists(name):
 
 
 def _public():
-    """All names, with the module or class that each belongs to: pairs (owner, dotted name)."""
+    """All names, with the module or class that each belongs to: pairs (owner, dotted name).
+
+    Those of deleted annexes are left out.
+    """
     owner, pairs = None, []
     for line in PUBLIC.splitlines():
         if line.endswith(":"):
-            owner = line[:-1]
-        elif line.startswith(" "):
+            owner, _, annex = line[:-1].partition(" of ")
+        elif line.startswith(" ") and (not annex or annex in ANNEXES):
             pairs += [(owner, f"{owner}.{name}") for name in line.split()]
     return pairs
 

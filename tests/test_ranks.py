@@ -84,6 +84,7 @@ def test_an_exception_that_cannot_be_sent_comes_back_as_another(error):
     assert note.startswith("on rank 1:\n") and type(error).__name__ in note
 
 
+@pytest.mark.annex("launcher")
 def test_without_cloudpickle(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(RuntimeError, match=r"run: needs cloudpickle: pip install 'mpchain\[mpi\]'"):

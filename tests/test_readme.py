@@ -11,6 +11,8 @@ import pytest
 
 from .distributed import ranks
 
+pytestmark = pytest.mark.whole
+
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 SINE, OWN_FUNCTION = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -19,12 +19,12 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     time. The peak of a training's memory stays the same; between steps it is not returned. Still
     larger arrays get huge pages from the system, which costs little.
 
+    ``Trainer.run``, :func:`mpchain.capture`, and communicators of programs that ``mpchain-launch``
+    started call it. A loop of your own calls it once before its first step.
+
     Args:
         environment: if its variables set GNU's allocator, as ``MALLOC_TRIM_THRESHOLD_`` does, then
             nothing is changed.
-
-    ``Trainer.run``, :func:`mpchain.capture`, and communicators of programs that ``mpchain-launch``
-    started call it. A loop of your own calls it once before its first step.
 
     Returns:
         Whether the C library keeps it now; False with others than GNU's.

@@ -3,14 +3,11 @@
 import contextlib
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, SerializationError
 from mpchain.serializers.values import header_of, is_array, misfit
 from mpchain.typing import Array
-
-if TYPE_CHECKING:
-    from mpchain.serializers.npz import NpzDeserializer
 
 _MOST_LISTED = 20  # names in a message
 _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -54,7 +51,7 @@ class StoredArrays(Mapping[str, Array]):
         raise NotImplementedError
 
 
-def restore_checked(function: str, file: str, deserializer: "NpzDeserializer", obj: Any) -> None:
+def restore_checked(function: str, file: str, deserializer: Deserializer, obj: Any) -> None:
     """Restores an object after checking that everything it asks for is there and fits.
 
     Arrays that do not fit, or that are missing, are found before anything is overwritten, and from
@@ -64,8 +61,8 @@ def restore_checked(function: str, file: str, deserializer: "NpzDeserializer", o
     Args:
         function: the public function, for messages.
         file: name of the file, for messages.
-        deserializer: where from. Its ``npz`` is a mapping, which may have ``header`` and ``verify``
-            as :class:`StoredArrays`.
+        deserializer: an ``NpzDeserializer``. Its ``npz`` is a mapping, which may have ``header``
+            and ``verify`` as :class:`StoredArrays`.
         obj: the object.
 
     Raises:

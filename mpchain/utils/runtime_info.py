@@ -6,10 +6,10 @@ from typing import TextIO
 
 import numpy as np
 
-import mpchain
 from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.utils.version import __version__
 
 LAST_RUN_ON_HARDWARE = "never"
 """When GPU code last ran on a GPU, and on which; README.md and the guide to GPUs say the same."""
@@ -38,7 +38,7 @@ def print_runtime_info(out: TextIO | None = None) -> None:
 def _runtime_info():
     return {
         "Platform": platform.platform(),
-        "mpchain": mpchain.__version__,
+        "mpchain": __version__,
         "Python": platform.python_version(),
         "NumPy": np.__version__,
         "  BLAS": _blas(),

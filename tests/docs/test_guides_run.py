@@ -12,6 +12,8 @@ from mpchain import functions, links
 from tests.distributed import ranks
 from tests.docs import guides
 
+pytestmark = pytest.mark.whole
+
 PAGES = {path.stem: path for path in guides.GUIDES}
 ON_RANKS = [name for name, path in PAGES.items() if guides.runs_on_ranks(path)]
 QUICK = {"index", "own-function", "variables"}

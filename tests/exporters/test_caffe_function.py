@@ -7,7 +7,7 @@ import pytest
 
 import mpchain
 from mpchain.exporters.caffe_function import CaffeFunction
-from tests.exporters.caffe_writer import (
+from tests.links.caffe_writer import (
     blob,
     floating,
     inside,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpchain.exporters.caffe_messages import OLD_TYPES, as_text, decode, net_class
-from tests.exporters.caffe_writer import blob, floating, inside, integer, layer, old_layer, varint
+from tests.links.caffe_writer import blob, floating, inside, integer, layer, old_layer, varint
 
 NET = inside(1, "net") + layer(
     *("fc", "InnerProduct", ["x"], ["y"]),

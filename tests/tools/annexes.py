@@ -110,8 +110,8 @@ def import_the_rest(root: pathlib.Path) -> int:
 
 def test_the_rest(root: pathlib.Path, options: Sequence[str] = ()) -> int:
     """Runs the quick tests of a copy; returns the exit code."""
-    chosen = ["-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not slow", *options, "tests"]
-    return run(root, "-m", "pytest", *chosen)
+    chosen = ["-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not slow and not whole"]
+    return run(root, "-m", "pytest", *chosen, *options, "tests")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

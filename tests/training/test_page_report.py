@@ -236,6 +236,7 @@ def test_signal_that_nobody_handles_is_not_raised(page):
     report.finalize()
 
 
+@pytest.mark.annex("page")
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
     ready = types.SimpleNamespace(

@@ -12,15 +12,12 @@ import sys
 import threading
 import time
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.backends.nccl_bindings import NcclError
 from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.communicator import Communicator
 from mpchain.distributed.watch import NeedsRestartError, RanksLost, add_look, losses, note
-
-if TYPE_CHECKING:
-    from mpchain.distributed.communicators.mpi import MpiCommunicator
 
 _BETWEEN_LOOKS = 0.005  # seconds, of a rank that waits
 _DONE, _GOES_BACK = 1, 2  # flags that all ranks agree on
@@ -85,7 +82,7 @@ class Elasticity:
     timeout = 2.0
     """The watchdog's thread looks twenty times in it."""
 
-    def __init__(self, comm: "MpiCommunicator", mpi: ModuleType):
+    def __init__(self, comm: Communicator, mpi: ModuleType):
         check_can_lose_ranks(mpi)
         self._comm, self._mpi = comm, mpi
         self._turn = threading.Lock()  # before the communicator's MPI communicators are replaced
@@ -260,7 +257,7 @@ class Elasticity:
         return 0
 
 
-def renew(comm: "MpiCommunicator") -> "MpiCommunicator":
+def renew(comm: Communicator) -> Communicator:
     """Returns a communicator that has what MPI has made for another, and nothing else.
 
     Nothing is made or sent: a rank could be lost meanwhile.

@@ -8,20 +8,36 @@ order on all ranks. Only :func:`exact` is exact; the others save time on slow ne
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.distributed.communicators import Communicator
 from mpchain.serializer import AbstractSerializer
+from mpchain.typing import Array
 from mpchain.utils.flat_layout import FlatLayout
 
-if TYPE_CHECKING:
-    from mpchain.distributed.gradients.buckets import Bucket
+
+class Bucket(Protocol):
+    """What a compression sees of a :class:`mpchain.distributed.gradients.buckets.Bucket`.
+
+    Attributes:
+        values: the gradients of this rank, a flat array; their sum takes its place.
+        layout: which of them are those of which parameter.
+    """
+
+    values: Array
+    layout: FlatLayout
+
+    def views(self) -> dict[str, Array]:
+        """Returns the gradient of each parameter, a view of ``values``."""
+
+    def begin_sum(self, comm: Communicator, dtype: str | None = None) -> Any:
+        """Starts to replace ``values`` by their sum, sent with a dtype; returns the request."""
 
 
-def exact(comm: Communicator, bucket: "Bucket") -> Any:
+def exact(comm: Communicator, bucket: Bucket) -> Any:
     """Sums in the gradients' own precision, the default.
 
     Example:
@@ -32,7 +48,7 @@ def exact(comm: Communicator, bucket: "Bucket") -> Any:
     return bucket.begin_sum(comm)
 
 
-def float16(comm: Communicator, bucket: "Bucket") -> Any:
+def float16(comm: Communicator, bucket: Bucket) -> Any:
     """Sends gradients in half precision between hosts, and sums them in their own precision; NCCL
     also sums in half precision.
 
@@ -46,7 +62,7 @@ def float16(comm: Communicator, bucket: "Bucket") -> Any:
     return bucket.begin_sum(comm, "float16")
 
 
-def bfloat16(comm: Communicator, bucket: "Bucket") -> Any:
+def bfloat16(comm: Communicator, bucket: Bucket) -> Any:
     """Like :func:`float16`, with 8 significant bits and the range of float32.
 
     Example:
@@ -57,7 +73,7 @@ def bfloat16(comm: Communicator, bucket: "Bucket") -> Any:
     return bucket.begin_sum(comm, "bfloat16")
 
 
-def configured(comm: Communicator) -> Callable[[Communicator, "Bucket"], Any]:
+def configured(comm: Communicator) -> Callable[[Communicator, Bucket], Any]:
     """Returns the compression that the communicator's ``allreduce_grad_dtype`` asks for.
 
     Example:
@@ -138,7 +154,7 @@ class TopK(ErrorFeedback):
             raise ValueError(f"TopK: ratio must be above 0 and at most 1, not {ratio}")
         self.ratio = ratio
 
-    def __call__(self, comm: Communicator, bucket: "Bucket") -> Any:
+    def __call__(self, comm: Communicator, bucket: Bucket) -> Any:
         values, views = bucket.values, bucket.views()
         xp = backend.get_array_module(values)
         self._add_errors(views)
@@ -200,7 +216,7 @@ class PowerSGD(ErrorFeedback):
         super().serialize(serializer, comm)
         self._factors = serialize_arrays(serializer["factors"], self._factors)
 
-    def __call__(self, comm: Communicator, bucket: "Bucket") -> Any:
+    def __call__(self, comm: Communicator, bucket: Bucket) -> Any:
         views = bucket.views()
         matrices = {
             name: view.reshape(len(view), -1)

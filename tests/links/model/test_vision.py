@@ -15,7 +15,7 @@ from mpchain.links.model.vision.vision_model import VisionModel
 from mpchain.serializers import DictionarySerializer, load_npz, save_npz
 from mpchain.serializers.safetensors import save_safetensors
 from mpchain.utils.imgproc import oversample
-from tests.exporters.caffe_writer import blob, inside, integer, layer
+from tests.links.caffe_writer import blob, inside, integer, layer
 
 pytestmark = pytest.mark.slow
 
@@ -254,6 +254,7 @@ def _caffemodel(path, **replaced):
     return arrays
 
 
+@pytest.mark.annex("interop")
 def test_parameters_from_a_caffemodel(tmp_path):
     path = tmp_path / "a.caffemodel"
     arrays = _caffemodel(path)
@@ -305,6 +306,7 @@ def _published(monkeypatch, tmp_path, url=None, sha1=None):
     monkeypatch.setattr(Small, "published", model)
 
 
+@pytest.mark.annex("interop")
 def test_published_parameters_are_fetched_once_and_converted(tmp_path, cache, monkeypatch):
     _caffemodel(tmp_path / "site.caffemodel")
     content = (tmp_path / "site.caffemodel").read_bytes()
@@ -318,6 +320,7 @@ def test_published_parameters_are_fetched_once_and_converted(tmp_path, cache, mo
     _same(first, model)
 
 
+@pytest.mark.annex("interop")
 def test_parameters_that_were_placed_by_hand(tmp_path, cache, monkeypatch):
     _published(monkeypatch, tmp_path)
     arrays = _caffemodel(cache / "net.caffemodel")
@@ -326,6 +329,7 @@ def test_parameters_that_were_placed_by_hand(tmp_path, cache, monkeypatch):
     assert (cache / "net.npz").exists()
 
 
+@pytest.mark.annex("interop")
 def test_without_network_the_place_is_told(tmp_path, cache, monkeypatch):
     _published(monkeypatch, tmp_path)
     place = rf"place net.caffemodel \(see https://page\) as {cache}/net.caffemodel, or give the"
@@ -337,6 +341,7 @@ def test_without_network_the_place_is_told(tmp_path, cache, monkeypatch):
     assert not (cache / "net.npz").exists()
 
 
+@pytest.mark.annex("interop")
 def test_a_download_with_the_wrong_checksum(tmp_path, cache, monkeypatch):
     _caffemodel(tmp_path / "site.caffemodel")
     _published(monkeypatch, tmp_path, sha1="0" * 40)

@@ -1,0 +1,104 @@
+"""Draws who imports whom, and finds the circles; imports for type checkers count.
+
+``python -m tests.tools.imports [FOLDER]`` prints, for the source in a folder, the numbers of rooms
+(what stands in ``mpchain/``, and the launcher), of arrows between them and of circles of files.
+Then come the circles, and a drawing: rooms that import one another share a box, and an arrow is
+left out where others lead there, too.
+"""
+
+import ast
+import pathlib
+import sys
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def files(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
+    """Returns the files of mpchain and its launcher by the names of their modules."""
+    paths = [path for folder in ("mpchain", "launch") for path in (root / folder).rglob("*.py")]
+    names = (".".join(path.relative_to(root).with_suffix("").parts) for path in paths)
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+
+
+def imported(name: str, path: pathlib.Path, known: set[str]) -> Iterator[str]:
+    """Yields the modules among those known that a module imports."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from known.intersection(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            inner = {f"{base}.{alias.name}" for alias in node.names}
+            yield from known & inner or known & {base}
+
+
+def graph(root: pathlib.Path = ROOT) -> dict[str, set[str]]:
+    """Returns for each module those that it imports."""
+    found = files(root)
+    known = set(found)
+    return {name: {*imported(name, path, known)} - {name} for name, path in found.items()}
+
+
+def reach(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Returns for each node all that its arrows lead to."""
+    found = {}
+    for node in arrows:
+        found[node], waiting = set(), [node]
+        while waiting:
+            new = arrows[waiting.pop()] - found[node]
+            found[node] |= new
+            waiting += new
+    return found
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Returns the sets of nodes that reach one another, those of one node left out."""
+    to = reach(arrows)
+    sets = {frozenset(y for y in to[x] if x in to[y]) for x in arrows}
+    return sorted(
+        (sorted(each) for each in sets if len(each) > 1), key=lambda each: (len(each), each)
+    )
+
+
+def rooms(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Returns the same for rooms, that is what stands in ``mpchain/``; the top is left out."""
+    room = lambda name: name.split(".")[name.startswith("mpchain")]
+    found = {room(name): set() for name in arrows if name != "mpchain"}
+    for name in arrows.keys() - {"mpchain"}:
+        found[room(name)] |= {room(other) for other in arrows[name] - {"mpchain"}} - {room(name)}
+    return found
+
+
+def drawing(arrows: dict[str, set[str]]) -> str:
+    """Returns the drawing, as text for Mermaid."""
+    box = {name: name for name in arrows}
+    for circle in circles(arrows):
+        box |= dict.fromkeys(circle, " ".join(circle))
+    boxes = {name: set() for name in box.values()}
+    for name, others in arrows.items():
+        boxes[box[name]] |= {box[other] for other in others} - {box[name]}
+    to = reach(boxes)
+    lines = []
+    for name, others in sorted(boxes.items(), key=lambda item: (len(to[item[0]]), item[0])):
+        direct = {other for other in others if not any(other in to[each] for each in others)}
+        targets = " & ".join(sorted(other.split(" ")[0] for other in direct))
+        arrow = f" --> {targets}" if targets else ""
+        lines.append(f'    {name.split(" ")[0]}["{name}"]{arrow}')
+    return "\n".join(["graph TD", *lines])
+
+
+def main() -> None:
+    """Prints numbers, circles and the drawing."""
+    arrows = graph(pathlib.Path(sys.argv[1]) if sys.argv[1:] else ROOT)
+    of_rooms = rooms(arrows)
+    found = circles(arrows)
+    print(f"{len(of_rooms)} rooms, {sum(map(len, of_rooms.values()))} arrows, {len(found)} circles")
+    for circle in found:
+        print(f"{len(circle)} files: {' '.join(circle)}")
+    print(drawing(of_rooms))
+
+
+if __name__ == "__main__":
+    main()
