@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.backends.dtypes import is_half
 from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
-from mpchain.kernels.gpu.loss_scale import MAXIMUM, LossScaleOnGpu
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
 from mpchain.observers import current, outside, span
@@ -26,6 +26,8 @@ from mpchain.update_rule import HyperparameterProxy as HyperparameterProxy
 from mpchain.update_rule import UpdateRule as UpdateRule
 from mpchain.variable import Parameter, Variable
 
+_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.loss_scale")
+_LARGEST_SCALE = 65504.0  # the largest number in float16
 _OF_LOSS_SCALE = ("check_nan_in_grads", "is_safe_to_update", "update_loss_scale")
 
 
@@ -58,7 +60,7 @@ class Optimizer:
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True
-    _scale_on_gpu: LossScaleOnGpu | None = None  # what it knows after the host's, in its steps
+    _scale_on_gpu: Any = None  # what a GPU knows after the host, in its steps: LossScaleOnGpu
     _hooks = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -312,7 +314,7 @@ class Optimizer:
         if not self._is_safe:
             self._loss_scale_growth = 2 ** (1 / self._loss_scale_interval)
         scale = self._loss_scale * (self._loss_scale_growth if self._is_safe else 0.5)
-        self._loss_scale = min(max(scale, 1.0), MAXIMUM)
+        self._loss_scale = min(max(scale, 1.0), _LARGEST_SCALE)
 
     def _remove_loss_scale(self):
         if self._loss_scale not in (None, 1):
@@ -478,7 +480,7 @@ class GradientMethod(Optimizer):
 
     def _can_stay_on_gpu(self, params):
         """Whether a step that a dynamic loss scale skips can be skipped without the host."""
-        if self._loss_scale_growth is None or not params:
+        if self._loss_scale_growth is None or not params or _on_gpu is None:
             return False
         if current.graph is not None and self._scale_on_gpu is None:
             return False
@@ -499,7 +501,7 @@ class GradientMethod(Optimizer):
         if self._scale_on_gpu is None:
             growth = 2 ** (1 / self._loss_scale_interval)
             was_reduced = self._loss_scale_growth != 2
-            self._scale_on_gpu = LossScaleOnGpu(self._loss_scale, growth, was_reduced)
+            self._scale_on_gpu = _on_gpu.LossScaleOnGpu(self._loss_scale, growth, was_reduced)
         scale, named = self._scale_on_gpu, dict(self.target.namedparams())
         self.t += 1
         grads = [(name, p.grad) for name, p in named.items() if p.grad is not None]

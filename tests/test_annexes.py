@@ -51,7 +51,7 @@ def test_what_is_there_is_found(nothing):
     assert annexes.find("captured", "captured") is None
     annexes.ANNEXES["metrics"] = "mpchain/metrics"
     assert annexes.find("metrics", "metrics") is sys.modules["mpchain.metrics"]
-    assert "metrics" in dir(mpchain) and "captured" not in dir(mpchain)
+    assert "metrics" in dir(mpchain) and "profile" not in dir(mpchain)
 
 
 def test_unknown_names_are_as_before(nothing):

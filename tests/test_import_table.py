@@ -115,11 +115,8 @@ IMPORT_THE_TOP = {PLUGIN}
 
 LEAKS = {
     ("mpchain/functions/contraction.py", "mpchain.kernels.gpu.cublas"),
-    ("mpchain/functions/loss.py", "mpchain.kernels.gpu.cuda_reductions"),
-    ("mpchain/functions/normalization.py", "mpchain.kernels.gpu.cuda_reductions"),
     ("mpchain/kernels/reference.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/kernels/steps.py", "mpchain.kernels.gpu.cuda_steps"),
-    ("mpchain/optimizer.py", "mpchain.kernels.gpu.loss_scale"),
     ("mpchain/update_on_gpu.py", "mpchain.kernels.gpu.cuda_steps"),
 }
 """Files that import, or ask for, what an annex has, and are not mended yet."""

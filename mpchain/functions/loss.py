@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import counting
+from mpchain import annexes, counting
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
@@ -13,17 +13,13 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
-from mpchain.kernels.gpu.cuda_reductions import (
-    CrossEntropy,
-    cross_entropy,
-    cross_entropy_gradient,
-    is_fused_cross_entropy,
-)
 from mpchain.kernels.reference import below_zero
 from mpchain.observers import one_call
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
+
+_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
 
 
 def check_option(function: str, argument: str, value: Any, allowed: Sequence[str]) -> None:
@@ -56,14 +52,18 @@ def _denominator(count, t, normalize, dtype):
     return counting.denominator(count, t, dtype) if normalize else dtype.type(max(len(t), 1))
 
 
+def _is_of_gpu(aux):
+    return _on_gpu is not None and isinstance(aux, _on_gpu.CrossEntropy)
+
+
 def _cross_entropy_derivative(g, x, aux):
     """(softmax(x) - onehot(t)) * weight, with the weight of each sample in the loss."""
     if isinstance(g, Variable):
         onehot, weight = _onehot_and_weight(x, aux)
         g = np.reshape(g, weight.shape) if g.shape else g
         return (np.exp(log_softmax.on(x, 1)) - onehot) * (g * weight)
-    if isinstance(aux, CrossEntropy):
-        return cross_entropy_gradient(g, x, aux)
+    if _is_of_gpu(aux):
+        return _on_gpu.cross_entropy_gradient(g, x, aux)
     exp_x, total, labels, weight = aux
     weight = (g.reshape(weight.shape) if g.shape else g) * weight
     gx = exp_x * (weight / total)
@@ -72,7 +72,7 @@ def _cross_entropy_derivative(g, x, aux):
 
 
 def _onehot_and_weight(x, aux):
-    if isinstance(aux, CrossEntropy):
+    if _is_of_gpu(aux):
         classes = get_array_module(aux.t).arange(x.shape[1]).reshape(-1, *[1] * (x.ndim - 2))
         onehot, weight = aux.t == classes, aux.weight * aux.scale
         return onehot.astype(x.dtype), weight.astype(x.dtype, copy=False)
@@ -85,12 +85,12 @@ def _onehot_and_weight(x, aux):
 @differentiable(_cross_entropy_derivative)
 def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     xp = get_array_module(x)
-    if is_fused_cross_entropy(x, t, class_weight):
+    if _on_gpu is not None and _on_gpu.is_fused_cross_entropy(x, t, class_weight):
         if reduce == "no" or not normalize or not counting.is_asked():
             n = 0 if normalize else len(x)
-            return cross_entropy(x, t, n, class_weight, ignore_label, reduce)
+            return _on_gpu.cross_entropy(x, t, n, class_weight, ignore_label, reduce)
         n = max(t.size, 1)
-        loss, kept = cross_entropy(x, t, n, class_weight, ignore_label, reduce)
+        loss, kept = _on_gpu.cross_entropy(x, t, n, class_weight, ignore_label, reduce)
         factor = n / counting.denominator((t != ignore_label).sum(), t, kept.scale.dtype)
         loss = (loss * factor).astype(x.dtype, copy=False)
         return loss, kept._replace(scale=kept.scale * factor)

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpchain import kernels
+from mpchain import annexes, kernels
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import cast, reshape, sum_to, widened
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.declaring.precision import check_widths
-from mpchain.kernels.gpu.cuda_reductions import follow_statistics
 from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
 from mpchain.observers import one_call
 from mpchain.typing import Array, Axes, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
+
+_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
 
 
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
@@ -114,8 +115,8 @@ def _following(x, axis, running_mean, running_var, decay):
 def _follow(running_mean, running_var, decay, count, mean, var):
     """Moves the running statistics towards those of a batch."""
     unbiased = count / max(count - 1, 1)
-    if is_gpu_array(running_mean) and is_gpu_array(running_var):
-        follow_statistics((running_mean, running_var), (mean, var), decay, unbiased)
+    if _on_gpu is not None and is_gpu_array(running_mean) and is_gpu_array(running_var):
+        _on_gpu.follow_statistics((running_mean, running_var), (mean, var), decay, unbiased)
         return
     for running, value, factor in ((running_mean, mean, 1), (running_var, var, unbiased)):
         if running is not None:
