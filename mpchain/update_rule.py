@@ -4,6 +4,7 @@ A rule is declared by the names and defaults of its hyperparameters, the names o
 one elementwise step on arrays.
 """
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,20 +15,10 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.dtypes import is_half
 from mpchain.kernels.steps import square_sums as sums_of_squares
-from mpchain.kernels.steps import take_step
+from mpchain.kernels.steps import take_step, take_steps
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.typing import Array
-from mpchain.update_on_gpu import update_group_on_gpu
 from mpchain.variable import Parameter
-
-_SMALL = 1024
-"""Parameters with at most this many elements are updated together: calls cost more than copies."""
-
-_GATHERED = 1 << 14
-"""Elements per joint update, chosen to stay in cache."""
-
-_WORTH_GATHERING, _WORTH_GATHERING_WITHOUT_STATES = 2, 16
-"""Small parameters that are copied into flat buffers: fewer are updated one by one."""
 
 _TIMINGS = ("auto", "pre", "post")
 
@@ -154,6 +145,11 @@ class UpdateRule:
         step: static function of the flat arrays (parameter, gradient, *states) and of what
             :meth:`scalars` returns. It may overwrite parameter and states, not the gradient, and
             returns the new values of parameter and states. It works on each element alone.
+        scalars_depend_on: names of the attributes that :meth:`scalars` reads besides ``hyperparam``
+            and ``t``. Rules of one class in which all of these are the same objects take one step
+            together, which is faster if there are many. A class that overrides :meth:`scalars`
+            declares them itself, and does not inherit them; None, the default, makes its rules take
+            their steps one by one.
         enabled: whether the parameter is updated.
         t: the number of updates so far.
         state: the states by name; None before the first update.
@@ -172,6 +168,7 @@ class UpdateRule:
     hyperparameters: dict[str, Any] = {}
     states: tuple[str, ...] = ()
     step: Callable[..., tuple[Array, ...]] | None = None
+    scalars_depend_on: tuple[str, ...] | None = None
 
     def __init__(
         self, parent_hyperparam: Hyperparameter | None = None, *values: Any, **hyperparams: Any
@@ -357,15 +354,15 @@ class UpdateRule:
         if any(value is None for value in self.state.values()):
             self.state = None  # the file has none: it starts from zeros
         if self._use_fp32_update:
-            copy = if_saved(serializer, "fp32_param", None)
-            self._fp32_param = None if copy is None else Parameter(copy)
+            saved = if_saved(serializer, "fp32_param", None)
+            self._fp32_param = None if saved is None else Parameter(saved)
 
     def _state_names(self):
         """Names of the states, also of a rule that overrides :meth:`init_state`."""
         if type(self).init_state is UpdateRule.init_state:
             return self.states
-        probe = type(self).__new__(type(self))
-        vars(probe).update(vars(self), state={})
+        probe = copy.copy(self)
+        probe.state = {}
         probe.init_state(Parameter(np.zeros(1, np.float32)))
         return tuple(probe.state)
 
@@ -457,8 +454,8 @@ def update_all(params: Iterable[Parameter]) -> None:
     """Updates parameters, with the same bits as their ``update`` methods one after the other.
 
     Those whose rules take the same step with the same numbers are updated together, which takes
-    less time: small ones are copied into flat buffers, updated in one call and copied back.
-    Parameters and states stay the same array objects.
+    less time (:func:`mpchain.kernels.steps.take_steps`). Parameters and states stay the same array
+    objects.
 
     Example:
         >>> model = L.Linear(1, 1, initialW=2.0)
@@ -475,70 +472,66 @@ def update_all(params: Iterable[Parameter]) -> None:
         else:
             groups.setdefault(key, []).append(param)
     for group in groups.values():
-        if is_gpu_array(group[0].array):
-            update_group_on_gpu(group)
-        else:
+        if type(group[0].array) is np.ndarray:
             _update_group(group)
-
-
-def _portions(small):
-    """Yields arrays with gradients and states in lists of at most ``_GATHERED`` elements."""
-    portion, size = [], 0
-    for part in small:
-        n = part[0].size
-        if size + n > _GATHERED:
-            yield portion
-            portion, size = [], 0
-        portion.append(part)
-        size += n
-    yield portion
+        else:
+            with group[0].device.create_context():
+                _update_group(group)
 
 
 def _group_of(param):
     """Returns what parameters have in common that are updated together; None for others."""
     array, grad, rule = param.array, param.grad, param.update_rule
+    attributes = _read_by_scalars(type(param), type(rule))
     kind, dtype = type(array), array.dtype
-    on_gpu = kind is not np.ndarray and is_gpu_array(array)
     if (
-        type(grad) is not kind
-        or not (on_gpu or kind is np.ndarray)
-        or dtype.char not in ("efdE" if on_gpu else "fd")
+        attributes is None
+        or type(grad) is not kind
         or grad.dtype != dtype
-        or not takes_plain_steps(type(param), type(rule))
         or not rule.enabled
         or rule._hooks
         or len(vars(rule.hyperparam)) > 1  # has values that are not its parent's
+        or not _DECLARED.isdisjoint(vars(rule))
     ):
         return None
-    key = type(rule), id(rule.hyperparam._parent), rule.t, dtype.char
-    if on_gpu:
-        key += (array.device.id,)
-        if is_half(dtype):
-            copy = rule._fp32_param
-            if rule._use_fp32_update:
-                key += ("copies", copy is not None and copy.grad is not None)
-            elif dtype.char == "E":
-                return None
-    if len(vars(rule)) > len(_ATTRIBUTES):  # on which the numbers of a step may depend, too
-        key += tuple([(name, id(x)) for name, x in vars(rule).items() if name not in _ATTRIBUTES])
-    return key
+    numbers = [id(getattr(rule, name)) for name in attributes]
+    key = type(rule), rule.states, id(rule.hyperparam.parent), rule.t, dtype.char, *numbers
+    if kind is np.ndarray:
+        return key if dtype.char in "fd" else None
+    return _group_on_gpu(key, array, rule) if is_gpu_array(array) else None
+
+
+def _group_on_gpu(key, array, rule):
+    char, key = array.dtype.char, (*key, array.device.id)
+    if char in "eE" and rule._use_fp32_update:
+        copy = rule._fp32_param
+        return *key, "copies", copy is not None and copy.grad is not None
+    return key if char in "efd" else None
+
+
+@functools.cache
+def _read_by_scalars(param_class, rule_class):
+    """Returns the names of attributes that the numbers of rules depend on; None for rules that are
+    updated one by one."""
+    if not takes_plain_steps(param_class, rule_class):
+        return None
+    if rule_class.scalars is UpdateRule.scalars:
+        return ()
+    return vars(rule_class).get("scalars_depend_on")
+
+
+_STEPS = "update update_core update_core_cpu update_core_gpu _take_step updated_param".split()
+_DECLARED = frozenset([*_STEPS, "step", "scalars", "hyperparameters"])
+"""What a class declares: a rule that has such an attribute of its own is updated alone."""
 
 
 @functools.cache
 def takes_plain_steps(param_class: type, rule_class: type) -> bool:
     """Returns whether parameters and rules of these classes update as declared, by ``step``."""
-    names = (
-        "update",
-        "update_core",
-        "update_core_cpu",
-        "update_core_gpu",
-        "_take_step",
-        "updated_param",
-    )
     return (
         param_class.update is Parameter.update
         and getattr(rule_class, "step", None) is not None
-        and all(getattr(rule_class, name) is getattr(UpdateRule, name) for name in names)
+        and all(getattr(rule_class, name) is getattr(UpdateRule, name) for name in _STEPS)
     )
 
 
@@ -553,44 +546,18 @@ def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
     return is_plain and rule.enabled and not rule._hooks
 
 
-_ATTRIBUTES = frozenset(vars(UpdateRule()))
-
-
 def _update_group(params):
-    if len(params) == 1:
-        params[0].update()
-        return
-    rules = [param.update_rule for param in params]
-    for rule, param in zip(rules, params, strict=True):
+    """Updates parameters, or float32 copies of those of half precision, as one."""
+    rules, updated, halves = [param.update_rule for param in params], params, []
+    if rules[0]._use_fp32_update and is_half(params[0].dtype):
+        updated = [rule.copy_of(param) for rule, param in zip(rules, params, strict=True)]
+        halves = [param.array for param in params]
+    for rule, param in zip(rules, updated, strict=True):
         rule.prepare(param)
-    step, names, scalars = rules[0].step, rules[0].states, rules[0].scalars()
-    small = []
-    for param, own in zip(params, rules, strict=True):
-        states = [own.state[name] for name in names]
-        array = param.array
-        if array.size <= _SMALL:
-            small.append((array, param.grad, states))
-        else:
-            take_step(step, array, param.grad, states, scalars)
-    if len(small) >= (_WORTH_GATHERING if names else _WORTH_GATHERING_WITHOUT_STATES):
-        for portion in _portions(small):
-            _update_gathered(portion, step, scalars)
-    else:
-        for array, grad, states in small:
-            take_step(step, array, grad, states, scalars)
-
-
-def _update_gathered(portion, step, scalars):
-    written = [[array for array, _, _ in portion], *zip(*[states for _, _, states in portion])]
-    flat = [_gathered(arrays) for arrays in written]
-    take_step(step, flat[0], _gathered([grad for _, grad, _ in portion]), flat[1:], scalars)
-    for arrays, values in zip(written, flat, strict=True):
-        start = 0
-        for array in arrays:
-            stop = start + array.size
-            array[...] = values[start:stop].reshape(array.shape)
-            start = stop
-
-
-def _gathered(arrays):
-    return np.concatenate([array.reshape(-1) for array in arrays])
+    written = [[param.array for param in updated]]
+    written += [[rule.state[name] for rule in rules] for name in rules[0].states]
+    grads = [x.grad if x.grad is not None else p.grad for x, p in zip(updated, params)]
+    take_steps(rules[0].step, written, grads, rules[0]._scalars_after, halves)
+    if halves:
+        for each in updated:
+            each.cleargrad()

@@ -35,7 +35,7 @@ TABLE = [
     ("parameter_tree link link_hook links", "functions initializers reporter"),
     ("exporters interop", "link"),
     (
-        "optimizer update_rule update_on_gpu optimizers optimizer_hooks function_hooks",
+        "optimizer update_rule optimizers optimizer_hooks function_hooks",
         "link kernels serializer",
     ),
     ("captured", "optimizer"),

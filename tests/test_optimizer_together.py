@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mpchain import optimizer_hooks, optimizers, update_rule
+from mpchain import kernels, optimizer_hooks, optimizers, update_rule
 from mpchain.link import Chain, Link
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.update_rule import UpdateRule, update_all
@@ -87,11 +87,11 @@ def test_the_same_to_the_bit(name, dtype, alone, gathered):
 
 
 def test_gathered_in_portions_that_stay_in_the_cache(monkeypatch, alone):
-    update_gathered, gathered = update_rule._update_gathered, []
+    step_gathered, gathered = kernels.steps._step_gathered, []
     monkeypatch.setattr(
-        update_rule,
-        "_update_gathered",
-        lambda part, *args: gathered.append(len(part)) or update_gathered(part, *args),
+        kernels.steps,
+        "_step_gathered",
+        lambda step, rows, *args: gathered.append(len(rows)) or step_gathered(step, rows, *args),
     )
     together, apart = (optimizers.Adam().setup(model_of([(1000,)] * 40)) for _ in range(2))
     steps(together)
@@ -223,24 +223,50 @@ class ShiftRule(UpdateRule):
         return (p + shift,)
 
 
-@pytest.mark.parametrize("own", [1.0, [1.0]])
-def test_attributes_of_a_rule(own, gathered):
-    class ListRule(ShiftRule):
-        def scalars(self):
-            return {"shift": self.shift if isinstance(self.shift, float) else self.shift[0]}
+class DeclaredRule(ShiftRule):
+    scalars_depend_on = ("shift",)
 
+    def scalars(self):
+        return {"shift": self.shift if isinstance(self.shift, float) else self.shift[0]}
+
+
+class DerivedRule(DeclaredRule):
+    """A rule that declares nothing itself, so that it may depend on anything."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "groups"), [(DeclaredRule, [2, 2]), (ShiftRule, []), (DerivedRule, [])]
+)
+@pytest.mark.parametrize("own", [1.0, [1.0]], ids=str)
+def test_attributes_that_numbers_depend_on(rule, groups, own, gathered):
+    if rule is ShiftRule:
+        own = 1.0
     parent = optimizers.SGD().hyperparam
     link = model_of([(2,)] * 4)
     before = [param.array.copy() for param in link.params()]
     for i, param in enumerate(link.params()):
         param.grad = np.zeros(2, np.float32)
-        param.update_rule = ListRule(parent)
+        param.update_rule = rule(parent)
         if i > 1:
             param.update_rule.shift = own
     update_all(link.params())
     for i, param in enumerate(link.params()):
         np.testing.assert_array_equal(param.array, before[i] + np.float32(i > 1))
-    assert gathered == [2, 2]
+    assert gathered == groups
+
+
+def test_methods_of_one_rule_alone(gathered):
+    """A program may replace a method of an object."""
+    link = model_of([(2,)] * 4)
+    optimizer = optimizers.SGD(1.0).setup(link)
+    link.p1.update_rule.scalars = lambda: {"lr": 3.0}
+    before = [param.array.copy() for param in link.params()]
+    for param in link.params():
+        param.grad = np.ones(2, np.float32)
+    optimizer.update()
+    for i, param in enumerate(link.params()):
+        np.testing.assert_array_equal(param.array, before[i] - np.float32([1, 3, 1, 1][i]))
+    assert gathered == [3]
 
 
 def test_rules_with_an_update_of_their_own(gathered):

@@ -1,7 +1,11 @@
 """Optimizer steps: one elementwise body on arrays, in place, with the fastest implementation.
 
 All implementations return the same bits: NumPy on whole arrays, NumPy on blocks that stay in the
-cache, and one fused loop that numba compiles from the trace of the body.
+cache, and one fused loop that numba compiles from the trace of the body; on a GPU one kernel.
+
+Arrays of many parameters are gathered, the step is taken once, and the results are scattered. On
+the host gathering copies small arrays into flat ones, since calls cost more than copies. On a GPU
+it copies nothing but pointers (:mod:`mpchain.kernels.gpu.cuda_steps`).
 """
 
 import functools
@@ -14,9 +18,18 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.backends.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
-from mpchain.kernels.gpu.cuda_steps import guarding, take_steps
+from mpchain.kernels.gpu import cuda_steps
 from mpchain.observers import current
 from mpchain.typing import Array
+
+_SMALL = 1024
+"""Arrays with at most this many elements are gathered: calls cost more than copies."""
+
+_GATHERED = 1 << 14
+"""Elements of gathered arrays, chosen to stay in cache."""
+
+_WORTH_GATHERING, _WORTH_GATHERING_WITHOUT_STATES = 2, 16
+"""Small arrays that are gathered: of fewer, each takes the step alone."""
 
 _BLOCK_BYTES = 1 << 17
 """A step works through larger host arrays in blocks of this size, which stay in the cache."""
@@ -51,26 +64,111 @@ def take_step(
         array([0.5, 1.5])
     """
     written = [param, *states]
-    if not isinstance(param, np.ndarray):
-        read = scalars if callable(scalars) else lambda *_: scalars
-        is_taken = take_steps(step, [[array] for array in written], [grad], read)
-        if current.graph is not None and (read is not scalars or not is_taken):
-            current.graph.refuse(f"the numbers of {step.__qualname__} would stay as they are")
-        n_left_out = 0 if is_taken or guarding.guard is None else guarding.guard.wait()
-        if not is_taken and n_left_out is not None:
-            _step_once(step, written, grad, read(n_left_out) if n_left_out else read())
-        return
-    if callable(scalars):
-        scalars = scalars()
-    if param.nbytes <= _BLOCK_BYTES or not all(array.flags.c_contiguous for array in written):
+    if isinstance(param, np.ndarray):
+        _step_on_host(step, written, grad, scalars() if callable(scalars) else scalars)
+    else:
+        _step_on_gpu(step, written, grad, scalars)
+
+
+def take_steps(
+    step: Callable,
+    written: Sequence[Sequence[Array]],
+    grads: Sequence[Array],
+    scalars: Callable[..., dict[str, Any]],
+    halves: Sequence[Array] = (),
+) -> None:
+    """Does what :func:`take_step` does for each of many parameters on one device, in less time.
+
+    Args:
+        step: as there.
+        written: the parameters; then, for each state of the step, those of the parameters. The
+            arrays of one list have one dtype; those of a parameter have one shape.
+        grads: the gradients, of one dtype.
+        scalars: returns the numbers that ``step`` takes.
+        halves: the parameters of half precision whose copies ``written`` has. They are written,
+            too; where they are no rounded copies, because others set them, they count.
+
+    Example:
+        >>> p, q = np.ones(1), np.zeros((2, 2))
+        >>> take_steps(lambda p, g: (p - g,), [[p, q]], [np.ones(1), np.ones((2, 2))], dict)
+        >>> p, q[0]
+        (array([0.]), array([-1., -1.]))
+    """
+    if not halves and isinstance(grads[0], np.ndarray):
+        _steps_on_host(step, written, grads, scalars())
+    elif not cuda_steps.take_steps(step, written, grads, scalars, halves):
+        for i, grad in enumerate(grads):
+            param, *states = [arrays[i] for arrays in written]
+            if halves:
+                is_current = param.astype(halves[i].dtype) == halves[i]
+                param[...] = get_array_module(param).where(is_current, param, halves[i])
+            take_step(step, param, grad, states, scalars)
+            if halves:
+                halves[i][...] = param
+
+
+def _step_on_gpu(step, written, grad, scalars):
+    read = scalars if callable(scalars) else lambda *_: scalars
+    is_taken = cuda_steps.take_steps(step, [[array] for array in written], [grad], read)
+    if current.graph is not None and (read is not scalars or not is_taken):
+        current.graph.refuse(f"the numbers of {step.__qualname__} would stay as they are")
+    guard = cuda_steps.guarding.guard
+    n_left_out = 0 if is_taken or guard is None else guard.wait()
+    if not is_taken and n_left_out is not None:
+        _step_once(step, written, grad, read(n_left_out) if n_left_out else read())
+
+
+def _steps_on_host(step, written, grads, scalars):
+    rows, small = zip(*written, grads, strict=True), []
+    for row in rows:
+        if row[0].size <= _SMALL:
+            small.append(row)
+        else:
+            _step_on_host(step, row[:-1], row[-1], scalars)
+    if len(small) >= (_WORTH_GATHERING if written[1:] else _WORTH_GATHERING_WITHOUT_STATES):
+        for portion in _portions(small):
+            _step_gathered(step, portion, scalars)
+    else:
+        for row in small:
+            _step_on_host(step, row[:-1], row[-1], scalars)
+
+
+def _portions(rows):
+    """Yields rows in lists of at most ``_GATHERED`` elements."""
+    portion, size = [], 0
+    for row in rows:
+        n = row[0].size
+        if size + n > _GATHERED:
+            yield portion
+            portion, size = [], 0
+        portion.append(row)
+        size += n
+    yield portion
+
+
+def _step_gathered(step, rows, scalars):
+    """Takes a step on copies of small arrays, one after the other in flat ones."""
+    lists = [*zip(*rows)]
+    flat = [np.concatenate([array.reshape(-1) for array in arrays]) for arrays in lists]
+    _step_on_host(step, flat[:-1], flat[-1], scalars)
+    for arrays, values in zip(lists[:-1], flat):
+        start = 0
+        for array in arrays:
+            stop = start + array.size
+            array[...] = values[start:stop].reshape(array.shape)
+            start = stop
+
+
+def _step_on_host(step, written, grad, scalars):
+    if written[0].nbytes <= _BLOCK_BYTES or not all(a.flags.c_contiguous for a in written):
         _step_once(step, written, grad, scalars)
         return
     flat = [array.reshape(-1) for array in written]
     grad = grad.reshape(-1)
     if _step_fused(step, flat, grad, scalars):
         return
-    n = _BLOCK_BYTES // param.itemsize
-    for start in range(0, param.size, n):
+    n = _BLOCK_BYTES // written[0].itemsize
+    for start in range(0, grad.size, n):
         block = slice(start, start + n)
         _step_once(step, [array[block] for array in flat], grad[block], scalars)
 

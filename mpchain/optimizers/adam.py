@@ -41,6 +41,7 @@ class AdamRule(UpdateRule):
         "decay_times_alpha": False,
     }
     states = ("m", "v")
+    scalars_depend_on = ("_initial_alpha",)
     _initial_alpha = None
 
     def __init__(
@@ -269,6 +270,7 @@ class RAdamRule(UpdateRule):
         "weight_decay_rate": 0,
     }
     states = ("m", "v")
+    scalars_depend_on = ()
 
     @property
     def lr(self) -> float:

@@ -233,6 +233,7 @@ class MSVAGRule(UpdateRule):
 
     hyperparameters = {"lr": 0.1, "beta": 0.9, "eta": 1.0, "weight_decay_rate": 0}
     states = ("m", "v")
+    scalars_depend_on = ()
 
     def scalars(self) -> dict[str, Any]:
         values = super().scalars()

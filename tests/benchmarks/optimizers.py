@@ -41,7 +41,7 @@ OPTIMIZERS = {
 
 _OURS = """
 import numpy as np
-from mpchain import link, optimizers, update_rule, variable
+from mpchain import link, optimizers, variable
 from mpchain.kernels import steps
 rng = np.random.RandomState(0)
 model = link.Link()
@@ -57,7 +57,7 @@ for _ in range(1 + 2**27 // model.count_params() if model.count_params() > 10**6
     step()
 """
 
-_ALONE = "update_rule._SMALL, steps._ELEMENTS_WORTH_COMPILING = -1, 1 << 62"
+_ALONE = "steps._SMALL, steps._ELEMENTS_WORTH_COMPILING = -1, 1 << 62"
 
 _THEIRS = """
 import torch
