@@ -125,7 +125,7 @@ class HookList(dict[str, tuple[str, Callable[..., Any]]]):
         del self[name]
 
     def at(self, timing: str) -> tuple[Callable[..., Any], ...]:
-        return tuple([hook for when, hook in self.values() if when == timing])
+        return tuple([hook for when, hook in self.values() if when == timing]) if self else ()
 
 
 class UpdateRule:
@@ -153,6 +153,8 @@ class UpdateRule:
         enabled: whether the parameter is updated.
         t: the number of updates so far.
         state: the states by name; None before the first update.
+        slice: which elements of its parameter it updates, if a sharded optimizer divides the states
+            among ranks (:class:`mpchain.distributed.optimizers.slices.Slice`); None: all.
         hyperparam: the values.
 
     Example:
@@ -169,6 +171,7 @@ class UpdateRule:
     states: tuple[str, ...] = ()
     step: Callable[..., tuple[Array, ...]] | None = None
     scalars_depend_on: tuple[str, ...] | None = None
+    slice: Any = None
 
     def __init__(
         self, parent_hyperparam: Hyperparameter | None = None, *values: Any, **hyperparams: Any
@@ -220,6 +223,10 @@ class UpdateRule:
         """Removes the hook of that name."""
         self._hooks.remove(name)
 
+    def hooks_at(self, timing: str) -> tuple[Callable[..., Any], ...]:
+        """Returns the hooks before (``'pre'``) or after (``'post'``) the update."""
+        return self._hooks.at(timing)
+
     def use_fp32_update(self, flag: bool = True) -> None:
         """Chooses whether float16 and bfloat16 parameters are updated on float32 copies, which are
         kept."""
@@ -243,22 +250,27 @@ class UpdateRule:
 
     def copy_of(self, param: Parameter) -> Parameter:
         """Returns the float32 copy of a half-precision parameter, on its device."""
+        if self.slice is not None and not self.slice.is_own(param):
+            return self.slice.copy_of(self, param)
         if self._fp32_param is None:
             self._fp32_param = Parameter(param.array.astype(np.float32), name=param.name)
-            self._fp32_param.divided_among = param.divided_among
+        self._fp32_param.divided_among = param.divided_among
         if self._fp32_param.device != param.device:
             self._fp32_param.to_device(param.device)
         return self._fp32_param
 
     def update(self, param: Parameter) -> None:
         """Updates a parameter by its gradient; does nothing without one, or if not enabled."""
+        if self.slice is not None:
+            self.slice.update(self, param)
+            return
         updated = self.updated_param(param)
         if self.enabled and updated.grad is not None:
             self.prepare(updated)
-            for hook in self._hooks.at("pre"):
+            for hook in self.hooks_at("pre"):
                 hook(self, updated)
             self.update_core(updated)
-            for hook in self._hooks.at("post"):
+            for hook in self.hooks_at("post"):
                 hook(self, updated)
         if updated is not param:
             param.array[...] = updated.array
@@ -332,20 +344,38 @@ class UpdateRule:
         values = self.hyperparam.get_dict()
         return {name: as_python_number(values[name]) for name in self.hyperparameters}
 
+    def kept(self) -> dict[str, Any]:
+        """Returns what is kept from update to update, by its names in files: the states, and the
+        float32 copy of a half-precision parameter."""
+        copy = {} if self._fp32_param is None else {"fp32_param": self._fp32_param.array}
+        return (self.state or {}) | copy
+
+    def keep(self, t: int, kept: dict[str, Any]) -> None:
+        """Sets the number of updates, and what :meth:`kept` returned."""
+        self.t, self.state = t, {k: x for k, x in kept.items() if k != "fp32_param"} or None
+        self._fp32_param = Parameter(kept["fp32_param"]) if "fp32_param" in kept else None
+        self._fitted_array = None
+
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores ``t``, the states and the float32 copy of a float16 parameter."""
-        if isinstance(serializer, Deserializer):
+        loads = isinstance(serializer, Deserializer)
+        if loads:
             serializer.remember(self)
+            if self.slice is not None:
+                self.keep(self.t, {})  # files have arrays of other shapes
         self.t = serializer("t", self.t)
-        if not (isinstance(serializer, Deserializer) and serializer.restores):
-            for name, value in (self.state or {}).items():
-                serializer(name, value)
-            if self._fp32_param is not None:
-                serializer("fp32_param", self._fp32_param.array)
+        if not (loads and serializer.restores):
+            for name, value in self.kept().items():
+                if self.slice is None:
+                    serializer(name, value)
+                else:
+                    self.slice.save(serializer, name, value)
         elif self.t == 0:
             self.state = None
         else:
             self._restore_state(serializer)
+        if loads and self.slice is not None:
+            self.slice = self.slice.again(self)
 
     def _restore_state(self, serializer):
         self._fp32_param = self._fitted_array = None
@@ -490,12 +520,14 @@ def _group_of(param):
         or grad.dtype != dtype
         or not rule.enabled
         or rule._hooks
-        or len(vars(rule.hyperparam)) > 1  # has values that are not its parent's
-        or not _DECLARED.isdisjoint(vars(rule))
+        or len(rule.hyperparam.__dict__) > 1  # has values that are not its parent's
+        or (rule.slice is not None and param.divided_among is None)  # it takes a slice of this
+        or not _DECLARED.isdisjoint(rule.__dict__)
     ):
         return None
-    numbers = [id(getattr(rule, name)) for name in attributes]
-    key = type(rule), rule.states, id(rule.hyperparam.parent), rule.t, dtype.char, *numbers
+    key = type(rule), rule.states, id(rule.hyperparam._parent), rule.t, dtype.char
+    for name in attributes:
+        key += (id(getattr(rule, name)),)
     if kind is np.ndarray:
         return key if dtype.char in "fd" else None
     return _group_on_gpu(key, array, rule) if is_gpu_array(array) else None
@@ -543,7 +575,7 @@ def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
         True
     """
     is_plain = rule is not None and takes_plain_steps(type(param), type(rule))
-    return is_plain and rule.enabled and not rule._hooks
+    return is_plain and rule.enabled and not rule._hooks and rule.slice is None
 
 
 def _update_group(params):
@@ -556,8 +588,9 @@ def _update_group(params):
         rule.prepare(param)
     written = [[param.array for param in updated]]
     written += [[rule.state[name] for rule in rules] for name in rules[0].states]
-    grads = [x.grad if x.grad is not None else p.grad for x, p in zip(updated, params)]
+    # Copies have gradients if hooks have replaced them.
+    grads = [x.grad for x in (params if halves and updated[0].grad is None else updated)]
     take_steps(rules[0].step, written, grads, rules[0]._scalars_after, halves)
     if halves:
-        for each in updated:
-            each.cleargrad()
+        for copy in updated:
+            copy.cleargrad()

@@ -119,7 +119,7 @@ def _step_on_gpu(step, written, grad, scalars):
 
 
 def _steps_on_host(step, written, grads, scalars):
-    rows, small = zip(*written, grads, strict=True), []
+    rows, small = zip(*written, grads), []
     for row in rows:
         if row[0].size <= _SMALL:
             small.append(row)
@@ -130,7 +130,7 @@ def _steps_on_host(step, written, grads, scalars):
             _step_gathered(step, portion, scalars)
     else:
         for row in small:
-            _step_on_host(step, row[:-1], row[-1], scalars)
+            _step_once(step, row[:-1], row[-1], scalars)
 
 
 def _portions(rows):

@@ -1,6 +1,7 @@
 """An optimizer whose state is partitioned across ranks."""
 
 import contextlib
+import copy
 import functools
 import sys
 from typing import Any, Self
@@ -15,12 +16,13 @@ from mpchain.distributed.gradients.buckets import (
 )
 from mpchain.distributed.gradients.scattering import Gathering, ScatteringReducer
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer, make_reducer
-from mpchain.distributed.optimizers.parts import PartsOfModel, RanksOfParts, Row, ShardedRule
 from mpchain.distributed.optimizers.shared_random import all_hooks
+from mpchain.distributed.optimizers.slices import PartsOfModel, RanksOfParts, Row
 from mpchain.link import Link
 from mpchain.optimizer import GradientMethod, Optimizer
 from mpchain.optimizer_hooks import GradientClipping
 from mpchain.training.progress import print_line
+from mpchain.update_rule import UpdateRule
 from mpchain.utils.flat_layout import layouts
 
 
@@ -131,13 +133,13 @@ class ShardedOptimizer(MultiNodeOptimizer):
         """
         return {
             name: {
-                "start": rule.place.start,
-                "stop": rule.place.stop,
-                "shape": param.shape,
+                "start": rule.slice.place.start,
+                "stop": rule.slice.place.stop,
+                "shape": rule.slice.shape,
                 "t": rule.t,
-                "state": rule.own_state(param),
+                "state": rule.kept(),
             }
-            for name, param, rule in self._divided()
+            for name, rule in self._divided()
         }
 
     def set_local_state(self, parts: dict[str, dict[str, Any]]) -> None:
@@ -149,25 +151,26 @@ class ShardedOptimizer(MultiNodeOptimizer):
         Raises:
             ValueError: names or ranges differ from these.
         """
-        divided = {name: (param, rule) for name, param, rule in self._divided()}
+        divided = dict(self._divided())
         if unlike := divided.keys() ^ parts.keys():
             raise ValueError(
                 "ShardedOptimizer.set_local_state: parts must be of the model's parameters, "
                 f"but differ in {min(unlike)}"
             )
-        for name, (param, rule) in divided.items():
-            part, held = parts[name], (rule.place.start, rule.place.stop)
+        for name, rule in divided.items():
+            part, held = parts[name], (rule.slice.place.start, rule.slice.place.stop)
             if (part["start"], part["stop"]) != held:
                 raise ValueError(
                     f"ShardedOptimizer.set_local_state: this rank holds elements {held} of {name}, "
                     f"not {part['start'], part['stop']}"
                 )
-            rule.set_own_state(part["t"], part["state"], param)
+            rule.slice.whole = None
+            rule.keep(part["t"], copy.deepcopy(part["state"]))
 
     def gather_state(self, root: int = 0) -> None:
         """Gathers the whole state at rank ``root``, which can save it until the next update."""
-        for _, param, rule in self._divided():
-            rule.gather(param, self.communicator, root)
+        for _, rule in self._divided():
+            rule.slice.gather(rule, self.communicator, root)
 
     def fit_to_ranks(self) -> None:
         super().fit_to_ranks()
@@ -175,8 +178,10 @@ class ShardedOptimizer(MultiNodeOptimizer):
         self._connect()
         if self.target is not None:
             for param in self.target.params():
-                if isinstance(param.update_rule, ShardedRule):
-                    param.update_rule.shape = param.update_rule.state = None  # to be divided anew
+                rule = param.update_rule
+                if rule is not None and rule.slice is not None:  # to be divided anew
+                    rule.slice = None
+                    rule.keep(rule.t, {})
             self._divide()
 
     def _finish(self, observations=None):
@@ -241,11 +246,11 @@ class ShardedOptimizer(MultiNodeOptimizer):
             self._inner.add_hook(self._publish, "publish_shards", "post")
 
     def _divided(self):
-        """Yields name, parameter and rule of all parameters whose state is divided."""
+        """Yields names and rules of all parameters whose state is divided."""
         self._divide()
         for name, param in sorted(self.target.namedparams(include_uninit=False)):
             if param.update_rule is not None:
-                yield name, param, param.update_rule
+                yield name, param.update_rule
 
     def _has_new_parameters(self):
         return super()._has_new_parameters() or bool(self._undivided())
@@ -302,7 +307,7 @@ def _works_on_parts(hook):
 
 def _is_divided(param):
     rule = param.update_rule
-    return rule is None or (isinstance(rule, ShardedRule) and rule.shape == param.shape)
+    return rule is None or (rule.slice is not None and rule.slice.shape == param.shape)
 
 
 def _check_rules(params):
@@ -312,4 +317,9 @@ def _check_rules(params):
             raise ValueError(
                 f"create_sharded_optimizer: {type(rule).__name__}, which updates {name}, does "
                 "not treat each element on its own: its state cannot be divided"
+            )
+        if rule is not None and type(rule).update is not UpdateRule.update:
+            raise ValueError(
+                f"create_sharded_optimizer: {type(rule).__name__}, which updates {name}, overrides "
+                "update, which then would update whole parameters: override update_core"
             )

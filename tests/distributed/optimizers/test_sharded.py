@@ -14,7 +14,7 @@ from mpchain.distributed.communicators import MpiCommunicator, NcclCommunicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.gradients.scattering import ScatteringReducer
 from mpchain.distributed.optimizers import sharded as sharded_module
-from mpchain.distributed.optimizers.parts import RanksOfParts
+from mpchain.distributed.optimizers.slices import RanksOfParts
 from mpchain.link import Chain, Sequential
 from mpchain.optimizer import GradientMethod
 from mpchain.update_rule import UpdateRule

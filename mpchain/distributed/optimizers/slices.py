@@ -1,0 +1,318 @@
+"""The slices of parameters that a rank updates, and whose state its update rules keep."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.requests import Request
+from mpchain.link import Link
+from mpchain.parameter_tree import is_array
+from mpchain.serializer import AbstractSerializer
+from mpchain.typing import Array
+from mpchain.update_rule import UpdateRule
+from mpchain.utils.flat_layout import FlatLayout
+from mpchain.variable import Parameter, Variable
+
+
+class Row:
+    """Parameters of one dtype in a flat layout, of which each rank has an equal part.
+
+    The parameters' update rules are told to update this rank's slices alone.
+
+    Args:
+        comm: the ranks.
+        layout: the places of the parameters.
+        params: the parameters by name, at least those in the layout.
+
+    Attributes:
+        layout: the places of those parameters that the row still has.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> _ = optimizers.SGD().setup(model)
+        >>> from mpchain.utils.flat_layout import layouts
+        >>> params = dict(model.namedparams())
+        >>> row = Row(comm, layouts(params.items())[0], params)
+        >>> model.W.update_rule.slice.place
+        slice(0, 6, None)
+    """
+
+    def __init__(self, comm: Communicator, layout: FlatLayout, params: dict[str, Parameter]):
+        self.layout = layout
+        self._length = -(-layout.size // comm.size)
+        self._begin = comm.rank * self._length
+        self._params = {name: params[name] for name in layout.slices}
+        self._parts = {}
+        for name, place in layout.part(comm.rank, comm.size).items():
+            rule = params[name].update_rule
+            rule.slice = Slice(rule, place, params[name].shape, self)
+
+    def keep(self, params: Mapping[str, Parameter]) -> bool:
+        """Forgets all but these parameters, which may have other names now, and those that another
+        row has.
+
+        Returns:
+            Whether any are left.
+        """
+        names = {id(param): name for name, param in params.items()}
+        kept = {
+            name: names[id(param)]
+            for name, param in self._params.items()
+            if id(param) in names and self._has(param.update_rule)
+        }
+        self.layout = self.layout.renamed(kept)
+        self._params = {new: self._params[name] for name, new in kept.items()}
+        self._parts = {}
+        return bool(kept)
+
+    def _has(self, rule):
+        return rule is not None and rule.slice is not None and rule.slice.row is self
+
+    def parts(self, grads: Mapping[str, Array | None], ranks: Any) -> dict[str, Parameter]:
+        """Returns this rank's parts of the parameters by name, which share their memory.
+
+        Args:
+            grads: what becomes the parts' gradients, by name.
+            ranks: what the parameters are divided among.
+        """
+        for name, param in self._params.items():
+            part = self._parts.get(name)
+            if part is None or not part.shows(param.array):
+                self._parts[name] = part = Part(param, ranks)
+            part.grad, part.update_rule = grads[name], param.update_rule
+            part.update_rule.slice.forget()
+        return self._parts
+
+    def drop_gradients(self) -> None:
+        """Forgets the gradients of parts, and parts that are copies."""
+        for part in self._parts.values():
+            part.cleargrad()
+        self._parts = {name: x for name, x in self._parts.items() if x.shows(x.whole)}
+
+    def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
+        """Returns what :meth:`Gathering.gather` takes to give all ranks the new values."""
+        xp = next(iter(self._params.values())).xp
+        piece = xp.zeros(self._length, self.layout.dtype)
+        for name, param in self._params.items():
+            own, begin = param.update_rule.slice, self.layout.slices[name].start - self._begin
+            if own.place.start < own.place.stop:
+                part = self._parts.get(name)
+                is_in_use = part is not None and part.whole is param.array
+                values = own.of(part.array if is_in_use else param.array)
+                piece[begin + own.place.start : begin + own.place.stop] = values
+        return piece, self._set
+
+    def _set(self, whole):
+        for name, view in self.layout.views(whole).items():
+            self._params[name].array[...] = view
+
+
+class Part(Parameter):
+    """This rank's part of a parameter, flat, as hooks and its update see it.
+
+    Args:
+        param: the parameter.
+        ranks: what it is divided among.
+
+    Attributes:
+        whole: the parameter's array.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.SGD(), comm)
+        >>> _ = optimizer.setup(model)
+        >>> Part(model.W, comm).shape
+        (6,)
+    """
+
+    def __init__(self, param: Parameter, ranks: Any):
+        self.whole = param.array
+        super().__init__(param.update_rule.slice.of(self.whole), name=param.name)
+        self.divided_among = ranks
+
+    def shows(self, whole: Array) -> bool:
+        """Whether this is a part of an array, and not a copy."""
+        return whole is self.whole and whole.flags.c_contiguous
+
+
+class PartsOfModel:
+    """What an optimizer updates in place of a model.
+
+    Args:
+        model: the model.
+        params: by name, its parameters, or their parts.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> [*PartsOfModel(model, {"/W": model.W}).namedparams()] == [("/W", model.W)]
+        True
+    """
+
+    def __init__(self, model: Link, params: Mapping[str, Parameter]):
+        self.device, self._params = model.device, params
+
+    def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
+        yield from self._params.items()
+
+    def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
+        yield from self._params.values()
+
+
+class RanksOfParts:
+    """The ranks that parameters are divided among, which sum few numbers without many messages.
+
+    Args:
+        comm: the ranks.
+
+    Attributes:
+        known: the next sum, if the ranks have it already.
+
+    Example:
+        >>> RanksOfParts(comm).iallreduce(np.array([3, 4])).Wait()
+        array([3, 4])
+    """
+
+    known: float | None = None
+
+    def __init__(self, comm: Communicator):
+        self.rank, self.size = comm.rank, comm.size
+        self._comm, self._rooms = comm, {}
+
+    def iallreduce(self, x: Array) -> Request:
+        """Sums an array, whose numbers float64 holds, over the ranks."""
+        if self.known is not None:
+            known, self.known = self.known, None
+            return Request(np.full_like(x, known))
+        if not isinstance(x, np.ndarray):
+            return self._comm.iallreduce(x)
+        if x.size not in self._rooms:
+            (self._rooms[x.size],) = self._comm.make_buffers([(x.size, np.float64)])
+        room = self._rooms[x.size]
+        room[...] = x
+        self._comm.iallreduce(room).Wait()
+        return Request(room.astype(x.dtype))
+
+
+class Slice:
+    """The elements of a flattened parameter that a rule updates, and whose state the rule keeps.
+
+    Args:
+        rule: the rule, which may have the state of the whole parameter.
+        place: the elements.
+        shape: the whole parameter's.
+        row: the row that the parameter is in.
+
+    Attributes:
+        place, shape, row: as given.
+        whole: what the rule keeps for the whole parameter, as loaded or gathered, until the next
+            update; None if it is not known here.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.Adam(), comm)
+        >>> _ = optimizer.setup(model)
+        >>> rule = model.W.update_rule
+        >>> type(rule).__name__, rule.slice.place, rule.slice.shape
+        ('AdamRule', slice(0, 6, None), (2, 3))
+    """
+
+    def __init__(self, rule: UpdateRule, place: slice, shape: tuple[int, ...], row: Row):
+        self.place, self.shape, self.row = place, shape, row
+        self.whole = kept = rule.kept()
+        self._copy = None  # a float32 copy of the whole parameter, while it is updated
+        cut = {n: self.of(x).copy() for n, x in kept.items() if is_array(x) and x.shape == shape}
+        rule.keep(rule.t, kept | cut)
+
+    def again(self, rule: UpdateRule) -> "Slice":
+        """Returns such a slice of what a rule has loaded for the whole parameter."""
+        return Slice(rule, self.place, self.shape, self.row)
+
+    def forget(self) -> None:
+        """Forgets what is known of the whole parameter, before the slice alone is updated."""
+        self.whole = self._copy = None
+
+    def is_own(self, array: Any) -> bool:
+        """Returns whether this is an array of the slice alone, or a parameter."""
+        return array.shape == (self.place.stop - self.place.start,)
+
+    def of(self, array: Array) -> Array:
+        """Returns the slice of an array, which may be that already."""
+        return array if self.is_own(array) else array.reshape(-1)[self.place]
+
+    def update(self, rule: UpdateRule, param: Parameter) -> None:
+        """Does what :meth:`UpdateRule.update` does, but updates the slice alone; hooks see all."""
+        updated = rule.updated_param(param)
+        if rule.enabled and updated.grad is not None:
+            if rule.hooks_at("post"):
+                raise ValueError(
+                    f"ShardedOptimizer: the update rule of {param.name} has a hook with timing "
+                    "'post', but each rank updates only a part of the parameter: use timing 'pre'"
+                )
+            self.whole = None
+            own = Variable(self.of(updated.array), name=param.name)
+            rule.prepare(own)
+            for hook in rule.hooks_at("pre"):
+                hook(rule, updated)
+            own.grad = self.of(updated.grad)
+            rule.update_core(own)
+            self._set(updated.array, own.array)
+        if updated is not param:
+            rule.copy_of(self._part_of(param)).array[...] = self.of(updated.array)
+            param.array[...] = updated.array
+            updated.cleargrad()
+            self._copy = None
+
+    def copy_of(self, rule: UpdateRule, param: Parameter) -> Parameter:
+        """Returns a float32 copy of the whole parameter, with what the rule keeps of the slice."""
+        if self._copy is None:
+            part = self._part_of(param)
+            kept = rule.copy_of(part).array
+            self._copy = Parameter(param.array.astype(np.float32, order="C"), name=param.name)
+            # Where the parameter was set by others in the meantime, its value counts.
+            is_current = kept.astype(param.dtype) == part.array
+            own = self.of(self._copy.array)
+            own[...] = param.xp.where(is_current, kept, own)
+        return self._copy
+
+    def _part_of(self, param):
+        return Parameter(self.of(param.array), name=param.name)
+
+    def _set(self, whole, own):
+        """Writes the slice back if it is a copy."""
+        if not whole.flags.c_contiguous:
+            flat = whole.reshape(-1)
+            flat[self.place] = own
+            whole[...] = flat.reshape(self.shape)
+
+    # Saving and loading
+
+    def gather(self, rule: UpdateRule, comm: Communicator, root: int) -> None:
+        """Gathers what the rules of all ranks keep at the root."""
+        whole = rule.kept()
+        for name, value in whole.items():
+            if is_array(value) and self.is_own(value):
+                parts = comm.gather(value, root)
+                if parts is not None:
+                    xp = backend.get_array_module(value)
+                    whole[name] = xp.concatenate(parts).reshape(self.shape)
+        self.whole = whole if comm.rank == root else None
+
+    def save(self, serializer: AbstractSerializer, name: str, value: Any) -> None:
+        """Saves what a rule keeps: as a part if the file takes parts, or else as a whole."""
+        if not (is_array(value) and self.is_own(value)):
+            serializer(name, value)
+        elif hasattr(serializer, "part"):  # of a checkpoint, to which every rank gives its part
+            serializer.part(name, value, self.place.start, self.shape)
+        elif self.whole:
+            serializer(name, self.whole[name])
+        elif self.place == slice(0, math.prod(self.shape)):
+            serializer(name, value.reshape(self.shape))
+        else:
+            raise RuntimeError(
+                "ShardedOptimizer.serialize: each rank has a part of the state; all ranks must "
+                "call gather_state() before one of them, its root, saves the whole"
+            )
