@@ -117,7 +117,6 @@ LEAKS = {
     ("mpchain/functions/contraction.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/kernels/reference.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/kernels/steps.py", "mpchain.kernels.gpu.cuda_steps"),
-    ("mpchain/update_on_gpu.py", "mpchain.kernels.gpu.cuda_steps"),
 }
 """Files that import, or ask for, what an annex has, and are not mended yet."""
 

@@ -18,7 +18,8 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.backends.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
-from mpchain.kernels.gpu import cuda_steps
+from mpchain.kernels.gpu.cuda_steps import guarding
+from mpchain.kernels.gpu.cuda_steps import take_steps as take_steps_on_gpu
 from mpchain.observers import current
 from mpchain.typing import Array
 
@@ -96,7 +97,7 @@ def take_steps(
     """
     if not halves and isinstance(grads[0], np.ndarray):
         _steps_on_host(step, written, grads, scalars())
-    elif not cuda_steps.take_steps(step, written, grads, scalars, halves):
+    elif not take_steps_on_gpu(step, written, grads, scalars, halves):
         for i, grad in enumerate(grads):
             param, *states = [arrays[i] for arrays in written]
             if halves:
@@ -109,10 +110,10 @@ def take_steps(
 
 def _step_on_gpu(step, written, grad, scalars):
     read = scalars if callable(scalars) else lambda *_: scalars
-    is_taken = cuda_steps.take_steps(step, [[array] for array in written], [grad], read)
+    is_taken = take_steps_on_gpu(step, [[array] for array in written], [grad], read)
     if current.graph is not None and (read is not scalars or not is_taken):
         current.graph.refuse(f"the numbers of {step.__qualname__} would stay as they are")
-    guard = cuda_steps.guarding.guard
+    guard = guarding.guard
     n_left_out = 0 if is_taken or guard is None else guard.wait()
     if not is_taken and n_left_out is not None:
         _step_once(step, written, grad, read(n_left_out) if n_left_out else read())
