@@ -114,8 +114,6 @@ IMPORT_THE_TOP = {PLUGIN}
 
 
 LEAKS = {
-    ("mpchain/functions/contraction.py", "mpchain.kernels.gpu.cublas"),
-    ("mpchain/kernels/reference.py", "mpchain.kernels.gpu.cublas"),
     ("mpchain/kernels/steps.py", "mpchain.kernels.gpu.cuda_steps"),
 }
 """Files that import, or ask for, what an annex has, and are not mended yet."""

@@ -16,8 +16,8 @@ from mpchain.captured.recorded import Call, arrays_in, owner_of, plain
 from mpchain.captured.recorder import Recorder
 from mpchain.captured.results import arrays_of, why_not_returned, without_graph
 from mpchain.captured.state import are_alike
-from mpchain.kernels.cpu.blas import multiply_stacks
 from mpchain.kernels.cpu.onednn import prepared_product
+from mpchain.kernels.reference import product
 from mpchain.observers import current
 from mpchain.variable import Parameter, Variable
 
@@ -449,9 +449,9 @@ def _writing(function, args, kwargs, results):
     if function is np.matmul and not kwargs and all(isinstance(x, np.ndarray) for x in args):
         a, b = args
         if a.ndim > 2 or b.ndim > 2:
-            return multiply_stacks, (a, b, result)
-        if product := prepared_product(a, b, result):
-            return product
+            return product, (a, b, result)
+        if prepared := prepared_product(a, b, result):
+            return prepared
     if isinstance(function, np.ufunc):
         if kwargs or function in (np.maximum, np.minimum):
             return partial(function, *args, out=results, **kwargs), ()

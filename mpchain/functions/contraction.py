@@ -9,28 +9,14 @@ from typing import Any
 import numpy as np
 
 from mpchain import kernels
-from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.reduction import sum
-from mpchain.kernels.cpu.blas import multiply_stacks
-from mpchain.kernels.gpu.cublas import matmul as product
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
-
-
-def _multiplied(a, b):
-    """Multiplies stacks of matrices; half precision accumulates in single precision.
-
-    On GPUs it does so anyway.
-    """
-    if a.dtype == np.float16 and not is_gpu_array(a):
-        return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.result_type(a, b))
-    if is_gpu_array(a):
-        return product(a, b)
-    return kernels.product(a, b) if a.ndim == b.ndim == 2 else multiply_stacks(a, b)
 
 
 @differentiable(
@@ -38,7 +24,7 @@ def _multiplied(a, b):
     lambda g, a, b_shape: sum_to.on(_matrix_product.on(np.swapaxes(a, -1, -2), g), b_shape),
 )
 def _matrix_product(a, b):
-    return _multiplied(a, b)
+    return kernels.product(a, b)
 
 
 def _broadcast(shape0, shape1):
@@ -125,7 +111,7 @@ def _contract(a, b, labels):
         return x.reshape([math.prod(size[i] for i in group) for group in groups])
 
     a, b = stack(a, la, batch, rows, summed), stack(b, lb, batch, summed, columns)
-    y = _multiplied(a, b) if summed else a * b
+    y = kernels.product(a, b) if summed else a * b
     made = [*batch, *rows, *columns]
     return y.reshape([size[i] for i in made]).transpose([made.index(i) for i in out])
 

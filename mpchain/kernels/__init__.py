@@ -11,8 +11,8 @@ Example:
     >>> mpchain.kernels.linear(x, W, None).shape
     (2, 4)
     >>> print(mpchain.kernels.explain("linear", x, W, None))
-    linear: onednn: no: not two arrays of single precision
-    linear: cudnn: no: not CuPy arrays
+    linear: onednn: no: not NumPy arrays of float32
+    linear: cudnn: no: not CuPy arrays of float16 or bfloat16 or float32 or float64
     linear: numpy_cpu: no: not few rows and many weights
     linear: reference: runs
 """
@@ -20,7 +20,7 @@ Example:
 from typing import Any
 
 from mpchain import annexes
-from mpchain.kernels.cpu import numba_cpu, numpy_cpu, onednn, pointwise, winograd
+from mpchain.kernels.cpu import blas, numba_cpu, numpy_cpu, onednn, pointwise, winograd
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import Counters, drop, random_words
 from mpchain.kernels.reference import (
@@ -65,8 +65,8 @@ def explain(operation: str, *args: Any) -> str:
 
     Example:
         >>> print(explain("linear", np.zeros((2, 3)), np.zeros((4, 3)), None))
-        linear: onednn: no: not two arrays of single precision
-        linear: cudnn: no: not CuPy arrays
+        linear: onednn: no: not NumPy arrays of float32
+        linear: cudnn: no: not CuPy arrays of float16 or bfloat16 or float32 or float64
         linear: numpy_cpu: no: not few rows and many weights
         linear: reference: runs
     """

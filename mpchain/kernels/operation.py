@@ -1,4 +1,16 @@
-"""Operations on arrays, each with a reference kernel and perhaps faster ones."""
+"""Operations on arrays, each with a reference kernel and perhaps faster ones.
+
+An operation's *contract* is what its other kernels rely on: arrays of one library, of shapes that
+fit and, mostly, of one dtype. It is declared with the reference and checked once, before another
+kernel computes. What breaks it goes to the reference, which broadcasts and promotes as NumPy does,
+or raises an error.
+
+A kernel then says which dtypes it takes, and by its *refusal* what else its library cannot do, or
+does no faster. A refusal may look at the dtypes, shapes, strides and addresses of arrays, at the
+other arguments (a window, axes), at ``config``, at :mod:`mpchain.kernels.thresholds`, at installed
+libraries and at the number of threads. It never reads the values of an array: two calls that agree
+in all of the above get the same kernel.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -8,12 +20,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain import observers
+from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.observers import current
+from mpchain.typing import Array
 
-_LIBRARIES = "pointwise", "winograd", "onednn", "cudnn", "numba_cpu", "numpy_cpu"
+_LIBRARIES = "pointwise", "winograd", "onednn", "blas", "cudnn", "cublas", "numba_cpu", "numpy_cpu"
 _LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_rows", "cuda_windows"
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
+SINGLE, SINGLE_OR_DOUBLE = ("float32",), ("float32", "float64")
+HALF, HALF_TO_DOUBLE = ("float16", "bfloat16"), ("float16", "float32", "float64")
+
+
+def are_alike(first: Array, *others: Array) -> bool:
+    """Returns whether all arrays are of one library and of one dtype.
+
+    Example:
+        >>> are_alike(np.ones(2), np.ones(3)), are_alike(np.ones(2), np.ones(2, int))
+        (True, False)
+    """
+    kind, dtype = first.__class__, first.dtype
+    for x in others:
+        if x.__class__ is not kind or x.dtype != dtype:
+            return False
+    return True
 
 
 class Kernel(NamedTuple):
@@ -21,7 +51,7 @@ class Kernel(NamedTuple):
 
     Attributes:
         operation: the name of the operation.
-        library: the file that defines the kernel; ``reference`` is the specification.
+        library: what it is chosen by in ``config.kernels``; ``reference`` is the specification.
         compute: the function of arrays.
         refuse: a function of the same arguments that returns why the kernel does not take them, or
             None; None takes all.
@@ -42,10 +72,14 @@ class Operation:
 
     Args:
         reference: the kernel that runs anywhere; name and docstring are those of the operation.
+        rule: the contract in words.
+        is_kept: a function of the arguments that returns whether they keep the contract; None for
+            an operation of arguments that always do.
+        first: the place of the first array among the arguments.
 
     Example:
         >>> from mpchain.kernels.operation import Operation
-        >>> @Operation
+        >>> @Operation.given("x that is a vector", lambda x: x.ndim == 1)
         ... def total(x):
         ...     return x.sum()
         ...
@@ -58,23 +92,56 @@ class Operation:
         total: reference: runs
     """
 
-    def __init__(self, reference: Callable):
+    def __init__(
+        self,
+        reference: Callable,
+        rule: str = "",
+        is_kept: Callable[..., bool] | None = None,
+        first: int = 0,
+    ):
         functools.update_wrapper(self, reference)
         self.name = reference.__name__
+        self._reference, self._rule, self._is_kept, self._first = reference, rule, is_kept, first
         self._fastest: dict = {}
         self._kernels = [Kernel(self.name, "reference", reference, None)]
+        self._asked: dict = {}  # by the first array's type and dtype: functions and own refusals
+
+    @classmethod
+    def given(cls, rule: str, is_kept: Callable[..., bool], first: int = 0) -> Callable:
+        """Decorator: the operation of a reference kernel and its contract; see the class."""
+        return lambda reference: cls(reference, rule, is_kept, first)
 
     def kernel(
-        self, library: str, refuse: Callable[..., str | None] | None = None
+        self,
+        library: str,
+        refuse: Callable[..., str | None] | None = None,
+        dtypes: Sequence[str] | None = None,
     ) -> Callable[[Callable], Callable]:
-        """Decorator: adds a kernel; see :class:`Kernel` for the arguments."""
+        """Decorator: adds a kernel.
+
+        Args:
+            library: see :class:`Kernel`; those of GPUs begin with "cu".
+            refuse: what the library cannot do, beside arrays of other dtypes and arguments that
+                break the contract; the module says what it may look at.
+            dtypes: the names of the dtypes that the first array may have, which is one of NumPy, or
+                of CuPy; () for any dtype, None for anything at all.
+        """
 
         def add(compute):
-            self._kernels.append(Kernel(self.name, library, compute, refuse))
+            why_not = functools.partial(self._why_not, library, dtypes, refuse)
+            self._kernels.append(Kernel(self.name, library, compute, why_not))
             self._kernels.sort(key=lambda k: _ORDER.get(k.library, len(_ORDER)))
+            self._asked.clear()
             return compute
 
         return add
+
+    def _why_not(self, library, dtypes, refuse, *args):
+        """Returns why a kernel does not take arguments, None if it does."""
+        reason = _refuse_kind(args[self._first], library, dtypes)
+        if reason is None and self._is_kept is not None and not self._is_kept(*args):
+            reason = f"not {self._rule}"
+        return reason or (refuse(*args) if refuse is not None else None)
 
     @property
     def kernels(self) -> Sequence[Kernel]:
@@ -107,10 +174,28 @@ class Operation:
             return observers.compute(self, args)
         if config.autotune or config.kernels:
             return self.select(*args).compute(*args)
-        for _, _, compute, refuse in self._kernels:  # as select does, in half the time
+        first = args[self._first]
+        try:  # as select does, in less time
+            asked = self._asked[first.__class__, first.dtype]
+        except (AttributeError, KeyError):
+            asked = self._ask(first)
+        for compute, refuse in asked:
             if refuse is None or refuse(*args) is None:
-                return compute(*args)
-        raise AssertionError("the reference refuses nothing")
+                if self._is_kept is None or self._is_kept(*args):
+                    return compute(*args)
+                break
+        return self._reference(*args)
+
+    def _ask(self, first):
+        """Finds the kernels that take arrays like the first one."""
+        asked = []
+        for kernel in self._kernels[:-1]:
+            library, dtypes, refuse = kernel.refuse.args
+            if _refuse_kind(first, library, dtypes) is None:
+                asked.append((kernel.compute, refuse))
+        if hasattr(first, "dtype"):
+            self._asked[first.__class__, first.dtype] = asked
+        return asked
 
     def explain(self, *args: Any) -> str:
         """Says, in one line per kernel, which one runs and why each before it does not."""
@@ -121,6 +206,17 @@ class Operation:
             chosen = chosen or not reason
             lines.append(f"{self.name}: {kernel.library}: {verdict}")
         return "\n".join(lines)
+
+
+def _refuse_kind(x, library, dtypes):
+    if dtypes is None:
+        return None
+    is_gpu = library.startswith("cu")
+    is_array = cuda.is_gpu_array(x) if is_gpu else isinstance(x, np.ndarray)
+    if is_array and (not dtypes or (x.dtype.name in dtypes and x.dtype.isnative)):
+        return None
+    of = f" of {' or '.join(dtypes)}" if dtypes else ""
+    return f"not {'CuPy' if is_gpu else 'NumPy'} arrays{of}"
 
 
 def _seconds(kernel, args):

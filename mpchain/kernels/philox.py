@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.kernels.operation import Operation
+from mpchain.kernels.operation import Operation, are_alike
 from mpchain.typing import Array
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -39,7 +39,12 @@ class Counters(NamedTuple):
     high: int
 
 
-@Operation
+@Operation.given(
+    "a sample for each begin",
+    lambda samples, begins, *_: (
+        samples.shape == begins.shape and samples.__class__ is begins.__class__
+    ),
+)
 def random_words(
     samples: Array, begins: Array, n_blocks: int, call: int, step: int, low: int, high: int
 ) -> Array:
@@ -78,7 +83,10 @@ def random_words(
     return words.reshape(len(samples), 4 * n_blocks)
 
 
-@Operation
+@Operation.given(
+    "x and h of one shape and dtype",
+    lambda x, h, *_: h is None or (h.shape == x.shape and are_alike(x, h)),
+)
 def drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
     """h + dropout(x): elements whose uniform random number is below ``ratio`` are zeroed.
 

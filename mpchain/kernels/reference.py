@@ -6,8 +6,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
 from mpchain.kernels.cpu.channels_last import is_only_last
-from mpchain.kernels.gpu.cublas import matmul
-from mpchain.kernels.operation import Operation
+from mpchain.kernels.operation import Operation, are_alike
 from mpchain.kernels.window import Window, layout
 from mpchain.typing import Array
 
@@ -19,7 +18,15 @@ def _wide(*arrays):
     return [x.astype(np.float32) if x.dtype == np.float16 else x for x in arrays]
 
 
-@Operation
+def _are_rows(x, W, b):
+    return (
+        x.ndim == W.ndim == 2
+        and x.shape[1] == W.shape[1]
+        and (are_alike(x, W) if b is None else b.shape == W.shape[:1] and are_alike(x, W, b))
+    )
+
+
+@Operation.given("x (N, I), W (O, I), b (O,) or None, of one dtype", _are_rows)
 def linear(x: Array, W: Array, b: Array | None) -> Array:
     """y = x W^T + b for x (N, I), W (O, I), b (O,) or None.
 
@@ -28,27 +35,65 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
         array([[4.],
                [4.]])
     """
-    # On GPUs, products of half precision are summed in single anyway, and several times as fast.
-    wide_x, wide_W = (x, W) if is_gpu_array(x) else _wide(x, W)
-    y = matmul(wide_x, wide_W.T) if is_gpu_array(x) else wide_x.dot(wide_W.T)
+    if is_gpu_array(x):
+        y = product(x, W.T)
+    else:
+        wide_x, wide_W = _wide(x, W)
+        y = wide_x.dot(wide_W.T)
     if b is not None:
         y = y + b if b.dtype.itemsize > y.dtype.itemsize else _add_in_place(y, b)
     return y.astype(x.dtype, copy=False) if x.dtype == np.float16 else y
 
 
-@Operation
+def _are_factors(a, b, out=None):
+    shape, other = a.shape, b.shape
+    if len(shape) < 2 or len(other) < 2 or shape[-1] != other[-2] or not are_alike(a, b):
+        return False
+    if out is None and len(shape) == len(other) == 2:
+        return True
+    if not _broadcast(shape[:-2], other[:-2]):
+        return False
+    if out is None:
+        return True
+    stack = np.broadcast_shapes(shape[:-2], other[:-2])
+    return out.shape == (*stack, shape[-2], other[-1]) and are_alike(a, out)
+
+
+def _broadcast(shape, other):
+    return shape == other or all(m == n or 1 in (m, n) for m, n in zip(shape[::-1], other[::-1]))
+
+
+@Operation.given(
+    "a (..., n, k), b (..., k, m), out (..., n, m) or None, of one dtype", _are_factors
+)
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """The product of two matrices, which is written to ``out`` if that is given.
+    """The product of two matrices, or of two stacks of them that broadcast.
+
+    Half precision is summed in single precision.
+
+    Args:
+        a: array (..., n, k).
+        b: array (..., k, m).
+        out: where to write the product (..., n, m); None means a new array.
 
     Example:
         >>> product(np.ones((2, 3)), np.ones((3, 1)))
         array([[3.],
                [3.]])
     """
-    return matmul(a, b, out)
+    if a.dtype != np.float16 or is_gpu_array(a):  # on GPUs it is summed in single anyway
+        return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
+    y = np.matmul(*_wide(a, b)).astype(np.result_type(a, b))
+    if out is None:
+        return y
+    out[...] = y
+    return out
 
 
-@Operation
+@Operation.given(
+    "an id for each of the rows",
+    lambda rows, ids, n: rows.shape[: ids.ndim] == ids.shape and rows.__class__ is ids.__class__,
+)
 def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     """The sums of the rows (..., *shape) whose ``ids`` (...) are equal, for n of them.
 
@@ -71,7 +116,16 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     return x.astype(rows.dtype, copy=False)
 
 
-@Operation
+def _are_joined(axis, *arrays):
+    (first, *_), shapes = arrays, [list(x.shape) for x in arrays]
+    if not -first.ndim <= axis < first.ndim or not are_alike(*arrays):
+        return False
+    for shape in shapes:
+        shape[axis : axis + 1 or None] = [0]
+    return all(shape == shapes[0] for shape in shapes)
+
+
+@Operation.given("arrays of one dtype, whose other axes are equal", _are_joined, first=1)
 def concatenate(axis: int, *arrays: Array) -> Array:
     """Joins arrays along an axis.
 
@@ -88,6 +142,14 @@ def _add_in_place(y, b):
     return y
 
 
+def _has_axis(x, axis, scale=1.0):
+    return -x.ndim <= axis < x.ndim
+
+
+def _have_axis(g, y, axis, scale=1.0):
+    return _has_axis(g, axis) and g.shape == y.shape and are_alike(g, y)
+
+
 def below_zero(x: Array, axis: int) -> Array:
     """Returns x - max(x) along ``axis``, whose exponentials are finite; the axis may be empty.
 
@@ -100,7 +162,7 @@ def below_zero(x: Array, axis: int) -> Array:
     return x - x.max(axis=axis, keepdims=True) if x.size else x.copy()
 
 
-@Operation
+@Operation.given("an axis of x", _has_axis)
 def softmax(x: Array, axis: int, scale: float = 1.0) -> Array:
     """exp(scale x) / sum(exp(scale x)) along ``axis``.
 
@@ -116,7 +178,7 @@ def softmax(x: Array, axis: int, scale: float = 1.0) -> Array:
     return y.astype(x.dtype, copy=False)
 
 
-@Operation
+@Operation.given("an axis of x", _has_axis)
 def log_softmax(x: Array, axis: int) -> Array:
     """x - log(sum(exp(x))) along ``axis``.
 
@@ -131,7 +193,7 @@ def log_softmax(x: Array, axis: int) -> Array:
     return y.astype(x.dtype, copy=False)
 
 
-@Operation
+@Operation.given("g and y of one shape and dtype, with this axis", _have_axis)
 def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array:
     """The gradient of x from that of y = softmax(scale x): scale y (g - sum(g y)).
 
@@ -147,7 +209,7 @@ def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array
     return gx.astype(g.dtype, copy=False)
 
 
-@Operation
+@Operation.given("g and y of one shape and dtype, with this axis", _have_axis)
 def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     """The gradient of x from that of y = log_softmax(x): g - exp(y) sum(g).
 
@@ -176,7 +238,28 @@ def _weights(query, key, scale, is_causal, bias, log_sums=None):
     return xp.exp(scores - log_sums), log_sums
 
 
-@Operation
+def _attend(query, key, value, scale, is_causal, bias=None):
+    return (
+        query.shape[-1] == key.shape[-1]
+        and key.shape[:-1] == value.shape[:-1]
+        and are_alike(query, key, value, *(() if bias is None else (bias,)))
+    )
+
+
+def _attend_with_gradient(g, query, key, value, y, log_sums, *options):
+    return (
+        _attend(query, key, value, *options)
+        and g.shape == y.shape == (*query.shape[:-1], value.shape[-1])
+        and log_sums.shape == (*query.shape[:-1], 1)
+        and are_alike(query, g, y)
+        and log_sums.__class__ is query.__class__
+    )
+
+
+_OF_ATTENTION = "query (..., L, E), key (..., S, E) and value (..., S, V) of one dtype"
+
+
+@Operation.given(_OF_ATTENTION, _attend)
 def attention(
     query: Array, key: Array, value: Array, scale: float, is_causal: bool, bias: Array | None = None
 ) -> tuple[Array, Array]:
@@ -196,7 +279,7 @@ def attention(
     return (weights @ wide_value).astype(query.dtype, copy=False), log_sums
 
 
-@Operation
+@Operation.given(f"{_OF_ATTENTION}, with g and y (..., L, V)", _attend_with_gradient)
 def attention_gradient(
     g: Array,
     query: Array,
@@ -223,7 +306,28 @@ def attention_gradient(
     return tuple(x.astype(query.dtype, copy=False) for x in gradients)
 
 
-@Operation
+def _kept(x, axis):
+    """The shape of a sum over axes, which are kept as axes of size one."""
+    reduced = {a % x.ndim for a in axis}
+    return tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
+
+
+def _have_shape(shape, like, *arrays):
+    return all(x.shape == shape and x.__class__ is like.__class__ for x in arrays)
+
+
+def _are_of_batch(x, gamma, beta, axis, eps):
+    return _have_shape(_kept(x, axis), x, gamma, beta)
+
+
+def _are_of_batch_gradient(g, x, gamma, mean, inverse_std, axis):
+    return _have_shape(x.shape, x, g) and _have_shape(_kept(x, axis), x, gamma, mean, inverse_std)
+
+
+_OF_BATCH = "a number for each channel, with axes of size one for the others"
+
+
+@Operation.given(_OF_BATCH, _are_of_batch)
 def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
@@ -248,7 +352,7 @@ def batch_normalization(
     return y.astype(x.dtype, copy=False), mean, inverse_std, var
 
 
-@Operation
+@Operation.given(_OF_BATCH, _are_of_batch_gradient)
 def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
@@ -307,7 +411,19 @@ def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[A
     return mean, (variance + eps) ** -0.5
 
 
-@Operation
+def _are_of_samples(x, gamma, beta, axis, eps):
+    return _have_shape(gamma.shape, x, gamma, beta)
+
+
+def _are_of_samples_gradient(g, x, gamma, *others):
+    *statistics, axis = others
+    return _have_shape(x.shape, x, g) and _have_shape(_kept(x, axis), x, *statistics)
+
+
+_OF_SAMPLES = "parameters of one shape, and statistics of a number for each sample"
+
+
+@Operation.given(_OF_SAMPLES, _are_of_samples)
 def sample_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
@@ -327,7 +443,7 @@ def sample_normalization(
     return y, mean, inverse_std
 
 
-@Operation
+@Operation.given(_OF_SAMPLES, _are_of_samples_gradient)
 def sample_normalization_gradient(
     g: Array,
     x: Array,
@@ -420,7 +536,7 @@ def rms_normalization(
     return y, inverse
 
 
-@Operation
+@Operation.given(_OF_SAMPLES, _are_of_samples_gradient)
 def rms_normalization_gradient(
     g: Array, x: Array, gamma: Array, inverse: Array, axis: tuple[int, ...]
 ) -> tuple[Array, Array]:
@@ -463,7 +579,75 @@ def _by_group(y, window):
     )
 
 
-@Operation
+# What kernels of windows rely on. The first array is x (N, C, *in_size) or y (N, O, *out_size).
+
+
+def _is_filter(W, n_in, n_out, window):
+    """Whether W is (O, C / groups, *ksize), as all groups are of one size."""
+    return (
+        W.shape[2:] == window.ksize
+        and W.shape[0] == n_out
+        and W.shape[1] * window.groups == n_in
+        and not n_out % window.groups
+    )
+
+
+def _are_of_output(x, W, window):
+    return (
+        x.shape[2:] == window.in_size
+        and _is_filter(W, x.shape[1], W.shape[0], window)
+        and are_alike(x, W)
+    )
+
+
+def _are_of_output_with_bias(x, W, b, window):
+    return _are_of_output(x, W, window) and b.shape == W.shape[:1] and are_alike(x, b)
+
+
+def _are_of_input(y, W, window):
+    return (
+        y.shape[2:] == window.out_size
+        and _is_filter(W, W.shape[1] * window.groups, y.shape[1], window)
+        and are_alike(y, W)
+    )
+
+
+def _are_of_filter(x, y, window):
+    return (
+        x.shape[2:] == window.in_size
+        and y.shape[2:] == window.out_size
+        and len(x) == len(y)
+        and not x.shape[1] % window.groups
+        and not y.shape[1] % window.groups
+        and are_alike(x, y)
+    )
+
+
+def _is_input(x, window):
+    return x.shape[2:] == window.in_size
+
+
+def _are_taken(x, places, window):
+    return _is_input(x, window) and _have_shape((*x.shape[:2], *window.out_size), x, places)
+
+
+def _is_output(y, window):
+    return y.shape[2:] == window.out_size
+
+
+def _are_placed(y, places, window):
+    return _is_output(y, window) and _have_shape(y.shape, y, places)
+
+
+def _are_elements(y, window):
+    return y.shape[2:] == (window.n_elements, *window.out_size)
+
+
+_OF_WINDOWS = "arrays of the sizes of the window"
+_OF_CONVOLUTION = f"{_OF_WINDOWS} and of one dtype"
+
+
+@Operation.given(_OF_CONVOLUTION, _are_of_output)
 def convolution_output(x: Array, W: Array, window: Window) -> Array:
     """y of x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size).
 
@@ -479,7 +663,7 @@ def convolution_output(x: Array, W: Array, window: Window) -> Array:
     return get_array_module(x).ascontiguousarray(y, x.dtype)
 
 
-@Operation
+@Operation.given(_OF_CONVOLUTION, _are_of_output_with_bias)
 def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array:
     """:func:`convolution_output` + b, for b (O,).
 
@@ -492,7 +676,7 @@ def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array
     return _add_in_place(convolution_output(x, W, window), b.reshape(-1, *[1] * len(window.ksize)))
 
 
-@Operation
+@Operation.given(_OF_CONVOLUTION, _are_of_input)
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
     """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size).
 
@@ -515,7 +699,7 @@ def convolution_input(y: Array, W: Array, window: Window) -> Array:
     return xp.ascontiguousarray(x[(..., *inner)].swapaxes(0, 1), y.dtype)
 
 
-@Operation
+@Operation.given(_OF_CONVOLUTION, _are_of_filter)
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     """The adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y.
 
@@ -531,7 +715,7 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     return W.reshape(shape).astype(x.dtype, copy=False)
 
 
-@Operation
+@Operation.given(_OF_WINDOWS, _is_input)
 def sum_windows(x: Array, window: Window) -> Array:
     """The sum of each window, padding counted as zeros: (N, C, *out_size).
 
@@ -549,7 +733,7 @@ def sum_windows(x: Array, window: Window) -> Array:
     return y.astype(x.dtype, copy=False)
 
 
-@Operation
+@Operation.given(_OF_WINDOWS, _is_output)
 def spread_windows(y: Array, window: Window) -> Array:
     """The adjoint of :func:`sum_windows`: each element gets the sum of its windows' values.
 
@@ -566,7 +750,7 @@ def spread_windows(y: Array, window: Window) -> Array:
     return x if padded_size == window.in_size else x[(..., *inner)].copy("K")
 
 
-@Operation
+@Operation.given(_OF_WINDOWS, _is_input)
 def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     """The maximum of each window, and where in the window it is (the first, as an integer).
 
@@ -594,7 +778,7 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     return y, places
 
 
-@Operation
+@Operation.given(_OF_WINDOWS, _are_taken)
 def take_from_windows(x: Array, places: Array, window: Window) -> Array:
     """From each window the element at its place.
 
@@ -612,7 +796,7 @@ def take_from_windows(x: Array, places: Array, window: Window) -> Array:
     return y
 
 
-@Operation
+@Operation.given(_OF_WINDOWS, _are_placed)
 def place_in_windows(y: Array, places: Array, window: Window) -> Array:
     """The adjoint of :func:`take_from_windows`: each value is added at its window's place.
 
@@ -630,7 +814,7 @@ def place_in_windows(y: Array, places: Array, window: Window) -> Array:
     return xp.ascontiguousarray(x[(..., *inner)])
 
 
-@Operation
+@Operation.given(_OF_WINDOWS, _is_input)
 def unfold_windows(x: Array, window: Window) -> Array:
     """All elements of each window, padding as zeros: (N, C, n_elements, *out_size).
 
@@ -649,7 +833,7 @@ def unfold_windows(x: Array, window: Window) -> Array:
     return y
 
 
-@Operation
+@Operation.given(_OF_WINDOWS, _are_elements)
 def fold_windows(y: Array, window: Window) -> Array:
     """The adjoint of :func:`unfold_windows`: each element is the sum of its copies in the windows.
 

@@ -1,12 +1,14 @@
 """NumPy's BLAS on one thread, beside oneDNN's."""
 
 import threading
+import types
 
 import numpy as np
 import pytest
 
 from mpchain.kernels.cpu import blas, onednn
 from mpchain.kernels.cpu.onednn_matmul import matmul
+from mpchain.kernels.reference import product
 
 
 @pytest.fixture
@@ -41,14 +43,14 @@ def test_an_error_restores_it_too(numbers):
     assert numbers == [4, 1, 4]
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_large_matrices_of_stacks_are_multiplied_on_one_thread(is_shared, numbers, monkeypatch):
-    asked = []
-    monkeypatch.setattr(onednn, "is_shared", lambda work: asked.append(work) or is_shared)
+@pytest.mark.parametrize("threads, size", [(1, 1), (2, 1), (2, 1 << 18)])
+def test_large_matrices_of_stacks_are_multiplied_on_one_thread(threads, size, numbers, monkeypatch):
+    monkeypatch.setattr(onednn, "load", lambda: types.SimpleNamespace(threads=threads))
+    monkeypatch.setattr(onednn, "why_absent", lambda: None)
     a, b = np.ones((3, 4, 5)), np.ones((2, 1, 5, 6))
-    np.testing.assert_array_equal(blas.multiply_stacks(a, b), np.full((2, 3, 4, 6), 5.0))
-    assert asked == [3 * 4 * 5 * 6, 4 * 5 * 6][: 1 + is_shared]
-    assert numbers == ([4, 1, 4] if is_shared else [4])
+    monkeypatch.setattr(onednn, "_SHARED", 4 * 5 * 6 - 1 if size == 1 else size)
+    np.testing.assert_array_equal(product(a, b), np.full((2, 3, 4, 6), 5.0))
+    assert numbers == ([4, 1, 4] if threads > 1 and size == 1 else [4])
 
 
 @pytest.mark.skipif(onednn.why_absent() is not None, reason="needs oneDNN")
@@ -93,11 +95,13 @@ def test_stacks_that_onednn_multiplies(case, is_taken, monkeypatch):
     elif case == "gaps":
         a = make(2, 3, 9, 22)[..., ::2]
     calls = []
-    monkeypatch.setattr(onednn, "is_shared", lambda work: True)
-    monkeypatch.setattr(blas, "matmul", lambda *args: calls.append(args) or matmul(*args))
-    y = blas.multiply_stacks(a, b, out)
+    monkeypatch.setattr(onednn, "_SHARED", 0)
+    monkeypatch.setattr(onednn.load(), "threads", 2)
+    monkeypatch.setattr(onednn, "matmul", lambda *args: calls.append(args) or matmul(*args))
+    y = product(a, b, out)
     np.testing.assert_array_equal(y, a.astype(int) @ b.astype(int))
     assert len(calls) == is_taken
+    assert is_taken == ("product: onednn: runs" in product.explain(a, b, out))
     assert out is None or y is out
 
 

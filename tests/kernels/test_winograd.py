@@ -116,8 +116,13 @@ def test_what_is_taken(member, case, reason):
     first, second = (arrays[role] for role in MEMBERS[member])
     assert winograd.refusal(member, first, second, case[-1]) == reason
     if reason is None:
-        refuse = winograd.refusal(member, first.astype(float), second, case[-1])
-        assert refuse == "not two arrays of single precision"
+        operation = kernels.operations[f"convolution_{member}"]
+        (kernel,) = (k for k in operation.kernels if k.library == "winograd")
+        window = case[-1]
+        assert kernel.refuse(first, second, window) is None
+        assert kernel.refuse(first.astype(float), second, window) == "not NumPy arrays of float32"
+        rule = "not arrays of the sizes of the window and of one dtype"
+        assert kernel.refuse(first, second.astype(float), window) == rule
 
 
 @needs_libraries

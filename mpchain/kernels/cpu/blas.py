@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -12,10 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from mpchain.kernels.cpu import onednn
-from mpchain.kernels.cpu.onednn_matmul import matmul
-from mpchain.typing import Array
-
-_LEAST_SIZE = 8  # rows and columns of matrices in stacks that oneDNN multiplies
+from mpchain.kernels.operation import SINGLE_OR_DOUBLE
+from mpchain.kernels.reference import product
 
 
 class _OneThread:
@@ -70,39 +67,16 @@ def _loaded(name) -> Iterator[str]:
     return iter(sorted(found, key=lambda path: ("numpy" not in path, path)))
 
 
-def multiply_stacks(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Multiplies stacks of matrices as ``numpy.matmul``: by oneDNN, or beside it on one thread.
+def _refuse(a, b, out=None):
+    """Takes stacks of matrices so large that NumPy's BLAS would use threads for each of them."""
+    if a.ndim == b.ndim == 2:
+        return "two matrices"
+    is_beside = onednn.has_threads_beside(a.shape[-2] * a.shape[-1] * b.shape[-1])
+    return None if is_beside else "no threads of oneDNN that it would be in the way of"
 
-    Example:
-        >>> multiply_stacks(np.ones((4, 2, 3)), np.ones((4, 3, 1))).shape
-        (4, 2, 1)
-    """
-    if type(a) is not np.ndarray or not onednn.is_shared(math.prod(a.shape) * b.shape[-1]):
+
+@product.kernel("blas", _refuse, SINGLE_OR_DOUBLE)
+def _product(a, b, out=None):
+    """a b, on one thread."""
+    with _one_thread:
         return np.matmul(a, b, out=out)
-    if _is_for_primitive(a, b, out):
-        y = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if out is None else out
-        matmul(a, b, y)
-        return y
-    if onednn.is_shared(a.shape[-2] * a.shape[-1] * b.shape[-1]):
-        with _one_thread:
-            return np.matmul(a, b, out=out)
-    return np.matmul(a, b, out=out)
-
-
-def _is_for_primitive(a, b, out):
-    """Whether oneDNN multiplies the stacks on its threads: of single precision, without repeats."""
-    return (
-        a.dtype == b.dtype == np.float32
-        and a.shape[:-2] == b.shape[:-2]
-        and min(a.shape[-2:] + b.shape[-1:]) >= _LEAST_SIZE
-        and (out is None or (out.dtype == np.float32 and out.flags.c_contiguous))
-        and _has_lines(a)
-        and _has_lines(b)
-    )
-
-
-def _has_lines(x):
-    """Whether elements of rows or columns lie side by side, and nothing lies in two places."""
-    *_, down, right = x.strides
-    lines = (down >= 4 * x.shape[-1]) if right == 4 else (down == 4 and right >= 4 * x.shape[-2])
-    return lines and all(step > 0 and step % 4 == 0 for step in x.strides)

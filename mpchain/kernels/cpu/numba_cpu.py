@@ -19,6 +19,7 @@ from mpchain.kernels.cpu import loop_cache
 from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_only_last, result, rows
 from mpchain.kernels.cpu.numpy_cpu import refuse_unless_channels
 from mpchain.kernels.cpu.threads import in_parts
+from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.philox import random_words
 from mpchain.kernels.reference import (
     batch_normalization,
@@ -32,7 +33,7 @@ from mpchain.kernels.reference import (
 _WORTH_COMPILING = 1 << 16  # elements of an array
 _LIGHT = 4  # elements of a quick loop take as long as one of others
 _PART = 1 << 16  # elements of a sum
-_ABSENT = "numba is not installed (pip install 'mpchain[cpu]')"
+_TOO_SMALL = "too small to compile for"
 
 
 @functools.cache
@@ -48,6 +49,15 @@ def load_numba() -> Any:
         return None
     is_off = numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage]
     return None if is_off else numba
+
+
+def why_not_compiled() -> str | None:
+    """Returns why loops are not compiled, None if they are.
+
+    Example:
+        >>> reason = why_not_compiled()  # such as 'numba is not installed ...'
+    """
+    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
 
 
 def compile_loop(function: Callable, **options: Any) -> Callable:
@@ -150,9 +160,7 @@ def _in_parts(function, n, n_elements, *arguments):
 def _refuse_normalization(x, gamma, axis, least=_WORTH_COMPILING):
     if reason := refuse_unless_channels(x, gamma, axis):
         return reason
-    if x.size < least:
-        return "too small to compile for"
-    return None if load_numba() else _ABSENT
+    return _TOO_SMALL if x.size < least else why_not_compiled()
 
 
 def _by_channels(x):
@@ -160,7 +168,9 @@ def _by_channels(x):
 
 
 @batch_normalization.kernel(
-    "numba_cpu", lambda x, gamma, beta, axis, eps: _refuse_normalization(x, gamma, axis)
+    "numba_cpu",
+    lambda x, gamma, beta, axis, eps: _refuse_normalization(x, gamma, axis),
+    SINGLE_OR_DOUBLE,
 )
 def _batch_normalization(x, gamma, beta, axis, eps):
     """As the reference, a channel at a time."""
@@ -208,6 +218,7 @@ def _sums_of_columns(function, x, *arrays):
 @batch_normalization_gradient.kernel(
     "numba_cpu",
     lambda g, x, gamma, mean, inverse_std, axis: _refuse_normalization(x, gamma, axis),
+    SINGLE_OR_DOUBLE,
 )
 def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """As the reference, a channel at a time."""
@@ -230,7 +241,7 @@ def _refuse_scaling(x, *parameters):
     return _refuse_normalization(x, parameters[0], (0, *range(2, x.ndim)), _WORTH_COMPILING >> 2)
 
 
-@shift_and_scale.kernel("numba_cpu", _refuse_scaling)
+@shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
 def _shift_and_scale(x, mean, scale, beta):
     """As the reference, in one pass."""
     y = result(x.shape, x.dtype, x)
@@ -243,13 +254,10 @@ def _shift_and_scale(x, mean, scale, beta):
 
 
 def _refuse_pooling(x, window):
-    if not isinstance(x, np.ndarray) or x.dtype not in (np.float32, np.float64):
-        return "not a NumPy array of 32 or 64 bits"
     if len(window.ksize) != 2:
         return "not two spatial axes"
-    if x.shape[0] * x.shape[1] * math.prod(window.in_size) < _WORTH_COMPILING:
-        return "too small to compile for"
-    return None if load_numba() else _ABSENT
+    is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < _WORTH_COMPILING
+    return _TOO_SMALL if is_small else why_not_compiled()
 
 
 def _planes(x):
@@ -261,7 +269,7 @@ def _geometry(window):
     return *window.ksize, *window.stride, *window.pad, *window.dilate
 
 
-@max_windows.kernel("numba_cpu", _refuse_pooling)
+@max_windows.kernel("numba_cpu", _refuse_pooling, SINGLE_OR_DOUBLE)
 def _max_windows(x, window):
     """As the reference, a window at a time."""
     shape = (*x.shape[:2], *window.out_size)
@@ -277,7 +285,9 @@ def _max_windows(x, window):
     return y, places
 
 
-@place_in_windows.kernel("numba_cpu", lambda y, places, window: _refuse_pooling(y, window))
+@place_in_windows.kernel(
+    "numba_cpu", lambda y, places, window: _refuse_pooling(y, window), SINGLE_OR_DOUBLE
+)
 def _place_in_windows(y, places, window):
     """As the reference, a window at a time."""
     shape = (*y.shape[:2], *window.in_size)
@@ -293,18 +303,14 @@ def _place_in_windows(y, places, window):
 
 
 def _refuse_rows(rows, ids, n):
-    if not isinstance(rows, np.ndarray) or rows.dtype not in (np.float32, np.float64):
-        return "not a NumPy array of 32 or 64 bits"
-    if rows.size < _WORTH_COMPILING:
-        return "too small to compile for"
-    if ids.min() < -n or ids.max() >= n:
-        return "an index that is out of range"
-    return None if load_numba() else _ABSENT
+    return _TOO_SMALL if rows.size < _WORTH_COMPILING else why_not_compiled()
 
 
-@sum_rows.kernel("numba_cpu", _refuse_rows)
+@sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _sum_rows(rows, ids, n):
     """As the reference, a row at a time."""
+    if ids.min() < -n or ids.max() >= n:
+        return sum_rows.kernels[-1].compute(rows, ids, n)  # which raises the error of NumPy
     x = np.zeros((n, *rows.shape[ids.ndim :]), rows.dtype)
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)
@@ -503,14 +509,11 @@ def _add_rows(x, rows, ids):
 
 
 def _refuse_words(samples, begins, n_blocks, *counters):
-    if not isinstance(samples, np.ndarray):
-        return "it takes NumPy arrays"
-    if 4 * len(samples) * n_blocks < _WORTH_COMPILING:
-        return "too small to compile for"
-    return None if load_numba() else _ABSENT
+    is_small = 4 * len(samples) * n_blocks < _WORTH_COMPILING
+    return _TOO_SMALL if is_small else why_not_compiled()
 
 
-@random_words.kernel("numba_cpu", _refuse_words)
+@random_words.kernel("numba_cpu", _refuse_words, ())
 def _random_words(samples, begins, n_blocks, call, step, low, high):
     """As the reference, a block at a time."""
     words = np.empty((len(samples), 4 * n_blocks), np.uint32)

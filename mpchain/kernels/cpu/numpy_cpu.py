@@ -6,6 +6,7 @@ import numpy as np
 
 from mpchain.kernels import reference
 from mpchain.kernels.cpu.channels_last import is_only_last, result_last, rows
+from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
@@ -21,19 +22,15 @@ def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
         >>> refuse_unless_few_rows(np.ones((5, 2)), np.ones((3, 2)), None)
         'not few rows and many weights'
     """
-    if not isinstance(x, np.ndarray):
-        return "not a NumPy array"
     rows, least = _FEW_ROWS, _MUCH_TO_REARRANGE
     if W.size < least and W.shape[0] <= W.shape[1]:
         rows, least = _FEW_ROWS_OF_FLAT, _MUCH_TO_REARRANGE_OF_FLAT
-    if x.ndim != 2 or len(x) not in rows or W.size < least:
+    if len(x) not in rows or W.size < least:
         return "not few rows and many weights"
-    if x.dtype == np.float16 or x.dtype != W.dtype or (b is not None and b.dtype != x.dtype):
-        return "not arrays of one dtype of 32 or 64 bits"
     return None
 
 
-@reference.linear.kernel("numpy_cpu", refuse_unless_few_rows)
+@reference.linear.kernel("numpy_cpu", refuse_unless_few_rows, SINGLE_OR_DOUBLE)
 def _linear_of_few_rows(x, W, b):
     """y^T = W x^T + b."""
     # BLAS takes longer for a transposed x than copying it does.
@@ -45,8 +42,6 @@ def _linear_of_few_rows(x, W, b):
 
 def _refuse_unless_pointwise(first, second, window):
     """Takes 1x1 filters that are applied everywhere: these need only a matrix product."""
-    if not isinstance(first, np.ndarray):
-        return "not a NumPy array"
     if (
         window.n_elements != 1
         or window.groups != 1
@@ -54,14 +49,12 @@ def _refuse_unless_pointwise(first, second, window):
         or max(window.pad) > 0
     ):
         return "not a pointwise convolution"
-    if first.dtype == np.float16 or first.dtype != second.dtype:
-        return "not two arrays of one dtype of 32 or 64 bits"
     if second.size >= _MANY_WEIGHTS and math.prod(window.in_size) < _LEAST_PIXELS:
         return "a small product for each sample: one of all is faster"
     return None
 
 
-@reference.convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise)
+@reference.convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise, SINGLE_OR_DOUBLE)
 def _pointwise_output(x, W, window):
     """y[n] = W x[n], without copying x."""
     if is_only_last(x):
@@ -72,7 +65,7 @@ def _pointwise_output(x, W, window):
     return y.reshape(x.shape[0], W.shape[0], *window.out_size)
 
 
-@reference.convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise)
+@reference.convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise, SINGLE_OR_DOUBLE)
 def _pointwise_input(y, W, window):
     """x[n] = W^T y[n], without copying y."""
     if is_only_last(y):
@@ -94,10 +87,8 @@ def refuse_unless_channels(x: Array, gamma: Array, axis: tuple[int, ...]) -> str
         >>> refuse_unless_channels(np.ones((2, 3)), np.ones(3), (0,))
         'not over all axes but the second'
     """
-    if not isinstance(x, np.ndarray):
-        return "not a NumPy array"
-    if x.dtype not in (np.float32, np.float64) or gamma.dtype != x.dtype:
-        return "not arrays of one dtype of 32 or 64 bits"
+    if gamma.dtype != x.dtype:
+        return "gamma of another dtype"
     if x.ndim < 3 or axis != (0, *range(2, x.ndim)):
         return "not over all axes but the second"
     if x.size == 0 or math.prod(x.shape[2:]) < 4:
@@ -118,7 +109,9 @@ def _sum_of_channels(x):
 
 
 @reference.batch_normalization.kernel(
-    "numpy_cpu", lambda x, gamma, beta, axis, eps: refuse_unless_channels(x, gamma, axis)
+    "numpy_cpu",
+    lambda x, gamma, beta, axis, eps: refuse_unless_channels(x, gamma, axis),
+    SINGLE_OR_DOUBLE,
 )
 def _batch_normalization(x, gamma, beta, axis, eps):
     """As the reference, block by block: what was just written is still in the cache."""
@@ -140,6 +133,7 @@ def _batch_normalization(x, gamma, beta, axis, eps):
 @reference.batch_normalization_gradient.kernel(
     "numpy_cpu",
     lambda g, x, gamma, mean, inverse_std, axis: refuse_unless_channels(x, gamma, axis),
+    SINGLE_OR_DOUBLE,
 )
 def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """As the reference, block by block."""

@@ -15,12 +15,13 @@ from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.kernels.cpu import onednn_convolution
 from mpchain.kernels.cpu.onednn_library import load, why_absent
-from mpchain.kernels.cpu.onednn_matmul import matmul, prepared_matmul, refuse_bias
+from mpchain.kernels.cpu.onednn_matmul import matmul, prepared_matmul
+from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
 _ONE, _ZERO = ctypes.c_float(1), ctypes.c_float(0)
-_SINGLE = np.dtype(np.float32)  # comparing dtypes with it is faster than with the type
+NOT_WORTH_IT, GAPS = "not worth it: NumPy is as fast", "an array that has gaps"
 _LEAST_CHANNELS = {"output": 1, "input": 8, "filter": 1}
 _LEAST_CHANNELS_OF_GROUPS = 3
 _MANY_CHANNELS = 128
@@ -31,6 +32,7 @@ _FEW_ROWS, _MANY_WEIGHTS = range(2, 65), 1 << 18
 _MOST_FOR_SGEMM, _LEAST_COLUMNS = 12, 8
 # Multiplications of a product. From the first number on, OpenBLAS uses its threads; from the
 # second (the third in x W^T), oneDNN gains more on one thread than calling it costs.
+_LEAST_SIZE = 8  # rows and columns of matrices in stacks
 _SHARED, _LARGE, _LARGE_LINEAR = 1 << 18, 1 << 21, 1 << 20
 
 
@@ -55,13 +57,9 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     ``config.kernels`` names onednn it takes all that it can, and ``config.autotune`` measures.
 
     Example:
-        >>> refusal("output", np.ones((1, 1, 3)), np.ones((1, 1, 2)), None)
-        'not two arrays of single precision'
+        >>> refusal("output", np.ones((0, 1, 3)), np.ones((1, 1, 3)), Window((3,), *[(1,)] * 6))
+        'an array without elements'
     """
-    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
-        return "not two NumPy arrays"
-    if first.dtype != np.float32 or second.dtype != np.float32:
-        return "not two arrays of single precision"
     if len(window.ksize) > 3:
         return "more than three spatial axes"
     if not first.size or not second.size:
@@ -88,26 +86,24 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     is_small = n_pixels * weights <= _SHARED
     reason = why_absent()
     if is_slower and (reason or is_small or load().threads == 1):
-        return "not worth it: NumPy is as fast"
+        return NOT_WORTH_IT
     return reason
 
 
-reference.convolution_output.kernel("onednn", functools.partial(refusal, "output"))(
-    onednn_convolution.output
-)
-reference.convolution_input.kernel("onednn", functools.partial(refusal, "input"))(
-    onednn_convolution.input
-)
-reference.convolution_filter.kernel("onednn", functools.partial(refusal, "filter"))(
-    onednn_convolution.filter
-)
+for _operation, _compute in (
+    ("output", onednn_convolution.output),
+    ("input", onednn_convolution.input),
+    ("filter", onednn_convolution.filter),
+):
+    _convolution = getattr(reference, f"convolution_{_operation}")
+    _convolution.kernel("onednn", functools.partial(refusal, _operation), SINGLE)(_compute)
 
 
-def _refuse_bias(x, W, b, window):
-    return refuse_bias(b, len(W)) or refusal("output", x, W, window)
+def _refuse_with_bias(x, W, b, window):
+    return refusal("output", x, W, window)
 
 
-@reference.convolution_with_bias.kernel("onednn", _refuse_bias)
+@reference.convolution_with_bias.kernel("onednn", _refuse_with_bias, SINGLE)
 def _output_with_bias(x, W, b, window):
     """y of x * W + b."""
     return onednn_convolution.output(x, W, window, b)
@@ -128,22 +124,20 @@ def _rows(x):
 
 def _refuse_product(a, b, out=None):
     """Takes what was measured faster than NumPy's BLAS, or what that would use its threads for."""
-    if not isinstance(a, np.ndarray) or a.ndim != 2 or b.ndim != 2:
-        return "not two NumPy arrays of two axes"
-    if a.dtype != _SINGLE or b.dtype != _SINGLE:
-        return "not two arrays of single precision"
-    work = a.size * b.shape[1]
+    work = a.size * b.shape[-1]
     if work <= _SHARED:
-        return "not worth it: NumPy is as fast"
+        return NOT_WORTH_IT
     onednn = load()
     if isinstance(onednn, str):
         return onednn
+    if a.ndim > 2 or b.ndim > 2:
+        return _refuse_stacks(a, b, out, onednn.threads)
     is_thin = min(a.shape[0], b.shape[1]) in _FEW_ROWS and max(a.size, b.size) >= _MANY_WEIGHTS
     least = _LARGE_LINEAR if _is_for_primitive(a, b) else _LARGE
     if work < least and not is_thin and onednn.threads == 1:
-        return "not worth it: NumPy is as fast"
+        return NOT_WORTH_IT
     if _rows(a) is None or _rows(b) is None or (out is not None and not _is_writable(out)):
-        return "an array that has gaps"
+        return GAPS
     return None
 
 
@@ -151,11 +145,30 @@ def _is_writable(y):
     return y.dtype == np.float32 and (_rows(y) or "?")[0] == b"N"
 
 
-@reference.product.kernel("onednn", _refuse_product)
+def _refuse_stacks(a, b, out, threads):
+    """Takes stacks for which threads pay: NumPy multiplies one matrix after the other."""
+    if threads == 1:
+        return NOT_WORTH_IT
+    if a.shape[:-2] != b.shape[:-2]:
+        return "stacks that repeat a matrix"
+    if min(a.shape[-2:] + b.shape[-1:]) < _LEAST_SIZE:
+        return "thin matrices"
+    has_gaps = not (_has_lines(a) and _has_lines(b))
+    return GAPS if has_gaps or (out is not None and not out.flags.c_contiguous) else None
+
+
+def _has_lines(x):
+    """Whether elements of rows or columns lie side by side, and nothing lies in two places."""
+    *_, down, right = x.strides
+    lines = (down >= 4 * x.shape[-1]) if right == 4 else (down == 4 and right >= 4 * x.shape[-2])
+    return lines and all(step > 0 and step % 4 == 0 for step in x.strides)
+
+
+@reference.product.kernel("onednn", _refuse_product, SINGLE)
 def _product(a, b, out=None):
-    """a b."""
-    y = np.empty((a.shape[0], b.shape[1]), np.float32) if out is None else out
-    multiply(a, b, y)
+    """a b, of two matrices or of two stacks."""
+    y = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if out is None else out
+    (multiply if y.ndim == 2 else matmul)(a, b, y)
     return y
 
 
@@ -203,14 +216,7 @@ def _described(a_shape, a_strides, b_shape, b_strides, y_strides):
     return head, *map(ctypes.c_int64, (a_step, b_step, y_step))
 
 
-def _refuse_linear(x, W, b):
-    if not isinstance(x, np.ndarray):
-        return "not NumPy arrays"
-    reason = None if b is None else refuse_bias(b, len(W))
-    return reason or _refuse_product(x, W.T)
-
-
-@reference.linear.kernel("onednn", _refuse_linear)
+@reference.linear.kernel("onednn", lambda x, W, b: _refuse_product(x, W.T), SINGLE)
 def _linear(x, W, b):
     """y = x W^T + b."""
     y, weights = np.empty((len(x), len(W)), np.float32), W.T
@@ -223,14 +229,14 @@ def _linear(x, W, b):
     return y
 
 
-def is_shared(work: int) -> bool:
+def has_threads_beside(work: int) -> bool:
     """Returns whether NumPy's BLAS would use threads for a product beside those of oneDNN.
 
     Args:
         work: the number of multiplications.
 
     Example:
-        >>> is_shared(10)
+        >>> has_threads_beside(10)
         False
     """
     return work > _SHARED and why_absent() is None and load().threads > 1

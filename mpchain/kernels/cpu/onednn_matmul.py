@@ -19,18 +19,6 @@ _FLOAT32 = 3
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 
 
-def refuse_bias(b: Array, n: int) -> str | None:
-    """Returns why a bias is not taken, None if it is: others would be read past their end.
-
-    Example:
-        >>> refuse_bias(np.ones(2, np.float32), 3)
-        'not a bias of single precision for each of 3 outputs'
-    """
-    if b.dtype == np.float32 and b.shape == (n,):
-        return None
-    return f"not a bias of single precision for each of {n} outputs"
-
-
 class _Product(Objects):
     """The product of matrices, or stacks, of given shapes and strides in bytes."""
 

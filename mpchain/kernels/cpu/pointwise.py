@@ -15,7 +15,8 @@ from mpchain.kernels import reference
 from mpchain.kernels.cpu import onednn
 from mpchain.kernels.cpu.channels_last import empty_last, is_only_last, result_last, rows
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
-from mpchain.kernels.cpu.onednn_matmul import matmul, refuse_bias
+from mpchain.kernels.cpu.onednn_matmul import matmul
+from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
 from mpchain.observers import empty
 from mpchain.typing import Array
@@ -34,12 +35,8 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     """
     if window.n_elements != 1 or window.groups != 1 or any(window.pad):
         return "not a pointwise convolution"
-    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
-        return "not two NumPy arrays"
-    if first.dtype != np.float32 or second.dtype != np.float32:
-        return "not two arrays of single precision"
     if _work(operation, first, second, window) < _LARGE:
-        return "not worth it: NumPy is as fast"
+        return onednn.NOT_WORTH_IT
     axes = zip(window.in_size, window.stride, window.out_size)
     if any((out - 1) * stride >= size for size, stride, out in axes):
         return "a window past the end"
@@ -85,7 +82,7 @@ def _products(operation, W, x, window):
     return y.swapaxes(0, 1)
 
 
-@reference.convolution_output.kernel("pointwise", functools.partial(refusal, "output"))
+@reference.convolution_output.kernel("pointwise", functools.partial(refusal, "output"), SINGLE)
 def _output(x, W, window):
     """y of x * W."""
     if is_only_last(x):
@@ -100,11 +97,11 @@ def _output_last(x, W, window, b=None):
     return y
 
 
-def _refuse_bias(x, W, b, window):
-    return refuse_bias(b, len(W)) or refusal("output", x, W, window)
+def _refuse_with_bias(x, W, b, window):
+    return refusal("output", x, W, window)
 
 
-@reference.convolution_with_bias.kernel("pointwise", _refuse_bias)
+@reference.convolution_with_bias.kernel("pointwise", _refuse_with_bias, SINGLE)
 def _output_with_bias(x, W, b, window):
     """y of x * W + b."""
     if is_only_last(x):
@@ -114,7 +111,7 @@ def _output_with_bias(x, W, b, window):
     return y
 
 
-@reference.convolution_input.kernel("pointwise", functools.partial(refusal, "input"))
+@reference.convolution_input.kernel("pointwise", functools.partial(refusal, "input"), SINGLE)
 def _input(y, W, window):
     """The adjoint of x -> x * W."""
     W = np.ascontiguousarray(W).reshape(W.shape[:2])
@@ -142,7 +139,7 @@ def _input_last(y, W, window):
     return x
 
 
-@reference.convolution_filter.kernel("pointwise", functools.partial(refusal, "filter"))
+@reference.convolution_filter.kernel("pointwise", functools.partial(refusal, "filter"), SINGLE)
 def _filter(x, y, window):
     """The adjoint of W -> x * W."""
     W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32)

@@ -15,11 +15,12 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.kernels.cpu.channels_last import as_last, result_last
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.numba_cpu import why_not_compiled
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
-from mpchain.kernels.cpu.onednn_matmul import matmul, refuse_bias
+from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
+from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
 from mpchain.observers import empty
 from mpchain.typing import Array
@@ -98,13 +99,9 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     """Returns why a convolution is not taken, None if it is.
 
     Example:
-        >>> refusal("output", np.ones((1, 1, 3)), np.ones((1, 1, 2)), None)
-        'not two arrays of single precision'
+        >>> refusal("output", np.ones((0, 1, 3)), np.ones((1, 1, 3)), Window((3,), *[(1,)] * 6))
+        'not a window of equal sizes and strides on two axes'
     """
-    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
-        return "not two NumPy arrays"
-    if first.dtype != np.float32 or second.dtype != np.float32:
-        return "not two arrays of single precision"
     geometry = _geometry(window)
     if isinstance(geometry, str):
         return geometry
@@ -116,7 +113,7 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
         channels = _channels(operation, first, second)
         if not _is_worth_it(len(first), *channels, window, n_threads() > 1):
             return "not worth it: windows are as fast"
-    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
+    return why_not_compiled()
 
 
 def _last(x):
@@ -219,7 +216,7 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
         in_parts(run, end - begin, products.size)
 
 
-@reference.convolution_output.kernel("winograd", functools.partial(refusal, "output"))
+@reference.convolution_output.kernel("winograd", functools.partial(refusal, "output"), SINGLE)
 def _output(x, W, window, b=None):
     """y of x * W, + b if there is one."""
     geometry = _geometry(window)
@@ -235,17 +232,17 @@ def _output(x, W, window, b=None):
     return y
 
 
-def _refuse_bias(x, W, b, window):
-    return refuse_bias(b, len(W)) or refusal("output", x, W, window)
+def _refuse_with_bias(x, W, b, window):
+    return refusal("output", x, W, window)
 
 
-@reference.convolution_with_bias.kernel("winograd", _refuse_bias)
+@reference.convolution_with_bias.kernel("winograd", _refuse_with_bias, SINGLE)
 def _output_with_bias(x, W, b, window):
     """y of x * W + b."""
     return _output(x, W, window, b)
 
 
-@reference.convolution_input.kernel("winograd", functools.partial(refusal, "input"))
+@reference.convolution_input.kernel("winograd", functools.partial(refusal, "input"), SINGLE)
 def _input(y, W, window):
     """The adjoint of x -> x * W."""
     geometry = _geometry(window)
@@ -269,7 +266,7 @@ def _input(y, W, window):
     return x
 
 
-@reference.convolution_filter.kernel("winograd", functools.partial(refusal, "filter"))
+@reference.convolution_filter.kernel("winograd", functools.partial(refusal, "filter"), SINGLE)
 def _filter(x, y, window):
     """The adjoint of W -> x * W."""
     geometry = _geometry(window)

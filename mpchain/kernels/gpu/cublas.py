@@ -19,6 +19,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.kernels import reference
 from mpchain.observers import current
 from mpchain.typing import Array
 
@@ -66,19 +67,14 @@ def _operand(x, stack):
     return x, *matrix, step
 
 
-def _takes(a, b, out):
-    """Whether these are stacks of matrices, on GPUs, that cuBLAS multiplies."""
-    arrays = (a, b) if out is None else (a, b, out)
-    if (
-        not all(map(cuda.is_gpu_array, arrays))
-        or (max(a.ndim, b.ndim) < 3 and current.graph is None and not _rounds(a))
-        or min(a.ndim, b.ndim) < 2
-    ):
-        return False
-    if len({x.dtype for x in arrays}) > 1 or a.dtype.name not in _TYPES or not (a.size and b.size):
-        return False
-    largest = max(*a.shape[-2:], b.shape[-1], math.prod(_stack(a, b)))
-    return largest < _LARGEST // 2 and (out is None or out.flags.c_contiguous)
+def _refuse(a, b, out=None):
+    if max(a.ndim, b.ndim) < 3 and current.graph is None and not _rounds(a):
+        return "two matrices, which CuPy multiplies as fast"
+    if not (a.size and b.size):
+        return "an array without elements"
+    if max(*a.shape[-2:], b.shape[-1], math.prod(_stack(a, b))) >= _LARGEST // 2:
+        return "sizes that are too large"
+    return None if out is None or out.flags.c_contiguous else "a result that has gaps"
 
 
 def _rounds(x):
@@ -90,21 +86,9 @@ def _stack(a, b):
     return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
 
 
-def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
-    """The product of two stacks of matrices, as ``numpy.matmul``.
-
-    Args:
-        a: array (..., n, k).
-        b: array (..., k, m).
-        out: where to put the result (..., n, m); None means a new array.
-
-    Example:
-        >>> matmul(np.ones((2, 3)), np.ones((3, 1)))
-        array([[3.],
-               [3.]])
-    """
-    if isinstance(a, np.ndarray) or not _takes(a, b, out):
-        return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
+@reference.product.kernel("cublas", _refuse, tuple(_TYPES))
+def product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """See :func:`mpchain.kernels.reference.product`."""
     xp, stack = cuda.get_array_module(a), _stack(a, b)
     n_rows, n_inner, n_columns = *a.shape[-2:], b.shape[-1]
     if out is None:

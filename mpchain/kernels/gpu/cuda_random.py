@@ -1,11 +1,11 @@
 """Random words on GPUs, and dropout by them: one kernel each, with the words of the host."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.kernels.operation import HALF_TO_DOUBLE
 from mpchain.kernels.philox import Counters, drop, random_words
 from mpchain.typing import Array
 
@@ -35,12 +35,7 @@ const unsigned int word = place == 0 ? a : place == 1 ? b : place == 2 ? c : d;
 """
 
 
-def _refuse(samples: Array, begins: Array, *numbers: Any) -> str | None:
-    are_alike = cuda.is_gpu_array(samples) and cuda.is_gpu_array(begins)
-    return None if are_alike else "not CuPy arrays"
-
-
-@random_words.kernel("cuda_random", _refuse)
+@random_words.kernel("cuda_random", dtypes=())
 def _random_words(
     samples: Array, begins: Array, n_blocks: int, call: int, step: int, low: int, high: int
 ) -> Array:
@@ -59,15 +54,10 @@ def _random_words(
 
 
 def _refuse_drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> str | None:
-    are_alike = cuda.is_gpu_array(x) and (h is None or cuda.is_gpu_array(h))
-    if not are_alike:
-        return "not CuPy arrays"
-    if h is not None and (h.shape != x.shape or h.dtype != x.dtype):
-        return "arrays of different shapes or dtypes"
-    return None if x.dtype.char in "efd" and x.size else "not floating point, or no elements"
+    return None if x.size else "no elements"
 
 
-@drop.kernel("cuda_random", _refuse_drop)
+@drop.kernel("cuda_random", _refuse_drop, HALF_TO_DOUBLE)
 def _drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
     """See :func:`mpchain.kernels.drop`."""
     ins = "T x, T factor, uint64 least, int64 n, "

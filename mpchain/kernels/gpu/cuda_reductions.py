@@ -14,6 +14,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.kernels import reference
+from mpchain.kernels.operation import HALF_TO_DOUBLE, SINGLE_OR_DOUBLE
 from mpchain.typing import Array
 
 _THREADS, _BLOCKS = 1024, 1 << 20
@@ -168,7 +169,11 @@ def _refusal(*arrays):
         return "not CuPy arrays"
     if any(x.dtype.char not in _C_TYPES for x in arrays):
         return "not arrays of half, single or double precision"
-    return None if arrays[0].size else "no elements"
+    return _refuse_empty(arrays[0])
+
+
+def _refuse_empty(x):
+    return None if x.size else "no elements"
 
 
 # Means and squared deviations by B. P. Welford, 1962; joined by T. F. Chan et al., 1979.
@@ -319,7 +324,9 @@ def _refuse_axes(axis, x, *others):
 
 
 @reference.batch_normalization.kernel(
-    "cuda_reductions", lambda x, gamma, beta, axis, eps: _refuse_axes(axis, x, gamma, beta)
+    "cuda_reductions",
+    lambda x, gamma, beta, axis, eps: _refuse_axes(axis, x, gamma, beta),
+    HALF_TO_DOUBLE,
 )
 def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
@@ -343,6 +350,7 @@ def batch_normalization(
         _refuse_axes(others[-1], x, g, *others[:-1])
         or (None if g.dtype == x.dtype else "a gradient of another dtype")
     ),
+    HALF_TO_DOUBLE,
 )
 def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
@@ -388,10 +396,9 @@ def follow_statistics(
 
 
 def _refuse_samples(axis, x, gamma, *others):
-    reason = _refusal(x, gamma, *others)
-    if reason is None and x.dtype.char == "e":
-        reason = "half precision"
-    return reason or ("another shape of gamma" if _parameters(x, gamma, axis) is None else None)
+    return _refusal(x, gamma, *others) or (
+        "another shape of gamma" if _parameters(x, gamma, axis) is None else None
+    )
 
 
 def _parameters(x, gamma, axis):
@@ -409,7 +416,9 @@ def _parameters(x, gamma, axis):
 
 
 @reference.sample_normalization.kernel(
-    "cuda_reductions", lambda x, gamma, beta, axis, eps: _refuse_samples(axis, x, gamma, beta)
+    "cuda_reductions",
+    lambda x, gamma, beta, axis, eps: _refuse_samples(axis, x, gamma, beta),
+    SINGLE_OR_DOUBLE,
 )
 def sample_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
@@ -428,6 +437,7 @@ def sample_normalization(
     lambda g, x, gamma, mean, inverse_std, axis: _refuse_samples(
         axis, x, gamma, g, mean, inverse_std
     ),
+    SINGLE_OR_DOUBLE,
 )
 def sample_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
@@ -452,25 +462,31 @@ def _along(kernel, axis, *arrays, numbers=()):
     return kernel.run(shape, arrays, [(x.shape, x.dtype)], numbers)[0]
 
 
-@reference.softmax.kernel("cuda_reductions", lambda x, axis, scale=1.0: _refusal(x))
+@reference.softmax.kernel(
+    "cuda_reductions", lambda x, axis, scale=1.0: _refuse_empty(x), HALF_TO_DOUBLE
+)
 def softmax(x: Array, axis: int, scale: float = 1.0) -> Array:
     """See :func:`mpchain.kernels.reference.softmax`."""
     return _along(_SOFTMAX, axis, x, numbers=[-math.inf, float(scale)])
 
 
-@reference.log_softmax.kernel("cuda_reductions", lambda x, axis: _refusal(x))
+@reference.log_softmax.kernel("cuda_reductions", lambda x, axis: _refuse_empty(x), HALF_TO_DOUBLE)
 def log_softmax(x: Array, axis: int) -> Array:
     """See :func:`mpchain.kernels.reference.log_softmax`."""
     return _along(_LOG_SOFTMAX, axis, x, numbers=[-math.inf])
 
 
-@reference.softmax_gradient.kernel("cuda_reductions", lambda g, y, axis, scale=1.0: _refusal(g, y))
+@reference.softmax_gradient.kernel(
+    "cuda_reductions", lambda g, y, axis, scale=1.0: _refuse_empty(g), HALF_TO_DOUBLE
+)
 def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array:
     """See :func:`mpchain.kernels.reference.softmax_gradient`."""
     return _along(_SOFTMAX_GRADIENT, axis, g, y, numbers=[float(scale)])
 
 
-@reference.log_softmax_gradient.kernel("cuda_reductions", lambda g, y, axis: _refusal(g, y))
+@reference.log_softmax_gradient.kernel(
+    "cuda_reductions", lambda g, y, axis: _refuse_empty(g), HALF_TO_DOUBLE
+)
 def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     """See :func:`mpchain.kernels.reference.log_softmax_gradient`."""
     return _along(_LOG_SOFTMAX_GRADIENT, axis, g, y)

@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 from mpchain.backends import cuda
-from mpchain.backends.dtypes import is_floating
 from mpchain.kernels import reference
-from mpchain.kernels.gpu.cublas import matmul
+from mpchain.kernels.operation import HALF_TO_DOUBLE
+from mpchain.kernels.reference import product
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
@@ -20,12 +20,7 @@ _SIZES = "int32 k$, int32 s$, int32 p$, int32 d$, int32 n$, int32 o$"  # the fie
 
 
 def _refuse(*args: Any) -> str | None:
-    *arrays, window = args
-    if not all(map(cuda.is_gpu_array, arrays)):
-        return "not CuPy arrays"
-    dtypes = {x.dtype.char for x in arrays if is_floating(x.dtype)}
-    if len(dtypes) != 1 or not dtypes <= _SUM_TYPES.keys():
-        return "not arrays of half, single or double precision, and one dtype"
+    window = args[-1]
     sizes = (*window.in_size, *window.out_size, window.n_elements)
     return "an axis of more than 2^30 elements" if max(sizes) > 1 << 30 else None
 
@@ -111,7 +106,7 @@ def _columns(x, window):
     return _run(kernel, window, [x, window.n_elements, n, c], shape, x.dtype)[0]
 
 
-@reference.unfold_windows.kernel("cuda_windows", _refuse)
+@reference.unfold_windows.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def unfold_windows(x: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.unfold_windows`."""
     ins = "raw T x, int32 elements"
@@ -120,7 +115,7 @@ def unfold_windows(x: Array, window: Window) -> Array:
     return _run(kernel, window, [x, window.n_elements], shape, x.dtype)[0]
 
 
-@reference.take_from_windows.kernel("cuda_windows", _refuse)
+@reference.take_from_windows.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def take_from_windows(x: Array, places: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.take_from_windows`."""
     ins, choose = "raw T x, P place", "int e = place;"
@@ -128,7 +123,7 @@ def take_from_windows(x: Array, places: Array, window: Window) -> Array:
     return _run(kernel, window, [x, places], places.shape, x.dtype)[0]
 
 
-@reference.sum_windows.kernel("cuda_windows", _refuse)
+@reference.sum_windows.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def sum_windows(x: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.sum_windows`."""
     text = f"{_SUM_TYPES[x.dtype.char]} sum = 0;", "if (inside) sum += x[j];", "y = sum;"
@@ -136,7 +131,7 @@ def sum_windows(x: Array, window: Window) -> Array:
     return _run(kernel, window, [x], (*x.shape[:2], *window.out_size), x.dtype)[0]
 
 
-@reference.max_windows.kernel("cuda_windows", _refuse)
+@reference.max_windows.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     """See :func:`mpchain.kernels.reference.max_windows`."""
     before = "T most = low; int at = 0;"
@@ -157,20 +152,20 @@ def _sum_of_windows(name, window, arguments, ins, step, first="q"):
     return _run(kernel, window, arguments, (*y.shape[:2], *window.in_size), y.dtype)[0]
 
 
-@reference.spread_windows.kernel("cuda_windows", _refuse)
+@reference.spread_windows.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def spread_windows(y: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.spread_windows`."""
     return _sum_of_windows("spread", window, [y], "raw T y", "sum += y[j];")
 
 
-@reference.place_in_windows.kernel("cuda_windows", _refuse)
+@reference.place_in_windows.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def place_in_windows(y: Array, places: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.place_in_windows`."""
     step = "if (places[j] == ELEMENT) sum += y[j];"
     return _sum_of_windows("place_in", window, [y, places], "raw T y, raw P places", step)
 
 
-@reference.fold_windows.kernel("cuda_windows", _refuse)
+@reference.fold_windows.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def fold_windows(y: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.fold_windows`."""
     ins, first = "raw T y, int32 elements", "(q * elements + ELEMENT)"
@@ -190,10 +185,10 @@ def _multiply(matrices, columns, y):
     """Multiplies the matrix of each group with the columns of each sample: y (N, groups, ...)."""
     if len(matrices) == 1:  # one for all samples, which takes no copy
         matrices, columns, y = matrices[0], columns[:, 0], y[:, 0]
-    matmul(matrices, columns, out=y)
+    product(matrices, columns, y)
 
 
-@reference.convolution_output.kernel("cuda_windows", _refuse)
+@reference.convolution_output.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def convolution_output(x: Array, W: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_output`."""
     n, groups, n_windows = x.shape[0], window.groups, math.prod(window.out_size)
@@ -205,7 +200,7 @@ def convolution_output(x: Array, W: Array, window: Window) -> Array:
     return y
 
 
-@reference.convolution_input.kernel("cuda_windows", _refuse)
+@reference.convolution_input.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_input`."""
     n, groups, n_windows = y.shape[0], window.groups, math.prod(window.out_size)
@@ -220,7 +215,7 @@ def convolution_input(y: Array, W: Array, window: Window) -> Array:
     return fold_windows(columns, window)
 
 
-@reference.convolution_filter.kernel("cuda_windows", _refuse)
+@reference.convolution_filter.kernel("cuda_windows", _refuse, HALF_TO_DOUBLE)
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_filter`."""
     xp, groups, n_filters = cuda.get_array_module(x), window.groups, y.shape[1]
@@ -232,7 +227,7 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     if columns is None:
         W.fill(0)
     elif groups == 1:  # CuPy copies no transposed matrix in a product of two
-        matmul(rows[0], columns[0].T, out=out[0])
+        product(rows[0], columns[0].T, out[0])
     else:
-        matmul(rows, columns.swapaxes(1, 2), out=out)
+        product(rows, columns.swapaxes(1, 2), out)
     return W

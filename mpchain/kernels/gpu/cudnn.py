@@ -31,6 +31,8 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
+DTYPES = tuple(_TYPES)
+"""The names of the dtypes that cuDNN takes."""
 ALIGNMENT = 16
 """Plans are made for addresses that are multiples of this number of bytes."""
 MOST_PLANS = 1024
@@ -243,11 +245,10 @@ def refusal(*arrays: Array) -> str | None:
     """Returns why cuDNN takes no arrays of this kind, whatever is computed from them.
 
     Example:
-        >>> refusal(np.ones(3))
-        'not CuPy arrays'
+        >>> with mpchain.using_config("use_cudnn", "never"):
+        ...     refusal(np.ones(3))
+        "config.use_cudnn is 'never'"
     """
-    if not all(map(cuda.is_gpu_array, arrays)):
-        return "not CuPy arrays"
     if config.use_cudnn == "never":
         return "config.use_cudnn is 'never'"
     names = {x.dtype.name for x in arrays}
@@ -258,15 +259,13 @@ def refusal(*arrays: Array) -> str | None:
     return why_absent()
 
 
-def unasked(*arrays: Array) -> str | None:
+def unasked() -> str | None:
     """Returns why an operation is not taken for which our own kernels are as good.
 
     Example:
-        >>> unasked(np.ones(3))
-        'not CuPy arrays'
+        >>> unasked()
+        'config.kernels does not name it: other kernels need no time to be compiled'
     """
-    if not all(map(cuda.is_gpu_array, arrays)):
-        return "not CuPy arrays"
     if "cudnn" not in (config.kernels or ()):
         return "config.kernels does not name it: other kernels need no time to be compiled"
     return None
@@ -431,7 +430,9 @@ def _convolution(open_slot, first, second, window, *biases):
     return y
 
 
-@reference.convolution_output.kernel("cudnn", functools.partial(_refuse_convolution, "output"))
+@reference.convolution_output.kernel(
+    "cudnn", functools.partial(_refuse_convolution, "output"), _TYPES
+)
 def convolution_output(x: Array, W: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_output`."""
     return _convolution("output", x, W, window)
@@ -441,19 +442,23 @@ def _refuse_with_bias(x, W, b, window):
     return _refuse_convolution("output", x, W, window, b)
 
 
-@reference.convolution_with_bias.kernel("cudnn", _refuse_with_bias)
+@reference.convolution_with_bias.kernel("cudnn", _refuse_with_bias, DTYPES)
 def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_with_bias`."""
     return _convolution("output", x, W, window, b)
 
 
-@reference.convolution_input.kernel("cudnn", functools.partial(_refuse_convolution, "input"))
+@reference.convolution_input.kernel(
+    "cudnn", functools.partial(_refuse_convolution, "input"), _TYPES
+)
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_input`."""
     return _convolution("input", y, W, window)
 
 
-@reference.convolution_filter.kernel("cudnn", functools.partial(_refuse_convolution, "filter"))
+@reference.convolution_filter.kernel(
+    "cudnn", functools.partial(_refuse_convolution, "filter"), _TYPES
+)
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_filter`."""
     return _convolution("filter", x, y, window)
@@ -489,15 +494,13 @@ def _linear_plan(x, W, b):
 
 def _refuse_linear(x, W, b):
     arrays = (x, W) if b is None else (x, W, b)
-    if (reason := unasked(*arrays) or refusal(*arrays)) is not None:
+    if (reason := unasked() or refusal(*arrays)) is not None:
         return reason
-    if x.ndim != 2:
-        return "not a matrix"
     plan = _linear_plan(x, W, b)
     return plan if isinstance(plan, str) else None
 
 
-@reference.linear.kernel("cudnn", _refuse_linear)
+@reference.linear.kernel("cudnn", _refuse_linear, DTYPES)
 def linear(x: Array, W: Array, b: Array | None) -> Array:
     """See :func:`mpchain.kernels.reference.linear`."""
     y = cuda.get_array_module(x).empty((x.shape[0], W.shape[0]), x.dtype)

@@ -13,6 +13,7 @@ from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.kernels.gpu.cudnn import ALIGNMENT, Request, Tensor, packed, plan_of, refusal
+from mpchain.kernels.operation import HALF
 from mpchain.typing import Array
 
 
@@ -101,8 +102,6 @@ def _plan(of_gradient, arrays, scale, is_causal, bias):
 def _reason(of_gradient, arrays, scale, is_causal, bias):
     if (reason := refusal(*arrays, *bias)) is not None:
         return reason
-    if arrays[0].dtype.itemsize != 2:
-        return "not arrays of half precision"
     if any(x.ndim != 4 or x.shape[:2] != arrays[0].shape[:2] for x in arrays):
         return "not arrays of four axes, the first two alike"
     if arrays[0].shape[2] == 1:  # query or g, alike
@@ -134,7 +133,7 @@ def _empty(xp: Any, shape: tuple, dtype: Any) -> Array:
     return xp.empty((b, length, heads, e), dtype).transpose(0, 2, 1, 3)
 
 
-@reference.attention.kernel("cudnn", _refuse)
+@reference.attention.kernel("cudnn", _refuse, HALF)
 def attention(
     query: Array, key: Array, value: Array, scale: float, is_causal: bool, bias: Array | None = None
 ) -> tuple[Array, Array]:
@@ -148,7 +147,7 @@ def attention(
     return y, log_sums
 
 
-@reference.attention_gradient.kernel("cudnn", _refuse_gradient)
+@reference.attention_gradient.kernel("cudnn", _refuse_gradient, HALF)
 def attention_gradient(
     g: Array,
     query: Array,

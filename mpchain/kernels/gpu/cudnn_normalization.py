@@ -11,7 +11,17 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.kernels import reference
-from mpchain.kernels.gpu.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
+from mpchain.kernels.gpu.cudnn import (
+    DTYPES,
+    Request,
+    Tensor,
+    fit,
+    packed,
+    plan_of,
+    refusal,
+    unasked,
+)
+from mpchain.kernels.operation import SINGLE
 from mpchain.typing import Array
 
 _NAME = "cudnn"
@@ -66,27 +76,24 @@ def batch_request(of_gradient: bool, shape: tuple, dtype: str) -> Request:
     return Request(_add_batch_norm, reads, writes, n_scalars=2, n_extra=n_extra)
 
 
-def _refuse_batch(of_gradient, xs, axis, others):
-    if (reason := unasked(*xs, *others) or refusal(*xs)) is not None:
+def _refuse_batch(of_gradient, xs, axis):
+    if (reason := unasked() or refusal(*xs)) is not None:
         return reason
     x = xs[-1]
     if x.ndim < 2 or tuple(axis) != (0, *range(2, x.ndim)):
         return "not over all axes but the second"
-    kept = tuple(1 if i in axis else n for i, n in enumerate(x.shape))
-    if any(y.shape != kept for y in others):
-        return "parameters of other shapes than the channels"
     return _reason(plan_of(batch_request(of_gradient, x.shape, x.dtype.name), x.device))
 
 
 def _refuse_batch_norm(x, gamma, beta, axis, eps):
-    return _refuse_batch(False, [x], axis, [gamma, beta])
+    return _refuse_batch(False, [x], axis)
 
 
 def _refuse_batch_norm_gradient(g, x, gamma, mean, inverse_std, axis):
-    return _refuse_batch(True, [g, x], axis, [gamma, mean, inverse_std])
+    return _refuse_batch(True, [g, x], axis)
 
 
-@reference.batch_normalization.kernel(_NAME, _refuse_batch_norm)
+@reference.batch_normalization.kernel(_NAME, _refuse_batch_norm, DTYPES)
 def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
@@ -105,7 +112,7 @@ def batch_normalization(
     return y, mean, inverse_std, kernel(inverse_std, np.float32(eps))
 
 
-@reference.batch_normalization_gradient.kernel(_NAME, _refuse_batch_norm_gradient)
+@reference.batch_normalization_gradient.kernel(_NAME, _refuse_batch_norm_gradient, DTYPES)
 def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
@@ -176,18 +183,16 @@ def _layer_plan(of_gradient, x, n, is_centered):
 
 
 def _refuse_layer(of_gradient, x, gamma, axis, others, is_centered=True):
-    if (reason := unasked(x, gamma, *others) or refusal(x, gamma, *others)) is not None:
+    if (reason := unasked() or refusal(x, gamma, *others)) is not None:
         return reason
     if sorted(a % x.ndim for a in axis) != [*range(x.ndim - len(axis), x.ndim)]:
         return "not over trailing axes"
-    if x.dtype != np.float32 or gamma.shape != x.shape[x.ndim - len(axis) :]:
-        return "not of single precision, with a factor for each element of a row"
+    if gamma.shape != x.shape[x.ndim - len(axis) :]:
+        return "not a factor for each element of a row"
     return _reason(_layer_plan(of_gradient, x, gamma.size, is_centered))
 
 
 def _refuse_layer_norm(x, gamma, beta, axis, eps):
-    if getattr(gamma, "shape", None) != getattr(beta, "shape", None):
-        return "gamma and beta of two shapes"
     return _refuse_layer(False, x, gamma, axis, [beta])
 
 
@@ -195,7 +200,7 @@ def _refuse_layer_norm_gradient(g, x, gamma, mean, inverse_std, axis):
     return _refuse_layer(True, x, gamma, axis, [g, mean, inverse_std])
 
 
-@reference.sample_normalization.kernel(_NAME, _refuse_layer_norm)
+@reference.sample_normalization.kernel(_NAME, _refuse_layer_norm, SINGLE)
 def sample_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
@@ -212,7 +217,7 @@ def _normalize(x, parameters, axis, eps):
     return tuple(results)
 
 
-@reference.sample_normalization_gradient.kernel(_NAME, _refuse_layer_norm_gradient)
+@reference.sample_normalization_gradient.kernel(_NAME, _refuse_layer_norm_gradient, SINGLE)
 def sample_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
@@ -236,7 +241,7 @@ def _refuse_rms_norm_gradient(g, x, gamma, inverse, axis):
     return _refuse_layer(True, x, gamma, axis, [g, inverse], False)
 
 
-@reference.rms_normalization.kernel(_NAME, _refuse_rms_norm)
+@reference.rms_normalization.kernel(_NAME, _refuse_rms_norm, SINGLE)
 def rms_normalization(
     x: Array, gamma: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
@@ -244,7 +249,7 @@ def rms_normalization(
     return _normalize(x, [gamma], axis, eps)
 
 
-@reference.rms_normalization_gradient.kernel(_NAME, _refuse_rms_norm_gradient)
+@reference.rms_normalization_gradient.kernel(_NAME, _refuse_rms_norm_gradient, SINGLE)
 def rms_normalization_gradient(
     g: Array, x: Array, gamma: Array, inverse: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:

@@ -1,6 +1,7 @@
 """Imports every file that adds kernels to operations."""
 
 from mpchain.kernels.gpu import (
+    cublas,
     cuda_random,
     cuda_reductions,
     cuda_rows,
@@ -11,6 +12,7 @@ from mpchain.kernels.gpu import (
 )
 
 LIBRARIES = (
+    cublas,
     cuda_random,
     cuda_reductions,
     cuda_rows,
