@@ -1,5 +1,6 @@
 """Formulas as data: Python text that computes on arrays is traced, and written anew.
 
-:mod:`symbol` traces; :mod:`in_place` writes for NumPy arrays, :mod:`c` for fused GPU kernels,
-:mod:`loop` for numba. What is Python is compiled by :func:`mpchain.formulas.text.compile_text`.
+:mod:`operators` has the table of operations, and :mod:`symbol` traces them. :mod:`writer` writes
+them as C for fused GPU kernels, as Python, and for numba; :mod:`in_place` for NumPy arrays. What is
+Python is compiled by :func:`mpchain.formulas.text.compile_text`.
 """

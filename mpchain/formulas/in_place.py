@@ -11,15 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from mpchain.formulas.symbol import (
-    CONSTANT_OPERATORS,
-    Symbol,
-    UntraceableError,
-    in_order,
-    in_python,
-    operand_in_python,
-)
+from mpchain.formulas.symbol import Symbol, UntraceableError, in_order
 from mpchain.formulas.text import compile_text
+from mpchain.formulas.writer import Python
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -58,18 +52,19 @@ def program(
     return _Writer(names, n_arrays, full, result).function(formula, loop, large)
 
 
-class _Writer:
+class _Writer(Python):
     def __init__(self, names, n_arrays, full, result):
+        super().__init__()
         self.names, self.arrays, self.result = names, names[:n_arrays], result
         self.steps = in_order(result)
         self.full = set(full)
         self.last_use = {x.name: s for s in self.steps for x in _symbols(s.operands)}
-        self.numbers, self.lines, self.namespace = [], [], {}
+        self.numbers, self.written = [], []
         self.has_reused = False
 
     def function(self, formula, loop, large):
         for step in self.steps:
-            self._write(step)
+            self.written.append(self.statement(step))
         is_shorter = any(hasattr(step.function, "on_arrays") for step in self.steps)
         if not self.numbers and not self.has_reused and loop is None and not is_shorter:
             return formula
@@ -78,50 +73,51 @@ class _Writer:
         if loop is not None:
             head += [f"if {self.arrays[0]}.size >= {large}:", f"    y_ = loop({arguments})"]
             head += ["    if y_ is not None:", "        return y_"]
-            self.namespace["loop"] = loop
+            self.known["loop"] = loop
         unusual = [f"{x}.dtype is not d" for x in self.arrays[1:]]
         if self.has_reused:
             # An operation on arrays without axes returns a scalar, which has no memory to reuse.
             unusual.append(f"not {next(x for x in self.arrays if x in self.full)}.ndim")
         numbers = [f"n{i}" for i in range(len(self.numbers))]
         for i, dtype in enumerate(_DTYPES):
-            self.namespace[f"d{i}"] = dtype
-            self.namespace[f"numbers{i}"] = [np.array(n, dtype) for n in self.numbers]
+            self.known[f"d{i}"] = dtype
+            self.known[f"numbers{i}"] = [np.array(n, dtype) for n in self.numbers]
             receive = f"{', '.join(numbers)}, = numbers{i}" if numbers else "pass"
             head += [f"{'el' if i else ''}if d is d{i}:", f"    {receive}"]
         head += ["else:", f"    return formula({arguments})"]
         if unusual:
             head += [f"if {' or '.join(unusual)}:", f"    return formula({arguments})"]
-        lines = [f"def function({arguments}):", *head, *self.lines, f"return {self.result.name}"]
-        self.namespace["formula"] = formula
-        return compile_text(f"{formula.__name__} in place", "\n    ".join(lines), self.namespace)
+        lines = [f"def function({arguments}):", *head, *self.written, f"return {self.result.name}"]
+        self.known["formula"] = formula
+        return compile_text(f"{formula.__name__} in place", "\n    ".join(lines), self.known)
 
-    def _write(self, step):
-        function, operands = step.function, step.operands
-        if step.is_constant or function is np.power or not _takes_out(function):
-            texts = map(operand_in_python, operands)
-            operators = CONSTANT_OPERATORS if step.is_constant else {np.power: "{} ** {}"}
-        else:
-            operators = {}
-            reusable = [x for x in operands if self._can_reuse(x, step)]
-            texts = [self._operand(x, step) for x in operands]
-            if reusable and not step.is_bool:
-                texts.append(f"out={reusable[0].name}")
-                self.has_reused = True
-        function = getattr(function, "on_arrays", function)
-        text = in_python(function, texts, operators, self.namespace)
-        self.lines.append(f"{step.name} = {text}")
-        if any(x.name in self.full for x in _symbols(operands)):
+    def statement(self, step):
+        text = super().statement(step)
+        if any(x.name in self.full for x in _symbols(step.operands)):
             self.full.add(step.name)
+        return text
 
-    def _operand(self, x, step):
+    def expression(self, step):
+        if step.is_constant or step.function is np.power or not _takes_out(step.function):
+            return super().expression(step)
+        reusable = [x for x in step.operands if self._can_reuse(x, step)]
+        texts = [self._array(x, step) for x in step.operands]
+        if reusable and not step.is_bool:
+            texts.append(f"out={reusable[0].name}")
+            self.has_reused = True
+        return self.call(step.function, texts)
+
+    def call(self, function, texts):
+        return super().call(getattr(function, "on_arrays", function), texts)
+
+    def _array(self, x, step):
         if not isinstance(x, Symbol):
             if x not in self.numbers:
                 self.numbers.append(x)
             return f"n{self.numbers.index(x)}"
         if x.is_bool and not step.is_bool:
             if x.name in self.full and self.last_use[x.name] is step:
-                self.lines.append(f"{x.name} = {x.name}.astype(d)")
+                self.written.append(f"{x.name} = {x.name}.astype(d)")
             else:
                 return f"{x.name}.astype(d)"
         return x.name

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
-from mpchain.formulas.symbol import fused
+from mpchain.formulas.writer import fused
 from mpchain.functions.activation import sigmoid
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.joining import stacked, with_zeros

@@ -16,7 +16,8 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.backends.dtypes import is_half
-from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
+from mpchain.formulas.symbol import trace_step
+from mpchain.formulas.writer import Numba, Numbers
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.kernels.gpu.cuda_steps import guarding
 from mpchain.kernels.gpu.cuda_steps import take_steps as take_steps_on_gpu
@@ -241,11 +242,6 @@ def _square_sum(array):
     return square_sum(flat)  # captured steps cannot hold CuPy's vdot
 
 
-_OPERATORS = {f: PYTHON[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
-for _f in (np.sqrt, np.maximum, np.minimum, np.sign, np.absolute):
-    _OPERATORS[_f] = f"np.{_f.__name__}({', '.join(['{}'] * _f.nin)})"
-
-
 @functools.lru_cache(maxsize=16)  # one is needed for all parameters of an update
 def _write_down(step, n_written, scalars):
     """Returns Python text of a loop that takes the step, and the constants that it needs.
@@ -254,17 +250,9 @@ def _write_down(step, n_written, scalars):
     """
     arrays = [f"a{i}" for i in range(n_written)]
     results = trace_step(step, arrays, dict(scalars))
-    constants = []
-
-    def text_of(operand):
-        if isinstance(operand, Symbol):
-            return operand.name
-        constants.append(operand)
-        return f"c{len(constants) - 1}"
-
+    constants = Numbers()
     body = [f"x_{name} = {name}[i]" for name in ("g", *arrays)]
-    for s in in_order(*results):
-        body.append(f"{s.name} = {_OPERATORS[s.function].format(*map(text_of, s.operands))}")
+    body += Numba(constants.name_of).lines(*results)
     body += [f"{name}[i] = {r.name}" for name, r in zip(arrays, results, strict=True)]
     text = [f"def run(c, g, {', '.join(arrays)}):"]
     text += [f"    c{i} = c[{i}]" for i in range(len(constants))]

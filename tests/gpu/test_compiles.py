@@ -11,7 +11,8 @@ from mpchain import config, kernels, optimizers
 from mpchain.backends import cuda
 from mpchain.backends.dtypes import as_dtype
 from mpchain.captured import cuda_graph
-from mpchain.formulas.symbol import UntraceableError, fused_kernel
+from mpchain.formulas.symbol import UntraceableError
+from mpchain.formulas.writer import fused_kernel
 from mpchain.functions import recurrent
 from mpchain.functions.declaring.declaration import (
     Declaration,

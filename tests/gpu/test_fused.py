@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.formulas.symbol import fused
+from mpchain.formulas.writer import fused
 
 pytestmark = pytest.mark.gpu
 

@@ -116,12 +116,35 @@ def test_every_operation(compiling):
     assert len(compiling) == 1
 
 
+def choose(p, g, a):
+    smaller = np.where(np.logical_and(g > 0, np.logical_not(p <= a)), p - g, p * 2)
+    return np.square(smaller) * (g < 0), np.greater_equal(p, a)
+
+
+def test_comparisons_and_choices(compiling):
+    p, g, a = np.random.normal(size=(3, 40000)).astype(np.float32)
+    p[:3], g[2:6] = [np.nan, -0.0, 0], [0, np.nan, -np.inf, 0]
+    with np.errstate(invalid="ignore"):
+        expected = whole(choose, [p, a], g, {})
+    take_step(choose, p, g, [a], {})
+    np.testing.assert_array_equal([p, a], expected)
+    assert len(compiling) == 1
+
+
+def test_extremes_of_zeros_have_the_sign_of_numpys(compiling):
+    def extremes(p, g, a):
+        return np.maximum(p, g), np.minimum(a, g)
+
+    p, a = np.tile(np.float32([0.0, -0.0]), (2, 20000))
+    g = np.tile(np.float32([0.0, 0.0, -0.0, -0.0]), 10000)
+    expected = whole(extremes, [p, a], g, {})
+    take_step(extremes, p, g, [a], {})
+    np.testing.assert_array_equal(np.signbit([p, a]), np.signbit(expected))
+    assert len(compiling) == 1
+
+
 def branch(p, g):
     return (p - g if g.sum() else p,)
-
-
-def compare(p, g):
-    return (np.where(g > 0, p - g, p),)
 
 
 def write_into(p, g):
@@ -145,7 +168,7 @@ def reduce(p, g):
     return (p - np.add.reduce(g[:0]) * g,)
 
 
-BEYOND = [branch, compare, write_into, overwrite, forget, unusual, reduce]
+BEYOND = [branch, write_into, overwrite, forget, unusual, reduce]
 
 
 @pytest.mark.parametrize("step", BEYOND)

@@ -11,8 +11,9 @@ import numpy as np
 
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value
 from mpchain.exporters.onnx.tracing import Dim
+from mpchain.formulas.operators import OPERATORS
 from mpchain.formulas.symbol import Symbol, UntraceableError, in_order
-from mpchain.functions import activation, special
+from mpchain.functions import activation, mathematics, special
 from mpchain.functions.declaring.declaration import Declaration
 
 _OPERATORS: dict[Any, str] = {
@@ -42,7 +43,6 @@ _OPERATORS: dict[Any, str] = {
     np.less_equal: "LessOrEqual",
     np.equal: "Equal",
 }
-_OF_BOOLS = {np.logical_and, np.logical_or, np.logical_not}
 _NAMED: dict[str, Callable[..., tuple[str, dict[str, Any]]]] = {
     "relu": lambda: ("Relu", {}),
     "sigmoid": lambda: ("Sigmoid", {}),
@@ -133,6 +133,7 @@ _COMPOSED: dict[Any, Callable[..., str]] = {
     np.trunc: lambda f, x: f(np.multiply, f(np.sign, x), f(np.floor, f(np.absolute, x))),
     np.fmod: lambda f, x, y: f.graph.add("Mod", x, y, fmod=1),
     np.not_equal: lambda f, x, y: f(np.logical_not, f(np.equal, x, y)),
+    mathematics._limited: lambda f, x, low, high: f(np.minimum, f(np.maximum, x, low), high),
     special._erfc: lambda f, x: f(np.subtract, 1, f(special._erf, x)),
     special._ndtr: lambda f, x: f(
         np.multiply, f(np.add, f(special._erf, f(np.multiply, x, math.sqrt(0.5))), 1), 0.5
@@ -198,7 +199,7 @@ def converted(
 
 def _operand(f, function, i, x, names, bools):
     """Returns the name of an operand, converted from or to bool if the operation needs that."""
-    wants_bool = function in _OF_BOOLS or (function is np.where and i == 0)
+    wants_bool = OPERATORS[function].takes_bool(i)
     if not isinstance(x, Symbol):
         if f.dtype.kind in "iu" and float(x) != int(x):
             raise Untraceable("it computes floating point numbers from integers")

@@ -28,8 +28,9 @@ import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.backends.dtypes import is_bfloat16, is_floating, widened
-from mpchain.formulas.symbol import UntraceableError, Whole, fused_kernel
+from mpchain.formulas.symbol import UntraceableError, Whole
 from mpchain.formulas.text import compile_text, parameters_of
+from mpchain.formulas.writer import fused_kernel
 from mpchain.function_node import FunctionNode
 from mpchain.functions.declaring import written_out
 from mpchain.functions.declaring.differentiation import differentiate

@@ -8,16 +8,9 @@ from collections.abc import Callable, Sequence
 
 from mpchain import backprop
 from mpchain.configuration import force_backprop_mode, using_config
-from mpchain.formulas.symbol import (
-    CONSTANT_OPERATORS,
-    PYTHON,
-    Whole,
-    in_order,
-    in_python,
-    needed,
-    operand_in_python,
-)
+from mpchain.formulas.symbol import Whole, needed
 from mpchain.formulas.text import compile_text
+from mpchain.formulas.writer import Python
 from mpchain.variable import Variable
 
 
@@ -63,12 +56,9 @@ def differentiate(
 def _as_function(result, gradient, names):
     """Compiles a result into a Python function of the gradient and the values that it needs."""
     parameters = [gradient, *(name for name in names if name in needed(result))]
-    lines, namespace = [f"def derivative({', '.join(parameters)}):"], {}
-    for step in in_order(result):
-        operators = CONSTANT_OPERATORS if step.is_constant else PYTHON
-        texts = map(operand_in_python, step.operands)
-        lines.append(f"{step.name} = {in_python(step.function, texts, operators, namespace)}")
+    writer = Python()
+    lines = [f"def derivative({', '.join(parameters)}):", *writer.lines(result)]
     text = "\n    ".join([*lines, f"return {result.name}"])
-    function = compile_text("derivative", text, namespace)
+    function = compile_text("derivative", text, writer.known)
     function.__doc__ = text
     return function

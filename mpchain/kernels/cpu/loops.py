@@ -12,16 +12,9 @@ from typing import Any
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.formulas.symbol import (
-    CONSTANT_OPERATORS,
-    PYTHON,
-    Symbol,
-    UntraceableError,
-    in_order,
-    in_python,
-    operand_in_python,
-)
+from mpchain.formulas.symbol import Symbol, UntraceableError, in_order
 from mpchain.formulas.text import compile_text
+from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels.cpu import channels_last
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.observers import current
@@ -31,22 +24,8 @@ LARGE = 1 << 16
 """A loop takes arrays of at least so many elements."""
 
 _ELEMENTS_WORTH_COMPILING = 1 << 26
-_OPERATORS = {f: PYTHON[f] for f in (np.add, np.subtract, np.multiply, np.negative)}
 _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone
-_OPERATORS |= {
-    np.maximum: "{0} if ({0} > {1}) | ({0} != {0}) else {1}",
-    np.minimum: "{0} if ({0} < {1}) | ({0} != {0}) else {1}",
-    np.sign: "np.sign({})",
-    np.absolute: "np.absolute({})",
-    np.square: "{0} * {0}",
-}
-_COMPARISONS = {
-    np.greater: "{} > {}",
-    np.greater_equal: "{} >= {}",
-    np.less: "{} < {}",
-    np.less_equal: "{} <= {}",
-}
-_LOGICAL = {np.logical_and: "{} & {}", np.logical_or: "{} | {}", np.logical_not: "not {}"}
+_WARNING = (np.divide, np.sqrt)  # NumPy warns of zeros and of negative numbers
 
 
 class Loop:
@@ -132,8 +111,9 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     Example:
         >>> loop_of(lambda x: np.exp(x) + 1, ["x"], 1)  # NumPy's exponential is faster
     """
-    steps = []
-    symbols = [Symbol(steps, name, is_constant=i >= n_arrays) for i, name in enumerate(names)]
+    steps, arrays = [], names[:n_arrays]
+    symbols = [Symbol(steps, f"x_{name}") for name in arrays]
+    symbols += [Symbol(steps, name, is_constant=True) for name in names[n_arrays:]]
     try:
         result = formula(*symbols)
     except UntraceableError:
@@ -143,61 +123,28 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     steps = in_order(result)
     of_arrays = [s for s in steps if not s.is_constant]
     is_faster = len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
-    if result.is_bool or not is_faster or not all(map(_is_simple, of_arrays)):
+    if result.is_bool or not is_faster or any(s.function in _WARNING for s in of_arrays):
         return None
-    numbers = {}  # texts by the names that the loop uses
-    lines = [f"x_{name} = {name}[i]" for name in names[:n_arrays]]
-    lines += [f"{s.name} = {_text(s, numbers, names[:n_arrays])}" for s in of_arrays]
-    head = [f"{name} = numbers[{i}]" for i, name in enumerate(numbers.values())]
-    text = [f"def run(numbers, y_, {', '.join(names[:n_arrays])}):", *head]
+    numbers = {}  # names by the texts
+    writer = Numba(lambda x: numbers.setdefault(number_in_python(x), f"c{len(numbers)}"))
+    try:
+        lines = [writer.statement(s) for s in of_arrays]
+    except UntraceableError:
+        return None
+    text = [f"def run(numbers, y_, {', '.join(arrays)}):"]
+    text += [f"{name} = numbers[{i}]" for i, name in enumerate(numbers.values())]
+    lines = [*(f"x_{name} = {name}[i]" for name in arrays), *lines, f"y_[i] = {result.name}"]
     text += ["for i in range(y_.size):", *("    " + line for line in lines)]
-    text += [f"    y_[i] = {result.name}"]
-    namespace = {}
-    own = [f"{s.name} = {_constant(s, namespace)}" for s in steps if s.is_constant]
-    own.append(f"return ({', '.join(numbers)}{',' if numbers else ''})")
-    own = [f"def numbers({', '.join(names[n_arrays:])}):", *own]
+    own = Python()
+    lines = [own.statement(s) for s in steps if s.is_constant]
+    lines.append(f"return ({', '.join(numbers)}{',' if numbers else ''})")
+    lines = [f"def numbers({', '.join(names[n_arrays:])}):", *lines]
     return Loop(
         formula.__name__,
         "\n    ".join(text),
-        compile_text(f"numbers of {formula.__name__}", "\n    ".join(own), namespace),
+        compile_text(f"numbers of {formula.__name__}", "\n    ".join(lines), own.known),
         n_arrays,
     )
-
-
-def _is_simple(step):
-    operands = step.operands
-    are_bool = [isinstance(x, Symbol) and x.is_bool for x in operands]
-    if step.function in _LOGICAL:
-        return all(are_bool)
-    if step.function is np.where:
-        return are_bool[0]
-    if step.function in _COMPARISONS:
-        return not any(are_bool)
-    return step.function in _OPERATORS and not all(are_bool)
-
-
-def _constant(step, namespace):
-    return in_python(
-        step.function, map(operand_in_python, step.operands), CONSTANT_OPERATORS, namespace
-    )
-
-
-def _text(step, numbers, arrays):
-    """The text of an operation in the loop; ``numbers`` receives those that it needs."""
-
-    def of(operand, as_bool=False):
-        if not isinstance(operand, Symbol) or operand.is_constant:
-            text = operand_in_python(operand)
-            return numbers.setdefault(text, f"c{len(numbers)}")
-        if operand.is_bool and not as_bool:
-            return f"({of(1)} if {operand.name} else {of(0)})"
-        return f"x_{operand.name}" if operand.name in arrays else operand.name
-
-    if step.function is np.where:
-        condition, *choices = step.operands
-        return "{1} if {0} else {2}".format(of(condition, True), *map(of, choices))
-    texts = [of(x, as_bool=step.is_bool) for x in step.operands]
-    return (_OPERATORS | _COMPARISONS | _LOGICAL)[step.function].format(*texts)
 
 
 @functools.cache

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.formulas.symbol import Symbol, in_order, operation_in_c, trace_step
+from mpchain.formulas.symbol import trace_step
+from mpchain.formulas.writer import C, Numbers
 from mpchain.observers import current
 from mpchain.typing import Array
 
@@ -288,23 +289,17 @@ def _argument_bytes():
 
 def _body(step, n_written, scalars, dtypes, n_left_out=0):
     """Returns the statements for an element, and the numbers that they need."""
-    names, constants = [f"a{i}" for i in range(n_written)], []
+    names, constants = [f"a{i}" for i in range(n_written)], Numbers()
+    writer = C(constants.name_of)
     results = trace_step(step, names, scalars(n_left_out) if n_left_out else scalars())
-
-    def text_of(operand):
-        if isinstance(operand, Symbol):
-            return operand.name
-        constants.append(operand)
-        return f"c{len(constants) - 1}"
-
     lines = [f"T x_{name} = (T)arrays.{name}[k][i];" for name in (*names, "g")]
     has_halves = len(dtypes) > n_written + 1
     if has_halves:
         half = _C_TYPES[dtypes[-2].char]
         lines.append(f"if ((T)({half})x_a0 != (T)arrays.h[k][i]) x_a0 = (T)arrays.h[k][i];")
-    lines += [operation_in_c(s, map(text_of, s.operands)) for s in in_order(*results)]
+    lines += writer.lines(*results)
     for name, result, dtype in zip(names, results, dtypes):
-        lines.append(f"arrays.{name}[k][i] = ({_C_TYPES[dtype.char]}){text_of(result)};")
+        lines.append(f"arrays.{name}[k][i] = ({_C_TYPES[dtype.char]}){writer.operand(result)};")
     if has_halves:
         lines.append(f"arrays.h[k][i] = ({half})(float)arrays.a0[k][i];")
     return "\n".join("    " + line for line in lines), constants

@@ -10,7 +10,9 @@ import pytest
 import mpchain
 from mpchain import Variable
 from mpchain.exporters.onnx.conversion import CONVERTERS
+from mpchain.exporters.onnx.formulas import _COMPOSED, _OPERATORS
 from mpchain.exporters.onnx.functions import EXPANDED
+from mpchain.formulas.operators import OPERATORS
 from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels.window import Window
 from tests.exporters.onnx.runtime import run
@@ -100,6 +102,7 @@ _MATRICES_OF_BOXES = [np.random.RandomState(k).rand(3, 2, n) for k, n in enumera
 # Declared functions that no row applies: gradients, and what only runs in others.
 INNER = {
     "add_rows": ([(3, 4)], [_PLACES, 4]),
+    "bell": ([(3, 4)], [-1.0]),
     "cast": ([(3, 4)], [np.dtype(np.float64)]),
     "cut_sequences": ([(3, 5, 2)], [(5, 3, 2)]),
     "fold_windows": ([(2, 3, 4, 5, 2)], [_WINDOW]),
@@ -153,3 +156,10 @@ def test_the_list_of_declared_functions_that_cannot_be_exported_is_current():
     rest = own.keys() - known - formulas - refused
     assert not rest, "these need a converter, or a reason in NOT_EXPRESSIBLE"
     assert len(refused) == 18
+
+
+def test_every_operator_of_formulas_has_nodes():
+    own = {f for f in OPERATORS if f.__module__.partition(".")[0] in ("numpy", "mpchain")}
+    own |= {f for f in OPERATORS if isinstance(f, np.ufunc)}
+    assert not _OPERATORS.keys() & _COMPOSED.keys()
+    assert own == _OPERATORS.keys() | _COMPOSED.keys(), "an operator needs a row here, too"

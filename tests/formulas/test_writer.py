@@ -2,6 +2,7 @@
 
 import ctypes
 import inspect
+import itertools
 import math
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from mpchain.backends import cuda
-from mpchain.formulas import symbol
+from mpchain.formulas import writer
+from mpchain.formulas.operators import OPERATORS
+from mpchain.formulas.symbol import UntraceableError, trace
 from mpchain.functions.declaring.declaration import registry
 
 pytestmark = pytest.mark.slow
@@ -60,7 +63,7 @@ def _applied(function):
     )[n - 1]
 
 
-OPERATIONS = {f"numpy.{f.__name__}": _applied(f) for f in {**symbol._C, **symbol._C_PREDICATES}}
+OPERATIONS = {f"numpy.{f.__name__}": _applied(f) for f in OPERATORS}
 
 
 def _parameters(formula):
@@ -76,10 +79,10 @@ def test_the_registry_is_read():
 def test_every_formula_can_be_written_down(label):
     formula = FORMULAS[label]
     if label in UNTRACEABLE:
-        with pytest.raises(symbol.UntraceableError):
-            symbol.trace(formula, _parameters(formula))
+        with pytest.raises(UntraceableError):
+            trace(formula, _parameters(formula))
     else:
-        code = symbol.render_c(symbol.trace(formula, _parameters(formula)))
+        code = writer.render_c(trace(formula, _parameters(formula)))
         assert code.splitlines()[-1].startswith("out = ")
 
 
@@ -90,7 +93,7 @@ def _c_function(number, formula):
     parameters = _parameters(formula)
     arguments = ", ".join(f"const double *a_{name}" for name in parameters)
     loads = " ".join(f"T in_{name} = a_{name}[i];" for name in parameters)
-    code = symbol.render_c(symbol.trace(formula, parameters)).replace("\n", " ")
+    code = writer.render_c(trace(formula, parameters)).replace("\n", " ")
     return (
         f"void f{number}(long n, {arguments}, double *result) {{\n"
         f"  for (long i = 0; i < n; i++) {{ T out; {loads} {code} result[i] = out; }}\n}}\n"
@@ -153,6 +156,32 @@ def test_c_computes_what_numpy_computes(label, compiled):
     np.testing.assert_allclose(result, expected, 1e-12, 1e-300)
 
 
+# The other columns of the table.
+
+
+COLUMNS = [
+    pytest.param(function, column, id=f"{column} {function.__name__}")
+    for column in ("python", "numba")
+    for function, operator in OPERATORS.items()
+    if getattr(operator, column)
+]
+
+
+@pytest.mark.parametrize("function, column", COLUMNS)
+def test_texts_in_python_compute_what_numpy_computes(function, column):
+    operator = OPERATORS[function]
+    n = 3 if operator.kind == "choice" else function.nin
+    code = compile(getattr(operator, column).format(*"abc"[:n]), "the table", "eval")
+    numbers = [0.5, -2.0, *_SPECIAL]
+    choices = [[False, True] if operator.takes_bool(i) else numbers for i in range(n)]
+    for values in itertools.product(*choices):
+        # Python's texts are for arrays, those of numba for their elements.
+        operands = [np.array([x]) if column == "python" else np.asarray(x)[()] for x in values]
+        with np.errstate(all="ignore"):
+            actual = eval(code, {"np": np, **dict(zip("abc", operands))})
+            np.testing.assert_array_equal(actual, function(*operands), str(values))
+
+
 # What cannot be written down.
 
 
@@ -173,18 +202,18 @@ def test_c_computes_what_numpy_computes(label, compiled):
     ],
 )
 def test_what_has_no_counterpart(formula):
-    with pytest.raises(symbol.UntraceableError):
-        symbol.trace(formula, ["x"])
+    with pytest.raises(UntraceableError):
+        trace(formula, ["x"])
 
 
 def test_no_kernel_of_what_has_no_counterpart():
-    assert symbol.fused_kernel("nothing", lambda x: x if x > 0 else -x) is None
+    assert writer.fused_kernel("nothing", lambda x: x if x > 0 else -x) is None
 
 
 def test_a_kernel_is_declared_over_one_type(monkeypatch):
     seen = []
     monkeypatch.setattr(cuda, "elementwise", lambda *args: seen.append(args))
-    symbol.fused_kernel("muladd", lambda x, y: x * y + 2)
+    writer.fused_kernel("muladd", lambda x, y: x * y + 2)
     code = "T t0 = in_x * in_y;\nT t1 = t0 + (T)2.0;\nout = t1;"
     assert seen == [("T in_x, T in_y", "T out", code, "mpchain_muladd")]
 
@@ -194,13 +223,13 @@ def test_only_what_is_needed_is_written():
         np.exp(x)
         return x * 2
 
-    assert symbol.render_c(symbol.trace(formula, ["x"])) == "T t1 = in_x * (T)2.0;\nout = t1;"
-    assert symbol.render_c(symbol.trace(lambda x: x, ["x"])) == "out = in_x;"
-    assert symbol.render_c(symbol.trace(lambda x: 3, ["x"])) == "out = (T)3.0;"
+    assert writer.render_c(trace(formula, ["x"])) == "T t1 = in_x * (T)2.0;\nout = t1;"
+    assert writer.render_c(trace(lambda x: x, ["x"])) == "out = in_x;"
+    assert writer.render_c(trace(lambda x: 3, ["x"])) == "out = (T)3.0;"
 
 
 def test_truth_values_become_numbers_where_they_are_used_as_such():
-    code = symbol.render_c(symbol.trace(lambda g, y: g * np.greater(y, 0), ["g", "y"]))
+    code = writer.render_c(trace(lambda g, y: g * np.greater(y, 0), ["g", "y"]))
     assert code == "bool t0 = in_y > (T)0.0;\nT t1 = in_g * (T)t0;\nout = t1;"
-    code = symbol.render_c(symbol.trace(lambda x: np.logical_and(x > 0, x < 1), ["x"]))
+    code = writer.render_c(trace(lambda x: np.logical_and(x > 0, x < 1), ["x"]))
     assert "bool t2 = t0 && t1;\nout = (T)t2;" in code

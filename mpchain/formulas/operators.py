@@ -1,0 +1,90 @@
+"""The table of operators: each operation that a formula may have, and how the dialects write it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Operator(NamedTuple):
+    """The texts of an operation; its operands are ``{}``, or ``{0}``, ``{1}`` and so on.
+
+    A new operator is one row of :data:`OPERATORS`, and one of the ONNX exporter's table.
+
+    Attributes:
+        c: an expression over the type ``T``.
+        python: an expression of Variables and of Python's numbers. Empty: a call.
+        numba: an expression in a loop over elements, with the values of NumPy. Empty: there is
+            none that is as fast as NumPy.
+        kind: ``"number"``; ``"comparison"`` of numbers; ``"logic"`` of truth values; or
+            ``"choice"`` of numbers by a truth value, which comes first.
+
+    Example:
+        >>> OPERATORS[np.greater].c.format("x", "y"), OPERATORS[np.greater].gives_bool
+        ('x > y', True)
+    """
+
+    c: str
+    python: str = ""
+    numba: str = ""
+    kind: str = "number"
+
+    @property
+    def gives_bool(self) -> bool:
+        """Whether the result is a truth value."""
+        return self.kind in ("comparison", "logic")
+
+    def takes_bool(self, i: int) -> bool:
+        """Returns whether the operand at place ``i`` is a truth value."""
+        return self.kind == "logic" or (self.kind == "choice" and i == 0)
+
+
+def _alike(text, kind="number"):
+    return Operator(text, text, text, kind)
+
+
+OPERATORS: dict[Callable, Operator] = {
+    np.add: _alike("{} + {}"),
+    np.subtract: _alike("{} - {}"),
+    np.multiply: _alike("{} * {}"),
+    np.divide: _alike("{} / {}"),
+    np.negative: _alike("-{}"),
+    np.positive: Operator("{}"),
+    np.maximum: Operator(
+        "({0} != {0} || {0} > {1}) ? {0} : {1}",
+        numba="{0} if ({0} > {1}) | ({0} != {0}) else {1}",
+    ),
+    np.minimum: Operator(
+        "({0} != {0} || {0} < {1}) ? {0} : {1}",
+        numba="{0} if ({0} < {1}) | ({0} != {0}) else {1}",
+    ),
+    np.sign: Operator("{0} > (T)0 ? (T)1 : {0} < (T)0 ? (T)-1 : {0}", numba="np.sign({})"),
+    np.square: Operator("{0} * {0}", numba="{0} * {0}"),
+    np.reciprocal: Operator("(T)1 / {}"),
+    np.power: Operator("pow({}, {})", "{} ** {}"),
+    np.arctan2: Operator("atan2({}, {})"),
+    np.fmod: Operator("fmod({}, {})"),
+    np.absolute: Operator("fabs({})", numba="np.absolute({})"),
+    np.arccos: Operator("acos({})"),
+    np.arcsin: Operator("asin({})"),
+    np.arctan: Operator("atan({})"),
+    np.arctanh: Operator("atanh({})"),
+    np.sqrt: Operator("sqrt({})", numba="np.sqrt({})"),
+    **{
+        getattr(np, name): Operator(name + "({})")
+        for name in (
+            "ceil cos cosh exp expm1 floor log log10 log1p log2 sin sinh tan tanh trunc"
+        ).split()
+    },
+    np.where: Operator("{} ? {} : {}", numba="{1} if {0} else {2}", kind="choice"),
+    np.greater: _alike("{} > {}", "comparison"),
+    np.greater_equal: _alike("{} >= {}", "comparison"),
+    np.less: _alike("{} < {}", "comparison"),
+    np.less_equal: _alike("{} <= {}", "comparison"),
+    np.equal: Operator("{} == {}", "{} == {}", kind="comparison"),
+    np.not_equal: Operator("{} != {}", "{} != {}", kind="comparison"),
+    np.logical_and: Operator("{} && {}", numba="{} & {}", kind="logic"),
+    np.logical_or: Operator("{} || {}", numba="{} | {}", kind="logic"),
+    np.logical_not: Operator("!{}", numba="not {}", kind="logic"),
+}
+"""The operations by function; :func:`mpchain.formulas.symbol.written_as` adds others."""

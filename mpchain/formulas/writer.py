@@ -1,0 +1,268 @@
+"""Writers of formulas: the operations that were traced become statements, one each.
+
+Each dialect is a class. :mod:`mpchain.formulas.in_place` has one more, for NumPy arrays, and the
+ONNX exporter writes nodes.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mpchain.backends import cuda
+from mpchain.formulas.operators import OPERATORS
+from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace
+
+
+class Writer:
+    """Writes operations by one column of the table of operators.
+
+    Args:
+        number: function that returns the text of a number.
+
+    Example:
+        >>> C(repr).lines(trace(lambda x: np.exp(x) + 1, ["x"]))
+        ['T t0 = exp(in_x);', 'T t1 = t0 + 1;']
+    """
+
+    column: str
+
+    def __init__(self, number: Callable[[Any], str]):
+        self.number = number
+
+    def lines(self, *results: Any) -> list[str]:
+        """Returns the statements of the operations that lead to the results."""
+        return [self.statement(step) for step in in_order(*results)]
+
+    def statement(self, step: Symbol) -> str:
+        """Returns the statement that computes a symbol."""
+        return f"{step.name} = {self.expression(step)}"
+
+    def expression(self, step: Symbol) -> str:
+        """Returns the expression of a symbol."""
+        operator = OPERATORS[step.function]
+        texts = [self.operand(x, operator.takes_bool(i)) for i, x in enumerate(step.operands)]
+        return getattr(operator, self.column).format(*texts)
+
+    def operand(self, x: Any, as_bool: bool = False) -> str:
+        """Returns the text of a symbol or a number; that of a truth value as number or as it is."""
+        if not isinstance(x, Symbol):
+            return self.number(x)
+        return self.as_number(x.name) if x.is_bool and not as_bool else x.name
+
+    def as_number(self, name: str) -> str:
+        """Returns the text that makes 0 or 1 of a truth value."""
+        raise NotImplementedError
+
+
+class C(Writer):
+    """C over the type ``T``, for kernels of GPUs."""
+
+    column = "c"
+
+    def statement(self, step: Symbol) -> str:
+        """Returns the declaration of a symbol."""
+        return f"{'bool' if step.is_bool else 'T'} {super().statement(step)};"
+
+    def as_number(self, name: str) -> str:
+        """Returns a cast."""
+        return f"(T){name}"
+
+
+class Numba(Writer):
+    """Python on elements of arrays, which numba compiles; symbols made of constants are numbers.
+
+    Raises:
+        UntraceableError: an operation has no text of numba's, or its operands no values of NumPy's.
+
+    Example:
+        >>> Numba(repr).lines(trace(lambda x: x * np.greater(x, 0), ["x"]))
+        ['t0 = in_x > 0', 't1 = in_x * (1 if t0 else 0)']
+    """
+
+    column = "numba"
+
+    def expression(self, step: Symbol) -> str:
+        """Returns the expression of a symbol."""
+        operator = OPERATORS[step.function]
+        if not operator.numba or not self._fit(operator, step.operands):
+            raise UntraceableError(f"{step.function.__name__} in a loop")
+        return super().expression(step)
+
+    def _fit(self, operator, operands):
+        """Whether truth values stand where they are no numbers to NumPy either."""
+        are_bool = [isinstance(x, Symbol) and x.is_bool for x in operands]
+        for i, x in enumerate(operands):
+            if operator.takes_bool(i) and (not are_bool[i] or x.is_constant):
+                return False
+        if operator.kind == "comparison":
+            return not any(are_bool)
+        return operator.kind != "number" or not all(are_bool)
+
+    def operand(self, x: Any, as_bool: bool = False) -> str:
+        """Returns the text of a symbol or a number."""
+        is_constant = isinstance(x, Symbol) and x.is_constant
+        return self.number(x) if is_constant else super().operand(x, as_bool)
+
+    def as_number(self, name: str) -> str:
+        """Returns a choice of two numbers."""
+        return f"({self.number(1)} if {name} else {self.number(0)})"
+
+
+class Python(Writer):
+    """Python on arrays, Variables or numbers, to all of which truth values are numbers.
+
+    Attributes:
+        known: the functions that the text calls, by their names in it.
+
+    Example:
+        >>> writer = Python()
+        >>> writer.lines(trace(lambda x: np.exp(x) + 1, ["x"])), writer.known
+        (['t0 = f_exp(in_x)', 't1 = t0 + 1'], {'f_exp': <ufunc 'exp'>})
+    """
+
+    def __init__(self):
+        super().__init__(number_in_python)
+        self.known: dict[str, Any] = {}
+
+    def expression(self, step: Symbol) -> str:
+        """Returns the expression of a symbol."""
+        operator = OPERATORS.get(step.function)
+        texts = [self.operand(x, as_bool=True) for x in step.operands]
+        # Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays.
+        # Variables have no comparison operators.
+        if operator and operator.python and (step.is_constant or not operator.gives_bool):
+            return operator.python.format(*texts)
+        return self.call(step.function, texts)
+
+    def call(self, function: Callable, texts: list[str]) -> str:
+        """Returns a call of a function."""
+        name = f"f_{function.__name__}"
+        self.known[name] = function
+        return f"{name}({', '.join(texts)})"
+
+
+def number_in_python(x: float) -> str:
+    """Returns a number as it may stand in an expression; of a symbol, its name.
+
+    Example:
+        >>> number_in_python(-0.5)
+        '(-0.5)'
+    """
+    if isinstance(x, Symbol):
+        return x.name
+    return f"({x!r})" if x < 0 else repr(x)
+
+
+class Numbers(list):
+    """Numbers that a text finds in an array or in its parameters: another one, the same text.
+
+    Example:
+        >>> numbers = Numbers()
+        >>> numbers.name_of(0.5), numbers.name_of(0.5), numbers
+        ('c0', 'c1', [0.5, 0.5])
+    """
+
+    def name_of(self, x: float) -> str:
+        """Appends a number, and returns its name."""
+        self.append(x)
+        return f"c{len(self) - 1}"
+
+
+def render_c(*results: Any) -> str:
+    """Returns C statements over the type ``T`` that compute ``out`` from the parameters.
+
+    Several results are ``out``, ``out1``, ``out2`` and so on.
+
+    Example:
+        >>> print(render_c(trace(lambda g, y: g * np.greater(y, 0), ["g", "y"])))
+        bool t0 = in_y > (T)0.0;
+        T t1 = in_g * (T)t0;
+        out = t1;
+    """
+    writer = C(lambda x: f"(T){float(x)!r}")
+    outs = [f"out{i or ''} = {writer.operand(result)};" for i, result in enumerate(results)]
+    return "\n".join([*writer.lines(*results), *outs])
+
+
+def fused_kernel(name: str, formula: Callable) -> Any:
+    """Returns the fused ``cupy.ElementwiseKernel`` of a formula.
+
+    None if the formula cannot be fused, or returns a parameter: that needs no kernel.
+
+    Example:
+        >>> fused_kernel("of_sums", lambda x: np.sum(x)) is None  # it cannot be fused
+        True
+    """
+    parameters = list(inspect.signature(formula).parameters)
+    try:
+        result = trace(formula, parameters)
+        code = render_c(result)
+    except UntraceableError:
+        return None
+    if isinstance(result, Symbol) and result.function is None:
+        return None
+    declared = ", ".join(f"T in_{parameter}" for parameter in parameters)
+    return cuda.elementwise(declared, "T out", code, f"mpchain_{name}")
+
+
+def fused(formula: Callable) -> Callable:
+    """Decorator: for CuPy arrays of one dtype and shape, an elementwise formula is one kernel.
+
+    Arguments and results are arrays, or lists and tuples of them. The formula itself runs for all
+    others, such as NumPy arrays and Variables.
+
+    Example:
+        >>> @fused
+        ... def swap_and_add(pair):
+        ...     x, y = pair
+        ...     return (y, x), x + y
+        >>> swap_and_add((np.array([1.0]), np.array([2.0])))
+        ((array([2.]), array([1.])), array([3.]))
+    """
+
+    @functools.cache
+    def kernel(structure, n):
+        steps = []
+        symbols = [Symbol(steps, f"in_{i}") for i in range(n)]
+        results = formula(*_filled(structure, iter(symbols)))
+        leaves = _leaves(results)
+        outs = ", ".join(f"T out{i or ''}" for i in range(len(leaves)))
+        ins = ", ".join(f"T in_{i}" for i in range(n))
+        name = f"mpchain{formula.__name__}"
+        compiled = cuda.elementwise(ins, outs, render_c(*leaves), name, return_tuple=True)
+        return compiled, _structure(results)
+
+    @functools.wraps(formula)
+    def call(*args):
+        if "cupy" not in sys.modules:
+            return formula(*args)
+        arrays = _leaves(args)
+        first = arrays[0]
+        if not cuda.is_gpu_array(first) or any(
+            not cuda.is_gpu_array(x) or x.dtype != first.dtype or x.shape != first.shape
+            for x in arrays
+        ):
+            return formula(*args)
+        compiled, structure = kernel(_structure(args), len(arrays))
+        return _filled(structure, iter(compiled(*arrays)))
+
+    return call
+
+
+def _leaves(tree):
+    if isinstance(tree, (list, tuple)):
+        return [leaf for item in tree for leaf in _leaves(item)]
+    return [tree]
+
+
+def _structure(tree):
+    """The nesting of a tree, as tuples."""
+    return tuple(map(_structure, tree)) if isinstance(tree, (list, tuple)) else None
+
+
+def _filled(structure, leaves):
+    if structure is None:
+        return next(leaves)
+    return tuple([_filled(item, leaves) for item in structure])
