@@ -340,7 +340,6 @@ class _Current(threading.local):
     observers: tuple[Observer, ...] | None = None
     recorder: Recording | None = None
     graph: Graph | None = None
-    place: np.ndarray | None = None  # where a replay wants the first result of the next kernel
 
 
 current = _Current()
@@ -425,7 +424,8 @@ def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
 
     Args:
         function: defined once, not in a function, as recordings compare it; it changes no argument,
-            and returns an array, or arrays in nested tuples and lists.
+            and returns an array, or arrays in nested tuples and lists. If it has a parameter
+            ``out``, that may hold memory for the first of them.
 
     Example:
         >>> one_call(np.take, np.array([0.5, 2.0]), np.array([1, 1, 0]))
@@ -433,33 +433,6 @@ def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     recorder = current.recorder
     return function(*arguments) if recorder is None else recorder.one_call(function, arguments)
-
-
-def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Returns memory for the first result of a kernel: that which a replay planned, or new.
-
-    A kernel asks once, and overwrites all of it before it returns it.
-
-    Example:
-        >>> empty((2, 3), np.float32).shape
-        (2, 3)
-    """
-    place = planned(shape, dtype)
-    is_plain = place is not None and place.flags.c_contiguous
-    return place if is_plain else np.empty(shape, dtype)
-
-
-def planned(shape: tuple[int, ...], dtype: Any) -> np.ndarray | None:
-    """Returns the memory that a replay planned for the first result of a kernel, of any layout.
-
-    None if there is none, or one of another shape or dtype. A kernel asks once, see :func:`empty`.
-
-    Example:
-        >>> planned((2, 3), np.float32)  # no replay is at work
-    """
-    place, current.place = current.place, None
-    fits = place is not None and place.shape == shape and place.dtype == dtype
-    return place if fits else None
 
 
 def exchanged(function: Callable[[np.ndarray], Any], array: Any) -> np.ndarray:

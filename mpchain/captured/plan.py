@@ -4,6 +4,8 @@ The list of calls is all that a replay needs. For another device it would be pla
 graph of that device, between the updates.
 """
 
+import inspect
+import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -13,12 +15,11 @@ import numpy as np
 from mpchain.captured.comparison import are_all_close
 from mpchain.captured.proof import Proof
 from mpchain.captured.recorded import Call, arrays_in, owner_of, plain
-from mpchain.captured.recorder import Recorder
+from mpchain.captured.recorder import Flattened, Recorder
 from mpchain.captured.results import arrays_of, why_not_returned, without_graph
 from mpchain.captured.state import are_alike
 from mpchain.kernels.cpu.onednn import prepared_product
 from mpchain.kernels.reference import product
-from mpchain.observers import current
 from mpchain.variable import Parameter, Variable
 
 _ALIGNED = 64  # bytes
@@ -209,9 +210,9 @@ class Plan:
             return call.kind, call.function, (args, self._at_grads(call.grads), holds_arrays)
         args, kwargs, results = map(self._at, (call.args, call.kwargs, call.results))
         if call.kind == "draw":
-            return "draw", _fill, (call.function, args, kwargs, results, None)
+            return "draw", _fill, (call.function, args, kwargs, results)
         if call.kind == "shape":
-            return "call", _fill, (call.function, args, kwargs, results, None)
+            return "call", _fill, (call.function, args, kwargs, results)
         if "out" in kwargs:
             return "call", partial(call.function, *args, **kwargs), ()
         is_ufunc = isinstance(call.function, np.ufunc)
@@ -475,18 +476,22 @@ def _writing(function, args, kwargs, results):
         value = {np.zeros_like: 0, np.ones_like: 1}.get(function, args[-1])
         if not isinstance(value, np.ndarray) and len(args) <= 2:
             return np.copyto, (result, np.asarray(value, result.dtype))
-    place = results[0] if results else None
-    if any(place is not None and np.may_share_memory(place, x) for x in arrays_in(args, kwargs)):
-        place = None
-    return _fill, (function, args, kwargs, results, place)
+    if _takes_out(function) and not any(
+        np.may_share_memory(results[0], x) for x in arrays_in(args, kwargs)
+    ):
+        kwargs = {**kwargs, "out": results[0]}
+    return _fill, (function, args, kwargs, results)
 
 
-def _fill(function, args, kwargs, results, place):
-    current.place = place  # kernels that know it write there what is else copied
-    try:
-        made = function(*args, **kwargs)
-    finally:
-        current.place = None
+def _takes_out(function):
+    """Whether a kernel writes its first result where it is told to, which is else copied there."""
+    kernel = function.function if isinstance(function, Flattened) else function
+    is_in_python = isinstance(kernel, (types.FunctionType, types.MethodType))
+    return is_in_python and "out" in inspect.signature(kernel).parameters
+
+
+def _fill(function, args, kwargs, results):
+    made = function(*args, **kwargs)
     for result, value in zip(results, made if isinstance(made, (tuple, list)) else (made,)):
         if value is not result:
             if (np.shape(value), value.dtype) != (result.shape, result.dtype):

@@ -50,17 +50,23 @@ class _RecordedDraws:
         return draw
 
 
-class _Flattened(NamedTuple):
-    """Returns what a function returns in nested tuples and lists as a tuple of arrays."""
+class Flattened(NamedTuple):
+    """Returns what a function returns in nested tuples and lists as a tuple of arrays.
+
+    Example:
+        >>> from mpchain.captured.recorder import Flattened
+        >>> Flattened(np.divmod)(np.array(7), np.array([2]))
+        (array([3]), array([1]))
+    """
 
     function: Callable
 
     @property
-    def __name__(self):
+    def __name__(self) -> str:
         return self.function.__name__
 
-    def __call__(self, *args):
-        return tuple(arrays_in(self.function(*args)))
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple:
+        return tuple(arrays_in(self.function(*args, **kwargs)))
 
 
 def _with_arrays(value, arrays):
@@ -213,7 +219,7 @@ class Recorder(Recording):
             result = function(*args)
         if isinstance(result, (np.ndarray, np.generic)):
             return self.made(function, args, {}, result)
-        made = iter(self.made(_Flattened(function), args, {}, tuple(arrays_in(result))))
+        made = iter(self.made(Flattened(function), args, {}, tuple(arrays_in(result))))
         return _with_arrays(result, made)
 
     def _own(self, result):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain import Variable, kernels, observers
+from mpchain import Variable, kernels
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.functions.array import summed
@@ -61,16 +61,14 @@ def test_other_arrays_are_not_taken(x):
     assert not is_last(x) and not is_only_last(x)
 
 
-def test_a_replay_gets_its_memory_where_the_layout_fits(monkeypatch):
+def test_a_replay_gets_its_memory_where_the_layout_fits():
     shape = (2, 3, 4, 5)
     plain, last = np.zeros(shape, "f"), empty_last(shape, "f")
-    for place, like in ((plain, plain), (last, last)):
-        monkeypatch.setattr(observers.current, "place", place)
-        assert channels_last.result(shape, np.float32, like) is place
-    for place, like in ((plain, last), (last, plain)):
-        monkeypatch.setattr(observers.current, "place", place)
-        made = channels_last.result(shape, np.float32, like)
-        assert made is not place and is_only_last(made) == is_only_last(like)
+    for out, like in ((plain, plain), (last, last)):
+        assert channels_last.result(shape, np.float32, like, out=out) is out
+    for out, like in ((plain, last), (last, plain)):
+        made = channels_last.result(shape, np.float32, like, out=out)
+        assert made is not out and is_only_last(made) == is_only_last(like)
 
 
 @pytest.mark.parametrize("keepdims", [False, True])

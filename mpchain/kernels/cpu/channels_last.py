@@ -8,7 +8,6 @@ that work through memory ask :func:`is_last`. "Plain" is the order N, C, *size.
 
 import numpy as np
 
-from mpchain.observers import empty, planned
 from mpchain.typing import Array, DTypeLike
 
 _TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}  # by number of axes
@@ -51,29 +50,49 @@ def empty_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     return np.empty_like(_LIKE[len(shape)], dtype, shape=shape)
 
 
-def result(shape: tuple[int, ...], dtype: DTypeLike, like: np.ndarray) -> np.ndarray:
-    """Returns memory for the first result of a kernel, in the layout of another array.
+def empty(shape: tuple[int, ...], dtype: DTypeLike, *, out: np.ndarray | None = None) -> np.ndarray:
+    """Returns memory for the result of a kernel: that which was planned, if it fits, or new.
 
     Args:
-        shape, dtype: of the result; see :func:`mpchain.observers.empty`.
+        shape, dtype: of the result.
+        out: where a replay of a captured step wants it, if anywhere.
+
+    Example:
+        >>> empty((2, 3), np.float32).shape
+        (2, 3)
+    """
+    return out if _fits(out, shape, dtype) and out.flags.c_contiguous else np.empty(shape, dtype)
+
+
+def _fits(out, shape, dtype):
+    return out is not None and out.shape == shape and out.dtype == dtype
+
+
+def result(
+    shape: tuple[int, ...], dtype: DTypeLike, like: np.ndarray, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns memory for the result of a kernel, in the layout of another array; see :func:`empty`.
+
+    Args:
         like: if it :func:`is_only_last`, channels lie side by side; else the result is plain.
 
     Example:
         >>> is_last(result((2, 3, 8), np.float32, like=empty_last((2, 3, 4), np.float32)))
         True
     """
-    return result_last(shape, dtype) if is_only_last(like) else empty(shape, dtype)
+    return (result_last if is_only_last(like) else empty)(shape, dtype, out=out)
 
 
-def result_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Returns memory for the first result of a kernel, the channels side by side.
+def result_last(
+    shape: tuple[int, ...], dtype: DTypeLike, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns memory for the result of a kernel, the channels side by side; see :func:`empty`.
 
     Example:
         >>> is_last(result_last((2, 3, 4), np.float32))
         True
     """
-    place = planned(shape, dtype)
-    return empty_last(shape, dtype) if place is None or not is_last(place) else place
+    return out if _fits(out, shape, dtype) and is_last(out) else empty_last(shape, dtype)
 
 
 def rows(x: np.ndarray) -> np.ndarray:

@@ -73,13 +73,13 @@ class Loop:
         """Returns what computes the formula, as operations of kernels do: the loop itself."""
         return self
 
-    def compute(self, *arguments: Any) -> Array:
+    def compute(self, *arguments: Any, out: Array | None = None) -> Array:
         """Returns the result for arguments that the loop takes."""
         n = self._n_arrays
         arrays = arguments[:n]
         if not all(x.flags.c_contiguous for x in arrays):
             arrays = [channels_last.as_last(x) for x in arrays]
-        y = channels_last.result(arrays[0].shape, arrays[0].dtype, like=arrays[0])
+        y = channels_last.result(arrays[0].shape, arrays[0].dtype, arrays[0], out=out)
         numbers = np.array(self._numbers(*arguments[n:]), y.dtype)
         _compiled(self._text)(numbers, *map(channels_last.in_memory, (y, *arrays)))
         return y

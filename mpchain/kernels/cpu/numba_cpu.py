@@ -172,9 +172,9 @@ def _by_channels(x):
     lambda x, gamma, beta, axis, eps: _refuse_normalization(x, gamma, axis),
     SINGLE_OR_DOUBLE,
 )
-def _batch_normalization(x, gamma, beta, axis, eps):
+def _batch_normalization(x, gamma, beta, axis, eps, out=None):
     """As the reference, a channel at a time."""
-    y = result(x.shape, x.dtype, x)
+    y = result(x.shape, x.dtype, x, out=out)
     statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
     numbers = [v.reshape(-1) for v in (gamma, beta, *statistics)]
     if is_only_last(x):
@@ -220,9 +220,9 @@ def _sums_of_columns(function, x, *arrays):
     lambda g, x, gamma, mean, inverse_std, axis: _refuse_normalization(x, gamma, axis),
     SINGLE_OR_DOUBLE,
 )
-def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
+def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None):
     """As the reference, a channel at a time."""
-    gx = result(x.shape, x.dtype, x)
+    gx = result(x.shape, x.dtype, x, out=out)
     of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
     numbers = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
     n = x.dtype.type(x.size // gamma.size)
@@ -242,9 +242,9 @@ def _refuse_scaling(x, *parameters):
 
 
 @shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
-def _shift_and_scale(x, mean, scale, beta):
+def _shift_and_scale(x, mean, scale, beta, out=None):
     """As the reference, in one pass."""
-    y = result(x.shape, x.dtype, x)
+    y = result(x.shape, x.dtype, x, out=out)
     numbers = [v.reshape(-1) for v in (mean, scale, beta)]
     if is_only_last(x):
         _compiled(_normalize_rows)(0, x.size // x.shape[1], rows(x), rows(y), *numbers)
@@ -270,10 +270,10 @@ def _geometry(window):
 
 
 @max_windows.kernel("numba_cpu", _refuse_pooling, SINGLE_OR_DOUBLE)
-def _max_windows(x, window):
+def _max_windows(x, window, out=None):
     """As the reference, a window at a time."""
     shape = (*x.shape[:2], *window.out_size)
-    y = result(shape, x.dtype, x)
+    y = result(shape, x.dtype, x, out=out)
     if is_only_last(x):
         places = empty_last(shape, np.int32)
         arrays = [v.transpose(0, 2, 3, 1) for v in (x, y, places)]

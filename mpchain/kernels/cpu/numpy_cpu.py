@@ -55,10 +55,10 @@ def _refuse_unless_pointwise(first, second, window):
 
 
 @reference.convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise, SINGLE_OR_DOUBLE)
-def _pointwise_output(x, W, window):
+def _pointwise_output(x, W, window, out=None):
     """y[n] = W x[n], without copying x."""
     if is_only_last(x):
-        y = result_last((len(x), len(W), *window.out_size), x.dtype)
+        y = result_last((len(x), len(W), *window.out_size), x.dtype, out=out)
         np.matmul(rows(x), W.reshape(W.shape[:2]).T, out=rows(y))
         return y
     y = W.reshape(W.shape[:2]) @ x.reshape(*x.shape[:2], math.prod(window.in_size))
@@ -66,10 +66,10 @@ def _pointwise_output(x, W, window):
 
 
 @reference.convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise, SINGLE_OR_DOUBLE)
-def _pointwise_input(y, W, window):
+def _pointwise_input(y, W, window, out=None):
     """x[n] = W^T y[n], without copying y."""
     if is_only_last(y):
-        x = result_last((len(y), W.shape[1], *window.in_size), y.dtype)
+        x = result_last((len(y), W.shape[1], *window.in_size), y.dtype, out=out)
         np.matmul(rows(y), W.reshape(W.shape[:2]), out=rows(x))
         return x
     x = W.reshape(W.shape[:2]).T @ y.reshape(*y.shape[:2], math.prod(window.out_size))

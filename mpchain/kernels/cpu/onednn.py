@@ -104,9 +104,9 @@ def _refuse_with_bias(x, W, b, window):
 
 
 @reference.convolution_with_bias.kernel("onednn", _refuse_with_bias, SINGLE)
-def _output_with_bias(x, W, b, window):
+def _output_with_bias(x, W, b, window, out=None):
     """y of x * W + b."""
-    return onednn_convolution.output(x, W, window, b)
+    return onednn_convolution.output(x, W, window, b, out=out)
 
 
 def _lines(shape, strides, n=4):

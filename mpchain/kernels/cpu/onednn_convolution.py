@@ -15,10 +15,9 @@ import os
 import numpy as np
 
 from mpchain.backends.host_memory import address
-from mpchain.kernels.cpu.channels_last import is_last, result_last
+from mpchain.kernels.cpu.channels_last import empty, is_last, result_last
 from mpchain.kernels.cpu.onednn_library import Objects, dims, load
 from mpchain.kernels.window import Window
-from mpchain.observers import empty
 from mpchain.typing import Array
 
 _FORWARD_TRAINING, _DIRECT = 64, 1
@@ -123,9 +122,9 @@ class _Convolution(Objects):
         primitive = self.make("dnnl_primitive_create", reorder)
         return theirs, (primitive, self.arguments(zip((_SRC, _DST), pair)))
 
-    def __call__(self, *operands):
+    def __call__(self, *operands, out):
         of_first, of_second, of_result = self.are_last
-        y = (result_last if of_result else empty)(self.result_shape, np.float32)
+        y = (result_last if of_result else empty)(self.result_shape, np.float32, out=out)
         are_given = of_first, of_second, False  # the bias is plain
         arrays = [x if fits else np.ascontiguousarray(x) for x, fits in zip(operands, are_given)]
         onednn, c = self.onednn, self.onednn.c
@@ -173,7 +172,9 @@ def _last(window, **arrays):
     )
 
 
-def output(x: Array, W: Array, window: Window, b: Array | None = None) -> Array:
+def output(
+    x: Array, W: Array, window: Window, b: Array | None = None, *, out: Array | None = None
+) -> Array:
     """y of x * W, + b if there is one; single precision.
 
     Example:
@@ -183,10 +184,10 @@ def output(x: Array, W: Array, window: Window, b: Array | None = None) -> Array:
     y_shape = (x.shape[0], W.shape[0], *window.out_size)
     last = _last(window, x=x, y=y_shape)
     call = _convolution("output", x.shape, W.shape, y_shape, window, last, b is not None)
-    return call(x, W) if b is None else call(x, W, b)
+    return call(x, W, out=out) if b is None else call(x, W, b, out=out)
 
 
-def input(y: Array, W: Array, window: Window) -> Array:
+def input(y: Array, W: Array, window: Window, out: Array | None = None) -> Array:
     """The adjoint of x -> x * W, single precision.
 
     Example:
@@ -195,10 +196,10 @@ def input(y: Array, W: Array, window: Window) -> Array:
     """
     x_shape = (y.shape[0], W.shape[1] * window.groups, *window.in_size)
     last = _last(window, x=x_shape, y=y)
-    return _convolution("input", x_shape, W.shape, y.shape, window, last)(y, W)
+    return _convolution("input", x_shape, W.shape, y.shape, window, last)(y, W, out=out)
 
 
-def filter(x: Array, y: Array, window: Window) -> Array:
+def filter(x: Array, y: Array, window: Window, out: Array | None = None) -> Array:
     """The adjoint of W -> x * W, single precision.
 
     Example:
@@ -207,5 +208,5 @@ def filter(x: Array, y: Array, window: Window) -> Array:
     """
     W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
     last = _last(window, x=x, y=y)
-    W = _convolution("filter", x.shape, W_shape, y.shape, window, last)(x, y)
+    W = _convolution("filter", x.shape, W_shape, y.shape, window, last)(x, y, out=out)
     return W if W.shape == W_shape else W.reshape(W_shape)

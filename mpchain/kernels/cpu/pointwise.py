@@ -13,12 +13,11 @@ import numpy as np
 
 from mpchain.kernels import reference
 from mpchain.kernels.cpu import onednn
-from mpchain.kernels.cpu.channels_last import empty_last, is_only_last, result_last, rows
+from mpchain.kernels.cpu.channels_last import empty, empty_last, is_only_last, result_last, rows
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
-from mpchain.observers import empty
 from mpchain.typing import Array
 
 _LARGE = 1 << 21  # multiplications
@@ -69,11 +68,11 @@ def _matrix(x):
     return np.ascontiguousarray(x.swapaxes(0, 1)).reshape(x.shape[1], -1)
 
 
-def _products(operation, W, x, window):
+def _products(operation, W, x, window, out):
     """W x at every pixel: the channels of ``x`` (N, C, *out_size) turned into others."""
     shape = (len(W), *x.shape[2:])
     if _goes_by_samples(operation, x, W, window):
-        y = empty((len(x), *shape), np.float32)
+        y = empty((len(x), *shape), np.float32, out=out)
         for rows, product in zip(_matrices(x), _matrices(y)):
             onednn.multiply(W, rows, product)
         return y
@@ -83,16 +82,16 @@ def _products(operation, W, x, window):
 
 
 @reference.convolution_output.kernel("pointwise", functools.partial(refusal, "output"), SINGLE)
-def _output(x, W, window):
+def _output(x, W, window, out=None):
     """y of x * W."""
     if is_only_last(x):
-        return _output_last(x, W, window)
+        return _output_last(x, W, window, out=out)
     W = np.ascontiguousarray(W).reshape(W.shape[:2])
-    return np.ascontiguousarray(_products("output", W, _in_windows(x, window), window))
+    return np.ascontiguousarray(_products("output", W, _in_windows(x, window), window, out))
 
 
-def _output_last(x, W, window, b=None):
-    y = result_last((len(x), len(W), *window.out_size), np.float32)
+def _output_last(x, W, window, b=None, *, out):
+    y = result_last((len(x), len(W), *window.out_size), np.float32, out=out)
     matmul(rows(_in_windows(x, window)), W.reshape(W.shape[:2]).T, rows(y), b)
     return y
 
@@ -102,22 +101,22 @@ def _refuse_with_bias(x, W, b, window):
 
 
 @reference.convolution_with_bias.kernel("pointwise", _refuse_with_bias, SINGLE)
-def _output_with_bias(x, W, b, window):
+def _output_with_bias(x, W, b, window, out=None):
     """y of x * W + b."""
     if is_only_last(x):
-        return _output_last(x, W, window, b)
-    y = _output(x, W, window)
+        return _output_last(x, W, window, b, out=out)
+    y = _output(x, W, window, out)
     y += b.reshape(-1, *(1,) * len(window.ksize))
     return y
 
 
 @reference.convolution_input.kernel("pointwise", functools.partial(refusal, "input"), SINGLE)
-def _input(y, W, window):
+def _input(y, W, window, out=None):
     """The adjoint of x -> x * W."""
     W = np.ascontiguousarray(W).reshape(W.shape[:2])
     if is_only_last(y):
-        return _input_last(y, W, window)
-    in_windows = _products("input", W.T, y, window)
+        return _input_last(y, W, window, out)
+    in_windows = _products("input", W.T, y, window, out)
     if window.in_size == window.out_size:
         return np.ascontiguousarray(in_windows)
     x = np.zeros((*in_windows.shape[:2], *window.in_size), np.float32)
@@ -125,10 +124,10 @@ def _input(y, W, window):
     return x
 
 
-def _input_last(y, W, window):
+def _input_last(y, W, window, out):
     shape = (len(y), W.shape[1])
     if window.in_size == window.out_size:
-        x = result_last((*shape, *window.in_size), np.float32)
+        x = result_last((*shape, *window.in_size), np.float32, out=out)
         onednn.multiply(rows(y), W, rows(x))
         return x
     in_windows = empty_last((*shape, *window.out_size), np.float32)
@@ -140,9 +139,9 @@ def _input_last(y, W, window):
 
 
 @reference.convolution_filter.kernel("pointwise", functools.partial(refusal, "filter"), SINGLE)
-def _filter(x, y, window):
+def _filter(x, y, window, out=None):
     """The adjoint of W -> x * W."""
-    W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32)
+    W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32, out=out)
     matrix = W.reshape(W.shape[:2])
     if is_only_last(x) or is_only_last(y):
         onednn.multiply(rows(y).T, rows(_in_windows(x, window)), matrix)

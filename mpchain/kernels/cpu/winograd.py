@@ -14,7 +14,7 @@ import numpy as np
 
 from mpchain.configuration import config
 from mpchain.kernels import reference
-from mpchain.kernels.cpu.channels_last import as_last, result_last
+from mpchain.kernels.cpu.channels_last import as_last, empty, result_last
 from mpchain.kernels.cpu.numba_cpu import why_not_compiled
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul
@@ -22,7 +22,6 @@ from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
 from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
-from mpchain.observers import empty
 from mpchain.typing import Array
 
 _TILES = {2: F4_2, 3: F4_3}  # by taps
@@ -217,10 +216,10 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
 
 
 @reference.convolution_output.kernel("winograd", functools.partial(refusal, "output"), SINGLE)
-def _output(x, W, window, b=None):
+def _output(x, W, window, b=None, *, out=None):
     """y of x * W, + b if there is one."""
     geometry = _geometry(window)
-    y = result_last((len(x), len(W), *window.out_size), np.float32)
+    y = result_last((len(x), len(W), *window.out_size), np.float32, out=out)
     tiles, phases, channels = geometry.tiles, geometry.phases, x.shape[1]
     U = _empty_tiles(tiles, len(phases) * channels, len(W))
     for i, phase in enumerate(phases):
@@ -237,17 +236,17 @@ def _refuse_with_bias(x, W, b, window):
 
 
 @reference.convolution_with_bias.kernel("winograd", _refuse_with_bias, SINGLE)
-def _output_with_bias(x, W, b, window):
+def _output_with_bias(x, W, b, window, out=None):
     """y of x * W + b."""
-    return _output(x, W, window, b)
+    return _output(x, W, window, b, out=out)
 
 
 @reference.convolution_input.kernel("winograd", functools.partial(refusal, "input"), SINGLE)
-def _input(y, W, window):
+def _input(y, W, window, out=None):
     """The adjoint of x -> x * W."""
     geometry = _geometry(window)
     stride, tiles = geometry.stride, geometry.tiles
-    x = result_last((len(y), W.shape[1], *window.in_size), np.float32)
+    x = result_last((len(y), W.shape[1], *window.in_size), np.float32, out=out)
     U = _empty_tiles(tiles, *W.shape[:2])
     y, written = _last(y), x.transpose(0, 2, 3, 1)
     for phase in geometry.phases:
@@ -267,11 +266,11 @@ def _input(y, W, window):
 
 
 @reference.convolution_filter.kernel("winograd", functools.partial(refusal, "filter"), SINGLE)
-def _filter(x, y, window):
+def _filter(x, y, window, out=None):
     """The adjoint of W -> x * W."""
     geometry = _geometry(window)
     tiles, phases = geometry.tiles, geometry.phases
-    W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32)
+    W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32, out=out)
     x, y = _last(x), _last(y)
     numbers = ny, nx = _numbers_of_tiles(window.out_size, tiles)
     sums = _empty_tiles(tiles, len(phases) * x.shape[3], y.shape[3])
