@@ -60,7 +60,7 @@ class Optimizer:
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True
-    _scale_on_gpu: Any = None  # what a GPU knows after the host, in its steps: LossScaleOnGpu
+    scale_on_gpu: Any = None  # what a GPU knows after the host, in its steps: LossScaleOnGpu
     _hooks = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -215,13 +215,13 @@ class Optimizer:
     @property
     def _factor(self):
         """The loss scale, for ``backward``: a number, or an array on the GPU."""
-        return self._loss_scale if self._scale_on_gpu is None else self._scale_on_gpu.factor
+        return self._loss_scale if self.scale_on_gpu is None else self.scale_on_gpu.factor
 
     def _learn(self, waits):
         """Takes note of what the GPU decided of steps: :mod:`mpchain.kernels.gpu.loss_scale`."""
-        if self._scale_on_gpu is None:
+        if self.scale_on_gpu is None:
             return
-        for outcome in self._scale_on_gpu.outcomes(waits):
+        for outcome in self.scale_on_gpu.outcomes(waits):
             self._is_safe = not outcome.names
             if outcome.names:
                 self._warn_of_skip(outcome.t, outcome.names)
@@ -232,7 +232,7 @@ class Optimizer:
     def _keep_on_host(self):
         """Waits for what the GPU has decided, and goes on without."""
         self._learn(waits=True)
-        self._scale_on_gpu = None
+        self.scale_on_gpu = None
 
     def _warn_of_skip(self, t, names):
         warnings.warn(
@@ -398,7 +398,7 @@ class GradientMethod(Optimizer):
         self._has_looked_for_half = False
         for param in link.params():
             param.update_rule = self.create_update_rule()
-            param.update_rule.enabled = param._update_enabled
+            param.update_rule.enabled = param.update_enabled
             param.update_rule.use_fp32_update(bool(self._use_fp32_update))
         return self
 
@@ -482,7 +482,7 @@ class GradientMethod(Optimizer):
         """Whether a step that a dynamic loss scale skips can be skipped without the host."""
         if self._loss_scale_growth is None or not params or _on_gpu is None:
             return False
-        if current.graph is not None and self._scale_on_gpu is None:
+        if current.graph is not None and self.scale_on_gpu is None:
             return False
         grads, rules = [p.grad for p in params], [p.update_rule for p in params]
         hooks = [*self._hooks.at("pre"), *self._hooks.at("post")]
@@ -498,11 +498,11 @@ class GradientMethod(Optimizer):
     def _update_on_gpu(self, params):
         if current.graph is None:
             self._learn(waits=False)
-        if self._scale_on_gpu is None:
+        if self.scale_on_gpu is None:
             growth = 2 ** (1 / self._loss_scale_interval)
             was_reduced = self._loss_scale_growth != 2
-            self._scale_on_gpu = _on_gpu.LossScaleOnGpu(self._loss_scale, growth, was_reduced)
-        scale, named = self._scale_on_gpu, dict(self.target.namedparams())
+            self.scale_on_gpu = _on_gpu.LossScaleOnGpu(self._loss_scale, growth, was_reduced)
+        scale, named = self.scale_on_gpu, dict(self.target.namedparams())
         self.t += 1
         grads = [(name, p.grad) for name, p in named.items() if p.grad is not None]
         scale.step(

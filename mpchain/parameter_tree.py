@@ -480,7 +480,7 @@ class ParameterTree(DeviceResident):
 
     def _set_update_enabled(self, enabled):
         for param in self.params():
-            param._update_enabled = enabled
+            param.update_enabled = enabled
             if param.update_rule is not None:
                 param.update_rule.enabled = enabled
 

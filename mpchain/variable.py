@@ -3,6 +3,7 @@
 import copy
 import math
 import numbers
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,26 @@ def as_variable(obj: Any) -> "Variable":
     if obj is None:
         raise _no_array("as_variable: obj", obj)
     return Variable(obj, requires_grad=False)
+
+
+own_grad = operator.attrgetter("_grad")
+"""Returns a Variable's gradient, but None for one that has become a Variable."""
+
+
+def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
+    """Sets gradients without checks, which take long for thousands of parameters.
+
+    Args:
+        grads: pairs of a Variable and its gradient, of the same shape, dtype and device, or None.
+
+    Example:
+        >>> x = Variable(np.ones(2))
+        >>> set_grads([(x, np.zeros(2))])
+        >>> x.grad
+        array([0., 0.])
+    """
+    for variable, grad in grads:
+        variable._grad, variable._grad_var = grad, None
 
 
 def _no_array(argument, value):
@@ -662,7 +683,7 @@ class Parameter(Variable):
     initializer = None
     update_rule = None
     divided_among = None
-    _update_enabled = True
+    update_enabled = True
     _initial_device = backend.CpuDevice()
 
     def __init__(

@@ -10,6 +10,7 @@ import re
 import pytest
 
 from tests.tools.code_lines import code_lines
+from tests.tools.reaches import reaches
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +102,25 @@ def test_files_and_functions_are_short():
                 if len(lines.intersection(range(node.lineno, node.end_lineno + 1))) > 60:
                     long.append(_name(path, node))
     assert long == []
+
+
+def test_few_files_reach_into_private_attributes_of_others():
+    found = reaches()
+    assert len(found) <= 60, "\n".join(found)
+
+
+def test_what_is_a_reach(tmp_path):
+    (tmp_path / "mpchain").mkdir()
+    (tmp_path / "mpchain/own.py").write_text(
+        "class A:\n    _size = 1\n    def _grow(self):\n        self._size, self._seen = 2, 3\n"
+        "def same(a):\n    return a._size + a._seen\n"
+    )
+    (tmp_path / "mpchain/other.py").write_text(
+        "import sys\nclass B(A):\n    def f(self, a):\n        super()._grow()\n"
+        "        return self._size, a._size, a.b._seen, sys._getframe, a.b._replace()\n"
+    )
+    expected = ["a._size", "a.b._seen"]
+    assert sorted(line.split(": ")[1] for line in reaches(tmp_path)) == expected
 
 
 def test_one_file_makes_code_of_text():

@@ -49,7 +49,7 @@ class Captured:
     def __init__(self, function: Callable[..., Any]):
         functools.update_wrapper(self, function, updated=())
         keep_freed_memory()
-        self._function = function
+        self.function = function
         self._known = Known()
         self._steps: dict = {}
         self._ranks: Ranks | None = None
@@ -113,7 +113,7 @@ class Captured:
                 self.reason = f"it was called with more than {_MOST_RECORDINGS} kinds of arguments"
                 return self._eager(args, kwargs)
             step = self._steps[key] = Step(
-                self._function, self._known, self._eager, self._find_ranks
+                self.function, self._known, self._eager, self._find_ranks
             )
         self.reason, result = step(arrays, args, kwargs)
         return result
@@ -126,7 +126,7 @@ class Captured:
 
     def _find_ranks(self):
         if self._ranks is None:
-            found = Surroundings(self._function).found(Optimizer)
+            found = Surroundings(self.function).found(Optimizer)
             of_ranks = [x for x in found if x.communicator is not None]
             self._ranks = RanksOfOptimizer(of_ranks[0]) if of_ranks else Ranks()
         return self._ranks
@@ -135,7 +135,7 @@ class Captured:
         return self.instead(self._call, args, kwargs)
 
     def _call(self, args, kwargs):
-        return without_graph(self._function(*args, **kwargs), lambda array: array)
+        return without_graph(self.function(*args, **kwargs), lambda array: array)
 
 
 def _layout(x):

@@ -27,7 +27,7 @@ from mpchain.observers import Graph, Recording
 from mpchain.optimizer import Optimizer
 from mpchain.typing import Array
 from mpchain.update_rule import takes_plain_steps
-from mpchain.variable import Parameter, Variable
+from mpchain.variable import Parameter, Variable, own_grad, set_grads
 
 _MOST_ATTEMPTS = 3
 _MOST_NUMBERS = 8192
@@ -173,7 +173,7 @@ class CudaGraph(Graph):
         if not isinstance(owner, Optimizer):
             self._again.append((function, without_graph(args, _itself)))
             return
-        if owner._loss_scale_growth is not None and owner._scale_on_gpu is None:
+        if owner.has_dynamic_loss_scale and owner.scale_on_gpu is None:
             raise _Refused("the loss scale of an optimizer is dynamic, and kept on the host")
         rules = [p.update_rule for p in owner.target.params() if p.update_rule is not None]
         counted = [(x, x.t) for x in (owner, *rules)]
@@ -249,7 +249,7 @@ class CudaGraph(Graph):
         inputs = iter(self._inputs)
         args = [next(inputs) if cuda.is_gpu_array(x) else x for x in args]
         kwargs = {k: next(inputs) if cuda.is_gpu_array(x) else x for k, x in kwargs.items()}
-        before = {id(p): p._grad for p in self.state.params}
+        before = {id(p): own_grad(p) for p in self.state.params}
         self._carried.begin()
         try:
             with self._at_work():
@@ -305,7 +305,7 @@ class CudaGraph(Graph):
 
     def lacks_scale(self) -> bool:
         """Whether a dynamic loss scale was taken from the GPU, as when an optimizer is saved."""
-        scales = [o._scale_on_gpu for o, _ in self._updates if o._loss_scale_growth is not None]
+        scales = [o.scale_on_gpu for o, _ in self._updates if o.has_dynamic_loss_scale]
         return None in scales
 
     def carries_the_same(self) -> bool:
@@ -369,15 +369,14 @@ class CudaGraph(Graph):
         self._graph.launch()
         for (scale, *noted), (optimizer, _) in zip(self._scales, self._scaled()):
             scale.note(optimizer.t, *noted)
-        for param, grad in self._grads:
-            param._grad, param._grad_var = grad, None
+        set_grads(self._grads)
         self._carried.leave(lambda array: array.copy())
         for function, args in self._again:
             function(*without_graph(args, self._copied))
         return without_graph(self._result, self._copied)
 
     def _scaled(self):
-        return [pair for pair in self._updates if pair[0]._scale_on_gpu is not None]
+        return [pair for pair in self._updates if pair[0].scale_on_gpu is not None]
 
     def _copied(self, array):
         return array if id(array) in self._unchanged else array.copy()
@@ -505,7 +504,7 @@ def _are_close(found, expected, scale):
 
 def _settings(optimizer):
     """What decides which kernels an optimizer launches, and the numbers that are parts of them."""
-    scale = optimizer._scale_on_gpu
+    scale = optimizer.scale_on_gpu
     values = [optimizer._loss_scale if scale is None else id(scale)]
     for timing in ("pre", "post"):
         for hook in optimizer._hooks.at(timing):

@@ -20,7 +20,7 @@ from mpchain.captured.results import arrays_of, why_not_returned, without_graph
 from mpchain.captured.state import are_alike
 from mpchain.kernels.cpu.onednn import prepared_product
 from mpchain.kernels.reference import product
-from mpchain.variable import Parameter, Variable
+from mpchain.variable import Variable, set_grads
 
 _ALIGNED = 64  # bytes
 OTHER_VALUE = "a value that decides what is done is another one"
@@ -257,9 +257,9 @@ class Plan:
                 _exchange(function, *args)
             else:
                 arguments, grads, holds_arrays = args
-                _set_grads(grads)
+                set_grads(grads)
                 function(*(without_graph(arguments, _copied) if holds_arrays else arguments))
-        _set_grads(self.final_grads)
+        set_grads(self.final_grads)
         for place, array in self._changed:
             value = place.get()
             np.copyto(value.array if isinstance(value, Variable) else value, array)
@@ -368,11 +368,6 @@ def _is_same(a, b):
 
 def _copied(array):
     return array.copy()
-
-
-def _set_grads(grads: Iterable[tuple[Parameter, Any]]) -> None:
-    for param, grad in grads:
-        param._grad, param._grad_var = grad, None
 
 
 def _check_guard(array, expected):

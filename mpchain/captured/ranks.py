@@ -61,7 +61,7 @@ class RanksOfOptimizer(Ranks):
     def _share_graphs(self):
         comm, target = self._comm, self._optimizer.target
         is_on_gpu = target is not None and target.device.xp is not np
-        return comm.size > 1 and is_on_gpu and comm.captures_together
+        return comm.size > 1 and is_on_gpu and comm.uses_nccl
 
     def agree(self, number: int) -> bool:
         return self._optimizer.are_equal(number) if self._share_graphs() else True

@@ -25,7 +25,7 @@ from mpchain.kernels.cpu.channels_last import is_last
 from mpchain.link import Link
 from mpchain.observers import Recording, unrecorded
 from mpchain.optimizer import Optimizer
-from mpchain.variable import Parameter, Variable
+from mpchain.variable import Parameter, Variable, own_grad
 
 _SEEN_THROUGH = {"linear", "product"}  # operations whose reference is a call or two of NumPy
 _OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls another one
@@ -144,7 +144,7 @@ class Recorder(Recording):
             self.left = list(self.state.end().values())
             for place, value in self.left:
                 if isinstance(value, Variable):  # the next step may need its graph
-                    value._array = plain(value._array)
+                    value.array = plain(value.array)
                 else:
                     place.set(plain(value))
             if replaced := self.state.unwrap():
@@ -326,7 +326,7 @@ class Recorder(Recording):
 
     def _note_grads(self):
         """Takes note of gradients that are not of the step's own making, such as clipped ones."""
-        self._others = {id(p): p._grad for p in self.state.params}
+        self._others = {id(p): own_grad(p) for p in self.state.params}
 
     def grads(self) -> tuple:
         """Returns pairs of a parameter and its gradient: None, or an array that was made here."""

@@ -46,7 +46,7 @@ class State:
         own = {id(place.get()) for place in self.kept}
         params = (p for p in params if id(p) not in own and p.array is not None)
         self.params = list({id(p): p for p in (*of_links, *params)}.values())
-        self._arrays = [p._array for p in self.params]
+        self._arrays = [p.array for p in self.params]
         apart = {place.id for place in self.kept}
         self._held = [(place, place.get()) for place in held if place.id not in apart]
         self.scales: list[tuple[Optimizer, float]] = []
@@ -73,7 +73,7 @@ class State:
     def fits(self) -> bool:
         """Whether all parameters still have the same arrays, and losses are scaled as before."""
         for param, array in zip(self.params, self._arrays):
-            if param._array is not array:
+            if param.array is not array:
                 return False
         return all(optimizer.loss_scale == scale for optimizer, scale in self.scales)
 
@@ -149,8 +149,8 @@ class State:
         self._kind = kind
         views: dict[int, np.ndarray] = {}
         for param in self.params:
-            if isinstance(array := param._array, np.ndarray):
-                param._array = views.setdefault(id(array), array.view(kind))
+            if isinstance(array := param.array, np.ndarray):
+                param.array = views.setdefault(id(array), array.view(kind))
         for place in self._places():
             if isinstance(array := place.get(), np.ndarray):
                 place.set(views.setdefault(id(array), array.view(kind)))
@@ -160,8 +160,8 @@ class State:
         if any."""
         odd = None
         for param, array in zip(self.params, self._arrays):
-            if param._array is not None and _is_view(param._array, array):
-                param._array = array
+            if param.array is not None and _is_view(param.array, array):
+                param.array = array
             else:
                 odd = f"the array of parameter {param.name}"
         for place, value in self._held:

@@ -268,7 +268,7 @@ class Surroundings:
             if value.__name__.partition(".")[0] not in _LIBRARIES and not _is_installed(value):
                 self._objects.append(value)
         elif type(value).__name__ == "Captured":
-            self._stack.append((value._function, None))
+            self._stack.append((value.function, None))
         elif slots := [n for cls in type(value).__mro__ for n in _slots_of(cls)]:
             if not _is_of_library(type(value)):
                 for name in slots:

@@ -123,7 +123,7 @@ class SynchronizedIterator(Iterator):
     actual_iterator: Any
 
     def __init__(self, actual_iterator: Iterator, communicator: Communicator, maker: str):
-        if not hasattr(actual_iterator, "_next_indices"):
+        if not hasattr(actual_iterator, "next_indices"):
             raise TypeError(
                 f"{maker}: actual_iterator must be a SerialIterator or derive from it, "
                 f"not {type(actual_iterator).__name__}"
@@ -138,8 +138,8 @@ class SynchronizedIterator(Iterator):
         self._take_state_of_rank_0()
         self._looks_ahead = isinstance(actual_iterator, PrefetchingIterator)
         if self._looks_ahead:  # it prefetches only this rank's samples
-            start = actual_iterator._start
-            actual_iterator._start = lambda indices: start(self._choose(indices))
+            start = actual_iterator.start
+            actual_iterator.start = lambda indices: start(self._choose(indices))
 
     def _check_alike(self, maker):
         iterator = self.actual_iterator
@@ -165,7 +165,7 @@ class SynchronizedIterator(Iterator):
     def __next__(self) -> list[Any]:
         if self._looks_ahead:
             return next(self.actual_iterator)
-        return self.actual_iterator._fetch(self._choose(self.actual_iterator._next_indices()))
+        return self.actual_iterator.fetch(self._choose(self.actual_iterator.next_indices()))
 
     def _choose(self, indices):
         """Returns the indices of this rank's samples of a batch."""

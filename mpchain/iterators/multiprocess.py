@@ -7,6 +7,8 @@ from collections.abc import Callable
 from multiprocessing import resource_tracker, util
 from typing import Any
 
+import numpy as np
+
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
 from mpchain.iterators.reader import Reader, ThreadReader
 from mpchain.iterators.shared_memory import Shared
@@ -101,7 +103,7 @@ class MultiprocessIterator(PrefetchingIterator):
         self._start_method = start_method
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch)
 
-    def _start(self, indices):
+    def start(self, indices: np.ndarray) -> Any:
         if self._readers is None:
             self._start_readers()
         parts = divide(indices, len(self._readers))

@@ -4,6 +4,8 @@ import concurrent.futures
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
 from mpchain.iterators.serial import SerialIterator
 from mpchain.typing import Dataset
@@ -44,11 +46,11 @@ class MultithreadIterator(PrefetchingIterator):
         self.n_threads = n_threads
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch=1)
 
-    def _start(self, indices):
+    def start(self, indices: np.ndarray) -> Any:
         if self._threads is None:
             self._threads = concurrent.futures.ThreadPoolExecutor(self.n_threads, "read_examples")
         parts = divide(indices, self.n_threads)
-        return [self._threads.submit(SerialIterator._fetch, self, part) for part in parts]
+        return [self._threads.submit(SerialIterator.fetch, self, part) for part in parts]
 
     def _wait(self, request):
         concurrent.futures.wait(request)

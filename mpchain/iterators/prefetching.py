@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mpchain.iterators.serial import SerialIterator
 from mpchain.serializer import Deserializer
 from mpchain.typing import Dataset
@@ -66,7 +68,7 @@ class PrefetchingIterator(SerialIterator):
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler)
 
     @abc.abstractmethod
-    def _start(self, indices):
+    def start(self, indices: np.ndarray) -> Any:
         """Starts to read examples; returns the request."""
 
     @abc.abstractmethod
@@ -89,8 +91,8 @@ class PrefetchingIterator(SerialIterator):
             del self._later_orders[epoch]
         return self._examples(request)
 
-    def _fetch(self, indices):
-        request = self._start(indices)
+    def fetch(self, indices: np.ndarray) -> list:
+        request = self.start(indices)
         self._wait(request)
         return self._examples(request)
 
@@ -112,11 +114,11 @@ class PrefetchingIterator(SerialIterator):
             vars(self._ahead).update({name: getattr(self, name) for name in names})
         while len(self._requests) <= self.n_prefetch:
             try:
-                indices = self._ahead._next_indices()
+                indices = self._ahead.next_indices()
             except StopIteration:
                 return
             position = {name: getattr(self._ahead, name) for name in _POSITION}
-            self._requests.append((self._start(indices), position))
+            self._requests.append((self.start(indices), position))
 
     def _forget(self):
         """Drops all requests; the next batch repeats them."""

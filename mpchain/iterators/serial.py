@@ -102,9 +102,9 @@ class SerialIterator(Iterator):
         return None if self._previous_epoch_detail < 0 else self._previous_epoch_detail
 
     def __next__(self) -> list:
-        return self._fetch(self._next_indices())
+        return self.fetch(self.next_indices())
 
-    def _next_indices(self):
+    def next_indices(self) -> np.ndarray:
         """Advances by one batch and returns the indices of its examples."""
         if not self._repeat and (self.epoch > 0 or len(self.dataset) == 0):
             raise StopIteration
@@ -139,7 +139,7 @@ class SerialIterator(Iterator):
         order, self._later_orders = later.pop(self.epoch + 1), later
         return order
 
-    def _fetch(self, indices):
+    def fetch(self, indices: np.ndarray) -> list:
         """Returns the examples with these indices (a subclass may take some of them only)."""
         return [self.dataset[i] for i in indices.tolist()]
 

@@ -107,7 +107,7 @@ def summary(model: Link, *args: Any, **kwargs: Any) -> ModelSummary:
         with _Recorder(model) as recorder:
             model(*args, **kwargs)
     params = [p for p in model.params() if p.is_initialized]
-    updated = [p for p in params if p._update_enabled]
+    updated = [p for p in params if p.update_enabled]
     leaves = [
         row
         for row, following in zip(recorder.rows, [*recorder.rows[1:], None], strict=True)

@@ -133,8 +133,8 @@ def test_a_subclass_may_take_its_part_of_each_batch():
             super().__init__(*args, **kwargs)
             self.rank, self.size = rank, size
 
-        def _fetch(self, indices):
-            return super()._fetch(indices[self.rank :: self.size])
+        def fetch(self, indices):
+            return super().fetch(indices[self.rank :: self.size])
 
     whole = SerialIterator(
         range(10), 4, order_sampler=ShuffleOrderSampler(np.random.RandomState(0))

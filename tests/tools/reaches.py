@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[2]
 _OWN = {"self", "cls"}
+_OF_NAMED_TUPLES = {"_make", "_replace"}
 
 
 def reaches(root: pathlib.Path = ROOT) -> list[str]:
@@ -32,7 +33,7 @@ def reaches(root: pathlib.Path = ROOT) -> list[str]:
         for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
-        and node.attr in of_all - defined[path]
+        and node.attr in of_all - defined[path] - _OF_NAMED_TUPLES
         and not _is_own(node.value)
     ]
 

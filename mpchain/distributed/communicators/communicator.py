@@ -5,6 +5,7 @@ import contextlib
 import functools
 import math
 import operator
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,14 +28,13 @@ from mpchain.distributed.communicators.arrays import (
     partition,
     summed_dtype,
 )
-from mpchain.distributed.communicators.loses_ranks import LosesRanks
 from mpchain.distributed.communicators.point_to_point import PointToPoint
 from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array, DTypeLike
 
 
 @on_gpu_of_arrays
-class Communicator(PointToPoint, LosesRanks):
+class Communicator(PointToPoint):
     """A group of ranks that exchange arrays and objects; this class is the group of one process.
 
     Here every collective is the identity. Subclasses provide the transport: the object methods,
@@ -61,10 +61,14 @@ class Communicator(PointToPoint, LosesRanks):
         timeout: seconds after which a rank that waits for others that do not work ends the job; may
             be set.
         sums_gradients: whether multi-node optimizers exchange gradients.
+        lost_ranks: why ranks were lost, by their numbers among all ranks of the job.
+        dependents: objects whose ``fit_to_ranks()`` :meth:`shrink` calls, which then forget what
+            depends on the number of ranks; keys of a weak dictionary, in the order of their making.
+        spares: :class:`~mpchain.distributed.recovery.spares.Spares` of the job; None without.
         watch: the :class:`~mpchain.distributed.watch.watchdog.Watch`; None in one process.
         hosts: the ranks of each host.
-        is_connected: whether ranks are connected by what sums on GPUs without the host.
-        captures_together: whether graphs of GPUs that hold sums must be captured by all ranks.
+        is_connected: whether NCCL connects the ranks by now.
+        uses_nccl: whether arrays on GPUs are summed there, by NCCL.
         is_captured_alike, n_captures: whether they have been, and how many were begun.
         within_config_scope: whether attributes that are set become configuration entries; see
             :meth:`config_scope`.
@@ -84,7 +88,7 @@ class Communicator(PointToPoint, LosesRanks):
     gpu = None
     timeout = math.inf
     sums_gradients = is_captured_alike = True
-    captures_together = is_connected = False
+    uses_nccl = is_connected = False
     n_captures = 0
     watch: Any = None
     hosts = [[0]]
@@ -95,7 +99,10 @@ class Communicator(PointToPoint, LosesRanks):
         self._config = {"batched_copy": True, "allreduce_grad_dtype": None}
         self._to_myself = collections.deque()
         self.n_crossing = collections.Counter()
-        LosesRanks.__init__(self)
+        self.lost_ranks: dict[int, str] = {}
+        self.dependents: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+        self.spares: Any = None
+        self.needs_all = weakref.WeakKeyDictionary()
 
     # Transport
 
@@ -597,6 +604,49 @@ class Communicator(PointToPoint, LosesRanks):
             self.set_config(name, value)
         else:
             super().__setattr__(name, value)
+
+    # Lost ranks; here no rank can be lost
+
+    def end_work(self, *, for_good: bool = False) -> None:
+        """Ends what is under way on GPUs, where it waits for lost ranks. Any thread may call it,
+        and again; the communicator's own also to free what NCCL has."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the other ranks can continue when ranks are lost."""
+        return False
+
+    def agree(self) -> None:
+        """Waits until every rank has called it, and agrees that none was lost before; collective.
+
+        Raises:
+            RanksLost: ranks are lost; on all others, or on none of them.
+
+        >>> comm.agree()
+        """
+
+    def shrink(self, *, goes_back: bool = True) -> bool:
+        """Makes this the communicator of the ranks that are left; all of them call it.
+
+        Everything that is under way is dropped. Ranks are numbered anew, in the same order. Call it
+        after a :class:`~mpchain.distributed.RanksLost`, which all calls raise until then.
+        :class:`~mpchain.distributed.InMemoryCheckpoint` does so, and restores the training state.
+
+        Args:
+            goes_back: whether this rank can go back to an earlier state with the others; if not,
+                it is about to start anew.
+
+        Returns:
+            Whether all ranks can go back.
+
+        Raises:
+            RuntimeError: training cannot continue without the lost ranks, and why: start it again
+                from its last checkpoint.
+
+        >>> comm.shrink()
+        True
+        """
+        return True
 
     # Checks
 

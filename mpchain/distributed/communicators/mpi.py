@@ -115,7 +115,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.join(mpi_comm)
         self.passed_on = {*vars(self), "passed_on"}  # by renew: others add attributes
 
-    def join(self, mpi_comm):
+    def join(self, mpi_comm: Any) -> None:
         """Makes this the communicator of the ranks of one of MPI; collective."""
         self.mpi_comm = mpi_comm
         self.rank, self.size = mpi_comm.rank, mpi_comm.size

@@ -67,7 +67,7 @@ class NcclCommunicator(MpiCommunicator):
     """
 
     _nccl = _stream = _members = None
-    captures_together = True
+    uses_nccl = True
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class NcclCommunicator(MpiCommunicator):
         progress.wait_until(future.done)
         return future.result()
 
-    def join(self, mpi_comm):
+    def join(self, mpi_comm: Any) -> None:
         super().join(mpi_comm)
         if self.is_elastic:
             self._shrink_connection()

@@ -175,7 +175,7 @@ class PointToPoint:
         self._to_myself.clear()
         self.n_crossing.clear()
 
-    def unclaimed(self):
+    def unclaimed(self) -> list[tuple[int, tuple]]:
         """Returns source and key of each message that has arrived, and that nobody has taken."""
         return []
 
@@ -239,7 +239,8 @@ class PointToPoint:
     def _exchange(self, outgoing, incoming):
         """Moves contiguous arrays; ``outgoing`` and ``incoming`` are pairs (other rank, array)."""
 
-    def check_rank(self, function, argument, rank):
+    def check_rank(self, function: str, argument: str, rank: int) -> None:
+        """Raises ValueError, in the name of a function, unless an argument of it is a rank."""
         if not 0 <= rank < self.size:
             raise ValueError(
                 f"{function}: {argument} must be a rank from 0 to {self.size - 1}, not {rank}"

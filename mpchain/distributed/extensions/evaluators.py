@@ -48,7 +48,7 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
             return summary
 
     if communicator.rank > 0:
-        actual_evaluator._progress_bar = False  # one bar is enough
+        actual_evaluator.progress_bar = False  # one bar is enough
     actual_evaluator.evaluate = lambda: means_over_ranks(communicator, summarize())
     return actual_evaluator
 

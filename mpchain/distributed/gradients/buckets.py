@@ -14,12 +14,12 @@ from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.gradients.compression import bfloat16, configured, exact, float16
 from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.distributed.gradients.reducer import Reducer
-from mpchain.distributed.gradients.rooms import Room, own_grad
+from mpchain.distributed.gradients.transport import GpuTransport, HostTransport
 from mpchain.observers import observed, span
 from mpchain.serializer import AbstractSerializer
 from mpchain.typing import Array
-from mpchain.utils.flat_layout import FlatLayout, layouts, put
-from mpchain.variable import Parameter, Variable
+from mpchain.utils.flat_layout import FlatLayout, layouts
+from mpchain.variable import Parameter, Variable, own_grad
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Bytes of gradients in one bucket. Larger buckets start later, smaller ones cost more messages."""
@@ -62,6 +62,7 @@ class GradientReducer(Reducer):
         message: see :class:`Reducer`. It also counts who has which gradient.
 
     Attributes:
+        compression: as given.
         answers: the sums over the ranks of what each of them asks in this step.
 
     Example:
@@ -86,11 +87,11 @@ class GradientReducer(Reducer):
         message: ControlMessage | None = None,
     ):
         super().__init__(comm, zero_fill, message)
-        self._compression = configured(comm) if compression is None else compression
+        self.compression = configured(comm) if compression is None else compression
         self._under_way = collections.deque()
 
     def renewed(self) -> "GradientReducer":
-        return type(self)(self._comm, zero_fill=self._zero_fill, compression=self._compression)
+        return type(self)(self._comm, zero_fill=self._zero_fill, compression=self.compression)
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
         super().watch(params)
@@ -132,7 +133,7 @@ class GradientReducer(Reducer):
         if bucket.take(name, self._known_factor or self._factor()):
             waiting = self._buckets[self._n_started :]
             for bucket in itertools.takewhile(operator.attrgetter("is_full"), waiting):
-                self._start_sum(bucket)
+                self._send(bucket)
         while self._under_way and self._under_way[0].Test():
             self._under_way.popleft()
 
@@ -155,7 +156,7 @@ class GradientReducer(Reducer):
             return
         if self._buckets is None:
             self._lay_out()
-        self._start_rest()
+        self._send_rest()
         for bucket in self._buckets:
             counts += bucket.presence()
         counts += self._questions()
@@ -198,9 +199,9 @@ class GradientReducer(Reducer):
         """Returns why a graph of a GPU cannot hold the sums; None if it can."""
         if self._comm.size == 1:
             return None
-        if self._buckets is None or not all(isinstance(b, GpuBucket) for b in self._buckets):
+        if self._buckets is None or not all(b.transport.is_on_gpu for b in self._buckets):
             return "gradients have not been summed on GPUs before"
-        if not self._comm.sums_gradients or self._compression not in (exact, float16, bfloat16):
+        if not self._comm.sums_gradients or self.compression not in (exact, float16, bfloat16):
             return "gradients are compressed by code whose state may change"
         return None
 
@@ -218,7 +219,7 @@ class GradientReducer(Reducer):
         finally:
             self._under_way.clear()
             for bucket in buckets:
-                bucket.end_in_graph()
+                bucket.transport.end_in_graph()
 
     def begin_launch(self, n_samples: float | None, **options: Any) -> None:
         """Begins a step whose sums a graph holds; see :meth:`begin`."""
@@ -232,7 +233,7 @@ class GradientReducer(Reducer):
         """
         if self._comm.size == 1:
             return []
-        self._start_rest()
+        self._send_rest()
         while self._under_way:
             self._wait_for_first()
         for bucket in self._buckets:
@@ -248,8 +249,8 @@ class GradientReducer(Reducer):
         return self.n_samples()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        if hasattr(self._compression, "serialize"):
-            self._compression.serialize(serializer["compression"], self._comm)
+        if hasattr(self.compression, "serialize"):
+            self.compression.serialize(serializer["compression"], self._comm)
 
     def _factor(self):
         """What gradients are multiplied by; 0 if those of this rank do not count."""
@@ -261,25 +262,23 @@ class GradientReducer(Reducer):
         self._under_way[0].Wait()
         self._under_way.popleft()
 
-    def _start_sum(self, bucket):
+    def _send(self, bucket):
         """Starts the sum of the next bucket: the order is the same on all ranks."""
-        with span("bucket", f"bucket {self._n_started}", self, (bucket.values,)) as seen:
-            seen.result = request = self._begin_sum(bucket)
+        request = Request()
+        with span("bucket", f"bucket {self._n_started}", self, (bucket,)) as seen:
+            if self._comm.sums_gradients:
+                request = self.compression(self._comm, bucket)
+            seen.result = request
         self._under_way.append(request)
         self._n_started += 1
 
-    def _start_rest(self):
+    def _send_rest(self):
         """Starts all other sums at the end of the step, when only these are left to do."""
         for bucket in self._buckets[self._n_started :]:
             bucket.take_rest(self._factor())
             if len(self._under_way) >= MOST_UNDER_WAY:
                 self._wait_for_first()
-            self._start_sum(bucket)
-
-    def _begin_sum(self, bucket):
-        if not self._comm.sums_gradients:
-            return Request()
-        return self._compression(self._comm, bucket)
+            self._send(bucket)
 
     def _lay_out(self):
         """Agrees with the other ranks on the order of parameters and cuts it into buckets."""
@@ -296,25 +295,28 @@ class GradientReducer(Reducer):
         # Their sums may still be under way, in the array that is replaced here.
         self.n_samples(), self.n_empty()
         total = self._total
-        self._total, *arrays = self._comm.make_buffers(
-            [(2, total.dtype), *(bucket.specification for bucket in self._buckets)], N_ROOMS
-        )
+        specifications = [bucket.transport.specification for bucket in self._buckets]
+        self._total, *arrays = self._comm.make_buffers([(2, total.dtype), *specifications], N_ROOMS)
         self._total[...] = total
         arrays = arrays[N_ROOMS - 1 :]
         for i, bucket in enumerate(self._buckets):
-            bucket.allocate(arrays[i * N_ROOMS : (i + 1) * N_ROOMS])
+            bucket.transport.allocate(arrays[i * N_ROOMS : (i + 1) * N_ROOMS])
             bucket.begin(self._losses_are_weighted)
 
     def _make_buckets(self, order):
         """Returns the buckets of parameters, given their names in order."""
         params = self._params
-        on_gpu = any(param.xp is not np for param in params.values())
+        on_gpu = self._transport().is_on_gpu
         n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
-        make = GpuBucket if on_gpu else Bucket
         return [
-            make(layout, params, self._comm.gradient_dtype(layout.dtype))
+            Bucket(layout, params, self._comm.gradient_dtype(layout.dtype), self._transport())
             for layout in layouts(((name, params[name]) for name in order), *n_bytes)
         ]
+
+    def _transport(self):
+        """Returns the class of the buckets' transports."""
+        on_gpu = any(param.xp is not np for param in self._params.values())
+        return GpuTransport if on_gpu else HostTransport
 
     def _check_presence(self, counts, n_ranks):
         lacking = [name for name, n_present in counts.items() if 0 < n_present < n_ranks]
@@ -339,85 +341,61 @@ class Bucket:
         layout: the places of the gradients.
         params: parameters by name, at least those in the layout.
         wire_dtype: the dtype in which the gradients are summed.
+        transport: how they get there: a class, :class:`HostTransport` or :class:`GpuTransport`.
+        length: the number of elements of the array; None: as many as the gradients have.
 
     Attributes:
         layout: as given.
+        names: the parameters' names, in the order of the gradients.
+        transport: an object of the given class.
 
     Example:
         >>> model = L.Linear(2, 2)
         >>> params = dict(model.namedparams())
         >>> (layout,) = layouts(params.items())
         >>> bucket = Bucket(layout, params, np.dtype(np.float32))
-        >>> bucket.allocate([np.zeros(*bucket.specification)])
+        >>> bucket.transport.allocate([np.zeros(*bucket.transport.specification)])
         >>> bucket.values.size, bucket.views()["/W"].shape
         (6, (2, 2))
     """
 
-    _copies = True  # gradients, as soon as they are taken
-
-    def __init__(self, layout: FlatLayout, params: Mapping[str, Parameter], wire_dtype: np.dtype):
-        self.layout, self._wire_dtype = layout, wire_dtype
-        self._keeps_dtype = layout.dtype == wire_dtype
-        self._params = {name: params[name] for name in layout.slices}
-        self._unused, self._rooms, self._room = [], [], None
-
-    @property
-    def names(self) -> list[str]:
-        """The parameters' names, in the order of the gradients."""
-        return list(self._params)
-
-    @property
-    def length(self) -> int:
-        """The number of elements of ``values``."""
-        return self.layout.size
-
-    @property
-    def specification(self) -> tuple[int, np.dtype]:
-        """The number of elements that the bucket needs in host memory, and their dtype."""
-        return self.length, self._wire_dtype
+    def __init__(
+        self,
+        layout: FlatLayout,
+        params: Mapping[str, Parameter],
+        wire_dtype: np.dtype,
+        transport: type[HostTransport] = HostTransport,
+        length: int | None = None,
+    ):
+        self.layout, self.names = layout, list(layout.slices)
+        self._params = {name: params[name] for name in self.names}
+        length = layout.size if length is None else length
+        self.transport = transport(layout, self._params, wire_dtype, length)
+        self.nbytes = length * wire_dtype.itemsize
 
     @property
     def values(self) -> Array:
         """The flat array, of ``wire_dtype``."""
-        return self._room.values
+        return self.transport.filled().values
 
-    def allocate(self, arrays: Sequence[Array]) -> None:
-        """Uses flat arrays that were made as specified; on a GPU it makes them itself."""
-        self._unused, self._rooms = list(arrays), []
-        self._room = self._new_room()
-
-    def _can_make_room(self):
-        return bool(self._unused)
-
-    def _new_room(self):
-        self._rooms.append(Room(self._unused.pop(0), self.layout))
-        return self._rooms[-1]
-
-    def _free_rooms(self):
-        return [room for room in self._rooms if room is not self._room and not room.is_held()]
-
-    def _leave_held_room(self):
-        if not self._room.is_held(self._params.values()):
-            return
-        if free := self._free_rooms():
-            self._room = free[0]
-        elif self._can_make_room():
-            self._room = self._new_room()
-        else:
-            raise RuntimeError(
-                "GradientReducer.begin: the program holds gradients that it took before they were "
-                "means over all ranks: copy them, or take them after the optimizer's update"
-            )
+    def views(self) -> dict[str, Array]:
+        """Returns the parts of ``values`` by parameter name, in the shapes of the parameters."""
+        return self.transport.filled().views
 
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
         """Begins to replace ``values`` by their sum over the ranks; for ``wire_dtype`` see
         :meth:`mpchain.distributed.Communicator.iallreduce`."""
-        return comm.iallreduce(self.values, wire_dtype)
+        return self.transport.begin_sum(comm, wire_dtype)
 
     def begin(self, losses_are_weighted: bool = False) -> None:
         """Starts a step: nothing is taken yet. With weighted losses no gradient is multiplied."""
         self._taken = {}
-        self._leave_held_room()
+        self.transport.begin(losses_are_weighted)
+
+    def begin_in_graph(self) -> None:
+        """Starts a step in memory of the graph of a GPU that is being captured."""
+        self._taken = {}
+        self.transport.begin_in_graph()
 
     @property
     def is_full(self) -> bool:
@@ -430,42 +408,22 @@ class Bucket:
         Returns:
             Whether the gradients of all parameters have been taken.
         """
-        taken = self._taken
-        if name in taken:
+        if name in self._taken:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
-        param = self._params[name]
-        grad = None if factor == 0 else param.grad
-        taken[name] = grad is not None
-        self._put(name, param, grad, factor)
-        return len(taken) == len(self._params)
-
-    def _put(self, name, param, grad, factor):
-        view = self._room.views[name]
-        if grad is None or factor != 1:
-            put(view, grad, factor)
-        else:
-            view[...] = grad
-        if grad is not None and self._keeps_dtype:
-            # Frees memory for the rest of backward. The view is as the gradient: no checks again.
-            param._grad, param._grad_var = view, None
+        grad = None if factor == 0 else self._params[name].grad
+        self._taken[name] = grad is not None
+        self.transport.put(name, grad, factor)
+        return self.is_full
 
     def take_rest(self, factor: float) -> None:
         """Takes all gradients that have not been taken."""
-        if not self._taken and factor == 1 and self._copies and self._keeps_dtype:
-            grads = list(map(own_grad, self._params.values()))
-            if all(map(operator.is_not, grads, itertools.repeat(None))):
-                self._take_all(grads)
+        if not self._taken and factor == 1:
+            if self.transport.put_all(map(own_grad, self._params.values())):
+                self._taken = dict.fromkeys(self._params, True)
                 return
         for name in self._params:
             if name not in self._taken:
                 self.take(name, factor)
-
-    def _take_all(self, grads):
-        """Does what :meth:`take` does with the given gradients of all parameters."""
-        for param, view, grad in zip(self._params.values(), self._room.views.values(), grads):
-            view[...] = grad
-            param._grad, param._grad_var = view, None
-        self._taken = dict.fromkeys(self._params, True)
 
     def had(self, name: str) -> bool:
         """Returns whether this rank had a gradient for the parameter."""
@@ -475,118 +433,14 @@ class Bucket:
         """Returns for each of :attr:`names` what :meth:`had` returns."""
         return list(map(self._taken.__getitem__, self._params))
 
-    def views(self) -> dict[str, Array]:
-        """Returns the parts of ``values`` by parameter name, in the shapes of the parameters."""
-        return self._room.views
-
     def gradients(self) -> dict[str, Array]:
         """Returns what ``values`` holds for each name, in the gradients' dtype.
 
         These are copies while others hold parts of all other memory: they might hold these, too,
         when the next step begins and needs memory.
         """
-        dtype, copies = self.layout.dtype, not (self._can_make_room() or self._free_rooms())
-        if self._keeps_dtype and not copies:
-            return self._room.views
-        return {n: view.astype(dtype, copy=copies) for n, view in self._room.views.items()}
-
-
-class GpuBucket(Bucket):
-    """A bucket on a GPU: the sum reads the gradients where they are, and may multiply them.
-
-    What needs :attr:`values` before the sum makes one kernel copy all gradients there.
-
-    Args:
-        layout, params, wire_dtype: see :class:`Bucket`.
-    """
-
-    _copies = False
-
-    @property
-    def specification(self) -> tuple[int, np.dtype]:
-        return 0, self._wire_dtype  # no host memory
-
-    @property
-    def values(self) -> Array:
-        self._fill()
-        values = self._room.values
-        if self._factor is not None:
-            values *= values.dtype.type(self._factor)
-            self._factor = None
-        return values
-
-    def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
-        if wire_dtype is not None:
-            return super().begin_sum(comm, wire_dtype)
-        if not self._keeps_dtype:
-            self._fill()
-        parts = self._parts() if self._grads else None
-        request = comm.iallreduce(self._room.values, factor=self._factor, parts=parts)
-        self._factor = None
-        self._set_gradients()
-        return request
-
-    def views(self) -> dict[str, Array]:
-        _ = self.values  # filled, and multiplied
-        return super().views()
-
-    def gradients(self) -> dict[str, Array]:
-        _ = self.values
-        return super().gradients()
-
-    def _can_make_room(self):
-        return True
-
-    def _new_room(self):
-        room = Room(self._xp.zeros(self.length, self._wire_dtype), self.layout)
-        self._rooms = [*self._rooms[-1:], room]
-        return room
-
-    @property
-    def _xp(self):
-        return next(iter(self._params.values())).xp
-
-    def begin(self, losses_are_weighted: bool = False) -> None:
-        super().begin(losses_are_weighted)
-        self._grads, self._factor = {}, None if losses_are_weighted else 1.0
-
-    def begin_in_graph(self) -> None:
-        """Starts a step in memory of the graph that is being captured."""
-        self._own_rooms = self._rooms, self._room
-        # Replays overwrite it: what a program holds of other steps is in other memory.
-        self._room = Room(self._xp.empty(self.length, self._wire_dtype), self.layout)
-        self._rooms = [self._room]
-        self._taken, self._grads, self._factor = {}, {}, None
-
-    def end_in_graph(self) -> None:
-        """Returns to the memory of steps outside of the graph."""
-        self._rooms, self._room = self._own_rooms
-        self._grads = {}
-
-    def _put(self, name, param, grad, factor):
-        self._grads[name] = grad
-        if self._factor is not None:
-            self._factor = factor or 1.0  # of no gradients
-
-    def _parts(self):
-        """Returns the gradients in the order of ``values``, flat."""
-        grads, dtype = self._grads, self.layout.dtype
-        return [
-            self._xp.zeros(view.size, dtype)
-            if grads[name] is None
-            else grads[name].ravel().astype(dtype, copy=False)
-            for name, view in self._room.views.items()
-        ]
-
-    def _fill(self):
-        if self._grads:
-            self._xp.concatenate(self._parts(), out=self._room.values)
-            self._set_gradients()
-
-    def _set_gradients(self):
-        """Lets the parameters have parts of ``values`` as their gradients."""
-        for name, grad in self._grads.items():
-            view = self._room.views[name]
-            if grad is not None and self._keeps_dtype:
-                self._params[name].grad = view  # frees memory for the rest of backward
-        self._grads = {}
+        views, copies = self.views(), self.transport.all_others_are_held()
+        if self.transport.keeps_dtype and not copies:
+            return views
+        dtype = self.layout.dtype
+        return {name: view.astype(dtype, copy=copies) for name, view in views.items()}

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.distributed.communicators import Communicator, NcclCommunicator, progress
+from mpchain.distributed.communicators import Communicator, progress
 from mpchain.training.progress import print_line
 from mpchain.typing import Array
 from mpchain.variable import Parameter
@@ -420,7 +420,7 @@ class _Values:
 
     def _stays_on_gpu(self, x):
         # Where MPI sums, the host must wait for the value anyway.
-        sums_there = self._comm.size == 1 or isinstance(self._comm, NcclCommunicator)
+        sums_there = self._comm.size == 1 or self._comm.uses_nccl
         return sums_there and cuda.is_gpu_array(x)
 
     def _begin_on_gpu(self, values):

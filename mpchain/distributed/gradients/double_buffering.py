@@ -59,7 +59,7 @@ class DoubleBufferingReducer(Reducer):
         super().__init__(comm, zero_fill, message)
 
     def renewed(self) -> "DoubleBufferingReducer":
-        compression = self._current._compression
+        compression = self._current.compression
         return type(self)(self._comm, zero_fill=self._zero_fill, compression=compression)
 
     def watch(self, params: Mapping[str, Parameter]) -> None:

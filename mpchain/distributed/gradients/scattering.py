@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.distributed.communicators import Communicator, NcclCommunicator
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.requests import Request
-from mpchain.distributed.gradients.buckets import Bucket, GpuBucket, GradientReducer
+from mpchain.distributed.gradients.buckets import Bucket, GradientReducer
+from mpchain.distributed.gradients.transport import HostTransport
 from mpchain.kernels.steps import square_sum
 from mpchain.typing import Array
 from mpchain.utils.flat_layout import FlatLayout
@@ -68,7 +69,7 @@ class ScatteringReducer(GradientReducer):
     def _questions(self):
         own, divided = 0.0, self._divided()
         # Where NCCL sums the norm, neither MPI nor the host has to wait for the GPU.
-        has_norm = self.needs_norm and not any(isinstance(x, GpuBucket) for x in divided)
+        has_norm = self.needs_norm and not any(x.transport.is_on_gpu for x in divided)
         if has_norm:
             while self._under_way:
                 self._wait_for_first()
@@ -97,12 +98,10 @@ class ScatteringReducer(GradientReducer):
 
     def _make_buckets(self, order):
         params, comm = self._params, self._comm
-        on_gpu = any(param.xp is not np for param in params.values())
-        buckets = []
-        if comm.sums_gradients and (not on_gpu or isinstance(comm, NcclCommunicator)):
-            make = ScatteredGpuBucket if on_gpu else ScatteredBucket
+        transport, buckets = self._transport(), []
+        if comm.sums_gradients and (comm.uses_nccl or not transport.is_on_gpu):
             buckets = [
-                make(layout, params, comm.gradient_dtype(layout.dtype), comm)
+                ScatteredBucket(layout, params, comm.gradient_dtype(layout.dtype), transport, comm)
                 for layout in self.layouts
             ]
         names = {name for bucket in buckets for name in bucket.names}
@@ -115,15 +114,15 @@ class ScatteredBucket(Bucket):
     """Gradients of one dtype in one flat array, which has an equal piece for each rank.
 
     Args:
-        layout, params, wire_dtype: see :class:`Bucket`.
+        layout, params, wire_dtype, transport: see :class:`Bucket`.
         comm: the ranks.
 
     Example:
         >>> params = dict(L.Linear(2, 2).namedparams())
         >>> layout = FlatLayout(np.float32)
         >>> layout.append("/W", (2, 2))
-        >>> bucket = ScatteredBucket(layout, params, np.dtype(np.float32), comm)
-        >>> bucket.allocate([np.zeros(*bucket.specification)])
+        >>> bucket = ScatteredBucket(layout, params, np.dtype(np.float32), HostTransport, comm)
+        >>> bucket.transport.allocate([np.zeros(*bucket.transport.specification)])
         >>> bucket.begin(), bucket.take("/W", factor=1)
         (None, True)
         >>> _ = bucket.begin_sum(comm).Wait()
@@ -139,15 +138,13 @@ class ScatteredBucket(Bucket):
         layout: FlatLayout,
         params: Mapping[str, Parameter],
         wire_dtype: np.dtype,
+        transport: type[HostTransport],
         comm: Communicator,
     ):
-        super().__init__(layout, params, wire_dtype)
         self._rank, self._size = comm.rank, comm.size
+        length = self._size * -(-layout.size // self._size)
+        super().__init__(layout, params, wire_dtype, transport, length)
         self._parts_of_rank = layout.part(comm.rank, comm.size)
-
-    @property
-    def length(self) -> int:
-        return self._size * -(-self.layout.size // self._size)
 
     def begin(self, losses_are_weighted: bool = False) -> None:
         self._is_whole, self._request = False, None
@@ -178,29 +175,6 @@ class ScatteredBucket(Bucket):
     def gradients(self) -> dict[str, Array]:
         """Returns what :class:`Bucket` does once all ranks have whole gradients, before nothing."""
         return super().gradients() if self._is_whole else {}
-
-
-class ScatteredGpuBucket(ScatteredBucket, GpuBucket):
-    """The same on a GPU, for NCCL.
-
-    Args:
-        layout, params, wire_dtype, comm: see :class:`ScatteredBucket`.
-    """
-
-    @property
-    def specification(self) -> tuple[int, np.dtype]:
-        return 0, self._wire_dtype  # no host memory
-
-    def _fill(self):
-        if not self._grads:
-            return
-        parts, views = self._parts(), self._room.views.values()
-        if sum(part.size for part in parts) == self.layout.size:
-            self._xp.concatenate(parts, out=self._room.values[: self.layout.size])
-        else:  # the layout has places of parameters that are gone
-            for view, part in zip(views, parts, strict=True):
-                view[...] = part.reshape(view.shape)
-        self._set_gradients()
 
 
 class Gathering:

@@ -1,6 +1,6 @@
 """Batch normalization by the samples of all ranks."""
 
-from mpchain.distributed.communicators import Communicator, NcclCommunicator
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.functions import batch_normalization
 from mpchain.link import Link
 from mpchain.links import BatchNormalization
@@ -102,7 +102,7 @@ def _check(name, comm, backend):
         raise ValueError(
             f"{name}: communication_backend must be one of {', '.join(BACKENDS)}, not {backend!r}"
         )
-    kind = "nccl" if isinstance(comm, NcclCommunicator) else "mpi"
+    kind = "nccl" if comm.uses_nccl else "mpi"
     if comm.size > 1 and backend not in ("auto", kind):
         raise ValueError(
             f"{name}: communication_backend is {backend!r}, but the communicator uses {kind!r}; "

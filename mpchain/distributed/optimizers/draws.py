@@ -139,16 +139,16 @@ class _Division:  # a generator would cost several times as much, in every step
         self._comm, self._own = comm, Division(*own)
 
     def __enter__(self):
-        self._outer, vars(self._comm)["_divided"] = self._comm._divided, self._own
+        self._outer, vars(self._comm)["divided"] = self._comm.divided, self._own
         return self._own[0]
 
     def __exit__(self, *exc_info):
-        vars(self._comm)["_divided"] = self._outer
+        vars(self._comm)["divided"] = self._outer
 
 
 def division(comm: Communicator) -> Division:
     """Returns what is known within :func:`batch`."""
-    return comm._divided
+    return comm.divided
 
 
 def weighted(comm: Communicator, weight: float) -> contextlib.AbstractContextManager:
@@ -159,12 +159,12 @@ def weighted(comm: Communicator, weight: float) -> contextlib.AbstractContextMan
         ...     division(comm).n, division(comm).weight
         (6, 20.0)
     """
-    mine, n, *_ = comm._divided
+    mine, n, *_ = comm.divided
     return _Division(comm, mine, n, None, weight)
 
 
 Communicator.batch = batch
-Communicator._divided = Division()
+Communicator.divided = Division()
 
 
 class SampleDraws:

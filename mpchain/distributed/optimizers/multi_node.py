@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +29,7 @@ from mpchain.optimizer import Optimizer
 from mpchain.parameter_tree import TreeOutline
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, MissingKeyError
-from mpchain.variable import Variable
+from mpchain.variable import Variable, set_grads
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -407,8 +408,7 @@ class MultiNodeOptimizer(Optimizer):
         """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
         step = self.current_step
         if not step.n_accumulated:
-            for param in step.reducer.params:
-                param._grad = param._grad_var = None  # of thousands, a call of each would take long
+            set_grads(zip(step.reducer.params, itertools.repeat(None)))
             return
         factor = step.under_way.weight(step.n_accumulated)
         for param in self.target.params(include_uninit=False):
@@ -662,7 +662,7 @@ class MultiNodeOptimizer(Optimizer):
 _OF_INNER = (
     "target t epoch use_auto_new_epoch new_epoch add_hook remove_hook call_hooks call_hook "
     "rules_and_params loss_scale set_loss_scale loss_scaling check_nan_in_grads is_safe_to_update "
-    "update_loss_scale _hooks _is_safe _loss_scale _loss_scale_growth _scale_on_gpu"
+    "update_loss_scale _hooks _is_safe _loss_scale _loss_scale_growth scale_on_gpu"
 ).split()
 for _name in _OF_INNER:
     setattr(MultiNodeOptimizer, _name, OfInner(_name))

@@ -85,7 +85,7 @@ class Evaluator(Extension):
         self.device = None if device is None else backend.get_device(device)
         self.eval_hook = eval_hook
         self.eval_func = eval_func
-        self._progress_bar = progress_bar
+        self.progress_bar = progress_bar
         self._most_batches = None
         self._check_ends()
 
@@ -135,7 +135,7 @@ class Evaluator(Extension):
         if self.eval_hook is not None:
             self.eval_hook(self)
         summary, done, display = DictSummary(), 0, None
-        if self._progress_bar:
+        if self.progress_bar:
             total = len(getattr(self.get_iterator("main"), "dataset", ())) or None
             display = open_display(total, n_lines=4, keep=False)
         try:

@@ -1,0 +1,242 @@
+"""How gradients get into the memory of a bucket, and from there to the other ranks."""
+
+import itertools
+import operator
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.requests import Request
+from mpchain.typing import Array
+from mpchain.utils.flat_layout import FlatLayout, put
+from mpchain.variable import Parameter, own_grad, set_grads
+
+
+class Room:
+    """The memory of a bucket.
+
+    Args:
+        values: flat array.
+        layout: the places of the gradients.
+
+    Attributes:
+        values: as given.
+        views: the gradients by name, parts of ``values`` in the shapes of the parameters.
+
+    Example:
+        >>> layout = FlatLayout(np.float32)
+        >>> layout.append("/W", (2, 3))
+        >>> Room(np.zeros(6, np.float32), layout).views["/W"].shape
+        (2, 3)
+    """
+
+    def __init__(self, values: Array, layout: FlatLayout):
+        self.values = values
+        self.views = layout.views(values)
+
+    def is_held(self, params: Iterable[Parameter] = ()) -> bool:
+        """Returns whether anything but the ``grad`` of these parameters, which come in the order of
+        ``views``, refers to a part of the memory."""
+        # Each array is referred to by its attribute or dict and by getrefcount's argument, and
+        # ``values`` by all arrays that are parts of it, also by parts of the views. A gradient that
+        # has become a Variable may be held as such, and counts as held.
+        views = self.views.values()
+        n_own = 2 * len(views) + sum(map(operator.is_, map(own_grad, params), views))
+        return (
+            sys.getrefcount(self.values) > 2 + len(views)
+            or sum(map(sys.getrefcount, views)) > n_own
+        )
+
+
+class HostTransport:
+    """Copies gradients into a bucket as soon as they are taken.
+
+    Args:
+        layout: the places of the gradients.
+        params: the parameters by name, those of the layout.
+        wire_dtype: the dtype in which gradients are summed.
+        length: the number of elements of the memory.
+
+    Attributes:
+        keeps_dtype: whether gradients are summed in their own dtype.
+        room: the memory in use.
+        specification: the number of elements that are needed in host memory, and their dtype.
+
+    Example:
+        >>> params = dict(L.Linear(2, 2).namedparams())
+        >>> layout = FlatLayout(np.float32)
+        >>> layout.append("/W", (2, 2))
+        >>> transport = HostTransport(layout, {"/W": params["/W"]}, np.dtype(np.float32), 4)
+        >>> transport.allocate([np.zeros(*transport.specification)])
+        >>> transport.put("/W", np.ones((2, 2), np.float32), factor=0.5)
+        >>> transport.begin_sum(comm).Wait()
+        array([0.5, 0.5, 0.5, 0.5], dtype=float32)
+    """
+
+    is_on_gpu = False
+
+    def __init__(
+        self, layout: FlatLayout, params: Mapping[str, Parameter], wire_dtype: np.dtype, length: int
+    ):
+        self._layout, self._params = layout, params
+        self._wire_dtype, self._length = wire_dtype, length
+        self.keeps_dtype = layout.dtype == wire_dtype
+        self.specification = 0 if self.is_on_gpu else length, wire_dtype
+
+    def allocate(self, arrays: Sequence[Array]) -> None:
+        """Uses flat arrays that were made as specified."""
+        self._unused, self._rooms = list(arrays), []
+        self.room = self._new_room()
+
+    def _can_make_room(self):
+        return bool(self._unused)
+
+    def _new_room(self):
+        self._rooms.append(Room(self._unused.pop(0), self._layout))
+        return self._rooms[-1]
+
+    def _free_rooms(self):
+        return [room for room in self._rooms if room is not self.room and not room.is_held()]
+
+    def all_others_are_held(self) -> bool:
+        """Returns whether others hold parts of all memory but what is in use."""
+        return not (self._can_make_room() or self._free_rooms())
+
+    def begin(self, losses_are_weighted: bool) -> None:
+        """Starts a step, in memory of which nobody holds a part."""
+        if not self.room.is_held(self._params.values()):
+            return
+        if free := self._free_rooms():
+            self.room = free[0]
+        elif self._can_make_room():
+            self.room = self._new_room()
+        else:
+            raise RuntimeError(
+                "GradientReducer.begin: the program holds gradients that it took before they were "
+                "means over all ranks: copy them, or take them after the optimizer's update"
+            )
+
+    def put(self, name: str, grad: Array | None, factor: float) -> None:
+        """Takes a gradient times a factor, and frees memory for the rest of backward."""
+        view = self.room.views[name]
+        put(view, grad, factor)
+        if grad is not None and self.keeps_dtype:
+            set_grads([(self._params[name], view)])
+
+    def put_all(self, grads: Iterable[Array | None]) -> bool:
+        """Takes the gradients of all parameters as they are, at once; returns False if it cannot,
+        or if one is None."""
+        grads = list(grads)
+        if not (self.keeps_dtype and all(map(operator.is_not, grads, itertools.repeat(None)))):
+            return False
+        views = self.room.views.values()
+        for view, grad in zip(views, grads):
+            view[...] = grad
+        set_grads(zip(self._params.values(), views))
+        return True
+
+    def filled(self) -> Room:
+        """Returns the memory once all gradients are there that were put."""
+        return self.room
+
+    def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
+        """Begins to replace the values by their sum over the ranks; for ``wire_dtype`` see
+        :meth:`mpchain.distributed.Communicator.iallreduce`."""
+        return comm.iallreduce(self.room.values, wire_dtype)
+
+
+class GpuTransport(HostTransport):
+    """Lets the sum read gradients on a GPU where they are, and multiply them.
+
+    What needs the values before the sum makes one kernel copy all gradients.
+
+    Args:
+        layout, params, wire_dtype, length: see :class:`HostTransport`.
+    """
+
+    is_on_gpu = True
+
+    def _can_make_room(self):
+        return True
+
+    def _new_room(self):
+        room = Room(self._xp.zeros(self._length, self._wire_dtype), self._layout)
+        self._rooms = [*self._rooms[-1:], room]
+        return room
+
+    @property
+    def _xp(self):
+        return next(iter(self._params.values())).xp
+
+    def begin(self, losses_are_weighted: bool) -> None:
+        super().begin(losses_are_weighted)
+        self._grads, self._factor = {}, None if losses_are_weighted else 1.0
+
+    def begin_in_graph(self) -> None:
+        """Starts a step in memory of the graph that is being captured."""
+        self._own_rooms = self._rooms, self.room
+        # Replays overwrite it: what a program holds of other steps is in other memory.
+        self.room = Room(self._xp.empty(self._length, self._wire_dtype), self._layout)
+        self._rooms = [self.room]
+        self._grads, self._factor = {}, None
+
+    def end_in_graph(self) -> None:
+        """Returns to the memory of steps outside of the graph."""
+        self._rooms, self.room = self._own_rooms
+        self._grads = {}
+
+    def put(self, name: str, grad: Array | None, factor: float) -> None:
+        self._grads[name] = grad
+        if self._factor is not None:
+            self._factor = factor or 1.0  # of no gradients
+
+    def put_all(self, grads: Iterable[Array | None]) -> bool:
+        return False
+
+    def filled(self) -> Room:
+        self._fill()
+        if self._factor is not None:
+            self.room.values *= self.room.values.dtype.type(self._factor)
+            self._factor = None
+        return self.room
+
+    def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
+        if wire_dtype is not None:
+            return comm.iallreduce(self.filled().values, wire_dtype)
+        if not self.keeps_dtype:
+            self._fill()
+        parts = self._parts() if self._grads else None
+        request = comm.iallreduce(self.room.values, factor=self._factor, parts=parts)
+        self._factor = None
+        self._set_gradients()
+        return request
+
+    def _parts(self):
+        """Returns the gradients in the order of the values, flat."""
+        grads, dtype = self._grads, self._layout.dtype
+        return [
+            self._xp.zeros(view.size, dtype)
+            if grads[name] is None
+            else grads[name].ravel().astype(dtype, copy=False)
+            for name, view in self.room.views.items()
+        ]
+
+    def _fill(self):
+        if not self._grads:
+            return
+        parts, views = self._parts(), self.room.views.values()
+        if sum(part.size for part in parts) == self._layout.size:
+            self._xp.concatenate(parts, out=self.room.values[: self._layout.size])
+        else:  # the layout has places of parameters that are gone
+            for view, part in zip(views, parts, strict=True):
+                view[...] = part.reshape(view.shape)
+        self._set_gradients()
+
+    def _set_gradients(self):
+        """Lets the parameters have parts of the values as their gradients."""
+        for name, grad in self._grads.items():
+            if grad is not None and self.keeps_dtype:
+                self._params[name].grad = self.room.views[name]  # frees memory
+        self._grads = {}
