@@ -1,34 +1,13 @@
 """Variables that links keep from step to step on GPUs, such as the state of a recurrent layer."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpchain.backends import cuda
+from mpchain.captured.surroundings import Place
 from mpchain.link import Link
 from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable
-
-
-class Kept(NamedTuple):
-    """An attribute of a link whose value, a Variable, a step leaves for the next one.
-
-    Example:
-        >>> from mpchain.captured.carried import Kept
-        >>> Kept(L.LSTM(1, 1), "h").value is None
-        True
-    """
-
-    link: Link
-    name: str
-
-    @property
-    def value(self) -> Any:
-        """The attribute."""
-        return getattr(self.link, self.name)
-
-    def set(self, value: Any) -> None:
-        """Sets the attribute."""
-        setattr(self.link, self.name, value)
 
 
 class Carried:
@@ -49,14 +28,15 @@ class Carried:
         self._links = list(links)
         self._before = self._kept()
         self._read = {
-            kept: Variable(value.array.copy(), requires_grad=False)
-            for kept, value in self._before.items()
+            key: (place, Variable(value.array.copy(), requires_grad=False))
+            for key, (place, value) in self._before.items()
         }
-        self._left: list[tuple[Kept, Any]] = []
+        self._left: list[tuple[Place, Any]] = []
 
     def _kept(self):
+        """Places in links and their values, by what tells them apart."""
         return {
-            Kept(link, name): value
+            (id(vars(link)), name): (Place(vars(link), name, name), value)
             for link in self._links
             for name, value in vars(link).items()
             if isinstance(value, Variable)
@@ -70,28 +50,28 @@ class Carried:
 
     def begin(self) -> None:
         """Puts the copies in the place of what links keep."""
-        for kept, copy in self._read.items():
-            kept.set(copy)
+        for place, copy in self._read.values():
+            place.set(copy)
 
     def end(self) -> None:
         """Undoes :meth:`begin`, and takes note of what the step left."""
-        for kept in {**self._before, **self._kept()}:
-            value = vars(kept.link).get(kept.name)
-            if kept in self._read and value is self._read[kept]:
-                kept.set(self._before[kept])
+        for key, (place, _) in {**self._before, **self._kept()}.items():
+            value = place.get()
+            if key in self._read and value is self._read[key][1]:
+                place.set(self._before[key][1])
             else:
-                self._left.append((kept, value.array if isinstance(value, Variable) else value))
+                self._left.append((place, _array_of(value)))
 
     def load(self) -> None:
         """Copies what links keep to where the graph reads it."""
-        for kept, copy in self._read.items():
-            cuda.cupy.copyto(copy.array, kept.value.array)
+        for place, copy in self._read.values():
+            cuda.cupy.copyto(copy.array, place.get().array)
 
     def leave(self, convert: Callable[[Array], Array]) -> None:
         """Gives links what a launch of the graph has computed."""
-        for kept, value in self._left:
+        for place, value in self._left:
             is_array = cuda.is_gpu_array(value)
-            kept.set(Variable(convert(value), requires_grad=False) if is_array else value)
+            place.set(Variable(convert(value), requires_grad=False) if is_array else value)
 
     def computed(self) -> list:
         """What the graph computes for links."""
@@ -99,9 +79,12 @@ class Carried:
 
     def found(self) -> list:
         """What links keep in its place."""
-        values = [vars(kept.link).get(kept.name) for kept, _ in self._left]
-        return [x.array if isinstance(x, Variable) else x for x in values]
+        return [_array_of(place.get()) for place, _ in self._left]
+
+
+def _array_of(value):
+    return value.array if isinstance(value, Variable) else value
 
 
 def _shapes_of(kept):
-    return {k: (x.shape, x.dtype, x.array.device.id) for k, x in kept.items()}
+    return {k: (x.shape, x.dtype, x.array.device.id) for k, (_, x) in kept.items()}

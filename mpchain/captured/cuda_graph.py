@@ -20,7 +20,9 @@ import numpy as np
 from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
+from mpchain.captured.comparison import are_all_close
 from mpchain.captured.ranks import capture_update
+from mpchain.captured.recorder import Draws
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
 from mpchain.captured.state import State
 from mpchain.observers import Graph, Recording
@@ -48,16 +50,6 @@ class _Differs(Exception):
     """What an optimizer computes is written differently than when it was captured."""
 
 
-class _Draws:
-    """Passes for a generator: ``draw`` gets its methods, their names and arguments."""
-
-    def __init__(self, generator, draw):
-        self._generator, self._draw = generator, draw
-
-    def __getattr__(self, name):
-        return functools.partial(self._draw, name, getattr(self._generator, name))
-
-
 class _Repeated(Recording):
     """Lets a step draw what a replay drew."""
 
@@ -65,7 +57,7 @@ class _Repeated(Recording):
         self._drawn, self.reason = iter(drawn), None
 
     def draws(self, generator):
-        return _Draws(generator, self._draw)
+        return Draws(generator, self._draw)
 
     def _draw(self, name, function, *args, **kwargs):
         of_replay, array = next(self._drawn, (None, None))
@@ -147,7 +139,7 @@ class CudaGraph(Graph):
                     self.unknown_params.append(x)
 
     def draws(self, generator: Any) -> Any:
-        return _Draws(generator, self._draw)
+        return Draws(generator, self._draw)
 
     def _draw(self, name, function, *args, **kwargs):
         if any(cuda.is_gpu_array(x) for x in (*args, *kwargs.values())):
@@ -485,21 +477,9 @@ def _within(make, function):
 
 def _difference(expected, found):
     for what, arrays in found.items():
-        others = expected[what]
-        # Values that are zero but for rounding are compared with the others.
-        sizes = (np.abs(x[np.isfinite(x)]) for x in arrays)
-        scale = max((float(np.max(x, initial=0)) for x in sizes), default=0)
-        if len(arrays) != len(others) or not all(
-            _are_close(x, y, scale) for x, y in zip(arrays, others)
-        ):
+        if not are_all_close(expected[what], arrays, of_one_size=True):
             return f"a replay computed other {what}"
     return None
-
-
-def _are_close(found, expected, scale):
-    kind = found.dtype if found.dtype.kind in "fc" else np.dtype(np.float64)
-    tolerance = float(np.sqrt(np.finfo(kind).eps))
-    return np.allclose(found, expected, rtol=tolerance, atol=scale * tolerance, equal_nan=True)
 
 
 def _settings(optimizer):

@@ -1,6 +1,7 @@
 """Recording a step: the calls of NumPy and of kernels that it makes, in order."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -31,23 +32,25 @@ _SEEN_THROUGH = {"linear", "product"}  # operations whose reference is a call or
 _OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls another one
 
 
-class _RecordedDraws:
-    """Passes for a generator; its draws are recorded."""
+class Draws:
+    """Passes for a generator.
 
-    def __init__(self, generator, recorder):
-        self._generator, self._recorder = generator, recorder
+    Args:
+        generator: the generator.
+        draw: called with the name of a method, that method, and the arguments of the call.
 
-    def __getattr__(self, name):
-        function = getattr(self._generator, name)
+    Example:
+        >>> from mpchain.captured.recorder import Draws
+        >>> draws = Draws(np.random, lambda name, function, *args: (name, *args))
+        >>> draws.rand(3)
+        ('rand', 3)
+    """
 
-        def draw(*args, **kwargs):
-            recorder = self._recorder
-            recorder.unseen.check_draws()
-            result = function(*plain(args), **kwargs)
-            recorder.unseen.note()
-            return recorder.made(function, plain(args), kwargs, result, "draw")
+    def __init__(self, generator: Any, draw: Callable):
+        self._generator, self._draw = generator, draw
 
-        return draw
+    def __getattr__(self, name: str) -> Any:
+        return functools.partial(self._draw, name, getattr(self._generator, name))
 
 
 class Flattened(NamedTuple):
@@ -249,7 +252,13 @@ class Recorder(Recording):
         return self.one_call(kernel.compute, args)
 
     def draws(self, generator: Any) -> Any:
-        return _RecordedDraws(generator, self)
+        return Draws(generator, self._draw)
+
+    def _draw(self, name, function, *args, **kwargs):
+        self.unseen.check_draws()
+        result = function(*plain(args), **kwargs)
+        self.unseen.note()
+        return self.made(function, plain(args), kwargs, result, "draw")
 
     def exchange(self, function: Callable, array: np.ndarray) -> np.ndarray:
         sent = plain(array).copy()

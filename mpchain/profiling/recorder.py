@@ -38,46 +38,6 @@ _AFTER_THESE = {"forward", "optimizer", "evaluation"}
 _OTHER_COLLECTIVES = {"split", "finalize", "make_buffers"}
 
 
-class Calls(dict):
-    """What the spans of functions are, by name: made once for each place, since they are many.
-
-    Args:
-        link: the link that calls the functions; None is outside of links.
-        public: name of the public function within which all of them are called; None if there is
-            none, and they have names themselves.
-
-    Attributes:
-        link: what the span of the link itself is.
-        within: :class:`Calls` within public functions, by name. The outermost one gives the name.
-
-    Example:
-        >>> Calls(None)["_exp"]
-        ('function', 'exp', None, None)
-        >>> Calls(None).within["convolution_2d"]["_with_bias"]
-        ('function', 'convolution_2d', None, None)
-    """
-
-    def __init__(self, link: Any, public: str | None = None):
-        super().__init__()
-        self.link, self._public = ("link", type(link).__name__, link, None), public
-        self.within = None if public else _Within(link)
-
-    def __missing__(self, name: str) -> tuple:
-        shown = self._public or _SHOWN.get(name) or name.lstrip("_")
-        what = self[name] = "function", shown, self.link[2], None
-        return what
-
-
-class _Within(dict):
-    def __init__(self, link):
-        super().__init__()
-        self._link = link
-
-    def __missing__(self, name):
-        self[name] = calls = Calls(self._link, name)
-        return calls
-
-
 @dataclasses.dataclass(slots=True)
 class Operation:
     """An operation of all ranks in the background, from its beginning to its end, in nanoseconds.
@@ -113,7 +73,6 @@ class Recorder(Observer):
         record: function that takes the start and the end of a span, and what it is: a tuple (kind,
             name, link or None, dict of details or None). They are kept in one list, since the
             garbage collector would visit a tuple for each span.
-        calls: :class:`Calls` where the thread is now: in a link, in a public function.
         targets: targets of optimizers, by id.
         operations: :class:`Operation` s that have ended.
         memory: tuples (time, bytes resident, bytes used of CuPy's pool).
@@ -139,8 +98,9 @@ class Recorder(Observer):
         self._thread = threading.get_ident()
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
-        self._outside = self.calls = Calls(None)
-        self._of_links = {}  # Calls by the id of the link; the values keep the links, so their ids
+        self._link = self._public = None  # what the thread is in: a link, the name of a function
+        # By the id of the link and the name; the values keep the links, and so their ids.
+        self._known: dict[tuple, tuple] = {}
         self.targets, self.open = {}, set()
         self._under_way: dict[int, Operation] = {}  # by the id of their request
         self._begun: list[tuple] = []  # open spans and derivatives, with their beginnings
@@ -187,15 +147,23 @@ class Recorder(Observer):
 
     def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
         end, start = self.now(), function.observed_as
-        function.observed_as = what = self.calls[function.label]
+        function.observed_as = what = self._what(function.label, self._link, self._public)
         self.record((start, end, what))
 
     def backward_preprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
         self._begun.append((function, self.now()))
 
     def backward_postprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
-        what = function.observed_as or self._outside[function.label]
+        what = function.observed_as or self._what(function.label, None, None)
         self.record((self._pop(function), self.now(), what))
+
+    def _what(self, label, link, public):
+        """What a span of a function is, made once for each place: there are many spans."""
+        name = public or _SHOWN.get(label) or label.lstrip("_")
+        key = id(link), name
+        if key not in self._known:
+            self._known[key] = "function", name, link, None
+        return self._known[key]
 
     def _pop(self, thing):
         """Returns what was begun of a thing; what an exception ended within it is forgotten."""
@@ -239,28 +207,25 @@ class Recorder(Observer):
             self._end_step(span.thing)
 
     def _begin_link(self, span):
-        outer, link = self.calls, span.thing
-        try:
-            self.calls = self._of_links[id(link)]
-        except KeyError:
-            self.calls = self._of_links[id(link)] = Calls(link)
+        outer = self._link, self._public
+        self._link, self._public = span.thing, None
         return self.now(), outer
 
     def _end_link(self, span, begun):
-        start, outer = begun
+        start, (self._link, self._public) = begun
         if not span.has_failed:
-            self.record((start, self.now(), self.calls.link))
-        self.calls = outer
+            link = span.thing
+            what = self._known.setdefault((id(link), None), ("link", span.name, link, None))
+            self.record((start, self.now(), what))
 
     def _begin_call(self, span):
-        outer = self.calls
-        if outer.within is None or span.name == _CALLS_A_USERS:
+        if self._public is not None or span.name == _CALLS_A_USERS:
             return None
-        self.calls = outer.within[span.name]
-        return outer
+        self._public = span.name
+        return True
 
-    def _end_call(self, span, outer):
-        self.calls = outer
+    def _end_call(self, span, begun):
+        self._public = None
 
     def _end_step(self, trainer):
         """Ends a step: a trainer's iteration or, where there is no trainer, an update."""
