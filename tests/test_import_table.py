@@ -63,7 +63,7 @@ FLOORS = [
     ("links", "functions"),
     ("checkpoints", "communicators"),
     ("extensions recovery", "checkpoints"),
-    ("updaters", "optimizers extensions"),
+    ("updaters multiprocess_parallel", "optimizers extensions"),
     ("notebooks", "communicators"),
 ]
 OPTIONAL = {

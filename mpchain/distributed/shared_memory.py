@@ -216,15 +216,11 @@ def sum_in_shared_memory(
         yield
     for part, sum_between_hosts in sums_between_hosts.items():
         total, *others = shared.part(part, n_parts)
-        is_final = sum_between_hosts is None
-        for chunk in _chunks(total):
-            _add_to(total, others, chunk)
-            if is_final:  # while the chunk is in the cache
-                _copy_to(others, total, chunk)
-        if not is_final:
+        sum_part(total, *others, copies=sum_between_hosts is None)
+        if sum_between_hosts is not None:
             yield from sum_between_hosts(total)
-            for chunk in _chunks(total):
-                _copy_to(others, total, chunk)
+            for x in others:
+                x[...] = total
     shared.come_to(SUMMED)
     while not shared.all_came_to(SUMMED):
         yield
@@ -258,10 +254,7 @@ def sum_pieces_in_shared_memory(
     for part, of_hosts in places.items():
         pieces = []
         for place in of_hosts:
-            total, *others = shared.at(place)
-            for chunk in _chunks(total):
-                _add_to(total, others, chunk)
-            pieces.append(total)
+            pieces.append(sum_part(*shared.at(place), copies=False))
         total = yield from sum_between_hosts(part, pieces)
         if total.size:  # not on a smaller host, which has no rank for it
             shared.rooms[room][own] = total
@@ -294,15 +287,18 @@ def gather_in_shared_memory(
         yield
 
 
-def _chunks(total):
-    return [slice(i, i + _CHUNK) for i in range(0, total.size, _CHUNK)]
+def sum_part(total: Array, *others: Array, copies: bool = True) -> Array:
+    """Adds flat arrays to the first one; then copies the sum to them, while it is in the cache.
 
-
-def _add_to(total, others, chunk):
-    for x in others:
-        np.add(total[chunk], x[chunk], out=total[chunk])
-
-
-def _copy_to(others, total, chunk):
-    for x in others:
-        x[chunk] = total[chunk]
+    Example:
+        >>> x = np.ones(3)
+        >>> sum_part(np.ones(3), x), x
+        (array([2., 2., 2.]), array([2., 2., 2.]))
+    """
+    for start in range(0, total.size, _CHUNK):
+        chunk, *rest = (x[start : start + _CHUNK] for x in (total, *others))
+        for x in rest:
+            np.add(chunk, x, out=chunk)
+        for x in rest if copies else ():
+            x[...] = chunk
+    return total

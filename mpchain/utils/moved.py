@@ -15,6 +15,7 @@ MOVED = {
     "mpchain.loss_scale": "mpchain.kernels.gpu.loss_scale",
     "mpchain.model_summary": "mpchain.profiling.model_summary",
     "mpchain.ranks": "mpchain.distributed.notebooks",
+    "mpchain.training.updaters.multiprocess_parallel": "mpchain.distributed.multiprocess_parallel",
     "mpchain.runtime_info": "mpchain.utils.runtime_info",
 }
 """Old module names and new ones."""

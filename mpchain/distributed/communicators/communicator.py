@@ -557,6 +557,11 @@ class Communicator(PointToPoint):
         """
         return contextlib.nullcontext() if self.watch is None else self.watch.within()
 
+    def _enter(self):
+        """Begins to communicate, as the watchdog sees it."""
+        if self.watch is not None and self.watch.announced is not None:
+            self.watch.enter()
+
     def finalize(self) -> None:
         """Releases the communicator's resources; it must not be used afterwards."""
 

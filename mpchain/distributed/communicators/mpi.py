@@ -339,11 +339,6 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         request = self._everyone.library_comm.Ibarrier()
         return progress.PendingOperation(self._everyone.until_complete([request]))
 
-    def _enter(self):
-        """Begins to communicate, as the watchdog sees it."""
-        if self.watch is not None and self.watch.announced is not None:
-            self.watch.enter()
-
     def ibcast(self, x: Array, root: int = 0) -> Request:
         self.check_rank("ibcast", "root", root)
         check_contiguous("ibcast", x)

@@ -37,33 +37,12 @@ from mpchain.observers import current
 from mpchain.typing import Array, DTypeLike
 
 
-@watched
-@on_gpu_of_arrays
-class NcclCommunicator(MpiCommunicator):
-    """Ranks with one GPU each, which exchange CuPy arrays by NCCL.
-
-    A rank's GPU is that of the arrays of the first collective on CuPy arrays: a program can choose
-    it by ``intra_rank`` after it has made the communicator.
+class OverNccl:
+    """The part of a communicator that moves CuPy arrays by NCCL. Other base classes do the rest.
 
     Args:
-        mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
-        allreduce_grad_dtype: dtype in which gradients are summed; None: as in other communicators.
-            float16: they are sent and summed in float16, and kept in their own dtype.
-        binding: by what NCCL is called: ``nccl4py``, ``cupy``, or ``pynccl``, which is
-            :mod:`mpchain.backends.pynccl`; None: the first of them that works here.
-        elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer, but
-            not by CuPy, shrinks its communicator then; others make another one.
-
-    Attributes:
-        is_captured_alike: whether graphs of GPUs have captured the same calls on all ranks so far.
-            If not, NCCL can take part in no more captures.
-
-    Example:
-        ::
-
-            comm = mpchain.create_communicator("pure_nccl")
-            cupy.cuda.Device(comm.intra_rank).use()
-            total = comm.allreduce(cupy.ones(3))
+        ranks, options: arguments of the other base classes.
+        allreduce_grad_dtype, binding: see :class:`NcclCommunicator`.
     """
 
     _nccl = _stream = _members = None
@@ -71,13 +50,12 @@ class NcclCommunicator(MpiCommunicator):
 
     def __init__(
         self,
-        mpi_comm: Any,
-        *,
+        *ranks: Any,
         allreduce_grad_dtype: DTypeLike | None = None,
         binding: str | None = None,
-        elastic: bool = False,
+        **options: Any,
     ):
-        super().__init__(mpi_comm, elastic=elastic)
+        super().__init__(*ranks, **options)
         self._binding = binding
         self._in_use = {}  # arrays of work on the own stream, by the event after it
         self._graphs = weakref.WeakSet()  # those that hold work of the connection
@@ -121,7 +99,7 @@ class NcclCommunicator(MpiCommunicator):
             self.watch.gpu = GpuWork(nccl, self.gpu, self._stream)
 
     def _world_ranks(self):
-        return (self._mpi.COMM_WORLD.rank,) if self.watch is None else self.watch.world_ranks
+        return None if self.watch is None else self.watch.world_ranks
 
     # Lost ranks
 
@@ -185,7 +163,7 @@ class NcclCommunicator(MpiCommunicator):
                 self._stream.synchronize()
         super().agree()
 
-    def renewed(self) -> "NcclCommunicator":
+    def renewed(self) -> "OverNccl":
         self._disconnect()
         new = super().renewed()
         new._binding, new._in_use, new._graphs = self._binding, {}, weakref.WeakSet()
@@ -364,6 +342,36 @@ class NcclCommunicator(MpiCommunicator):
             self._stream.synchronize()
             self._nccl.destroy()
             self._nccl, self._in_use, self.is_captured_alike = None, {}, True
+
+
+@watched
+@on_gpu_of_arrays
+class NcclCommunicator(OverNccl, MpiCommunicator):
+    """Ranks with one GPU each, which exchange CuPy arrays by NCCL.
+
+    A rank's GPU is that of the arrays of the first collective on CuPy arrays: a program can choose
+    it by ``intra_rank`` after it has made the communicator.
+
+    Args:
+        mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
+        allreduce_grad_dtype: dtype in which gradients are summed; None: as in other communicators.
+            float16: they are sent and summed in float16, and kept in their own dtype.
+        binding: by what NCCL is called: ``nccl4py``, ``cupy``, or ``pynccl``, which is
+            :mod:`mpchain.backends.pynccl`; None: the first of them that works here.
+        elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer, but
+            not by CuPy, shrinks its communicator then; others make another one.
+
+    Attributes:
+        is_captured_alike: whether graphs of GPUs have captured the same calls on all ranks so far.
+            If not, NCCL can take part in no more captures.
+
+    Example:
+        ::
+
+            comm = mpchain.create_communicator("pure_nccl")
+            cupy.cuda.Device(comm.intra_rank).use()
+            total = comm.allreduce(cupy.ones(3))
+    """
 
 
 def check_one_rank_per_gpu(places: Sequence[tuple[str, str]]) -> None:

@@ -1,8 +1,20 @@
 """Updaters: what one iteration of training does."""
 
-from mpchain.training.updaters.multiprocess_parallel import (
-    MultiprocessParallelUpdater as MultiprocessParallelUpdater,
-)
+import importlib
+from typing import TYPE_CHECKING
+
 from mpchain.training.updaters.parallel import ParallelUpdater as ParallelUpdater
 from mpchain.training.updaters.standard import StandardUpdater as StandardUpdater
 from mpchain.training.updaters.updater import Updater as Updater
+
+if TYPE_CHECKING:  # what __getattr__ imports: it communicates, as what is above this room does
+    from mpchain.distributed.multiprocess_parallel import (
+        MultiprocessParallelUpdater as MultiprocessParallelUpdater,
+    )
+
+
+def __getattr__(name):
+    if name != "MultiprocessParallelUpdater":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    above = importlib.import_module("mpchain.distributed.multiprocess_parallel")
+    return above.MultiprocessParallelUpdater

@@ -13,15 +13,20 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.backends.nccl_bindings import find_binding
 from mpchain.configuration import Mixed16, global_config
 from mpchain.dataset import Iterator, concat_examples
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.processes import (
+    GpuProcessCommunicator,
+    ProcessCommunicator,
+)
 from mpchain.iterators.worker import Worker, get_context, peek_at_random_state
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
-from mpchain.training.updaters.exchange import NcclExchange, SharedMemoryExchange
 from mpchain.training.updaters.replica import (
     as_host_values,
     collecting,
@@ -31,6 +36,7 @@ from mpchain.training.updaters.replica import (
 )
 from mpchain.training.updaters.standard import StandardUpdater
 from mpchain.typing import DeviceLike
+from mpchain.utils.flat_layout import layouts
 
 
 class MultiprocessParallelUpdater(StandardUpdater):
@@ -108,19 +114,16 @@ class MultiprocessParallelUpdater(StandardUpdater):
                 "MultiprocessParallelUpdater.setup_workers: parameters are not initialized: "
                 f"{', '.join(missing)}"
             )
-        have_own = 1 < len(self._devices) == len({device.name for device in self._devices})
-        uses_nccl = have_own and isinstance(self.device, backend.GpuDevice)
-        exchange_class = NcclExchange if uses_nccl else SharedMemoryExchange
-        exchange = exchange_class(dict(target.namedparams()), len(self._others))
-        workers = []
+        workers, place = [], _choose_communicator(self._devices)
+        comm = place(0, len(self._devices), workers)
         # This also runs when the updater is collected, and before the process ends.
-        self._stop = util.Finalize(self, _stop, (workers, exchange), exitpriority=10)
-        self._start(workers, exchange, target)
-        self._workers, self._exchange = workers, exchange
+        self._stop = util.Finalize(self, _stop, (workers, comm), exitpriority=10)
+        self._start(workers, place, target)
+        self._workers = workers
         with self._ending_workers_on_error():
-            self._receive()  # NCCL would wait forever for one that did not start
+            self._exchange = _Exchange(comm, target)
 
-    def _start(self, workers, exchange, target):
+    def _start(self, workers, place, target):
         context = get_context(None, "MultiprocessParallelUpdater")
         model = target.copy("copy").to_device("@numpy")
         settings = _plain_settings()
@@ -131,7 +134,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
                 self._others[str(i + 1)],
                 self.converter,
                 device.name,
-                exchange.end_for(i),
+                functools.partial(place, i + 1, len(self._devices)),
                 settings,
                 (seed, i),
             )
@@ -169,42 +172,24 @@ class MultiprocessParallelUpdater(StandardUpdater):
             if any(not param.is_initialized for param in target.params()):
                 observed = self._compute(batch)  # which initializes them
             self.setup_workers()
-            self._exchange.publish(
-                lambda: self._send(_compute, self.get_optimizer("main").loss_scale)
-            )
+            self._ask(_compute, self.get_optimizer("main").loss_scale)
+            self._exchange.send_parameters()
             if observed is None:
                 observed = self._compute(batch)
-            answers = self._receive()
-            n_samples = self._collect(len(batch), answers)
+            n_samples, others = self._exchange.average(len(batch), {})
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = n_samples
         optimizer.update()
-        observations = [(n, observation) for n, _, observation in answers]
-        report(mean_observation([(len(batch), observed), *observations]))
+        report(mean_observation([(len(batch), observed), *others]))
 
     def _compute(self, batch):
         optimizer = self.get_optimizer("main")
         model, scale = optimizer.target, optimizer.loss_scale
         return compute_gradients(model, model, lambda: self.convert(batch), scale, collecting)
 
-    def _collect(self, n, answers):
-        """Replaces the gradients by the means over the samples of all; returns their number."""
-        total = n + sum(n for n, _, _ in answers)
-        params = self.get_optimizer("main").target.namedparams()
-        names = {name for name, param in params if param.grad is not None}
-        names = names.union(*[present for _, present, _ in answers])
-        for worker, (n_samples, _, _) in zip(self._workers, answers):
-            worker.send((_give, n_samples / total))
-        if self._workers:
-            self._exchange.collect(names, n / total, self._receive)
-        return total
-
-    def _send(self, *request):
-        for worker in self._workers:
-            worker.send(request)
-
-    def _receive(self):
-        return [worker.receive() for worker in self._workers]
+    def _ask(self, function, *args):
+        """Lets the other processes call a function with their part and these arguments."""
+        self._exchange.comm.bcast_obj((function, args))
 
     def finalize(self) -> None:
         """Ends the other processes and finalizes the iterators."""
@@ -226,8 +211,9 @@ class MultiprocessParallelUpdater(StandardUpdater):
     def _fetch_positions(self):
         """Sets the iterators here to the positions of the processes' iterators."""
         with self._ending_workers_on_error():
-            self._send(_save_iterator)
-            for iterator, state in zip(self._others.values(), self._receive()):
+            self._ask(_save_iterator)
+            _, *states = self._exchange.comm.allgather_obj(None)
+            for iterator, state in zip(self._others.values(), states):
                 iterator.serialize(NpzDeserializer(state))
 
 
@@ -256,6 +242,19 @@ def _as_devices(devices, n):
     return found
 
 
+def _choose_communicator(devices):
+    """Returns the function that makes each process's communicator."""
+    have_own = 1 < len(devices) == len({device.name for device in devices})
+    if not have_own or not isinstance(devices[0], backend.GpuDevice):
+        return ProcessCommunicator
+    try:
+        return functools.partial(GpuProcessCommunicator, binding=find_binding())
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"MultiprocessParallelUpdater: several GPUs need NCCL: {error}"
+        ) from error
+
+
 def _plain_settings():
     """The entries of the configuration that can be sent to another process."""
     kinds = (bool, int, float, str, np.dtype, Mixed16, type(None))
@@ -263,12 +262,74 @@ def _plain_settings():
     return {name: value for name, value in entries if isinstance(value, kinds)}
 
 
-def _stop(workers, exchange):
+def _stop(workers, comm):
     for worker in workers:
         worker.hang_up()
     for worker in workers:
         worker.close()
-    exchange.close()
+    comm.end_work(for_good=True)  # NCCL's, which might wait for a process that has ended
+
+
+class _Exchange:
+    """Sends parameters to the other processes, and gradients to this one, in one flat array for
+    each dtype.
+
+    Args:
+        comm: the processes; rank 0 has the optimizer.
+        model: this process's model.
+    """
+
+    def __init__(self, comm: Communicator, model: Link):
+        self.comm, self._device = comm, model.device
+        self._uses_gpus = isinstance(comm, GpuProcessCommunicator)
+        self._params = dict(sorted(model.namedparams()))
+        self._layouts = layouts(self._params.items())
+        kinds = [(layout.size, comm.gradient_dtype(layout.dtype)) for layout in self._layouts]
+        comm.barrier()  # NCCL would wait forever for one that did not start
+        with self._device.create_context():
+            self._flat = comm.make_buffers(kinds)
+
+    def send_parameters(self) -> None:
+        """Copies the parameters of rank 0 to the other ranks."""
+        with self._device.create_context():
+            for layout, flat in zip(self._layouts, self._flat):
+                if self.comm.rank == 0:
+                    layout.fill(flat, self._arrays("array"))
+                self.comm.ibcast(flat).Wait()
+                if self.comm.rank > 0:
+                    for name, view in layout.views(flat).items():
+                        backend.copyto(self._params[name].array, view)
+
+    def _arrays(self, attribute):
+        """Returns the arrays by name, on the host where the flat arrays are there."""
+        arrays = {name: getattr(param, attribute) for name, param in self._params.items()}
+        if self._uses_gpus:
+            return arrays
+        return {name: None if x is None else cuda.to_cpu(x) for name, x in arrays.items()}
+
+    def average(self, n: int, observation: dict) -> tuple[int, list[tuple[int, dict]]]:
+        """Replaces the gradients of rank 0 by the means over the samples of all ranks.
+
+        Args:
+            n: this rank's number of samples.
+            observation: what it reports, on the host.
+
+        Returns:
+            The number of all samples, and pairs of the other ranks' numbers and reports.
+        """
+        grads = self._arrays("grad")
+        own = [name for name, grad in grads.items() if grad is not None]
+        numbers, names, observations = zip(*self.comm.allgather_obj((n, own, observation)))
+        present, total = set().union(*names), sum(numbers)
+        with self._device.create_context():
+            for layout, flat in zip(self._layouts, self._flat):
+                layout.fill(flat, grads, n / total)
+                self.comm.iallreduce(flat).Wait()
+                for name, view in layout.views(flat).items() if self.comm.rank == 0 else ():
+                    if name in present:
+                        param = self._params[name]
+                        param.grad = param.device.send(view.astype(param.dtype))
+        return total, list(zip(numbers, observations))[1:]
 
 
 # In the other processes
@@ -282,7 +343,7 @@ class _Part:
     iterator: Iterator
     converter: Callable
     device: str
-    exchange: Any
+    communicator: Callable[[Any], Communicator]
     settings: dict
     seed: tuple
 
@@ -295,17 +356,15 @@ def _work(pipe, part):
     device = backend.get_device(part.device)
     device.use()
     part.model.to_device(device)
-    part.exchange.connect(dict(part.model.namedparams()))
-    pipe.send(None)
+    exchange = _Exchange(part.communicator(pipe), part.model)
     with part.iterator:
         while True:
-            function, *args = pipe.recv()
-            function(pipe, part, *args)
+            function, args = exchange.comm.bcast_obj(None)
+            function(part, exchange, *args)
 
 
-def _compute(pipe, part, loss_scale):
-    """Answers with the number of samples, the names of gradients, and what was reported."""
-    part.exchange.take()
+def _compute(part, exchange, loss_scale):
+    exchange.send_parameters()
     part.model.cleargrads()
     observation = {}
     try:
@@ -317,16 +376,10 @@ def _compute(pipe, part, loss_scale):
         make_batch = functools.partial(part.converter, batch, device)
         scope = reporter_of(model).scope
         observation = compute_gradients(model, model, make_batch, loss_scale, scope)
-    names = [name for name, param in part.model.namedparams() if param.grad is not None]
-    pipe.send((len(batch), names, as_host_values(observation)))
+    exchange.average(len(batch), as_host_values(observation))
 
 
-def _give(pipe, part, share):
-    part.exchange.give(share)
-    pipe.send(None)
-
-
-def _save_iterator(pipe, part):
+def _save_iterator(part, exchange):
     saved = DictionarySerializer()
     part.iterator.serialize(saved)
-    pipe.send(saved.target)
+    exchange.comm.allgather_obj(saved.target)

@@ -14,10 +14,10 @@ import mpchain
 from mpchain import optimizers, training
 from mpchain.backends import nccl_bindings
 from mpchain.datasets import TupleDataset
+from mpchain.distributed import multiprocess_parallel
 from mpchain.iterators import MultiprocessIterator, SerialIterator
 from mpchain.iterators.worker import WorkerError
 from mpchain.serializers import load_npz, save_npz
-from mpchain.training.updaters import exchange
 from tests.iterators.test_multiprocess_iterator import is_alive, segments  # noqa: F401
 from tests.training.updaters.parallel_models import (
     Fails,
@@ -313,12 +313,12 @@ def test_two_gpus(make, devices, binding, monkeypatch):
         nccl_bindings.find_binding(binding)
     except RuntimeError as error:
         pytest.skip(str(error))
-    monkeypatch.setattr(exchange, "find_binding", lambda: binding)
+    monkeypatch.setattr(multiprocess_parallel, "find_binding", lambda: binding)
     whole, updater = one_process(three()[:2]), make(three()[:2], devices=devices)
     for _ in range(3):
         whole.update()
         updater.update()
-    assert updater._exchange._end._nccl.binding == binding
+    assert updater._exchange.comm._nccl.binding == binding
     assert mpchain.cuda.Device().id == 0
     target(updater).to_cpu()
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-10)
@@ -337,8 +337,7 @@ def test_two_processes_on_one_gpu(make):
 
 @pytest.mark.multi_gpu
 @pytest.mark.gpu
-def test_parameters_whose_axes_are_not_in_order_on_two_gpus(make, monkeypatch):
-    monkeypatch.setattr(exchange, "MOST_IN_GROUP", 2)  # of four parameters
+def test_parameters_whose_axes_are_not_in_order_on_two_gpus(make):
     whole, updater = one_process(three()[:2]), make(three()[:2], devices=[0, 1])
     W = target(updater).first.W
     W.array = W.array.T.copy().T
@@ -385,7 +384,7 @@ PROGRAM = """
             devices=["@numpy", "@numpy"],
         )
         updater.update()
-        print(updater._workers[0]._process.pid, *[s.name for s in updater._exchange._segments])
+        print(updater._workers[0]._process.pid)
         sys.stdout.flush()
         END
 """
@@ -404,15 +403,13 @@ def test_programs_leave_nothing_behind(tmp_path, end, number):
     path.write_text(textwrap.dedent(PROGRAM).replace("END", end))
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-W", "error", path], text=True, **pipes) as process:
-        worker, *names = process.stdout.readline().split()
-        assert len(names) == 2
+        worker = process.stdout.readline().strip()
         if number is not None:
             process.send_signal(number)
         # The pipe ends when the last process has ended that inherited it.
         stderr = process.stderr.read()
         assert process.wait() == (0 if number is None else -number)
     assert not is_alive(worker)
-    assert [name for name in names if os.path.exists(f"/dev/shm/{name}")] == []
     if number != signal.SIGKILL:
         assert stderr.count("Traceback") == (number == signal.SIGINT)
 
@@ -429,7 +426,10 @@ def test_kinds_of_devices_are_not_mixed(monkeypatch):
 
 
 def test_gpus_without_nccl(monkeypatch):
-    monkeypatch.setattr(exchange.cuda, "check_cuda_available", lambda: None)
+    class Gpu(mpchain.backend.GpuDevice):
+        def __init__(self, number):
+            self.name = f"@cupy:{number}"
+
     monkeypatch.setattr(nccl_bindings, "BINDINGS", {})
     with pytest.raises(RuntimeError, match="Updater: several GPUs need NCCL: NCCL cannot be used"):
-        exchange.NcclExchange({}, 1)
+        multiprocess_parallel._choose_communicator([Gpu(0), Gpu(1)])

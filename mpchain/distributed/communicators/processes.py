@@ -1,0 +1,148 @@
+"""The communicators of one process and those that it has started, without MPI."""
+
+import functools
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.distributed.communicators.arrays import check_contiguous, on_gpu_of_arrays
+from mpchain.distributed.communicators.communicator import Communicator
+from mpchain.distributed.communicators.nccl import OverNccl
+from mpchain.distributed.communicators.requests import Request
+from mpchain.distributed.shared_memory import make_shared_arrays, sum_part
+from mpchain.typing import Array, DTypeLike
+
+
+class ProcessCommunicator(Communicator):
+    """Rank 0, and the processes of this host that it has started.
+
+    They exchange objects by pipes, and arrays of :meth:`make_buffers` in shared memory. There are
+    broadcasts, sums, and what gathers objects on all ranks; all else raises NotImplementedError.
+    If another process fails, the next collective of rank 0 raises what that process has raised.
+
+    Args:
+        rank, size: this process's number among the ranks, and the number of ranks.
+        pipes: at rank 0 the :class:`~mpchain.iterators.worker.Worker` of each other rank, in their
+            order; elsewhere the pipe that the worker's function got.
+
+    Example:
+        >>> from mpchain.distributed.communicators.processes import ProcessCommunicator
+        >>> ProcessCommunicator(0, 1, []).allgather_obj("from rank 0")
+        ['from rank 0']
+    """
+
+    def __init__(self, rank: int, size: int, pipes: Any):
+        super().__init__()
+        self.rank = self.intra_rank = rank
+        self.size = self.intra_size = size
+        self._pipes = pipes
+        self._places = {}  # by address: a shared array, and which of this rank's rooms it is
+
+    def allgather_obj(self, obj: Any) -> list:
+        if self.rank > 0:
+            self._pipes.send(obj)
+            return self._pipes.recv()
+        objs = [obj, *(worker.receive() for worker in self._pipes)]
+        for worker in self._pipes:
+            worker.send(objs)
+        return objs
+
+    def barrier(self) -> None:
+        self.allgather_obj(None)
+
+    def bcast_obj(self, obj: Any, max_buf_len: int = 0, root: int = 0) -> Any:
+        self.check_rank("bcast_obj", "root", root)
+        return self.allgather_obj(obj if self.rank == root else None)[root]
+
+    def ibcast(self, x: Array, root: int = 0) -> Request:
+        self.check_rank("ibcast", "root", root)
+        check_contiguous("ibcast", x)
+        self._broadcast(x, root)
+        return Request(x)
+
+    def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
+        self._sum(x)
+        return Request(x)
+
+    def make_buffers(
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+    ) -> list[Array]:
+        specifications = list(specifications)
+        shared = make_shared_arrays(_AsMpi(self), specifications, n_rooms)
+        if shared is None:
+            return super().make_buffers(specifications, n_rooms)
+        places = [(of_all, room) for of_all in shared for room in range(n_rooms)]
+        arrays = [of_all.rooms[room] for of_all, room in places]
+        self._places |= zip([x.ctypes.data for x in arrays], places)
+        return arrays
+
+    def _share(self, array):
+        """Returns what the ranks share, when all are here, if the array is from
+        :meth:`make_buffers`; else None."""
+        is_on_host = isinstance(array, np.ndarray)
+        shared, room = self._places.get(is_on_host and array.ctypes.data, (None, 0))
+        if shared is not None:
+            shared.use(room)
+            self.barrier()
+        return shared
+
+    def _broadcast(self, array, root):
+        shared = self._share(array)
+        if shared is None:
+            array[...] = self.bcast_obj(array, root=root)
+            return
+        if self.rank != root:
+            array.reshape(-1)[...] = shared.at(slice(None))[root]
+        self.barrier()
+
+    def _sum(self, array):
+        shared = self._share(array)
+        if shared is None:
+            array[...] = functools.reduce(operator.add, self.allgather_obj(array))
+            return
+        sum_part(*shared.part(self.rank, self.size))
+        self.barrier()
+
+
+class _AsMpi:
+    """What shared memory is made with, in place of a communicator of MPI."""
+
+    def __init__(self, comm):
+        self.rank, self.size, self._comm = comm.rank, comm.size, comm
+        self.bcast = comm.bcast_obj
+
+    def Allgather(self, sent, received):
+        received[...] = np.reshape(self._comm.allgather_obj(sent), received.shape)
+
+
+def _refused(name):
+    def refuse(self, *args, **kwargs):
+        raise NotImplementedError(f"ProcessCommunicator has no {name}")
+
+    return refuse
+
+
+for _name in (
+    "alltoall_obj gather_obj scatter_obj ibarrier iallgather ireduce_scatter send_obj recv_obj "
+    "reduce renewed split _move"
+).split():
+    setattr(ProcessCommunicator, _name, _refused(_name))
+
+
+@on_gpu_of_arrays
+class GpuProcessCommunicator(OverNccl, ProcessCommunicator):
+    """The same if each rank has a GPU to itself: NCCL moves CuPy arrays.
+
+    Args:
+        rank, size, pipes: see :class:`ProcessCommunicator`.
+        binding: see :class:`NcclCommunicator`.
+    """
+
+    def make_buffers(
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+    ) -> list[Array]:
+        """Makes arrays on the current GPU."""
+        return [cuda.cupy.zeros(n, dtype) for n, dtype in specifications for _ in range(n_rooms)]
