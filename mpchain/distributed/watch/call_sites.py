@@ -31,9 +31,9 @@ class FileNames(dict):
 _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
-_PROFILING = os.path.join(PACKAGE, "profiling", "")  # calls communicators in place of others
+_OBSERVERS = os.path.join(PACKAGE, "observers.py")  # spans stand around calls
 _OURS = FileNames(PACKAGE, "<mpchain: ")  # also text that declared functions are written out as
-_BELOW = FileNames(_WATCH, _COMMUNICATORS, _PROFILING)
+_BELOW = FileNames(_WATCH, _COMMUNICATORS, _OBSERVERS)
 _LIBRARIES = FileNames(
     "<frozen ",
     *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")),

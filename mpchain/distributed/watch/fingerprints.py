@@ -73,7 +73,7 @@ _METHODS = {
     "make_buffers split finalize": _Kind(checks=False),
     "bcast gather allgather scatter alltoall reduce_scatter": _Kind(),
     "send recv sendrecv send_obj recv_obj": _Kind(),
-    "allreduce reduce": _Kind(compare=True),
+    "allreduce reduce sum_now": _Kind(compare=True),
     "ibcast iallgather ireduce_scatter iallreduce": _Kind(compare=True, is_begun=True),
     "ibarrier": _Kind(is_begun=True),
     "begin begin_sum": _Kind(is_part=True, is_begun=True),

@@ -436,6 +436,14 @@ def test_iallreduce_gives_the_same_bits_on_all_ranks(comm):
     assert len({y.tobytes() for y in comm.allgather(x)}) == 1
 
 
+def test_sum_now(comm):
+    (x,) = comm.make_buffers([(3, np.float64)])
+    for step in range(3):
+        x[:] = comm.rank + step
+        assert comm.sum_now(x) is x
+        assert x.tolist() == [sum(range(step, comm.size + step))] * 3
+
+
 def test_barrier_and_split(comm):
     comm.barrier()
     with comm.split(comm.rank % 2, -comm.rank) as part:

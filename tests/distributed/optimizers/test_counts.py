@@ -480,7 +480,7 @@ def test_sums_of_many_shapes_are_forgotten(comm, monkeypatch):
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
     for n in range(1, 20):
         optimizer.update(lambda n=n: F.sum(mpchain.batch_sum(model(np.ones((n, 2), "f")), axis=())))
-        assert len(optimizer._counts._sites) <= 4
+        assert len(optimizer.current_step.counts._sites) <= 4
 
 
 def test_sums_over_the_batch_are_refused_in_parts(comm):
