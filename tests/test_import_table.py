@@ -113,9 +113,7 @@ IMPORT_THE_TOP = {PLUGIN}
 """Files that need mpchain as users see it: for the names in examples."""
 
 
-LEAKS = {
-    ("mpchain/kernels/steps.py", "mpchain.kernels.gpu.cuda_steps"),
-}
+LEAKS = set()
 """Files that import, or ask for, what an annex has, and are not mended yet."""
 
 OF_LIBRARIES = {"astype", "writeable", "_fields"}

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.backends.dtypes import is_half
 from mpchain.formulas.symbol import trace_step
 from mpchain.formulas.writer import Numba, Numbers
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
-from mpchain.kernels.gpu.cuda_steps import guarding
-from mpchain.kernels.gpu.cuda_steps import take_steps as take_steps_on_gpu
 from mpchain.observers import current
 from mpchain.typing import Array
+
+_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_steps")
 
 _SMALL = 1024
 """Arrays with at most this many elements are gathered: calls cost more than copies."""
@@ -47,7 +48,7 @@ def take_step(
     param: Array,
     grad: Array,
     states: list[Array],
-    scalars: dict[str, Any] | Callable[..., dict[str, Any]],
+    scalars: Callable[..., dict[str, Any]],
 ) -> None:
     """Applies an elementwise step to arrays in place.
 
@@ -56,20 +57,19 @@ def take_step(
             overwrite the arrays except ``grad``, and returns the new values of all but ``grad``.
         param, grad: the arrays, of one shape and on one device; ``grad`` is not changed.
         states: further arrays of that shape.
-        scalars: further arguments of ``step``, Python numbers; or a function that returns them,
-            which captured steps ask again.
+        scalars: returns further arguments of ``step``, Python numbers. Before each replay of a
+            captured step it is asked again.
 
     Example:
         >>> p = np.array([1.0, 2.0])
-        >>> take_step(lambda p, g, lr: (p - lr * g,), p, np.ones(2), [], {"lr": 0.5})
+        >>> take_step(lambda p, g, lr: (p - lr * g,), p, np.ones(2), [], lambda: {"lr": 0.5})
         >>> p
         array([0.5, 1.5])
     """
-    written = [param, *states]
     if isinstance(param, np.ndarray):
-        _step_on_host(step, written, grad, scalars() if callable(scalars) else scalars)
+        _step_on_host(step, [param, *states], grad, scalars())
     else:
-        _step_on_gpu(step, written, grad, scalars)
+        take_steps(step, [[array] for array in (param, *states)], [grad], scalars)
 
 
 def take_steps(
@@ -82,13 +82,12 @@ def take_steps(
     """Does what :func:`take_step` does for each of many parameters on one device, in less time.
 
     Args:
-        step: as there.
+        step, scalars: as there.
         written: the parameters; then, for each state of the step, those of the parameters. The
             arrays of one list have one dtype; those of a parameter have one shape.
         grads: the gradients, of one dtype.
-        scalars: returns the numbers that ``step`` takes.
-        halves: the parameters of half precision whose copies ``written`` has. They are written,
-            too; where they are no rounded copies, because others set them, they count.
+        halves: on a GPU, the parameters of half precision whose copies ``written`` has. They are
+            written, too; where they are no rounded copies, because others set them, they count.
 
     Example:
         >>> p, q = np.ones(1), np.zeros((2, 2))
@@ -96,28 +95,31 @@ def take_steps(
         >>> p, q[0]
         (array([0.]), array([-1., -1.]))
     """
-    if not halves and isinstance(grads[0], np.ndarray):
+    if isinstance(grads[0], np.ndarray):
         _steps_on_host(step, written, grads, scalars())
-    elif not take_steps_on_gpu(step, written, grads, scalars, halves):
-        for i, grad in enumerate(grads):
-            param, *states = [arrays[i] for arrays in written]
-            if halves:
-                is_current = param.astype(halves[i].dtype) == halves[i]
-                param[...] = get_array_module(param).where(is_current, param, halves[i])
-            take_step(step, param, grad, states, scalars)
-            if halves:
-                halves[i][...] = param
+    elif _on_gpu is not None and _on_gpu.take_steps(step, written, grads, scalars, halves):
+        return
+    elif len(grads) == 1:
+        _step_without_kernel(step, [array for (array,) in written], grads[0], scalars, halves)
+    else:  # one of them may not be contiguous
+        for i in range(len(grads)):
+            one = slice(i, i + 1)
+            take_steps(step, [x[one] for x in written], grads[one], scalars, halves[one])
 
 
-def _step_on_gpu(step, written, grad, scalars):
-    read = scalars if callable(scalars) else lambda *_: scalars
-    is_taken = take_steps_on_gpu(step, [[array] for array in written], [grad], read)
-    if current.graph is not None and (read is not scalars or not is_taken):
+def _step_without_kernel(step, written, grad, scalars, halves):
+    if current.graph is not None:
         current.graph.refuse(f"the numbers of {step.__qualname__} would stay as they are")
-    guard = guarding.guard
-    n_left_out = 0 if is_taken or guard is None else guard.wait()
-    if not is_taken and n_left_out is not None:
-        _step_once(step, written, grad, read(n_left_out) if n_left_out else read())
+    guard = None if _on_gpu is None else _on_gpu.guarding.guard
+    n_left_out = 0 if guard is None else guard.wait()
+    if n_left_out is None:
+        return
+    for half in halves:
+        is_current = written[0].astype(half.dtype) == half
+        written[0][...] = get_array_module(half).where(is_current, written[0], half)
+    _step_once(step, written, grad, scalars(n_left_out) if n_left_out else scalars())
+    for half in halves:
+        half[...] = written[0]
 
 
 def _steps_on_host(step, written, grads, scalars):

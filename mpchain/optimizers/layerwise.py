@@ -62,10 +62,11 @@ class LAMBRule(UpdateRule):
     def _take_step(self, param):
         p, m, v = param.array, self.state["m"], self.state["v"]
         direction = param.xp.empty_like(p, dtype=m.dtype)
-        take_step(self.direct, direction, param.grad, [m, v, p], self.scalars())
+        take_step(self.direct, direction, param.grad, [m, v, p], self.scalars)
         p_norm, d_norm = map(math.sqrt, square_sums([param] * 2, [p, direction]).tolist())
         ratio = p_norm / d_norm if p_norm > 0 and d_norm > 0 else 1.0
-        take_step(SGDRule.step, p, direction, [], {"lr": float(self.hyperparam.alpha) * ratio})
+        lr = float(self.hyperparam.alpha) * ratio
+        take_step(SGDRule.step, p, direction, [], lambda: {"lr": lr})
 
 
 class LAMB(GradientMethod):

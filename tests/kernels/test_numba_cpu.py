@@ -47,7 +47,7 @@ def descend(p, g, lr):
 
 steps._ELEMENTS_WORTH_COMPILING = 0
 before = x.copy()
-steps.take_step(descend, x, gx, [], {"lr": 0.5})
+steps.take_step(descend, x, gx, [], lambda: {"lr": 0.5})
 np.testing.assert_array_equal(x, before - np.float32(0.5) * gx)
 print(mpchain.__file__)
 """

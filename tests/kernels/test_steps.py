@@ -65,7 +65,7 @@ def three_steps(name, arguments, dtype, size):
     for rule.t in (1, 2, 7):
         g = np.random.normal(size=size).astype(dtype)
         expected = whole(rule.step, expected, g, rule.scalars())
-        take_step(rule.step, written[0], g, written[1:], rule.scalars())
+        take_step(rule.step, written[0], g, written[1:], rule.scalars)
     return written, expected
 
 
@@ -90,7 +90,7 @@ def test_compiled_loops(name, arguments, dtype, compiling):
 
 def test_what_is_compiled(compiling):
     p, g = np.ones(40000, np.float32), np.full(40000, 2, np.float32)
-    take_step(descend, p, g, [], {"lr": 0.5})
+    take_step(descend, p, g, [], lambda: {"lr": 0.5})
     assert (p == 0).all()
     assert compiling[0].splitlines()[-4:] == [
         "        x_a0 = a0[i]",
@@ -111,7 +111,7 @@ def test_every_operation(compiling):
     p[:3], g[2:6] = [np.nan, np.inf, 0], [0, np.nan, -np.inf, 0]
     with np.errstate(invalid="ignore"):
         expected = whole(every_operation, [p, a], g, {})
-    take_step(every_operation, p, g, [a], {})
+    take_step(every_operation, p, g, [a], lambda: {})
     np.testing.assert_array_equal([p, a], expected)
     assert len(compiling) == 1
 
@@ -175,7 +175,7 @@ BEYOND = [branch, write_into, overwrite, forget, unusual, reduce]
 def test_steps_that_cannot_be_written_down(step, compiling):
     p, g = np.random.normal(size=(2, 40000)).astype(np.float32)
     expected = whole(step, [p], g, {})
-    take_step(step, p, g, [], {})
+    take_step(step, p, g, [], lambda: {})
     np.testing.assert_array_equal(p, np.broadcast_to(expected[0], p.shape))
     assert compiling == []
 
@@ -185,7 +185,7 @@ def test_errors_of_a_step_are_its_own(compiling):
         raise TypeError("mine")
 
     with pytest.raises(TypeError, match="mine"):
-        take_step(wrong, np.ones(40000, np.float32), np.ones(40000, np.float32), [], {})
+        take_step(wrong, np.ones(40000, np.float32), np.ones(40000, np.float32), [], lambda: {})
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,16 @@ def test_errors_of_a_step_are_its_own(compiling):
     ],
 )
 def test_what_is_not_compiled(p, g, compiling):
-    take_step(descend, p, g, [], {"lr": 0.5})
+    take_step(descend, p, g, [], lambda: {"lr": 0.5})
     assert (p == 0.5).all() and compiling == []
 
 
 def test_gradients_of_any_layout(compiling):
     p = np.zeros((200, 201), np.float32)
     g = np.random.normal(size=(201, 200)).astype(np.float32).T
-    take_step(descend, p, g, [], {"lr": 1.0})
+    take_step(descend, p, g, [], lambda: {"lr": 1.0})
     np.testing.assert_array_equal(p, -g)
-    take_step(descend, p, np.broadcast_to(np.float32(1), p.shape), [], {"lr": 1.0})
+    take_step(descend, p, np.broadcast_to(np.float32(1), p.shape), [], lambda: {"lr": 1.0})
     np.testing.assert_array_equal(p, -g - 1)
     assert len(compiling) == 2
 
@@ -218,7 +218,7 @@ def test_compiling_waits_until_it_is_worth_it(compiling, monkeypatch):
     p, g = np.ones((2, 40000), np.float32)
     counts = []
     for _ in range(4):
-        take_step(descend, p, g, [], {"lr": 0.25})
+        take_step(descend, p, g, [], lambda: {"lr": 0.25})
         counts.append(len(compiling))
     assert counts == [0, 0, 1, 2] and (p == 0).all()
 
@@ -232,7 +232,7 @@ def test_without_numba_and_where_it_must_not_compile(numba, monkeypatch):
     load_numba.cache_clear()
     try:
         p, g = np.ones((2, 40000), np.float32)
-        take_step(descend, p, g, [], {"lr": 0.5})
+        take_step(descend, p, g, [], lambda: {"lr": 0.5})
         assert (p == 0.5).all() and load_numba() is None
     finally:
         load_numba.cache_clear()

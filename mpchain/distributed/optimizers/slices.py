@@ -307,7 +307,7 @@ class Slice:
             serializer(name, value)
         elif hasattr(serializer, "part"):  # of a checkpoint, to which every rank gives its part
             serializer.part(name, value, self.place.start, self.shape)
-        elif self.whole:
+        elif self._has_whole(name, value):
             serializer(name, self.whole[name])
         elif self.place == slice(0, math.prod(self.shape)):
             serializer(name, value.reshape(self.shape))
@@ -316,3 +316,8 @@ class Slice:
                 "ShardedOptimizer.serialize: each rank has a part of the state; all ranks must "
                 "call gather_state() before one of them, its root, saves the whole"
             )
+
+    def _has_whole(self, name, value):
+        """Whether the whole of a value is known, whose slice nobody has changed since."""
+        whole = (self.whole or {}).get(name)
+        return whole is not None and self.of(whole).tobytes() == value.tobytes()
