@@ -37,9 +37,14 @@ class Link(ParameterTree):
         name (str): the name that its parent has for it; None without a parent.
         running_statistics (tuple): names of persistent values that each of several ranks gathers
             from its own samples; a class defines it.
+        needs_all_ranks (bool): whether it computes with all ranks together.
+        divided_among: the communicator of the ranks that have other parts of its parameters;
+            None if there are none.
     """
 
     running_statistics: tuple[str, ...] = ()
+    needs_all_ranks = False
+    divided_among: Any = None
 
     _hooks = None
     _printable = ()  # the attributes that ``repr`` shows

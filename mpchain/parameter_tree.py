@@ -510,9 +510,8 @@ class ParameterTree(DeviceResident):
                         f"{array.shape} does not fit {self!r}"
                     )
                 param.array = param.device.send(array.astype(param.dtype))
-        persistent = getattr(serializer, "persistent", serializer)
         for name in sorted(self._persistents):
-            value = persistent(name, attributes[name])
+            value = serializer.persistent(name, attributes[name])
             is_new = is_array(value) and value is not attributes[name]
             attributes[name] = self.device.send(value) if is_new else value
         for name, child in self._named_children():

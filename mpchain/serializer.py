@@ -40,7 +40,13 @@ class MissingKeyError(SerializationError, KeyError):
 
 
 class AbstractSerializer:
-    """Base of serializers and deserializers."""
+    """Base of serializers and deserializers.
+
+    Attributes:
+        takes_parts: whether each rank saves its part of an array, by a method ``part``.
+    """
+
+    takes_parts = False
 
     def __getitem__(self, key: str) -> Any:
         """Returns the serializer of the child with that name."""
@@ -57,6 +63,10 @@ class AbstractSerializer:
             ``value`` when saving; the restored value when loading. An array is restored in place.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
+
+    def persistent(self, key: str, value: Any) -> Any:
+        """Saves or restores a persistent value of a link, which may differ between ranks."""
+        return self(key, value)
 
 
 class Serializer(AbstractSerializer):

@@ -4,6 +4,7 @@ Their samples are integers and have no gradients.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -331,7 +332,7 @@ class Poisson(Parametric):
         terms = logarithms.weighted(F.exp(log_prob), log_prob)
         return -F.sum(terms * (x >= 0).astype(lam.dtype), axis=-1)
 
-    def _expected_log(self, lam):
+    def expected_log(self, lam: Any) -> Variable:
         """Returns the mean of x log lam."""
         return logarithms.weighted(self.lam, logarithms.log(lam))
 

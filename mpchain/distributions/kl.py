@@ -126,7 +126,7 @@ def _by_categories(dist1, dist2):
 @register_kl(Beta, Beta)
 @register_kl(Dirichlet, Dirichlet)
 def _by_expected_log_prob(dist1, dist2):
-    return dist1._expected_log_prob(dist1) - dist1._expected_log_prob(dist2)
+    return dist1.expected_log_prob(dist1) - dist1.expected_log_prob(dist2)
 
 
 @register_kl(Cauchy, Cauchy)
@@ -184,8 +184,8 @@ def _log_normal(dist1, dist2):
 @register_kl(MultivariateNormal, MultivariateNormal)
 def _multivariate_normal(dist1, dist2):
     ratio = F.matmul(dist2._inverse, dist1._lower)
-    squares = F.sum(F.square(ratio), axis=(-2, -1)) + dist2._square_distance(dist1.loc)
-    return (squares - dist1.d) * 0.5 + dist2._log_det - dist1._log_det
+    squares = F.sum(F.square(ratio), axis=(-2, -1)) + dist2.square_distance(dist1.loc)
+    return (squares - dist1.d) * 0.5 + dist2.log_det - dist1.log_det
 
 
 @register_kl(Pareto, Pareto)
@@ -198,7 +198,7 @@ def _pareto(dist1, dist2):
 @register_kl(Poisson, Poisson)
 def _poisson(dist1, dist2):
     lam1, lam2 = dist1.lam, dist2.lam
-    return dist1._expected_log(lam1) - dist1._expected_log(lam2) - lam1 + lam2
+    return dist1.expected_log(lam1) - dist1.expected_log(lam2) - lam1 + lam2
 
 
 @register_kl(Uniform, Uniform)

@@ -1,6 +1,7 @@
 """Distributions of vectors, and of independent elements as one event."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -52,9 +53,9 @@ class Beta(Parametric):
     def _log_normalizer(self):
         return F.lgamma(self.a) + F.lgamma(self.b) - F.lgamma(self.a + self.b)
 
-    entropy = property(lambda self: -self._expected_log_prob(self))
+    entropy = property(lambda self: -self.expected_log_prob(self))
 
-    def _expected_log_prob(self, other):
+    def expected_log_prob(self, other: Any) -> Variable:
         """Returns the mean of the log_prob of another beta distribution."""
         of_total = F.digamma(self.a + self.b)
         log_x, log_rest = F.digamma(self.a) - of_total, F.digamma(self.b) - of_total
@@ -115,9 +116,9 @@ class Dirichlet(Parametric):
     def _log_normalizer(self):
         return F.sum(F.lgamma(self.alpha), axis=-1) - F.lgamma(self.alpha0)
 
-    entropy = property(lambda self: -self._expected_log_prob(self))
+    entropy = property(lambda self: -self.expected_log_prob(self))
 
-    def _expected_log_prob(self, other):
+    def expected_log_prob(self, other: Any) -> Variable:
         """Returns the mean of the log_prob of another Dirichlet distribution."""
         log_x = F.digamma(self.alpha) - F.digamma(self._total)
         return F.sum((other.alpha - 1) * log_x, axis=-1) - other._log_normalizer
@@ -181,7 +182,7 @@ class MultivariateNormal(Parametric):
     _diagonal = property(lambda self: F.diagonal(self.scale_tril, 0, -2, -1))
 
     @property
-    def _log_det(self):
+    def log_det(self):
         """Variable: the logarithms of the determinants of L."""
         return F.sum(F.log(self._diagonal), axis=-1)
 
@@ -196,16 +197,16 @@ class MultivariateNormal(Parametric):
     mode = property(lambda self: self.loc)
     variance = property(lambda self: F.sum(F.square(self._lower), axis=-1))
     covariance = property(lambda self: F.matmul(self._lower, self._lower, transb=True))
-    entropy = property(lambda self: self._log_det + 0.5 * self.d * (1 + math.log(2 * math.pi)))
+    entropy = property(lambda self: self.log_det + 0.5 * self.d * (1 + math.log(2 * math.pi)))
 
-    def _square_distance(self, x):
+    def square_distance(self, x: Any) -> Variable:
         """Variable: |L^-1 (x - loc)|^2."""
         z = F.matmul(self._inverse, F.expand_dims(x - self.loc, -1))
         return F.sum(F.square(z), axis=(-2, -1))
 
     def _log_density(self, x):
         constant = 0.5 * self.d * math.log(2 * math.pi)
-        return self._square_distance(x) * -0.5 - self._log_det - constant
+        return self.square_distance(x) * -0.5 - self.log_det - constant
 
     def sample_n(self, n: int) -> Variable:
         noise = draw(self.loc, "standard_normal", size=(n, *self.loc.shape, 1))

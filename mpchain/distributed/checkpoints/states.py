@@ -76,8 +76,9 @@ class StateSerializer(Serializer):
         self.values[self._path + key.lstrip("/")] = Value(array, None, array.shape)
         return value
 
+    takes_parts = True
+
     def persistent(self, key: str, value: Any) -> Any:
-        """Saves a persistent value of a link."""
         self(key, value)
         self.values[self._path + key.lstrip("/")].is_persistent = True
         return value

@@ -164,7 +164,7 @@ def weighted(comm: Communicator, weight: float) -> contextlib.AbstractContextMan
 
 
 Communicator.batch = batch
-Communicator.divided = Division()
+Communicator.divided, Communicator.n_draw_keys = Division(), 0
 
 
 class SampleDraws:
@@ -200,10 +200,10 @@ class SampleDraws:
     def set_up(self) -> None:
         """Agrees on a new key with the other ranks, made from rank 0's random state."""
         comm = self._comm
-        comm._n_draw_keys = getattr(comm, "_n_draw_keys", 0) + 1
+        comm.n_draw_keys += 1
         # Peeking leaves NumPy's state as it is: other draws keep Chainer's order.
         seed = comm.bcast_obj(peek_at_random_state() if comm.rank == 0 else None)
-        sequence = np.random.SeedSequence([seed, comm._n_draw_keys])
+        sequence = np.random.SeedSequence([seed, comm.n_draw_keys])
         self._key = tuple(sequence.generate_state(2).tolist())
 
     def numbered(

@@ -672,7 +672,7 @@ def _joint_link(comm: Communicator, model: Link) -> str | None:
     """Returns the name of a link that computes with all ranks together; None if there is none."""
     found = None
     for name, link in model.namedlinks():
-        if getattr(link, "needs_all_ranks", False):
+        if link.needs_all_ranks:
             found = found or name
             if comm.micro_shards:
                 raise ValueError(
@@ -681,7 +681,7 @@ def _joint_link(comm: Communicator, model: Link) -> str | None:
                     "must not allow: normalize each micro-shard by itself "
                     "(BatchNormalization), or by layer or group"
                 )
-        if getattr(link, "divided_among", None) is comm:
+        if link.divided_among is comm:
             raise ValueError(
                 f"MultiNodeOptimizer.setup: the parameters of {name} are divided among these "
                 "ranks, and cannot be made the same on all of them: pass the communicator of "

@@ -63,7 +63,7 @@ class RankStates:
 
     def _save(self, serializer, path, value):
         begin, end = self._comm.share_of(self.n_samples)
-        if value is None or not hasattr(serializer, "part") or self._comm.size == 1:
+        if value is None or not serializer.takes_parts or self._comm.size == 1:
             serializer(path, value)
             return
         if len(value) != end - begin:

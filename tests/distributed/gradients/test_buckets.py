@@ -358,7 +358,7 @@ def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
     reducer.finish()
     reducer.begin()
     begun = []
-    reducer._compression = lambda comm, bucket: begun.append(bucket) or Never()
+    reducer.compression = lambda comm, bucket: begun.append(bucket) or Never()
     for param in params.values():
         reducer.ready(param)
     assert begun
