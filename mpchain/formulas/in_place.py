@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from mpchain.formulas.symbol import Symbol, UntraceableError, in_order
+from mpchain.formulas.symbol import Symbol, in_order, trace_operation
 from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Python
 
@@ -41,13 +41,8 @@ def program(
         >>> y(np.array([0.5, 2.0]))
         array([ 0.75, -3.  ])
     """
-    steps = []
-    symbols = [Symbol(steps, name, is_constant=i >= n_arrays) for i, name in enumerate(names)]
-    try:
-        result = formula(*symbols)
-    except UntraceableError:
-        return formula
-    if not isinstance(result, Symbol) or result.function is None:
+    result = trace_operation(formula, names, n_arrays)
+    if result is None:
         return formula
     return _Writer(names, n_arrays, full, result).function(formula, loop, large)
 

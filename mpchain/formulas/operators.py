@@ -20,7 +20,7 @@ class Operator(NamedTuple):
             ``"choice"`` of numbers by a truth value, which comes first.
 
     Example:
-        >>> OPERATORS[np.greater].c.format("x", "y"), OPERATORS[np.greater].gives_bool
+        >>> OPERATORS[np.greater].c.format("x", "y"), OPERATORS[np.where].takes_bool(0)
         ('x > y', True)
     """
 
@@ -28,11 +28,6 @@ class Operator(NamedTuple):
     python: str = ""
     numba: str = ""
     kind: str = "number"
-
-    @property
-    def gives_bool(self) -> bool:
-        """Whether the result is a truth value."""
-        return self.kind in ("comparison", "logic")
 
     def takes_bool(self, i: int) -> bool:
         """Returns whether the operand at place ``i`` is a truth value."""
@@ -88,3 +83,6 @@ OPERATORS: dict[Callable, Operator] = {
     np.logical_not: Operator("!{}", numba="not {}", kind="logic"),
 }
 """The operations by function; :func:`mpchain.formulas.symbol.written_as` adds others."""
+
+PREDICATES = {f for f, operator in OPERATORS.items() if operator.kind in ("comparison", "logic")}
+"""The operations whose results are truth values."""

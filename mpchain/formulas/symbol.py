@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.formulas.operators import OPERATORS, Operator
+from mpchain.formulas.operators import OPERATORS, PREDICATES, Operator
 
 Mixin = np.lib.mixins.NDArrayOperatorsMixin
 
@@ -63,10 +63,10 @@ class Symbol(Mixin):
     ):
         self.steps, self.name, self.function, self.operands = steps, name, function, operands
         self.is_constant = is_constant
-        self.is_bool = function in OPERATORS and OPERATORS[function].gives_bool
+        self.is_bool = function in PREDICATES
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if not all(isinstance(x, _OPERANDS) for x in inputs):
+        if not all([isinstance(x, _OPERANDS) for x in inputs]):
             return NotImplemented  # a Variable, perhaps
         if method != "__call__" or kwargs or ufunc not in OPERATORS:
             raise UntraceableError(f"numpy.{ufunc.__name__}.{method}")
@@ -80,8 +80,9 @@ class Symbol(Mixin):
         return self._step(function, args)
 
     def _step(self, function, operands):
+        """Appends an operation; this symbol is one of its operands."""
         operands = tuple(map(_as_operand, operands))
-        is_constant = all(getattr(x, "is_constant", True) for x in operands)
+        is_constant = self.is_constant and all([getattr(x, "is_constant", True) for x in operands])
         symbol = type(self)(self.steps, f"t{len(self.steps)}", function, operands, is_constant)
         self.steps.append(symbol)
         return symbol
@@ -182,20 +183,19 @@ def _as_operand(value):
     return value
 
 
-def needed(*results: Any) -> dict[str, Symbol]:
-    """Returns the symbols that the results depend on, by name.
+def needed(*results: Any) -> set[str]:
+    """Returns the names of the symbols that the results depend on.
 
     Example:
         >>> sorted(needed(trace(lambda x, y: x + 1, ["x", "y"])))
         ['in_x', 't0']
     """
-    needed, stack = {}, [r for r in results if isinstance(r, Symbol)]
-    while stack:
-        symbol = stack.pop()
-        if symbol.name not in needed:
-            needed[symbol.name] = symbol
-            stack.extend(x for x in symbol.operands if isinstance(x, Symbol))
-    return needed
+    symbols = [r for r in results if isinstance(r, Symbol)]
+    names = {r.name for r in symbols}
+    for step in reversed(symbols[0].steps if symbols else []):
+        if step.name in names:
+            names.update([x.name for x in step.operands if isinstance(x, Symbol)])
+    return names
 
 
 def in_order(*results: Any) -> list[Symbol]:
@@ -205,9 +205,9 @@ def in_order(*results: Any) -> list[Symbol]:
         >>> [step.name for step in in_order(trace(lambda x: np.exp(x) + 1, ["x"]))]
         ['t0', 't1']
     """
-    found = needed(*results)
-    steps = next((s.steps for s in found.values()), [])
-    return [s for s in steps if s.function is not None and s.name in found]
+    names = needed(*results)
+    steps = next((r.steps for r in results if isinstance(r, Symbol)), [])
+    return [step for step in steps if step.name in names]
 
 
 def trace(formula: Callable, parameters: Iterable[str]) -> Any:
@@ -219,6 +219,34 @@ def trace(formula: Callable, parameters: Iterable[str]) -> Any:
     """
     steps = []
     return formula(*(Symbol(steps, "in_" + name) for name in parameters))
+
+
+def trace_operation(
+    formula: Callable, names: Sequence[str], n_arrays: int, prefix: str = ""
+) -> Symbol | None:
+    """Applies a formula of arrays and then constants to symbols; returns its result.
+
+    None if the formula cannot be written down, or returns a number or a parameter.
+
+    Args:
+        formula: a function.
+        names: its parameters.
+        n_arrays: how many of them are arrays.
+        prefix: stands before the names of arrays.
+
+    Example:
+        >>> y = trace_operation(lambda x, a: x * (a + 1), ["x", "a"], 1, "x_")
+        >>> [(operand.name, operand.is_constant) for operand in y.operands]
+        [('x_x', False), ('t0', True)]
+    """
+    steps = []
+    symbols = [Symbol(steps, prefix + name) for name in names[:n_arrays]]
+    symbols += [Symbol(steps, name, is_constant=True) for name in names[n_arrays:]]
+    try:
+        result = formula(*symbols)
+    except UntraceableError:
+        return None
+    return result if isinstance(result, Symbol) and result.function is not None else None
 
 
 class _Element(Symbol):

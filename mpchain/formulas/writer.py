@@ -7,11 +7,11 @@ ONNX exporter writes nodes.
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpchain.backends import cuda
-from mpchain.formulas.operators import OPERATORS
+from mpchain.formulas.operators import OPERATORS, Operator
 from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace
 
 
@@ -26,8 +26,6 @@ class Writer:
         ['T t0 = exp(in_x);', 'T t1 = t0 + 1;']
     """
 
-    column: str
-
     def __init__(self, number: Callable[[Any], str]):
         self.number = number
 
@@ -41,13 +39,18 @@ class Writer:
 
     def expression(self, step: Symbol) -> str:
         """Returns the expression of a symbol."""
-        operator = OPERATORS[step.function]
-        texts = [self.operand(x, operator.takes_bool(i)) for i, x in enumerate(step.operands)]
-        return getattr(operator, self.column).format(*texts)
+        operator, texts = OPERATORS[step.function], map(self.operand, step.operands)
+        if operator.kind in ("logic", "choice"):
+            texts = [self.operand(x, operator.takes_bool(i)) for i, x in enumerate(step.operands)]
+        return self.text(operator, step.operands).format(*texts)
+
+    def text(self, operator: Operator, operands: Sequence) -> str:
+        """Returns the dialect's text of an operator."""
+        raise NotImplementedError
 
     def operand(self, x: Any, as_bool: bool = False) -> str:
         """Returns the text of a symbol or a number; that of a truth value as number or as it is."""
-        if not isinstance(x, Symbol):
+        if not isinstance(x, Symbol) or x.is_constant:
             return self.number(x)
         return self.as_number(x.name) if x.is_bool and not as_bool else x.name
 
@@ -59,11 +62,13 @@ class Writer:
 class C(Writer):
     """C over the type ``T``, for kernels of GPUs."""
 
-    column = "c"
-
     def statement(self, step: Symbol) -> str:
         """Returns the declaration of a symbol."""
         return f"{'bool' if step.is_bool else 'T'} {super().statement(step)};"
+
+    def text(self, operator: Operator, operands: Sequence) -> str:
+        """Returns the text of an operator in C."""
+        return operator.c
 
     def as_number(self, name: str) -> str:
         """Returns a cast."""
@@ -81,29 +86,19 @@ class Numba(Writer):
         ['t0 = in_x > 0', 't1 = in_x * (1 if t0 else 0)']
     """
 
-    column = "numba"
-
-    def expression(self, step: Symbol) -> str:
-        """Returns the expression of a symbol."""
-        operator = OPERATORS[step.function]
-        if not operator.numba or not self._fit(operator, step.operands):
-            raise UntraceableError(f"{step.function.__name__} in a loop")
-        return super().expression(step)
-
-    def _fit(self, operator, operands):
-        """Whether truth values stand where they are no numbers to NumPy either."""
-        are_bool = [isinstance(x, Symbol) and x.is_bool for x in operands]
-        for i, x in enumerate(operands):
-            if operator.takes_bool(i) and (not are_bool[i] or x.is_constant):
-                return False
-        if operator.kind == "comparison":
-            return not any(are_bool)
-        return operator.kind != "number" or not all(are_bool)
-
-    def operand(self, x: Any, as_bool: bool = False) -> str:
-        """Returns the text of a symbol or a number."""
-        is_constant = isinstance(x, Symbol) and x.is_constant
-        return self.number(x) if is_constant else super().operand(x, as_bool)
+    def text(self, operator: Operator, operands: Sequence) -> str:
+        """Returns the text of an operator, if truth values are no numbers to NumPy either."""
+        bools = [x for x in operands if isinstance(x, Symbol) and x.is_bool]
+        if operator.kind == "number":
+            fits = len(bools) < len(operands)
+        elif operator.kind == "comparison":
+            fits = not bools
+        else:
+            taken = [x for i, x in enumerate(operands) if operator.takes_bool(i)]
+            fits = all(isinstance(x, Symbol) and x.is_bool and not x.is_constant for x in taken)
+        if not fits or not operator.numba:
+            raise UntraceableError(f"no loop has {operator}")
+        return operator.numba
 
     def as_number(self, name: str) -> str:
         """Returns a choice of two numbers."""
@@ -132,7 +127,7 @@ class Python(Writer):
         texts = [self.operand(x, as_bool=True) for x in step.operands]
         # Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays.
         # Variables have no comparison operators.
-        if operator and operator.python and (step.is_constant or not operator.gives_bool):
+        if operator and operator.python and (step.is_constant or not step.is_bool):
             return operator.python.format(*texts)
         return self.call(step.function, texts)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.formulas.symbol import Symbol, UntraceableError, in_order
+from mpchain.formulas.symbol import UntraceableError, in_order, trace_operation
 from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels.cpu import channels_last
@@ -111,14 +111,9 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     Example:
         >>> loop_of(lambda x: np.exp(x) + 1, ["x"], 1)  # NumPy's exponential is faster
     """
-    steps, arrays = [], names[:n_arrays]
-    symbols = [Symbol(steps, f"x_{name}") for name in arrays]
-    symbols += [Symbol(steps, name, is_constant=True) for name in names[n_arrays:]]
-    try:
-        result = formula(*symbols)
-    except UntraceableError:
-        return None
-    if not isinstance(result, Symbol) or result.function is None or result.is_constant:
+    arrays = names[:n_arrays]
+    result = trace_operation(formula, names, n_arrays, prefix="x_")
+    if result is None or result.is_constant:
         return None
     steps = in_order(result)
     of_arrays = [s for s in steps if not s.is_constant]
