@@ -1,8 +1,6 @@
 """A worker process: starts, supervises and ends it."""
 
 import contextlib
-import ctypes
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -17,6 +15,8 @@ from multiprocessing import connection, forkserver
 from typing import Any
 
 import numpy as np
+
+from mpchain.backends import linux
 
 _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MV2_", "MPIR_")
 """Prefixes of the variables by which a process knows that it is a rank."""
@@ -78,25 +78,13 @@ def openmp_with_threads() -> str | None:
         'libgomp.so.1'
     """
     try:
-        with open("/proc/self/maps") as file:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in file if ".so" in line}
         n_threads = len(os.listdir("/proc/self/task"))
     except OSError:
         return None
-    n_known = threading.active_count()
-    for path in paths:
-        if "openblas" in os.path.basename(path):  # its threads do not mind a fork
-            n_known += _n_openblas_threads(path) - 1
-    runtimes = [p for p in map(os.path.basename, paths) if _OPENMP.match(p)]
+    # OpenBLAS's threads do not mind a fork.
+    n_known = threading.active_count() + sum(get() - 1 for get, _ in linux.openblas())
+    runtimes = [p for p in map(os.path.basename, linux.libraries()) if _OPENMP.match(p)]
     return min(runtimes) if runtimes and n_threads > n_known else None
-
-
-def _n_openblas_threads(path):
-    library = ctypes.CDLL(path)
-    for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
-        with contextlib.suppress(AttributeError):
-            return getattr(library, f"{prefix}openblas_get_num_threads{suffix}")()
-    return 1
 
 
 def runs_main_program_again() -> bool:

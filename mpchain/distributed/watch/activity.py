@@ -8,6 +8,8 @@ import glob
 import os
 import time
 
+from mpchain.backends import linux
+
 SHARE = 0.01
 """Share of one core above which a process works; polling for a file every 10 ms takes less."""
 
@@ -56,7 +58,7 @@ class Activity:
 
 def _bytes_moved():
     """Returns the bytes that this process has read and written; 0 if the system does not say."""
-    lines = _read("/proc/self/io").split("\n")
+    lines = linux.read("/proc/self/io").split("\n")
     return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
 
 
@@ -65,16 +67,7 @@ def _ticks_of_children(pid):
     ticks, known = 0, [pid]
     for process in known:
         for path in glob.glob(f"/proc/{process}/task/*/children"):
-            known += map(int, _read(path).split())
+            known += map(int, linux.read(path).split())
         if process != pid:
-            fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:13]))
+            ticks += sum(map(int, linux.status(process)[11:13]))
     return ticks
-
-
-def _read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:  # not on this system, or the process has ended
-        return ""

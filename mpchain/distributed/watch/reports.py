@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mpchain.backends import linux
 from mpchain.distributed.watch.table import RING, Row, State, decode
 
 if TYPE_CHECKING:
@@ -184,13 +185,9 @@ def state_of_process(pid: int) -> str:
     >>> state_of_process(os.getpid())
     ''
     """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "is gone" if os.path.isdir("/proc/self") else ""
-    except OSError:
-        return ""
+    state, *_ = linux.status(pid) or [""]
+    if not state and os.path.isdir("/proc/self") and not os.path.exists(f"/proc/{pid}"):
+        return "is gone"
     names = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "Z": "is dead"}
     return names.get(state, "")
 

@@ -1,15 +1,13 @@
 """The threads of NumPy's BLAS, which stay out of the way of oneDNN's."""
 
-import contextlib
-import ctypes
 import functools
-import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
+from mpchain.backends import linux
 from mpchain.kernels.cpu import onednn
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.reference import product
@@ -48,23 +46,7 @@ _one_thread = _OneThread()
 @functools.cache
 def _openblas() -> tuple[Callable, Callable]:
     """Returns functions that get and set the number of threads of NumPy's OpenBLAS."""
-    with contextlib.suppress(OSError):
-        for path in _loaded("openblas"):
-            library = ctypes.CDLL(path)
-            # NumPy's wheels rename its functions.
-            for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
-                with contextlib.suppress(AttributeError):
-                    get = library[f"{prefix}openblas_get_num_threads{suffix}"]
-                    return get, library[f"{prefix}openblas_set_num_threads{suffix}"]
-    return (lambda: 1), (lambda n: None)  # another BLAS
-
-
-def _loaded(name) -> Iterator[str]:
-    """Paths of loaded libraries of a name, NumPy's first."""
-    with open("/proc/self/maps") as file:
-        paths = {line.split(maxsplit=5)[-1].strip() for line in file if ".so" in line}
-    found = [path for path in paths if name in os.path.basename(path)]
-    return iter(sorted(found, key=lambda path: ("numpy" not in path, path)))
+    return next(iter(linux.openblas()), (lambda: 1, lambda n: None))  # another BLAS
 
 
 def _refuse(a, b, out=None):
