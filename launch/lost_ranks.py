@@ -16,8 +16,8 @@ PMIX_ERR_PROC_TERM_WO_SYNC = -200
 PMIX_RANGE_PROC_LOCAL = 7
 PMIX_PROC = 22
 PMIX_EVENT_AFFECTED_PROC = b"pmix.evproc"
-# The exit code after which the job is restarted: EX_TEMPFAIL.
-GO_BACK = 75
+# The exit code after which the job is restarted: EX_TEMPFAIL. mpchain has it, too.
+RESTART = 75
 
 
 class _Process(ctypes.Structure):
@@ -49,7 +49,7 @@ def _report_all(pipe):
         for line in lines:
             if not report(int(line), os.environ):
                 print(f"rank {line.strip()} was lost before MPI was ready here", file=sys.stderr)
-                os._exit(GO_BACK)
+                os._exit(RESTART)
 
 
 def report(rank: int, variables: "os._Environ[str] | dict[str, str]") -> bool:
