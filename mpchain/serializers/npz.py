@@ -13,7 +13,7 @@ import math
 import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.lib import format as npy
@@ -70,12 +70,12 @@ class DictionarySerializer(Serializer):
         {'W': (2, 3), 'b': (2,)}
     """
 
-    def __init__(self, target: dict[str, Array] | None = None, path: str = "") -> None:
+    def __init__(self, target: dict[str, Any] | None = None, path: str = "") -> None:
         self.target = {} if target is None else target
         self.path = _as_prefix(path)
 
-    def __getitem__(self, key: str) -> "DictionarySerializer":
-        return DictionarySerializer(self.target, self.path + key.strip("/"))
+    def __getitem__(self, key: str) -> Self:
+        return type(self)(self.target, self.path + key.strip("/"))
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.serializer import Serializer
+from mpchain.serializers import DictionarySerializer
 from mpchain.serializers.values import to_array
 from mpchain.typing import Array
 
@@ -46,7 +46,7 @@ class Value:
         return index | {"shape": self.shape, "is_persistent": self.is_persistent}
 
 
-class StateSerializer(Serializer):
+class StateSerializer(DictionarySerializer):
     """Copies what an object saves; of values that are divided among the ranks, this rank's part.
 
     An object whose arrays are divided calls :meth:`part` with its part. A link calls
@@ -54,33 +54,26 @@ class StateSerializer(Serializer):
     of their samples.
 
     Args:
-        values: filled with a :class:`Value` for each name.
+        target: filled with a :class:`Value` for each name.
         path: prefix of the names.
 
     Example:
         >>> serializer = StateSerializer()
         >>> serializer.save(L.Linear(3, 2))
-        >>> {name: value.shape for name, value in serializer.values.items()}
+        >>> {name: value.shape for name, value in serializer.target.items()}
         {'W': (2, 3), 'b': (2,)}
     """
 
-    def __init__(self, values: dict[str, Value] | None = None, path: str = ""):
-        self.values = {} if values is None else values
-        self._path = path
-
-    def __getitem__(self, key: str) -> "StateSerializer":
-        return StateSerializer(self.values, f"{self._path}{key.strip('/')}/")
-
     def __call__(self, key: str, value: Any) -> Any:
         array = _copy(key, value)
-        self.values[self._path + key.lstrip("/")] = Value(array, None, array.shape)
+        self.target[self.path + key.lstrip("/")] = Value(array, None, array.shape)
         return value
 
     takes_parts = True
 
     def persistent(self, key: str, value: Any) -> Any:
         self(key, value)
-        self.values[self._path + key.lstrip("/")].is_persistent = True
+        self.target[self.path + key.lstrip("/")].is_persistent = True
         return value
 
     def part(self, key: str, part: Array, start: int, shape: Sequence[int]) -> None:
@@ -93,7 +86,7 @@ class StateSerializer(Serializer):
             shape: of the whole.
         """
         array = _copy(key, part)
-        self.values[self._path + key.lstrip("/")] = Value(array, start, tuple(shape))
+        self.target[self.path + key.lstrip("/")] = Value(array, start, tuple(shape))
 
 
 def _copy(key, value):

@@ -56,7 +56,7 @@ class Copy:
         """
         serializer = StateSerializer()
         serializer.save(target)
-        values = serializer.values
+        values = serializer.target
         indexes = comm.allgather_obj({key: value.index_entry() for key, value in values.items()})
         table = _tabulate(indexes)
         arrays = {

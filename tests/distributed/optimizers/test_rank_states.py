@@ -38,19 +38,19 @@ def test_rows_are_divided_anew(device):
         model.h = mpchain.Variable(model.device.send(whole[slice(*comm.share_of(5))]))
         serializer = StateSerializer()
         states.serialize(serializer)
-        parts[rank] = serializer.values["h"]
+        parts[rank] = serializer.target["h"]
         assert parts[rank].shape == (5, 2)
     np.testing.assert_array_equal(np.concatenate([p.array for p in parts.values()]), whole.ravel())
     assert [part.start for part in parts.values()] == [0, 6]
     for rank in range(3):
         comm = RankOf(rank, 3)
         model, states = _set_up(comm, device)
-        states.serialize(NpzDeserializer({"h": whole, "c": serializer.values["c"].array}))
+        states.serialize(NpzDeserializer({"h": whole, "c": serializer.target["c"].array}))
         np.testing.assert_array_equal(to_cpu(model.h.array), whole[slice(*comm.share_of(5))])
         assert model.c is None
         again = StateSerializer()
         states.serialize(again)  # at once, before another batch
-        assert again.values["h"].shape == (5, 2)
+        assert again.target["h"].shape == (5, 2)
 
 
 def test_files_of_one_process_and_files_without_the_state():
