@@ -346,6 +346,35 @@ def set_debug(debug: bool) -> None:
     config.debug = debug
 
 
+def add_hook(entry: str, name: str, hook: Any) -> None:
+    """Adds to the hooks of this thread, an entry of the configuration that is a dict by name.
+
+    Example:
+        >>> add_hook("link_hooks", "mine", None)
+        >>> mpchain.config.link_hooks
+        {'mine': None}
+        >>> remove_hook("link_hooks", "mine")
+    """
+    # A new dictionary, since this one may be that of all threads.
+    setattr(config, entry, {**getattr(config, entry), name: hook})
+
+
+def remove_hook(entry: str, name: str) -> None:
+    """Takes :func:`add_hook` back.
+
+    Example:
+        >>> add_hook("link_hooks", "mine", None)
+        >>> remove_hook("link_hooks", "mine")
+        >>> mpchain.config.link_hooks
+        {}
+    """
+    hooks = dict(getattr(config, entry))
+    del hooks[name]
+    setattr(config, entry, hooks)
+    if hooks == getattr(global_config, entry):
+        delattr(config, entry)  # as before: what is set there later is seen in this thread, too
+
+
 class DebugMode:
     """Context manager: sets the debug mode. Deprecated: ``using_config("debug", ...)``.
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Self
 
-from mpchain.configuration import config, global_config
+from mpchain.configuration import add_hook, config, remove_hook
 from mpchain.typing import Arrays
 
 if TYPE_CHECKING:
@@ -32,20 +32,14 @@ class FunctionHook:
     name = "FunctionHook"
 
     def __enter__(self) -> Self:
-        hooks = config.function_hooks
-        if self.name in hooks:
+        if self.name in config.function_hooks:
             raise KeyError(f"hook {self.name} already exists: it is active in this thread")
         self.added(None)
-        config.function_hooks = {**hooks, self.name: self}
+        add_hook("function_hooks", self.name, self)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        hooks = dict(config.function_hooks)
-        del hooks[self.name]
-        config.function_hooks = hooks
-        if hooks == global_config.function_hooks:
-            # As before: what is set there later is seen in this thread too.
-            del config.function_hooks
+        remove_hook("function_hooks", self.name)
         self.deleted(None)
 
     def added(self, function: "FunctionNode | None") -> None:

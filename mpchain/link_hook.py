@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Self
 
-from mpchain.configuration import config, global_config
+from mpchain.configuration import add_hook, config, remove_hook
 from mpchain.parameter_tree import ParameterTree
 
 
@@ -64,16 +64,11 @@ class LinkHook:
         if self.name in config.link_hooks:
             raise KeyError(f"link hook {self.name!r} is active already")
         self.added(None)
-        # A new dictionary, since this one may be that of all threads.
-        config.link_hooks = {**config.link_hooks, self.name: self}
+        add_hook("link_hooks", self.name, self)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        hooks = {name: hook for name, hook in config.link_hooks.items() if name != self.name}
-        config.link_hooks = hooks
-        if hooks == global_config.link_hooks:
-            # Later changes of the global configuration apply to this thread again.
-            del config.link_hooks
+        remove_hook("link_hooks", self.name)
         self.deleted(None)
 
     def added(self, link: ParameterTree | None) -> None:

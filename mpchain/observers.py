@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mpchain.configuration import config, global_config
+from mpchain.configuration import add_hook, remove_hook
 from mpchain.typing import Array, Arrays
 
 
@@ -154,16 +154,13 @@ class Observer:
     def __enter__(self) -> Self:
         current.observers = (*(current.observers or ()), self)
         if self.sees_functions:
-            config.function_hooks = {**config.function_hooks, self._name(): self}
+            add_hook("function_hooks", self._name(), self)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
         current.observers = tuple([x for x in current.observers or () if x is not self]) or None
         if self.sees_functions:
-            config.function_hooks = hooks = dict(config.function_hooks)
-            del hooks[self._name()]
-            if hooks == global_config.function_hooks:
-                del config.function_hooks  # as before: this thread sees what is set there later
+            remove_hook("function_hooks", self._name())
 
     def _name(self):
         """The name among the hooks of functions; many observers of a class can be active."""
