@@ -370,7 +370,7 @@ class _Walk:
                 if gys is None:
                     gxs = (None,) * len(targets)
                 elif hooks or function.local_function_hooks:
-                    gxs = self._pull_with_hooks(function, targets, gys, hooks)
+                    gxs = self._pull_observed(function, targets, gys, hooks)
                 elif create_graph or (collects and function.row_sums):
                     gxs = self._pull(function, targets, gys)
                 else:
@@ -457,17 +457,30 @@ class _Walk:
         joined = [xp.concatenate(v) if hasattr(v[0], "dtype") else v[0] for v in zip(*arguments)]
         return functions[0].row_sum(i, joined)
 
+    def _pull_observed(self, function, targets, gys, hooks):
+        """Runs the derivative, of which observers and hooks are told."""
+        observers = [x for x in hooks.values() if isinstance(x, Observer)]
+        begun = [observer.differentiates(function) for observer in observers]
+        if len(observers) < len(hooks) or function.local_function_hooks:
+            gxs = self._pull_with_hooks(function, targets, gys, hooks)
+        else:
+            gxs = self._pull(function, targets, gys)
+        for observer in reversed(observers):
+            observer.differentiated(function, begun.pop())
+        return gxs
+
     def _pull_with_hooks(self, function, targets, gys, hooks):
         """Runs the derivative between the hooks' preprocess and postprocess calls."""
-        hooks = [*hooks.values(), *function.local_function_hooks.values()]
+        hooks = [x for x in hooks.values() if not isinstance(x, Observer)]
+        hooks += function.local_function_hooks.values()
         in_data = tuple([node.data for node in function.inputs])
         out_grad = tuple([g if g is None else g.array for g in gys] if self.create_graph else gys)
-        shown = [function if isinstance(h, Observer) else function.shown() for h in hooks]
-        for hook, node in zip(hooks, shown):
-            hook.backward_preprocess(node, in_data, out_grad)
+        shown = function.shown()
+        for hook in hooks:
+            hook.backward_preprocess(shown, in_data, out_grad)
         gxs = self._pull(function, targets, gys)
-        for hook, node in zip(hooks, shown):
-            hook.backward_postprocess(node, in_data, out_grad)
+        for hook in hooks:
+            hook.backward_postprocess(shown, in_data, out_grad)
         return gxs
 
     def _add(self, node, gx, shared):

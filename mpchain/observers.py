@@ -53,7 +53,7 @@ class Span:
         ...     pass
     """
 
-    __slots__ = ("_observers", "args", "has_failed", "kind", "name", "result", "thing")
+    __slots__ = ("_begun", "_observers", "args", "has_failed", "kind", "name", "result", "thing")
 
     def __init__(self, kind: str, name: str, thing: Any, args: tuple, observers: tuple):
         self.kind, self.name, self.thing, self.args = kind, name, thing, args
@@ -62,14 +62,13 @@ class Span:
         self._observers = observers
 
     def __enter__(self) -> Self:
-        for observer in self._observers:
-            observer.begins(self)
+        self._begun = [observer.begins(self) for observer in self._observers]
         return self
 
     def __exit__(self, kind: type | None, error: Any, traceback: TracebackType | None) -> None:
         self.has_failed = kind is not None
         for observer in reversed(self._observers):
-            observer.ends(self)
+            observer.ends(self, self._begun.pop())
 
 
 class _Unseen:
@@ -132,8 +131,8 @@ def observed(kind: str, name: str) -> Callable[[Callable], Callable]:
 class Observer:
     """Sees what the thread does in a ``with`` block. The methods do nothing; override some.
 
-    Those of functions are as in :class:`mpchain.FunctionHook`, which is for users, and may be shown
-    other objects than nodes under :mod:`mpchain.compat`.
+    A :class:`mpchain.FunctionHook` is for users, and is shown other objects than nodes under
+    :mod:`mpchain.compat`.
 
     Example:
         >>> class Labels(Observer):
@@ -148,17 +147,20 @@ class Observer:
     sees_functions = True
     """Whether functions are to be seen: then each call of one takes longer."""
 
+    sees_operations = False
+    """Whether operations of :mod:`mpchain.kernels` are to be seen: then each call takes longer."""
+
     sees_links = False
     """Whether each call of a link is to be seen: then none computes those of its parts together."""
 
     def __enter__(self) -> Self:
-        current.observers = (*(current.observers or ()), self)
+        _set_observers([*(current.observers or ()), self])
         if self.sees_functions:
             add_hook("function_hooks", self._name(), self)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        current.observers = tuple([x for x in current.observers or () if x is not self]) or None
+        _set_observers([x for x in current.observers or () if x is not self])
         if self.sees_functions:
             remove_hook("function_hooks", self._name())
 
@@ -166,10 +168,10 @@ class Observer:
         """The name among the hooks of functions; many observers of a class can be active."""
         return f"{type(self).__module__}.{type(self).__name__} {id(self)}"
 
-    def begins(self, span: Span) -> None:
-        """Called when a part of the work begins."""
+    def begins(self, span: Span) -> Any:
+        """Called when a part of the work begins; returns what :meth:`ends` is given."""
 
-    def ends(self, span: Span) -> None:
+    def ends(self, span: Span, begun: Any) -> None:
         """Called when it ends, also by an exception."""
 
     def forward_preprocess(self, function: Any, in_data: Arrays) -> None:
@@ -178,10 +180,11 @@ class Observer:
     def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
         """Called after that."""
 
-    def backward_preprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
-        """Called with the node of a function before it computes gradients."""
+    def differentiates(self, function: Any) -> Any:
+        """Called with the node of a function before it computes gradients; returns what
+        :meth:`differentiated` is given."""
 
-    def backward_postprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
+    def differentiated(self, function: Any, begun: Any) -> None:
         """Called after that."""
 
     def positions(self, name: str, x: Any, constants: tuple, positions: Array) -> Array:
@@ -203,6 +206,7 @@ class Recording(Observer):
     """
 
     sees_functions = False
+    sees_operations = True
     _on_leaf: Any = None
 
     holds_messages = False
@@ -335,11 +339,17 @@ class Graph(Recording):
 
 class _Current(threading.local):
     observers: tuple[Observer, ...] | None = None
+    of_operations: tuple[Observer, ...] | None = None  # those of them that see operations
     recorder: Recording | None = None
     graph: Graph | None = None
 
 
 current = _Current()
+
+
+def _set_observers(observers):
+    current.observers = tuple(observers) or None
+    current.of_operations = tuple([x for x in observers if x.sees_operations]) or None
 
 
 @contextlib.contextmanager
@@ -351,12 +361,13 @@ def unrecorded() -> Iterator[None]:
     True
     """
     observers, recorder = current.observers, current.recorder
-    others = [x for x in observers or () if x is not recorder]
-    current.observers, current.recorder = tuple(others) or None, None
+    _set_observers([x for x in observers or () if x is not recorder])
+    current.recorder = None
     try:
         yield
     finally:
-        current.observers, current.recorder = observers, recorder
+        _set_observers(observers or ())
+        current.recorder = recorder
 
 
 def see_links() -> bool:
@@ -383,7 +394,7 @@ def compute(operation: Any, args: tuple) -> Any:
     >>> compute(mpchain.kernels.linear, (np.ones((1, 2)), np.ones((3, 2)), None))
     array([[2., 2., 2.]])
     """
-    for observer in current.observers or ():
+    for observer in current.of_operations or ():
         observer.operation(operation, args)
     if current.recorder is not None:
         return current.recorder.compute(operation, args)

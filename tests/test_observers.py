@@ -23,7 +23,7 @@ class Noting(Observer):
         if span.kind in self.kinds:
             self.seen.append((span.kind, span.name, "begins"))
 
-    def ends(self, span):
+    def ends(self, span, begun):
         if span.kind in self.kinds:
             self.seen.append((span.kind, span.name, "failed" if span.has_failed else "ends"))
 
@@ -58,7 +58,7 @@ def test_results_are_seen_and_not_kept():
     results = []
 
     class Results(Observer):
-        def ends(self, span):
+        def ends(self, span, begun):
             results.append((span.args, span.result))
 
     with Results():
@@ -94,6 +94,7 @@ def test_operations_are_seen():
 
     class Counting(Observer):
         sees_functions = False
+        sees_operations = True
         n = 0
 
         def operation(self, operation, args):

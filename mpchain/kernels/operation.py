@@ -170,7 +170,7 @@ class Operation:
         return self._fastest[key]
 
     def __call__(self, *args: Any) -> Any:
-        if current.observers is not None:
+        if current.of_operations is not None:
             return observers.compute(self, args)
         if config.autotune or config.kernels:
             return self.select(*args).compute(*args)

@@ -139,7 +139,7 @@ class _Recorder(Observer):
         self.rows.append(Row(path, span.name, len(self._open), [], 0, 0, time.perf_counter()))
         self._open.append(self.rows[-1])
 
-    def ends(self, span: Span) -> None:
+    def ends(self, span: Span, begun: Any) -> None:
         if span.kind != "link":
             return
         _wait(span.thing.device)

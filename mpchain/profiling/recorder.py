@@ -103,7 +103,6 @@ class Recorder(Observer):
         self._known: dict[tuple, tuple] = {}
         self.targets, self.open = {}, set()
         self._under_way: dict[int, Operation] = {}  # by the id of their request
-        self._begun: list[tuple] = []  # open spans and derivatives, with their beginnings
         self._label = self._trainer = self._step_start = None
         self.n_steps = self._work = self._next_look = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds
@@ -150,12 +149,12 @@ class Recorder(Observer):
         function.observed_as = what = self._what(function.label, self._link, self._public)
         self.record((start, end, what))
 
-    def backward_preprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
-        self._begun.append((function, self.now()))
+    def differentiates(self, function: Any) -> int:
+        return self.now()
 
-    def backward_postprocess(self, function: Any, in_data: Arrays, out_grad: Arrays) -> None:
+    def differentiated(self, function: Any, begun: int) -> None:
         what = function.observed_as or self._what(function.label, None, None)
-        self.record((self._pop(function), self.now(), what))
+        self.record((begun, self.now(), what))
 
     def _what(self, label, link, public):
         """What a span of a function is, made once for each place: there are many spans."""
@@ -165,20 +164,12 @@ class Recorder(Observer):
             self._known[key] = "function", name, link, None
         return self._known[key]
 
-    def _pop(self, thing):
-        """Returns what was begun of a thing; what an exception ended within it is forgotten."""
-        while True:
-            begun_thing, begun = self._begun.pop()
-            if begun_thing is thing:
-                return begun
-
     # Spans
 
-    def begins(self, span: Span) -> None:
-        self._begun.append((span, self._beginnings.get(span.kind, self._begin)(span)))
+    def begins(self, span: Span) -> Any:
+        return self._beginnings.get(span.kind, self._begin)(span)
 
-    def ends(self, span: Span) -> None:
-        begun = self._pop(span)
+    def ends(self, span: Span, begun: Any) -> None:
         if begun is not None:
             self._endings.get(span.kind, self._end)(span, begun)
 

@@ -150,7 +150,7 @@ class Tracer(Observer):
         if span.kind == "link":
             self.stack.append(self.paths.get(id(span.thing), self.path))
 
-    def ends(self, span: Span) -> None:
+    def ends(self, span: Span, begun: Any) -> None:
         if span.kind == "link":
             self.stack.pop()
 
