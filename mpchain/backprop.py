@@ -459,7 +459,7 @@ class _Walk:
 
     def _pull_observed(self, function, targets, gys, hooks):
         """Runs the derivative, of which observers and hooks are told."""
-        observers = [x for x in hooks.values() if isinstance(x, Observer)]
+        observers = current.of_functions
         begun = [observer.differentiates(function) for observer in observers]
         if len(observers) < len(hooks) or function.local_function_hooks:
             gxs = self._pull_with_hooks(function, targets, gys, hooks)

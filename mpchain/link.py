@@ -77,7 +77,9 @@ class Link(ParameterTree):
 
     def _call(self, args, kwargs):
         hooks = [*config.link_hooks.values(), *(self._hooks or {}).values()]
-        return call_with_hooks(self, hooks, args, kwargs)
+        return (
+            call_with_hooks(self, hooks, args, kwargs) if hooks else self.forward(*args, **kwargs)
+        )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the link's output; subclasses define it."""

@@ -339,7 +339,8 @@ class Graph(Recording):
 
 class _Current(threading.local):
     observers: tuple[Observer, ...] | None = None
-    of_operations: tuple[Observer, ...] | None = None  # those of them that see operations
+    of_functions: tuple[Observer, ...] = ()  # those of them that see functions
+    of_operations: tuple[Observer, ...] | None = None  # and operations
     recorder: Recording | None = None
     graph: Graph | None = None
 
@@ -349,6 +350,7 @@ current = _Current()
 
 def _set_observers(observers):
     current.observers = tuple(observers) or None
+    current.of_functions = tuple([x for x in observers if x.sees_functions])
     current.of_operations = tuple([x for x in observers if x.sees_operations]) or None
 
 
