@@ -47,6 +47,7 @@ def test_an_option_of_a_missing_annex_names_it(nothing):
         StandardUpdater(iterator, optimizer, graph=True)
 
 
+@pytest.mark.annex("metrics")
 def test_what_is_there_is_found(nothing):
     assert annexes.find("captured", "captured") is None
     annexes.ANNEXES["metrics"] = "mpchain/metrics"
@@ -61,6 +62,7 @@ def test_unknown_names_are_as_before(nothing):
         mpchain.distributed.nonsense
 
 
+@pytest.mark.annex("metrics")
 def test_an_annex_is_deleted_with_its_line_and_its_tests(tmp_path):
     for folder in ("mpchain/metrics", "tests/metrics", "tests/distributed", "mpchain/page"):
         (tmp_path / folder).mkdir(parents=True)
@@ -78,6 +80,7 @@ def test_an_annex_is_deleted_with_its_line_and_its_tests(tmp_path):
         tool.delete(tmp_path, ["metrics"])
 
 
+@pytest.mark.annex("launcher", "metrics")
 @pytest.mark.long
 def test_the_tool_finds_what_imports_a_deleted_annex(capfd):
     with tool.copy_without(["metrics", "launcher"]) as root:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import mpchain
+from mpchain import annexes
 from mpchain.backends import cuda
-from mpchain.kernels.gpu import cudnn
 from mpchain.utils.runtime_info import LAST_RUN_ON_HARDWARE, print_runtime_info
 
 
@@ -74,11 +74,13 @@ def test_why_there_is_no_gpu():
     assert _values(_info())["CuPy"] == cuda.unavailable_reason()
 
 
+@pytest.mark.annex("gpu_kernels")
 @pytest.mark.gpu
 def test_gpu():
     values = _values(_info())
     assert values["CuPy"] == cuda.cupy.__version__
     assert values["GPU"] and int(values["CUDA runtime"])
+    cudnn = annexes.find("gpu_kernels", "kernels.gpu.cudnn")
     assert values["convolution"] == (cudnn.why_no_plan() or "planned")
 
 

@@ -210,6 +210,7 @@ def test_derivatives_of_second_order():
 
 @needs_onednn
 @needs_numba
+@pytest.mark.annex("captured")
 def test_a_replayed_step_keeps_the_layout(monkeypatch):
     np.random.seed(0)
     found = []

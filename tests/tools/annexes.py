@@ -24,8 +24,11 @@ from mpchain.annexes import ANNEXES
 ROOT = pathlib.Path(__file__).parents[2]
 
 TESTS = {
-    "captured": "tests/distributed/optimizers/test_captured*.py",
-    "gpu_kernels": "tests/gpu/test_*.py",
+    "captured": (
+        "tests/distributed/optimizers/test_captured*.py tests/gpu/test_*graphs.py "
+        "tests/gpu/test_compiles.py tests/gpu/test_planted_faults.py"
+    ),
+    "gpu_kernels": "tests/gpu/conftest.py tests/gpu/test_*.py",
     "metrics": "tests/distributed/test_metrics_on_ranks.py",
     "profiling": "tests/distributed/test_profiles.py tests/test_model_summary.py",
     "recovery": "tests/distributed/elastic*.py tests/distributed/test_elastic*.py",

@@ -16,7 +16,7 @@ class CountingUpdater(training.Updater):
         self.is_finalized = False
         self.optimizers = {}
         if rank is not None:
-            comm = types.SimpleNamespace(rank=rank, size=4)
+            comm = types.SimpleNamespace(rank=rank, size=4, is_elastic=False)
             self.optimizers["main"] = types.SimpleNamespace(communicator=comm, target=Link())
 
     @property

@@ -91,7 +91,9 @@ def test_ranks_that_write_no_reports_send_facts_only(pipe, tmp_path):
 
 def test_time_spent_waiting(pipe, tmp_path):
     trainer = make_trainer(tmp_path)
-    trainer.updater.get_optimizer("main").communicator = types.SimpleNamespace(rank=1)
+    trainer.updater.get_optimizer("main").communicator = types.SimpleNamespace(
+        rank=1, is_elastic=False
+    )
     trainer.writes_reports = False
     steps = [[[9, 3], [9, 1]], [[9, 3], [9, 1]], [[9, 4], [9, 4]], [[9, 0], [9, 0]]]
     times = iter(np.array([*steps, steps[0]], float))

@@ -6,12 +6,12 @@ import functools
 import math
 import operator
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mpchain import backend, configuration
+from mpchain import annexes, backend, configuration
 from mpchain.backends.dtypes import is_floating
 from mpchain.distributed.communicators.arrays import (
     check_addends,
@@ -641,6 +641,20 @@ class Communicator(PointToPoint):
 
         >>> comm.agree()
         """
+
+    def in_memory_checkpoint(self, objects: Mapping[str, Any]) -> Any:
+        """Returns the :class:`~mpchain.distributed.InMemoryCheckpoint` of some objects.
+
+        Raises:
+            MissingAnnexError: :mod:`mpchain.annexes` does not list ``recovery``.
+
+        Example:
+            >>> comm.in_memory_checkpoint({"model": L.Linear(3, 2)}).iteration
+            0
+        """
+        asker = f"{type(self).__name__}.in_memory_checkpoint"
+        recovery = annexes.load("recovery", "distributed.recovery", asker)
+        return recovery.InMemoryCheckpoint(self, objects)
 
     def shrink(self, *, goes_back: bool = True) -> bool:
         """Makes this the communicator of the ranks that are left; all of them call it.

@@ -327,15 +327,3 @@ class _Objects:
         for name, obj in self._objects.items():
             obj.serialize(serializer[name])
         restore_random_states(serialize_random_states(serializer["_random"], [], 0), [])
-
-
-def in_memory_checkpoint(self: Communicator, objects: Mapping[str, Any]) -> InMemoryCheckpoint:
-    """Returns what keeps copies of the objects' state while these ranks train.
-
-    >>> comm.in_memory_checkpoint({"model": L.Linear(3, 2)}).iteration
-    0
-    """
-    return InMemoryCheckpoint(self, objects)
-
-
-Communicator.in_memory_checkpoint = in_memory_checkpoint
