@@ -291,6 +291,37 @@ def test_rules_that_look_at_the_whole_parameter(comm):
         create_sharded_optimizer(optimizers.LAMB(), comm).setup(L.Classifier(MLP()).predictor)
 
 
+def test_a_rule_that_updates_in_its_own_way(comm):
+    class WholeRule(optimizers.SGDRule):
+        def update(self, param):
+            param.array[...] = 0
+
+    class Whole(GradientMethod):
+        rule = WholeRule
+
+    with pytest.raises(ValueError, match="WholeRule, which updates /l1/W, overrides update"):
+        create_sharded_optimizer(Whole(), comm).setup(MLP())
+
+
+def test_a_state_that_is_changed_after_it_was_loaded(comm):
+    """It is not saved as it was loaded."""
+    sharded = make(create_sharded_optimizer, optimizers.MomentumSGD(), comm)
+    with using_config("dtype", np.dtype("float64")):
+        train(sharded, comm, 1)
+    sharded.gather_state()
+    file = io.BytesIO()
+    if comm.rank == 0:
+        serializers.save_npz(file, sharded)
+    serializers.load_npz(io.BytesIO(comm.bcast_obj(file.getvalue(), root=0)), sharded)
+    serializers.save_npz(io.BytesIO(), sharded)  # all ranks have loaded the whole
+    for param in sharded.target.params():
+        param.update_rule.state["v"] += 1
+    if comm.size == 1:
+        return
+    with pytest.raises(RuntimeError, match=r"all ranks must call gather_state\(\) before"):
+        serializers.save_npz(io.BytesIO(), sharded)
+
+
 def test_a_rule_of_ones_own(comm):
     class OwnRule(UpdateRule):
         is_elementwise = True
