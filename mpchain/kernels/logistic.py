@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mpchain.kernels import thresholds
 from mpchain.typing import Array
 
 try:
@@ -14,7 +15,6 @@ except ImportError:  # it is private
 
 
 # By dtype: minus infinity, one, and a number from which on the function is one after rounding.
-_BLOCK = 1 << 16  # elements
 _NUMBERS = {np.dtype(d): [np.array(n, d) for n in (-np.inf, 1, 40)] for d in "fd"}
 
 
@@ -38,7 +38,7 @@ def logistic(x: Array, out: Array | None = None) -> Array:
     if x.dtype not in _NUMBERS:  # half precision has no exponential of 40
         return np.positive(logistic(x.astype(np.float32)).astype(x.dtype), out=out)
     low, one, high = _NUMBERS[x.dtype]
-    if x.size > _BLOCK and x.__class__ is np.ndarray and x.flags.c_contiguous:
+    if x.size > thresholds.logistic_block and x.__class__ is np.ndarray and x.flags.c_contiguous:
         out = np.empty_like(x) if out is None else out
         if out.flags.c_contiguous:
             _in_blocks(x.ravel(), out.ravel(), low, one, high)
@@ -50,9 +50,14 @@ def logistic(x: Array, out: Array | None = None) -> Array:
 
 def _in_blocks(x, y, low, one, high):
     """Does the same with little memory, which stays in caches."""
-    work = np.empty(_BLOCK, x.dtype)
-    for i in range(0, x.size, _BLOCK):
-        e = _clip(x[i : i + _BLOCK], low, high, out=y[i : i + _BLOCK])
+    work = np.empty(thresholds.logistic_block, x.dtype)
+    for i in range(0, x.size, thresholds.logistic_block):
+        e = _clip(
+            x[i : i + thresholds.logistic_block],
+            low,
+            high,
+            out=y[i : i + thresholds.logistic_block],
+        )
         np.exp(e, out=e)
         np.divide(e, np.add(e, one, out=work[: e.size]), out=e)
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.kernels import thresholds
 from mpchain.kernels.operation import Operation, are_alike
 from mpchain.typing import Array
 
@@ -13,7 +14,6 @@ _WEYL = 0x9E3779B9, 0xBB67AE85  # what the two words of the key grow by each rou
 _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
-_CHUNK = 1 << 13  # blocks whose words stay in the cache through all rounds
 
 
 class Counters(NamedTuple):
@@ -71,7 +71,7 @@ def random_words(
     xp = get_array_module(samples)
     total = len(samples) * n_blocks
     words = xp.empty((total, 4), np.uint32)
-    chunk = _CHUNK if xp is np else max(total, 1)
+    chunk = thresholds.random_chunk if xp is np else max(total, 1)
     for begin in range(0, total, chunk):
         place = slice(begin, min(begin + chunk, total))
         row, block = xp.divmod(xp.arange(place.start, place.stop), n_blocks)

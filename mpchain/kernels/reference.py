@@ -5,12 +5,11 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.channels_last import is_only_last
 from mpchain.kernels.operation import Operation, are_alike
 from mpchain.kernels.window import Window, layout
 from mpchain.typing import Array
-
-_CACHED = 1 << 16  # elements: of larger arrays one sample at a time is worked on
 
 
 def _wide(*arrays):
@@ -364,11 +363,16 @@ def batch_normalization_gradient(
         array([[4.]])
     """
     (g,) = _wide(g)
-    normalized = (x - mean) * inverse_std
-    g_beta = g.sum(axis=axis, keepdims=True)
-    g_gamma = (g * normalized).sum(axis=axis, keepdims=True)
-    count = g.size // max(g_beta.size, 1)
-    gx = (g - (normalized * g_gamma + g_beta) / max(count, 1)) * (gamma * inverse_std)
+    # With two arrays only: allocating memory costs more than the arithmetic.
+    normalized = x - mean
+    normalized *= inverse_std
+    work = g * normalized
+    g_gamma, g_beta = (v.sum(axis=axis, keepdims=True) for v in (work, g))
+    count = max(g.size // max(g_beta.size, 1), 1)
+    normalized *= g_gamma / count
+    normalized += g_beta / count
+    gx = np.subtract(g, normalized, out=work)
+    gx *= gamma * inverse_std
     return gx.astype(x.dtype, copy=False), g_gamma, g_beta
 
 
@@ -381,7 +385,7 @@ def shift_and_scale(x: Array, mean: Array, scale: Array, beta: Array) -> Array:
         array([[1., 7.]])
     """
     dtype = np.result_type(x.dtype, mean.dtype, scale.dtype, beta.dtype)
-    if type(x) is not np.ndarray or x.size <= _CACHED or len(mean) > 1:
+    if type(x) is not np.ndarray or x.size <= thresholds.scaled or len(mean) > 1:
         y = np.subtract(x, mean, dtype=dtype)
         y *= scale
         y += beta

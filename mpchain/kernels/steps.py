@@ -19,26 +19,12 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.backends.dtypes import is_half
 from mpchain.formulas.symbol import trace_step
 from mpchain.formulas.writer import Numba, Numbers
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.observers import current
 from mpchain.typing import Array
 
 _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_steps")
-
-_SMALL = 1024
-"""Arrays with at most this many elements are gathered: calls cost more than copies."""
-
-_GATHERED = 1 << 14
-"""Elements of gathered arrays, chosen to stay in cache."""
-
-_WORTH_GATHERING, _WORTH_GATHERING_WITHOUT_STATES = 2, 16
-"""Small arrays that are gathered: of fewer, each takes the step alone."""
-
-_BLOCK_BYTES = 1 << 17
-"""A step works through larger host arrays in blocks of this size, which stay in the cache."""
-
-_ELEMENTS_WORTH_COMPILING = 1 << 26
-"""A step is compiled after that many elements: when it has cost about what compiling costs."""
 
 _elements_seen = {}
 
@@ -125,11 +111,12 @@ def _step_without_kernel(step, written, grad, scalars, halves):
 def _steps_on_host(step, written, grads, scalars):
     rows, small = zip(*written, grads), []
     for row in rows:
-        if row[0].size <= _SMALL:
+        if row[0].size <= thresholds.small:
             small.append(row)
         else:
             _step_on_host(step, row[:-1], row[-1], scalars)
-    if len(small) >= (_WORTH_GATHERING if written[1:] else _WORTH_GATHERING_WITHOUT_STATES):
+    with_states, without = thresholds.worth_gathering
+    if len(small) >= (with_states if written[1:] else without):
         for portion in _portions(small):
             _step_gathered(step, portion, scalars)
     else:
@@ -138,11 +125,11 @@ def _steps_on_host(step, written, grads, scalars):
 
 
 def _portions(rows):
-    """Yields rows in lists of at most ``_GATHERED`` elements."""
+    """Yields rows in lists of at most ``thresholds.gathered`` elements."""
     portion, size = [], 0
     for row in rows:
         n = row[0].size
-        if size + n > _GATHERED:
+        if size + n > thresholds.gathered:
             yield portion
             portion, size = [], 0
         portion.append(row)
@@ -164,14 +151,14 @@ def _step_gathered(step, rows, scalars):
 
 
 def _step_on_host(step, written, grad, scalars):
-    if written[0].nbytes <= _BLOCK_BYTES or not all(a.flags.c_contiguous for a in written):
+    if written[0].nbytes <= thresholds.step_block or not all(a.flags.c_contiguous for a in written):
         _step_once(step, written, grad, scalars)
         return
     flat = [array.reshape(-1) for array in written]
     grad = grad.reshape(-1)
     if _step_fused(step, flat, grad, scalars):
         return
-    n = _BLOCK_BYTES // written[0].itemsize
+    n = thresholds.step_block // written[0].itemsize
     for start in range(0, grad.size, n):
         block = slice(start, start + n)
         _step_once(step, [array[block] for array in flat], grad[block], scalars)
@@ -192,7 +179,7 @@ def _step_fused(step, written, grad, scalars):
     if dtype not in (np.float32, np.float64) or any(array.dtype != dtype for array in written):
         return False
     _elements_seen[step] = seen = _elements_seen.get(step, 0) + grad.size
-    if seen <= _ELEMENTS_WORTH_COMPILING or load_numba() is None:
+    if seen <= thresholds.compiled_step or load_numba() is None:
         return False
     try:
         text, constants = _write_down(step, len(written), tuple(scalars.items()))

@@ -42,7 +42,7 @@ OPTIMIZERS = {
 _OURS = """
 import numpy as np
 from mpchain import link, optimizers, variable
-from mpchain.kernels import steps
+from mpchain.kernels import thresholds
 rng = np.random.RandomState(0)
 model = link.Link()
 with model.init_scope():
@@ -57,7 +57,7 @@ for _ in range(1 + 2**27 // model.count_params() if model.count_params() > 10**6
     step()
 """
 
-_ALONE = "steps._SMALL, steps._ELEMENTS_WORTH_COMPILING = -1, 1 << 62"
+_ALONE = "thresholds.small, thresholds.compiled_step = -1, 1 << 62"
 
 _THEIRS = """
 import torch

@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import blas, onednn
 from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.reference import product
@@ -48,8 +49,8 @@ def test_large_matrices_of_stacks_are_multiplied_on_one_thread(threads, size, nu
     monkeypatch.setattr(onednn, "load", lambda: types.SimpleNamespace(threads=threads))
     monkeypatch.setattr(onednn, "why_absent", lambda: None)
     a, b = np.ones((3, 4, 5)), np.ones((2, 1, 5, 6))
-    monkeypatch.setattr(onednn, "_SHARED", 4 * 5 * 6 - 1 if size == 1 else size)
-    np.testing.assert_array_equal(product(a, b), np.full((2, 3, 4, 6), 5.0))
+    with thresholds.using(shared=4 * 5 * 6 - 1 if size == 1 else size):
+        np.testing.assert_array_equal(product(a, b), np.full((2, 3, 4, 6), 5.0))
     assert numbers == ([4, 1, 4] if threads > 1 and size == 1 else [4])
 
 
@@ -95,13 +96,13 @@ def test_stacks_that_onednn_multiplies(case, is_taken, monkeypatch):
     elif case == "gaps":
         a = make(2, 3, 9, 22)[..., ::2]
     calls = []
-    monkeypatch.setattr(onednn, "_SHARED", 0)
     monkeypatch.setattr(onednn.load(), "threads", 2)
     monkeypatch.setattr(onednn, "matmul", lambda *args: calls.append(args) or matmul(*args))
-    y = product(a, b, out)
+    with thresholds.using(shared=0):
+        y = product(a, b, out)
+        assert is_taken == ("product: onednn: runs" in product.explain(a, b, out))
     np.testing.assert_array_equal(y, a.astype(int) @ b.astype(int))
     assert len(calls) == is_taken
-    assert is_taken == ("product: onednn: runs" in product.explain(a, b, out))
     assert out is None or y is out
 
 

@@ -10,7 +10,8 @@ from mpchain import Variable, kernels
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.functions.array import summed
-from mpchain.kernels.cpu import channels_last, loops, numba_cpu, onednn_library
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu import channels_last, numba_cpu, onednn_library
 from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_last, is_only_last
 from mpchain.kernels.cpu.numba_cpu import load_numba
 
@@ -154,8 +155,8 @@ STEPS = {
 @needs_onednn
 @needs_numba
 @pytest.mark.parametrize("name", STEPS)
-def test_neighbors_of_convolutions_keep_the_layout(name, monkeypatch):
-    monkeypatch.setattr(loops, "_ELEMENTS_WORTH_COMPILING", 0)
+@thresholds.using(compiled_loop=0)
+def test_neighbors_of_convolutions_keep_the_layout(name):
     n, results = 32, []
     np.random.seed(0)
     before, step = L.Convolution2D(3, n, 3, pad=1), STEPS[name](n)

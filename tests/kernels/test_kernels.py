@@ -8,6 +8,7 @@ import pytest
 
 import mpchain
 from mpchain import kernels
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import numba_cpu, onednn, onednn_library
 from mpchain.kernels.cpu.channels_last import as_last
 from mpchain.kernels.operation import Operation
@@ -497,8 +498,7 @@ def test_what_onednn_takes(operation, monkeypatch):
     for name in ("large", "large, depthwise"):
         assert _refusal(operation, name, **float32) is None
     assert _refusal(operation, "grouped", **float32) == not_worth_it
-    with monkeypatch.context() as all_is_large:
-        all_is_large.setattr(onednn, "_SHARED", 0)
+    with thresholds.using(shared=0):
         for name in ("grouped", "many channels"):
             assert _refusal(operation, name, **float32) is None
     for name, value in (("autotune", True), ("kernels", ("numpy_cpu", "onednn"))):

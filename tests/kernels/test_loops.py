@@ -9,6 +9,7 @@ import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loops
 from mpchain.kernels.cpu.numba_cpu import load_numba
 
@@ -38,9 +39,10 @@ FUNCTIONS = "clipped_relu hard_sigmoid leaky_relu maximum minimum relu".split()
 
 
 @pytest.fixture
-def at_once(monkeypatch):
+def at_once():
     """Formulas are compiled when they are first called."""
-    monkeypatch.setattr(loops, "_ELEMENTS_WORTH_COMPILING", -1)
+    with thresholds.using(compiled_loop=-1):
+        yield
 
 
 def loop_of(formula):
@@ -49,7 +51,7 @@ def loop_of(formula):
     return loops.loop_of(formula, names, n_arrays), n_arrays
 
 
-def arrays(n, dtype, shape=(3, loops.LARGE // 2)):
+def arrays(n, dtype, shape=(3, thresholds.loop // 2)):
     random = np.random.RandomState(0)
     return [random.choice(np.array(UNUSUAL, dtype), shape) for _ in range(n)]
 
@@ -113,10 +115,10 @@ def test_kernels_that_the_user_prefers(at_once):
 def test_nothing_is_compiled_before_it_pays(monkeypatch):
     loop, _ = loop_of(lambda x, y: x * y + 2)
     x, y = arrays(2, np.float32)
-    monkeypatch.setattr(loops, "_ELEMENTS_WORTH_COMPILING", 3 * x.size)
     compiled = []
     monkeypatch.setattr(loops, "_compiled", lambda text: compiled.append(text) or print)
-    assert [loop(x, y) is None for _ in range(5)] == [True, True, True, False, False]
+    with thresholds.using(compiled_loop=3 * x.size):
+        assert [loop(x, y) is None for _ in range(5)] == [True, True, True, False, False]
     assert len(compiled) == 2
 
 
@@ -149,7 +151,7 @@ def test_captured_steps_compute_by_loops(function, monkeypatch):
     calls = []
     compute = loops.Loop.compute
     monkeypatch.setattr(loops.Loop, "compute", lambda *a: calls.append(1) or compute(*a))
-    weight = mpchain.Parameter(np.linspace(-1, 2, loops.LARGE, dtype=np.float32))
+    weight = mpchain.Parameter(np.linspace(-1, 2, thresholds.loop, dtype=np.float32))
 
     def step(x):
         weight.cleargrad()
@@ -158,7 +160,7 @@ def test_captured_steps_compute_by_loops(function, monkeypatch):
 
     captured = mpchain.capture(step)
     for i in range(5):
-        x = np.full(loops.LARGE, i - 2, np.float32)
+        x = np.full(thresholds.loop, i - 2, np.float32)
         expected = step(x).array.copy()
         calls.clear()
         np.testing.assert_array_equal(captured(x).array, expected)

@@ -25,7 +25,7 @@ PROGRAM = """
 import numpy as np
 import mpchain
 from mpchain import kernels
-from mpchain.kernels import steps
+from mpchain.kernels import steps, thresholds
 from mpchain.kernels.cpu.numba_cpu import load_numba
 
 assert load_numba()
@@ -45,7 +45,7 @@ def descend(p, g, lr):
     return (p - lr * g,)
 
 
-steps._ELEMENTS_WORTH_COMPILING = 0
+thresholds.compiled_step = 0
 before = x.copy()
 steps.take_step(descend, x, gx, [], lambda: {"lr": 0.5})
 np.testing.assert_array_equal(x, before - np.float32(0.5) * gx)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpchain import backend, optimizers
-from mpchain.kernels import steps
+from mpchain.kernels import steps, thresholds
 from mpchain.kernels.cpu.numba_cpu import load_numba
 from mpchain.kernels.steps import square_sum, take_step
 
@@ -43,9 +43,9 @@ def compiling(monkeypatch):
     """Every step is compiled at once, and what was compiled is listed."""
     pytest.importorskip("numba", reason="numba compiles the steps")
     compile_text, texts = steps._compiled, []
-    monkeypatch.setattr(steps, "_ELEMENTS_WORTH_COMPILING", 0)
     monkeypatch.setattr(steps, "_compiled", lambda t: texts.append(t) or compile_text(t))
-    return texts
+    with thresholds.using(compiled_step=0):
+        yield texts
 
 
 def whole(step, written, grad, scalars):
@@ -71,9 +71,10 @@ def three_steps(name, arguments, dtype, size):
 
 @pytest.mark.parametrize("name, arguments", ARGUMENTS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_blocks(name, arguments, dtype, monkeypatch):
-    monkeypatch.setattr(steps, "_BLOCK_BYTES", 64)
-    for actual, expected in zip(*three_steps(name, arguments, dtype, 77), strict=True):
+def test_blocks(name, arguments, dtype):
+    with thresholds.using(step_block=64):
+        found = three_steps(name, arguments, dtype, 77)
+    for actual, expected in zip(*found, strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -213,13 +214,13 @@ def test_gradients_of_any_layout(compiling):
 
 
 def test_compiling_waits_until_it_is_worth_it(compiling, monkeypatch):
-    monkeypatch.setattr(steps, "_ELEMENTS_WORTH_COMPILING", 100_000)
     monkeypatch.setattr(steps, "_elements_seen", {})
     p, g = np.ones((2, 40000), np.float32)
     counts = []
-    for _ in range(4):
-        take_step(descend, p, g, [], lambda: {"lr": 0.25})
-        counts.append(len(compiling))
+    with thresholds.using(compiled_step=100_000):
+        for _ in range(4):
+            take_step(descend, p, g, [], lambda: {"lr": 0.25})
+            counts.append(len(compiling))
     assert counts == [0, 0, 1, 2] and (p == 0).all()
 
 
@@ -228,11 +229,11 @@ def test_compiling_waits_until_it_is_worth_it(compiling, monkeypatch):
 )
 def test_without_numba_and_where_it_must_not_compile(numba, monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", numba)
-    monkeypatch.setattr(steps, "_ELEMENTS_WORTH_COMPILING", 0)
     load_numba.cache_clear()
     try:
         p, g = np.ones((2, 40000), np.float32)
-        take_step(descend, p, g, [], lambda: {"lr": 0.5})
+        with thresholds.using(compiled_step=0):
+            take_step(descend, p, g, [], lambda: {"lr": 0.5})
         assert (p == 0.5).all() and load_numba() is None
     finally:
         load_numba.cache_clear()

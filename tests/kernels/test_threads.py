@@ -18,11 +18,11 @@ import numpy as np
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels, optimizers
-from mpchain.kernels import steps
-from mpchain.kernels.cpu import loops, threads
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu import threads
 from mpchain.kernels.philox import random_words
 
-loops._ELEMENTS_WORTH_COMPILING = steps._ELEMENTS_WORTH_COMPILING = -1
+thresholds.compiled_loop = thresholds.compiled_step = -1
 seen = set()
 work = threads._Job.work
 threads._Job.work = lambda job: seen.add(threading.get_ident()) or work(job)

@@ -15,15 +15,12 @@ from mpchain.configuration import config
 from mpchain.formulas.symbol import UntraceableError, in_order, trace_operation
 from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Numba, Python, number_in_python
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.observers import current
 from mpchain.typing import Array
 
-LARGE = 1 << 16
-"""A loop takes arrays of at least so many elements."""
-
-_ELEMENTS_WORTH_COMPILING = 1 << 26
 _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone
 _WARNING = (np.divide, np.sqrt)  # NumPy warns of zeros and of negative numbers
 
@@ -58,7 +55,7 @@ class Loop:
         if current.recorder is not None:
             return current.recorder.compute(self, arguments)
         self.n_elements += arguments[0].size
-        return self.compute(*arguments) if self.n_elements > _ELEMENTS_WORTH_COMPILING else None
+        return self.compute(*arguments) if self.n_elements > thresholds.compiled_loop else None
 
     def or_else(self, formula: Callable) -> Callable:
         """Returns a function: the loop, and ``formula`` for what the loop does not take."""
@@ -86,7 +83,7 @@ class Loop:
 
     def _takes(self, arguments):
         first, n = arguments[0], self._n_arrays
-        if not isinstance(first, np.ndarray) or first.size < LARGE:
+        if not isinstance(first, np.ndarray) or first.size < thresholds.loop:
             return False
         dtype, shape = first.dtype, first.shape
         if dtype not in (np.float32, np.float64) or config.kernels or config.autotune:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from mpchain.formulas.text import compile_text
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loop_cache
 from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_only_last, result, rows
-from mpchain.kernels.cpu.numpy_cpu import refuse_unless_channels
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.philox import random_words
@@ -30,9 +30,6 @@ from mpchain.kernels.reference import (
     sum_rows,
 )
 
-_WORTH_COMPILING = 1 << 16  # elements of an array
-_LIGHT = 4  # elements of a quick loop take as long as one of others
-_PART = 1 << 16  # elements of a sum
 _TOO_SMALL = "too small to compile for"
 
 
@@ -157,10 +154,14 @@ def _in_parts(function, n, n_elements, *arguments):
     in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements)
 
 
-def _refuse_normalization(x, gamma, axis, least=_WORTH_COMPILING):
-    if reason := refuse_unless_channels(x, gamma, axis):
-        return reason
-    return _TOO_SMALL if x.size < least else why_not_compiled()
+def _refuse_normalization(x, gamma, axis, part=1):
+    if gamma.dtype != x.dtype:
+        return "gamma of another dtype"
+    if x.ndim < 3 or axis != (0, *range(2, x.ndim)):
+        return "not over all axes but the second"
+    if x.size == 0 or math.prod(x.shape[2:]) < 4:
+        return "too few elements of a channel side by side"
+    return _TOO_SMALL if x.size < thresholds.compiled // part else why_not_compiled()
 
 
 def _by_channels(x):
@@ -194,7 +195,7 @@ def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
     var[:] = np.maximum(squares / n - (total / n) ** 2, 0)
     inverse_std[:] = (var + eps) ** -0.5
     numbers = mean, inverse_std * gamma, beta
-    _in_parts(_normalize_rows, n, x.size // _LIGHT, x, y, *numbers)
+    _in_parts(_normalize_rows, n, x.size // thresholds.light_loop, x, y, *numbers)
 
 
 @np.errstate(all="ignore")
@@ -204,14 +205,14 @@ def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta
     g_gamma[:] = along_x * inverse_std
     scale, n = gamma * inverse_std, x.dtype.type(len(x))
     numbers = mean, scale, scale * inverse_std * g_gamma / n, scale * g_beta / n
-    _in_parts(_normalize_rows_backward, len(x), x.size // _LIGHT, g, x, gx, *numbers)
+    _in_parts(_normalize_rows_backward, len(x), x.size // thresholds.light_loop, g, x, gx, *numbers)
 
 
 def _sums_of_columns(function, x, *arrays):
     """Two sums for each column, by a loop over parts of the rows, which threads do not change."""
-    n_rows = max(_PART // x.shape[1], 4)
+    n_rows = max(thresholds.sum_part // x.shape[1], 4)
     sums = np.zeros((-(-len(x) // n_rows), 2, x.shape[1]))
-    _in_parts(function, len(sums), x.size // _LIGHT, n_rows, x, *arrays, sums)
+    _in_parts(function, len(sums), x.size // thresholds.light_loop, n_rows, x, *arrays, sums)
     return sums.sum(axis=0)
 
 
@@ -238,7 +239,7 @@ def _refuse_scaling(x, *parameters):
     of_channels = tuple(n if i == 1 else 1 for i, n in enumerate(x.shape))
     if any(p.dtype != x.dtype or p.shape != of_channels for p in parameters):
         return "not a number of the dtype of x for each channel"
-    return _refuse_normalization(x, parameters[0], (0, *range(2, x.ndim)), _WORTH_COMPILING >> 2)
+    return _refuse_normalization(x, parameters[0], (0, *range(2, x.ndim)), 4)
 
 
 @shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
@@ -256,7 +257,7 @@ def _shift_and_scale(x, mean, scale, beta, out=None):
 def _refuse_pooling(x, window):
     if len(window.ksize) != 2:
         return "not two spatial axes"
-    is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < _WORTH_COMPILING
+    is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled
     return _TOO_SMALL if is_small else why_not_compiled()
 
 
@@ -303,7 +304,7 @@ def _place_in_windows(y, places, window):
 
 
 def _refuse_rows(rows, ids, n):
-    return _TOO_SMALL if rows.size < _WORTH_COMPILING else why_not_compiled()
+    return _TOO_SMALL if rows.size < thresholds.compiled else why_not_compiled()
 
 
 @sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
@@ -509,7 +510,7 @@ def _add_rows(x, rows, ids):
 
 
 def _refuse_words(samples, begins, n_blocks, *counters):
-    is_small = 4 * len(samples) * n_blocks < _WORTH_COMPILING
+    is_small = 4 * len(samples) * n_blocks < thresholds.compiled
     return _TOO_SMALL if is_small else why_not_compiled()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpchain.backends.host_memory import address
 from mpchain.configuration import config
-from mpchain.kernels import reference
+from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import onednn_convolution
 from mpchain.kernels.cpu.onednn_library import load, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul, prepared_matmul
@@ -22,18 +22,6 @@ from mpchain.typing import Array
 
 _ONE, _ZERO = ctypes.c_float(1), ctypes.c_float(0)
 NOT_WORTH_IT, GAPS = "not worth it: NumPy is as fast", "an array that has gaps"
-_LEAST_CHANNELS = {"output": 1, "input": 8, "filter": 1}
-_LEAST_CHANNELS_OF_GROUPS = 3
-_MANY_CHANNELS = 128
-# With many channels, pixels times this must outnumber channels, or filters outweigh the windows.
-_WORTH_FILTERS = {"output": 16, "input": 48, "filter": 4}
-_FEW_ROWS, _MANY_WEIGHTS = range(2, 65), 1 << 18
-# Rows of x in x W^T, for more of which dnnl_sgemm rearranges W: that takes longer than the product.
-_MOST_FOR_SGEMM, _LEAST_COLUMNS = 12, 8
-# Multiplications of a product. From the first number on, OpenBLAS uses its threads; from the
-# second (the third in x W^T), oneDNN gains more on one thread than calling it costs.
-_LEAST_SIZE = 8  # rows and columns of matrices in stacks
-_SHARED, _LARGE, _LARGE_LINEAR = 1 << 18, 1 << 21, 1 << 20
 
 
 def _miscounts_slices(window):
@@ -70,20 +58,20 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
         return why_absent()
     in_channels = second.shape[1] if operation != "filter" else first.shape[1] // window.groups
     is_depthwise = in_channels == 1 and window.groups > 1
-    least = _LEAST_CHANNELS[operation]
+    least = thresholds.channels[operation]
     if window.groups > 1:
-        least = 1 if is_depthwise else max(least, _LEAST_CHANNELS_OF_GROUPS)
+        least = 1 if is_depthwise else max(least, thresholds.channels_of_groups)
     n_pixels = first.shape[0] * math.prod(window.out_size)
     channels = in_channels + second.shape[1 if operation == "filter" else 0]
-    has_few_pixels = n_pixels * _WORTH_FILTERS[operation] < channels
+    has_few_pixels = n_pixels * thresholds.worth_filters[operation] < channels
     is_slower = (
         window.n_elements == 1
         or in_channels < least
-        or (in_channels >= _MANY_CHANNELS and has_few_pixels)
+        or (in_channels >= thresholds.many_channels and has_few_pixels)
     )
     weights = second.size if operation != "filter" else second.shape[1] * in_channels
     weights *= window.n_elements if operation == "filter" else 1
-    is_small = n_pixels * weights <= _SHARED
+    is_small = n_pixels * weights <= thresholds.shared
     reason = why_absent()
     if is_slower and (reason or is_small or load().threads == 1):
         return NOT_WORTH_IT
@@ -125,15 +113,18 @@ def _rows(x):
 def _refuse_product(a, b, out=None):
     """Takes what was measured faster than NumPy's BLAS, or what that would use its threads for."""
     work = a.size * b.shape[-1]
-    if work <= _SHARED:
+    if work <= thresholds.shared:
         return NOT_WORTH_IT
     onednn = load()
     if isinstance(onednn, str):
         return onednn
     if a.ndim > 2 or b.ndim > 2:
         return _refuse_stacks(a, b, out, onednn.threads)
-    is_thin = min(a.shape[0], b.shape[1]) in _FEW_ROWS and max(a.size, b.size) >= _MANY_WEIGHTS
-    least = _LARGE_LINEAR if _is_for_primitive(a, b) else _LARGE
+    is_thin = (
+        min(a.shape[0], b.shape[1]) in thresholds.thin_rows
+        and max(a.size, b.size) >= thresholds.thin_weights
+    )
+    least = thresholds.product_by_rows if _is_for_primitive(a, b) else thresholds.product
     if work < least and not is_thin and onednn.threads == 1:
         return NOT_WORTH_IT
     if _rows(a) is None or _rows(b) is None or (out is not None and not _is_writable(out)):
@@ -151,7 +142,7 @@ def _refuse_stacks(a, b, out, threads):
         return NOT_WORTH_IT
     if a.shape[:-2] != b.shape[:-2]:
         return "stacks that repeat a matrix"
-    if min(a.shape[-2:] + b.shape[-1:]) < _LEAST_SIZE:
+    if min(a.shape[-2:] + b.shape[-1:]) < thresholds.stacked:
         return "thin matrices"
     has_gaps = not (_has_lines(a) and _has_lines(b))
     return GAPS if has_gaps or (out is not None and not out.flags.c_contiguous) else None
@@ -199,9 +190,9 @@ def _is_for_primitive(a, b):
     (n_rows, n), (down, right) = a.shape, b.strides
     return (
         down < right
-        and n_rows > _MOST_FOR_SGEMM
+        and n_rows > thresholds.sgemm_rows
         and n > 1
-        and b.shape[1] >= _LEAST_COLUMNS
+        and b.shape[1] >= thresholds.primitive_columns
         and a.strides[0] > a.strides[1]
     )
 
@@ -239,7 +230,7 @@ def has_threads_beside(work: int) -> bool:
         >>> has_threads_beside(10)
         False
     """
-    return work > _SHARED and why_absent() is None and load().threads > 1
+    return work > thresholds.shared and why_absent() is None and load().threads > 1
 
 
 class _Address(ctypes.c_void_p):

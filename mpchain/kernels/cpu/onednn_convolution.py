@@ -8,13 +8,12 @@ numbers below are those of oneDNN's headers.
 """
 
 import ctypes
-import functools
 import math
-import os
 
 import numpy as np
 
 from mpchain.backends.host_memory import address
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.channels_last import empty, is_last, result_last
 from mpchain.kernels.cpu.onednn_library import Objects, dims, load
 from mpchain.kernels.window import Window
@@ -25,9 +24,6 @@ _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
 _SIDE_BY_SIDE = (1, 2)  # spatial axes
-_WORTH_SIDE_BY_SIDE = 8  # channels of a result: NumPy computes by rows of them
-# Multiplications: with fewer, waking a thread takes longer than what it could do.
-_WORTH_THREADS = 1 << 22
 
 # For each open slot the kinds of the two operands, in the order of our kernels, and of the result.
 _KINDS = {
@@ -52,7 +48,7 @@ class _Convolution(Objects):
         super().__init__(load())
         self.shapes, self.last = shapes, last
         work = math.prod(shapes["y"]) * math.prod(shapes["W"][-1 - len(window.ksize) :])
-        self.threads = self.onednn.threads if work >= _WORTH_THREADS else 1
+        self.threads = self.onednn.threads if work >= thresholds.convolution_threads else 1
         with self.onednn.limited_to(self.threads):
             self._prepare(operation, window)
 
@@ -146,7 +142,7 @@ def _strides(shape, is_last):
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
-@functools.lru_cache(maxsize=512)
+@thresholds.remembered(maxsize=512)
 def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=False):
     groups = window.groups
     if groups > 1:  # oneDNN gives the groups an axis of their own
@@ -157,10 +153,6 @@ def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=Fa
     return _Convolution(operation, shapes, window, last)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_convolution.cache_clear)  # for another number of threads
-
-
 def _last(window, **arrays):
     """The names of the arrays, and of the result given by its shape, that are not plain."""
     if len(window.ksize) not in _SIDE_BY_SIDE:
@@ -168,7 +160,7 @@ def _last(window, **arrays):
     return "".join(
         name
         for name, x in arrays.items()
-        if (x[1] >= _WORTH_SIDE_BY_SIDE if isinstance(x, tuple) else is_last(x))
+        if (x[1] >= thresholds.channels_last if isinstance(x, tuple) else is_last(x))
     )
 
 

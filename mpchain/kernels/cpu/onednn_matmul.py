@@ -5,13 +5,12 @@ fast, except for x W^T where x has many rows (see :mod:`mpchain.kernels.cpu.oned
 """
 
 import ctypes
-import functools
-import os
 from collections.abc import Callable
 
 import numpy as np
 
 from mpchain.backends.host_memory import address
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.onednn_library import Objects, load
 from mpchain.typing import Array
 
@@ -65,9 +64,7 @@ class _Product(Objects):
             self.onednn.run(self.steps)
 
 
-_product = functools.lru_cache(maxsize=1024)(_Product)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_product.cache_clear)  # for another number of threads
+_product = thresholds.remembered(maxsize=1024)(_Product)
 
 
 def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool = False) -> None:

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from mpchain.kernels import reference
+from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import onednn
 from mpchain.kernels.cpu.channels_last import empty, empty_last, is_only_last, result_last, rows
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
@@ -19,9 +19,6 @@ from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
-
-_LARGE = 1 << 21  # multiplications
-_MANY_PIXELS = 128
 
 
 def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
@@ -34,7 +31,7 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     """
     if window.n_elements != 1 or window.groups != 1 or any(window.pad):
         return "not a pointwise convolution"
-    if _work(operation, first, second, window) < _LARGE:
+    if _work(operation, first, second, window) < thresholds.pointwise:
         return onednn.NOT_WORTH_IT
     axes = zip(window.in_size, window.stride, window.out_size)
     if any((out - 1) * stride >= size for size, stride, out in axes):
@@ -49,8 +46,8 @@ def _work(operation, first, second, window):
 
 def _goes_by_samples(operation, first, second, window):
     """Returns whether each sample is worth a product."""
-    is_large = _work(operation, first, second, window) >= first.shape[0] * _LARGE
-    return is_large and math.prod(window.out_size) >= _MANY_PIXELS and n_threads() == 1
+    is_large = _work(operation, first, second, window) >= first.shape[0] * thresholds.pointwise
+    return is_large and math.prod(window.out_size) >= thresholds.sample_pixels and n_threads() == 1
 
 
 def _in_windows(x, window):

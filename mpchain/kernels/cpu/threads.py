@@ -5,9 +5,8 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
-
-_WORTH_THREADS = 1 << 18  # elements: what a thread does with them takes longer than waking it
 
 
 class _Job:
@@ -44,7 +43,7 @@ def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None
         >>> y.sum()
         np.float64(10.0)
     """
-    if n_elements < _WORTH_THREADS or n < 2 or why_absent() is not None:
+    if n_elements < thresholds.threads or n < 2 or why_absent() is not None:
         run(0, n)
         return
     threads = min(n, n_threads())

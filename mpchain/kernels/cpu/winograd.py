@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.kernels import reference
+from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu.channels_last import as_last, empty, result_last
 from mpchain.kernels.cpu.numba_cpu import why_not_compiled
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
@@ -25,11 +25,6 @@ from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
 _TILES = {2: F4_2, 3: F4_3}  # by taps
-_AT_ONCE = 1 << 20  # elements of tiles, for each thread; at least as many as those of filters
-_WORTH_TILES = 1 << 24  # multiplications of a convolution
-# An element of a tile, or of a filter's, takes as long as so many multiplications: it is written
-# and read once more, by several threads at once. What saves too little is left to others.
-_OF_TILE, _OF_TILE_FOR_THREADS, _OF_FILTER, _SAVED = 25, 45, 70, 0.1
 _NONE = np.empty(0, np.float32)
 
 
@@ -78,7 +73,7 @@ def _channels(operation, first, second):
     return (first.shape[1], W_or_y[1]) if operation == "filter" else (W_or_y[1], W_or_y[0])
 
 
-@functools.lru_cache(maxsize=1024)
+@thresholds.remembered(maxsize=1024)
 def _is_worth_it(n, in_channels, out_channels, window, has_threads):
     """Whether tiles take less time than windows, as measured."""
     geometry = _geometry(window)
@@ -88,10 +83,10 @@ def _is_worth_it(n, in_channels, out_channels, window, has_threads):
     in_windows = n * math.prod(window.out_size) * window.n_elements * pairs
     multiplied = n_tiles * n_phases * pairs
     of_tiles = n_tiles * (n_phases * in_channels + out_channels)
-    moved = (_OF_TILE_FOR_THREADS if has_threads else _OF_TILE) * of_tiles
-    moved += _OF_FILTER * n_phases * pairs
+    moved = (thresholds.of_tile_for_threads if has_threads else thresholds.of_tile) * of_tiles
+    moved += thresholds.of_filter * n_phases * pairs
     in_tiles = geometry.tiles.size**2 * (multiplied + moved)
-    return in_windows >= _WORTH_TILES and in_tiles < (1 - _SAVED) * in_windows
+    return in_windows >= thresholds.tiles and in_tiles < (1 - thresholds.saved) * in_windows
 
 
 def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
@@ -150,7 +145,10 @@ def _blocks(n_rows, n_columns, filters):
     """Parts of the rows of tiles that are worked through at once: all filters are read for each."""
     q, _, n_read, n_written = filters.shape
     n_elements = n_rows * n_columns * q * q * (n_read + n_written)
-    step = -(-n_rows // max(1, round(n_elements / max(_AT_ONCE * n_threads(), filters.size))))
+    step = -(
+        -n_rows
+        // max(1, round(n_elements / max(thresholds.tiles_at_once * n_threads(), filters.size)))
+    )
     return [(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
 
 
