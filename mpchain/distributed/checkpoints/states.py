@@ -64,12 +64,12 @@ class StateSerializer(DictionarySerializer):
         {'W': (2, 3), 'b': (2,)}
     """
 
+    takes_parts = True
+
     def __call__(self, key: str, value: Any) -> Any:
         array = _copy(key, value)
         self.target[self.path + key.lstrip("/")] = Value(array, None, array.shape)
         return value
-
-    takes_parts = True
 
     def persistent(self, key: str, value: Any) -> Any:
         self(key, value)
