@@ -117,10 +117,10 @@ class OfInner:
         self.__doc__ = f"The wrapped optimizer's ``{name}``."
 
     def __get__(self, owner: Any, cls: type | None = None) -> Any:
-        return self if owner is None else getattr(owner.actual_optimizer, self._name)
+        return self if owner is None else getattr(owner._inner, self._name)
 
     def __set__(self, owner: Any, value: Any) -> None:
-        setattr(owner.actual_optimizer, self._name, value)
+        setattr(owner._inner, self._name, value)
 
 
 class MultiNodeOptimizer(Optimizer):
