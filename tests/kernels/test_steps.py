@@ -127,7 +127,7 @@ def test_comparisons_and_choices(compiling):
     p[:3], g[2:6] = [np.nan, -0.0, 0], [0, np.nan, -np.inf, 0]
     with np.errstate(invalid="ignore"):
         expected = whole(choose, [p, a], g, {})
-    take_step(choose, p, g, [a], {})
+    take_step(choose, p, g, [a], dict)
     np.testing.assert_array_equal([p, a], expected)
     assert len(compiling) == 1
 
@@ -139,7 +139,7 @@ def test_extremes_of_zeros_have_the_sign_of_numpys(compiling):
     p, a = np.tile(np.float32([0.0, -0.0]), (2, 20000))
     g = np.tile(np.float32([0.0, 0.0, -0.0, -0.0]), 10000)
     expected = whole(extremes, [p, a], g, {})
-    take_step(extremes, p, g, [a], {})
+    take_step(extremes, p, g, [a], dict)
     np.testing.assert_array_equal(np.signbit([p, a]), np.signbit(expected))
     assert len(compiling) == 1
 
