@@ -49,8 +49,6 @@ from mpchain.configuration import mixed_bf16 as mixed_bf16
 from mpchain.configuration import no_backprop_mode as no_backprop_mode
 from mpchain.configuration import set_debug as set_debug
 from mpchain.configuration import using_config as using_config
-from mpchain.counting import own_counts as own_counts
-from mpchain.counting import shared_counts as shared_counts
 from mpchain.device_resident import DeviceResident as DeviceResident
 from mpchain.function import Function as Function
 from mpchain.function import FunctionAdapter as FunctionAdapter
@@ -61,6 +59,8 @@ from mpchain.function_node import FunctionNode as FunctionNode
 from mpchain.functions.batch import batch_count as batch_count
 from mpchain.functions.batch import batch_mean as batch_mean
 from mpchain.functions.batch import batch_sum as batch_sum
+from mpchain.functions.counting import own_counts as own_counts
+from mpchain.functions.counting import shared_counts as shared_counts
 from mpchain.functions.declaring.declaration import differentiable as differentiable
 from mpchain.functions.declaring.declaration import elementwise as elementwise
 from mpchain.initializers.initializer import Initializer as Initializer

@@ -23,7 +23,7 @@ TABLE = [
     ("device_resident", "configuration"),
     ("formulas", "configuration"),
     ("kernels", "formulas"),
-    ("random counting", "kernels"),
+    ("random", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (
         "variable function_node backprop function function_hook computational_graph utils",

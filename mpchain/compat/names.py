@@ -124,7 +124,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     ),
     "chainer.training.trigger": _all("training", "IntervalTrigger", "get_trigger"),
     "chainer.training.updater": _all("training", "ParallelUpdater", "StandardUpdater", "Updater"),
-    "chainer.types": {"TYPE_CHECKING": False, "AbstractInitializer": "initializer:Initializer"},
+    "chainer.types": {"TYPE_CHECKING": False, "AbstractInitializer": "initializers:Initializer"},
     "chainer.utils": _own("_check_arrays_forward_compatible"),
     "chainer.utils.array": _own("as_mat", "as_vec", "empty_like"),
     "chainer.utils.cache": _own("cached_property"),

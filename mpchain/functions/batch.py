@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import counting
 from mpchain import functions as F
 from mpchain.backends.dtypes import is_half
+from mpchain.functions import counting
 from mpchain.typing import Axes, Input
 from mpchain.variable import Variable, as_array, as_variable
 

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from mpchain import counting
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
+from mpchain.functions import counting
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.loss import check_option
 from mpchain.typing import Input

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import annexes, counting
+from mpchain import annexes
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
+from mpchain.functions import counting
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import check_labels

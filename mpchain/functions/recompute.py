@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import backprop, counting, random
+from mpchain import backprop, random
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.function_node import FunctionNode
+from mpchain.functions import counting
 from mpchain.observers import Observer
 from mpchain.typing import Input
 from mpchain.variable import Variable, as_variable

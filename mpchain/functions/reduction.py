@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from mpchain import counting
 from mpchain.backends.dtypes import is_floating
+from mpchain.functions import counting
 from mpchain.functions.array import broadcast_to, reshape, summed, transpose, widened
 from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaring.declaration import differentiable

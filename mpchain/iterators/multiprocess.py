@@ -151,7 +151,7 @@ class MultiprocessIterator(PrefetchingIterator):
             warnings.warn(
                 f"{error}; threads read the examples instead, which may be slower",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
             shared, readers = None, [ThreadReader(self.dataset) for _ in range(n_readers)]
         else:

@@ -11,7 +11,6 @@ MOVED = {
     "mpchain.batch": "mpchain.functions.batch",
     "mpchain.dtypes": "mpchain.backends.dtypes",
     "mpchain.functions.declaration": "mpchain.functions.declaring.declaration",
-    "mpchain.initializer": "mpchain.initializers.initializer",
     "mpchain.loss_scale": "mpchain.kernels.gpu.loss_scale",
     "mpchain.model_summary": "mpchain.profiling.model_summary",
     "mpchain.ranks": "mpchain.distributed.notebooks",
@@ -21,20 +20,18 @@ MOVED = {
 """Old module names and new ones."""
 
 NICKNAMES = {
+    "mpchain.initializer": "mpchain.initializers.initializer",
     "mpchain.links.caffe": "mpchain.exporters.caffe_function",
     "mpchain.onnx": "mpchain.exporters.onnx",
 }
-"""Short names of modules, which warn of nothing."""
+"""Second names of modules, short ones and Chainer's, which warn of nothing."""
 
 
 class Finder:
     """Finds modules by their old names; see :data:`sys.meta_path`.
 
     Example:
-        >>> import warnings
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore", FutureWarning)
-        ...     from mpchain.initializer import get_fans
+        >>> from mpchain.initializer import get_fans
         >>> get_fans is mpchain.initializers.get_fans
         True
     """

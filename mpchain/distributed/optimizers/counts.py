@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpchain import counting
 from mpchain.backends import cuda
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import summed_dtype
@@ -23,6 +22,7 @@ from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.dry_run import Before
 from mpchain.distributed.watch import CollectiveMismatchError
 from mpchain.distributed.watch.call_sites import PACKAGE, FileNames, calling_frames
+from mpchain.functions import counting
 from mpchain.observers import current, exchanged, refuse
 from mpchain.typing import Array
 from mpchain.variable import Variable
@@ -243,11 +243,11 @@ class Counts:
     # What losses ask
 
     def denominator(self, count: Any, least: Any, elements: Any) -> Any:
-        """See :func:`mpchain.counting.denominator`; ``least`` is what one process divides by."""
+        """See :mod:`mpchain.functions.counting`; ``least`` is what one process divides by."""
         return self._denominator(self._at_least_one, count, least, elements)
 
     def weight_sum(self, total: Any, elements: Any) -> Any:
-        """See :func:`mpchain.counting.weight_sum`."""
+        """See :func:`mpchain.functions.counting.weight_sum`."""
         if isinstance(total, Variable):
             if total.requires_grad:
                 return self.sum(total) * self._reducer.weight(self._parts[self._part][0])

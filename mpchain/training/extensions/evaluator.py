@@ -7,8 +7,8 @@ from typing import Any
 
 from mpchain import backend
 from mpchain.configuration import no_backprop_mode, using_config
-from mpchain.counting import Notes
 from mpchain.dataset import concat_examples
+from mpchain.functions.counting import Notes
 from mpchain.observers import span
 from mpchain.reporter import DictSummary, Reporter, report, report_scope
 from mpchain.training.extension import PRIORITY_WRITER, Extension
