@@ -9,7 +9,7 @@ import scipy.stats
 
 from mpchain import Variable, distributions, kernels, random
 from mpchain import functions as F
-from mpchain.kernels import philox
+from mpchain.kernels import philox, thresholds
 
 pytestmark = pytest.mark.slow
 
@@ -60,10 +60,10 @@ def test_every_kernel_yields_the_words_of_the_reference():
         np.testing.assert_array_equal(kernel.compute(*arguments), expected, kernel.library)
 
 
-def test_blocks_and_rows_are_counted_across_chunks(monkeypatch):
-    monkeypatch.setattr(philox, "_CHUNK", 5)
+def test_blocks_and_rows_are_counted_across_chunks():
     samples, begins = np.array([3, 4, 2**32 + 3]), np.array([0, 9, 0])
-    words = philox.random_words(samples, begins, 4, 1, 2, *KEY)
+    with thresholds.using(random_chunk=5):
+        words = philox.random_words(samples, begins, 4, 1, 2, *KEY)
     for row, (sample, begin) in enumerate(zip(samples, begins)):
         for block in range(4):
             one = philox.random_words(np.array([sample]), np.array([begin + block]), 1, 1, 2, *KEY)

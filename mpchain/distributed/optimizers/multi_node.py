@@ -108,8 +108,8 @@ class OfInner:
 
     Example:
         >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(), comm)
-        >>> type(optimizer).lr.__doc__
-        'The wrapped optimizer\'s ``lr``.'
+        >>> print(type(optimizer).lr.__doc__)
+        The wrapped optimizer's ``lr``.
     """
 
     def __init__(self, name: str):

@@ -1,7 +1,7 @@
 """Updaters: what one iteration of training does."""
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpchain.training.updaters.parallel import ParallelUpdater as ParallelUpdater
 from mpchain.training.updaters.standard import StandardUpdater as StandardUpdater
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # what __getattr__ imports: it communicates, as what is above
     )
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name != "MultiprocessParallelUpdater":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     above = importlib.import_module("mpchain.distributed.multiprocess_parallel")

@@ -1,0 +1,1 @@
+"""The machine of declarations: what makes functions of Variables of bodies and derivatives."""
