@@ -154,7 +154,7 @@ class UpdateRule:
         t: the number of updates so far.
         state: the states by name; None before the first update.
         slice: which elements of its parameter it updates, if a sharded optimizer divides the states
-            among ranks (:class:`mpchain.distributed.optimizers.slices.Slice`); None: all.
+            among ranks (``mpchain/distributed/optimizers/slices.py``); None: all.
         hyperparam: the values.
 
     Example:

@@ -47,7 +47,7 @@ def _together(cases, comm):
     """Cases of rows of functions, or a training, as a step of a multi-node optimizer."""
 
     def set_up(rule, link):
-        vars(comm).pop("_n_draw_keys", None)  # each run draws the same
+        vars(comm).pop("n_draw_keys", None)  # each run draws the same
         if not any(True for _ in link.params()):
             with link.init_scope():
                 link.own = mpchain.Parameter(np.ones(1))

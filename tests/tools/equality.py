@@ -82,7 +82,7 @@ def train(model_name, optimizer_name, comm, options, n_updates):
     if comm is None and kind.ratio:
         comm = Communicator()
     if comm is not None:
-        vars(comm).pop("_n_draw_keys", None)  # as in a program of its own
+        vars(comm).pop("n_draw_keys", None)  # as in a program of its own
     dtype = mpchain.config.dtype
     arrays = (
         x.astype(dtype if x.dtype.kind == "f" else np.int32)

@@ -64,8 +64,8 @@ class Communicator(PointToPoint):
         lost_ranks: why ranks were lost, by their numbers among all ranks of the job.
         dependents: objects whose ``fit_to_ranks()`` :meth:`shrink` calls, which then forget what
             depends on the number of ranks; keys of a weak dictionary, in the order of their making.
-        spares: :class:`~mpchain.distributed.recovery.spares.Spares` of the job; None without.
-        watch: the :class:`~mpchain.distributed.watch.watchdog.Watch`; None in one process.
+        spares: the processes that stand by to replace lost ranks; None without.
+        watch: the watchdog of its collectives; None in one process.
         hosts: the ranks of each host.
         is_connected: whether NCCL connects the ranks by now.
         uses_nccl: whether arrays on GPUs are summed there, by NCCL.

@@ -1,9 +1,8 @@
 """How buckets of gradients travel between ranks.
 
-A compression is a function, or a callable object: it takes the communicator and a
-:class:`~mpchain.distributed.gradients.buckets.Bucket`, starts to replace ``bucket.values`` by their
-sum over the ranks, and returns a request with ``Test()`` and ``Wait()``. Buckets come in the same
-order on all ranks. Only :func:`exact` is exact; the others save time on slow networks.
+A compression is a function, or a callable object: it takes the communicator and a bucket of
+gradients (``buckets.py``), starts to replace ``bucket.values`` by their sum over the ranks, and
+returns a request with ``Test()`` and ``Wait()``. Buckets come in the same order on all ranks. Only :func:`exact` is exact; the others save time on slow networks.
 """
 
 import json
@@ -20,7 +19,7 @@ from mpchain.utils.flat_layout import FlatLayout
 
 
 class Bucket(Protocol):
-    """What a compression sees of a :class:`mpchain.distributed.gradients.buckets.Bucket`.
+    """What a compression sees of a ``Bucket`` of ``mpchain/distributed/gradients/buckets.py``.
 
     Attributes:
         values: the gradients of this rank, a flat array; their sum takes its place.

@@ -127,7 +127,7 @@ class MultiNodeOptimizer(Optimizer):
     """What :func:`create_multi_node_optimizer` returns.
 
     The attributes and methods that the wrapped optimizer has when it is wrapped or set up, such as
-    its hyperparameters, are attributes of this one as well (:class:`OfInner`), and can be set.
+    its hyperparameters, are attributes of this one as well, and can be set.
     Those that it gets later are attributes of :attr:`actual_optimizer` alone.
 
     Each rank computes the mean loss over its own samples, weighted by its share of the samples of

@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # what __getattr__ imports: it communicates, as what is above
         MultiprocessParallelUpdater as MultiprocessParallelUpdater,
     )
 
+__all__ = ["MultiprocessParallelUpdater", "ParallelUpdater", "StandardUpdater", "Updater"]
+
 
 def __getattr__(name: str) -> Any:
     if name != "MultiprocessParallelUpdater":

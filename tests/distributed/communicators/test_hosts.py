@@ -254,7 +254,7 @@ def test_a_small_host_sums_several_parts(on_hosts, monkeypatch):
     """No rank of a large host is idle. Small arrays have as many parts as each host has ranks."""
     monkeypatch.setattr(mpi, "LARGE_PART", 64)
     small, large = on_hosts.make_buffers([(8, "float64"), (1000, "float64")])
-    sizes = [len(host) for host in on_hosts._hosts]
+    sizes = [len(host) for host in on_hosts.hosts]
     if max(sizes) > 1:
         made = [on_hosts._buffers[x.ctypes.data] for x in (small, large)]
         assert [buffer._n_parts for buffer in made] == [min(sizes), max(sizes)]

@@ -76,7 +76,7 @@ def sequences(step):
 
 
 def make(comm, make_model=Noisy):
-    vars(comm).pop("_n_draw_keys", None)  # as in a program of its own
+    vars(comm).pop("n_draw_keys", None)  # as in a program of its own
     np.random.seed(0)
     model = on_device(make_model())
     return model, create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(model)

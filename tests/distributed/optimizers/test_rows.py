@@ -48,7 +48,7 @@ def divided(comm, n, step=0):
 
 
 def train(comm, loss, data, n_parts=1, make=Model):
-    vars(comm).pop("_n_draw_keys", None)  # as in a program of its own
+    vars(comm).pop("n_draw_keys", None)  # as in a program of its own
     np.random.seed(0)
     model = on_device(make())
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
