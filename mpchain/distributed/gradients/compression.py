@@ -2,7 +2,8 @@
 
 A compression is a function, or a callable object: it takes the communicator and a bucket of
 gradients (``buckets.py``), starts to replace ``bucket.values`` by their sum over the ranks, and
-returns a request with ``Test()`` and ``Wait()``. Buckets come in the same order on all ranks. Only :func:`exact` is exact; the others save time on slow networks.
+returns a request with ``Test()`` and ``Wait()``. Buckets come in the same order on all ranks. Only
+:func:`exact` is exact; the others save time on slow networks.
 """
 
 import json
