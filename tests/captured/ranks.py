@@ -106,7 +106,9 @@ def _moved_by_parameters(cases: list[Case], set_up: Callable) -> tuple:
             losses += [F.cast(term, np.float64) for term in terms]
         return found, F.add(np.zeros(()), *losses) if losses else None
 
-    return compute, set_up(optimizers.SGD(1e-4), link), state_of(link)
+    # Parameters of a distribution must stay valid: probabilities sum to one, scales are positive.
+    rate = 0.0 if cases[0].table == "distributions" else 1e-4
+    return compute, set_up(optimizers.SGD(rate), link), state_of(link)
 
 
 def _moved(param, x):
