@@ -296,7 +296,9 @@ def sum_part(total: Array, *others: Array, copies: bool = True) -> Array:
         (array([2., 2., 2.]), array([2., 2., 2.]))
     """
     for start in range(0, total.size, _CHUNK):
-        chunk, *rest = (x[start : start + _CHUNK] for x in (total, *others))
+        chunk, rest = total, others
+        if total.size > _CHUNK:
+            chunk, *rest = [x[start : start + _CHUNK] for x in (total, *others)]
         for x in rest:
             np.add(chunk, x, out=chunk)
         for x in rest if copies else ():

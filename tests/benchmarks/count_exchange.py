@@ -72,7 +72,7 @@ def main():
     comm = mpchain.create_communicator()
     counting, plain = measure(comm, args.steps)
     message = measure_message(comm, args.steps)
-    alone, alone_plain = measure(mpchain.create_communicator("dummy"), args.steps)
+    alone, alone_plain = measure(comm.split(comm.rank, 0), args.steps)
     if comm.rank == 0:
         print(f"us, median and 1 %: two ranks, with a count {us(counting)}, without {us(plain)},")
         print(f"more {us(counting - plain)}; the message alone {us(message)}")

@@ -27,6 +27,7 @@ class Buffer:
 
     Attributes:
         array: as given.
+        address: of its first element.
 
     Example:
         >>> buffer = Buffer(np.zeros(3), None, 0)
@@ -37,6 +38,7 @@ class Buffer:
     def __init__(self, array: Array, group: progress.Group | None, tag: int):
         self.array, self._group, self._tag = array, group, tag
         self.__array_interface__ = array.__array_interface__
+        self.address = self.__array_interface__["data"][0]
 
     def fits(self, x: Array) -> bool:
         """Whether ``x`` is the whole array."""

@@ -395,7 +395,9 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     def _made(self, x):
         """Returns the buffer that begins where an array does, or None."""
-        return self._buffers.get(x.__array_interface__["data"][0])
+        base = x.base  # that of a whole buffer's array is quicker to ask than the array
+        address = base.address if isinstance(base, Buffer) else x.__array_interface__["data"][0]
+        return self._buffers.get(address)
 
     def _next_tag(self):
         """Returns a tag, by which operations that are pending at the same time differ.
@@ -488,7 +490,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
                     SharedBuffer(shared[i], r, groups, n_parts, *places) for r in range(n_rooms)
                 ]
         for buffer in made:
-            self._buffers[buffer.array.ctypes.data] = buffer
+            self._buffers[buffer.address] = buffer
         return [np.asarray(buffer) for buffer in made]
 
     # Life cycle

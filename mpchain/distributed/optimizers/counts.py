@@ -428,7 +428,7 @@ class Counts:
         else:
             head = 1, kind == _END, number, number**2
             _ROUND.pack_into(room, 0, *head, value, weight, kind, size, code, on_gpu)
-        self._comm.sum_now(room)
+        self._comm.sum_now(room, place=site and site.text)
         n, n_ended, number, squares, value, weight, *about = _ROUND.unpack_from(room)
         if 0 < n_ended < n or int(n) * int(squares) != int(number) ** 2:
             self._raise_mismatch(site)

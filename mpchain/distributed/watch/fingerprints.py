@@ -237,13 +237,13 @@ class Fingerprints:
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         # In debug mode the communicator compares them, with an error on all ranks.
         compare = kind.compare and not is_debug()
-        other = kind.other_rank(args, kwargs)
-        inner, outer = call_sites.calling_frames(frame)
-        key = (
-            *(name, shape, dtype, other, compare),
-            *(id(inner.f_code), inner.f_lasti),
-            *(outer and id(outer.f_code), outer and outer.f_lasti),
-        )
+        other, place, codes = kind.other_rank(args, kwargs), kwargs.get("place"), None
+        where = place
+        if where is None:
+            inner, outer = call_sites.calling_frames(frame)
+            where = id(inner.f_code), inner.f_lasti
+            where += outer and id(outer.f_code), outer and outer.f_lasti
+        key = name, shape, dtype, other, compare, where
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= self.most_remembered:
@@ -253,9 +253,10 @@ class Fingerprints:
             if kind.rank_argument is not None:
                 word = {"root": "with root", "dest": "to rank", "source": "from rank"}
                 text += f" {word[kind.rank_argument[1]]} {other}"
-            text = f"{text}, called at {call_sites.describe(inner, outer)}"
-            # The code objects are kept, so that no others get their ids.
-            codes = inner.f_code, outer and outer.f_code
+            if place is None:
+                place = call_sites.describe(inner, outer)
+                codes = inner.f_code, outer and outer.f_code  # kept, so that no others get their ids
+            text = f"{text}, called at {place}"
             number = zlib.crc32(repr(alike).encode())
             found = self._known[key] = (number, encode(text), codes)
         return found[:2]
