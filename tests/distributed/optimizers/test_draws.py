@@ -133,8 +133,8 @@ def test_accumulated_parts_draw_what_the_batch_draws(comm):
         x, t = batch(step)
         with comm.batch(N) as mine:
             x, t = x[mine], t[mine]
-            bounds = [(0, 1), (1, 3), (3, len(x))]
-            parts = [(x[b:e], t[b:e]) for b, e in bounds if b < e <= len(x)]
+            bounds = [(0, 1), (1, 3), (3, N)]
+            parts = [(x[b:e], t[b:e]) for b, e in bounds if b < len(x)]
             optimizer.update_in_parts([(len(p[0]), functools.partial(model, *p)) for p in parts])
     expected, _ = train(Communicator(), range(3))
     assert_same(model, expected)
