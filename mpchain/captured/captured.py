@@ -66,6 +66,9 @@ class Captured:
         arrays = [x for x in (*args, *kwargs.values()) if is_array(x)]
         key = self._key(args, kwargs)
         lock = self._lock
+        if self._ranks is not None and self._ranks.computes_no_loss():
+            self.reason = "this rank's batch counts for nothing"
+            return self._eager(args, kwargs)
         if key is None or not lock.acquire(blocking=False):
             self.reason = self.reason if key is None else "another thread runs it"
             return self._eager(args, kwargs)

@@ -32,6 +32,10 @@ class Ranks:
         """Returns the values of all ranks."""
         return [value]
 
+    def computes_no_loss(self) -> bool:
+        """Returns whether this one runs the step as always, since its batch counts for nothing."""
+        return False
+
     def begin_capture(self) -> int:
         """Returns the number of a capture that they begin together."""
         self._n_captures += 1
@@ -68,6 +72,9 @@ class RanksOfOptimizer(Ranks):
 
     def exchange(self, value: Any) -> list[Any]:
         return self._comm.allgather_obj(value) if self._share_graphs() else [value]
+
+    def computes_no_loss(self) -> bool:
+        return self._optimizer.computes_no_loss()
 
     def begin_capture(self) -> int:
         self._comm.n_captures += 1

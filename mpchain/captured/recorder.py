@@ -86,7 +86,10 @@ class _Leaf(NamedTuple):
     leaf: Variable
 
     def __call__(self):
+        grad = own_grad(self.leaf)
         self.on_leaf(self.leaf)
+        if grad is not None and own_grad(self.leaf) is grad:  # not taken yet: keep it until it is
+            self.leaf.grad = grad.copy()
 
 
 class Recorder(Recording):

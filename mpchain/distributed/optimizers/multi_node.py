@@ -524,6 +524,11 @@ class MultiNodeOptimizer(Optimizer):
             return "reports are combined by another object in each step"
         return None
 
+    def computes_no_loss(self) -> bool:
+        """Returns whether this rank's batch counts for nothing in an update of one part."""
+        weight = division(self.communicator).weight
+        return (self._n_samples() if weight is None else weight) == 0
+
     def why_not_in_graphs(self) -> str | None:
         """Returns why a graph of a GPU cannot hold an update; None if it can."""
         comm = self.communicator
@@ -581,7 +586,8 @@ class MultiNodeOptimizer(Optimizer):
             )
         if recorder is not None:
             loss.grad = recorder.number(self.begin_backward, loss.array)
-            on_leaf = recorder.on_leaf(self.current_step.ready)
+            if self.communicator.size > 1:
+                on_leaf = recorder.on_leaf(self.current_step.ready)
         scale = self._factor
         if weight != 1:
             scale = weight * (1 if scale is None else scale)

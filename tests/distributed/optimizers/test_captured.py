@@ -118,6 +118,36 @@ def test_weights_that_change_after_the_recording(comm):
     assert_equal(expected, found)
 
 
+@pytest.mark.parametrize("by_batch", [False, True])
+def test_the_batch_of_one_rank_may_count_for_nothing(comm, by_batch):
+    with contextlib.ExitStack() as stack:
+
+        def prepare(optimizer, i):
+            weight = 0 if i in (4, 6) and comm.rank == 0 and comm.size > 1 else 4
+            if by_batch:
+                stack.close()
+                stack.enter_context(comm.batch(4 * comm.size, weight=weight))
+            else:
+                optimizer.n_samples = weight
+
+        expected, _ = trained(comm, False, prepare)
+        found, reasons = trained(comm, True, prepare)
+    assert_equal(expected, found)
+    if not on_gpus():
+        nothing = "this rank's batch counts for nothing"
+        n = nothing if comm.rank == 0 and comm.size > 1 else None
+        assert reasons[3:] == [None, n, None, n]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_weights_that_are_zero_on_all_ranks(comm, captured):
+    def prepare(optimizer, i):
+        stack.enter_context(comm.batch(4 * comm.size, weight=0 if i == 5 else 4))
+
+    with contextlib.ExitStack() as stack, pytest.raises(ValueError, match="0 on all ranks"):
+        trained(comm, captured, prepare)
+
+
 def test_one_rank_may_run_as_always(comm):
     with contextlib.ExitStack() as stack:
 
@@ -361,10 +391,9 @@ def test_multi_node_updaters_replay(comm):
 
 
 def test_batches_of_which_some_ranks_have_nothing(comm):
-    options = {"n": 7, "n_batch": 6, "n_steps": 10}
-    n_steps = options.pop("n_steps")
-    expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 10)
-    found = results_of(*updater_of(MultiNodeUpdater, comm, comm, **options), n_steps)
+    options = {"n": 7, "n_batch": 6}  # so that each second batch has one sample
+    expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 24)
+    found = results_of(*updater_of(MultiNodeUpdater, comm, comm, **options), 24)
     for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):
         assert other_reports == pytest.approx(reports, rel=1e-5)
         assert_equal(params, other_params)
