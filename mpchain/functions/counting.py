@@ -8,6 +8,7 @@ all ranks, weighted by their samples, is the mean over all elements that count.
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module
 
 _NUMBERS = (int, float, np.number)
+_MANY = 1 << 15  # so many may be too many for a dtype
 
 BATCH, CALL = "batch", "call"
 """What :func:`own_counts` and :func:`shared_counts` have said that a mean is over."""
@@ -62,6 +64,9 @@ def denominator(count: Any, elements: Any, dtype: Any) -> Any:
         elements: the array of all elements; its first axis is that of the loss.
         dtype: of the result.
 
+    Raises:
+        ValueError: the dtype, such as float16, does not hold the count: the mean would be 0.
+
     Example:
         >>> denominator(3, np.zeros(4), np.float64), denominator(0, np.zeros(4), np.float64)
         (np.float64(3.0), np.float64(1.0))
@@ -75,7 +80,31 @@ def denominator(count: Any, elements: Any, dtype: Any) -> Any:
         least = remembering(lambda: own)
     else:
         least = remembering(counts.denominator, count, own, elements)
-    return np.dtype(dtype).type(least) if isinstance(least, _NUMBERS) else least.astype(dtype)
+    return divisor(least, dtype)
+
+
+def divisor(n: Any, dtype: Any) -> Any:
+    """Returns a number or array to divide by, in a dtype.
+
+    Raises:
+        ValueError: see :func:`denominator`.
+
+    Example:
+        >>> divisor(3, np.dtype(np.float16))
+        np.float16(3.0)
+    """
+    if not isinstance(n, _NUMBERS):
+        return n.astype(dtype)
+    if n < _MANY:
+        return np.dtype(dtype).type(n)
+    with np.errstate(over="ignore"):
+        number = np.dtype(dtype).type(n)
+    if number == math.inf:
+        raise ValueError(
+            f"a mean over {n:g} elements cannot be computed in {np.dtype(dtype)}, which does not "
+            "hold so large a number: cast the input to float32, by F.cast"
+        )
+    return number
 
 
 def at_least_one(count: Any) -> Any:

@@ -50,7 +50,9 @@ def reduced(
 
 def _denominator(count, t, normalize, dtype):
     """What the sum of losses is divided by: the labels that count, or the samples."""
-    return counting.denominator(count, t, dtype) if normalize else dtype.type(max(len(t), 1))
+    if normalize:
+        return counting.denominator(count, t, dtype)
+    return counting.divisor(max(len(t), 1), dtype)
 
 
 def _is_of_gpu(aux):

@@ -335,6 +335,17 @@ def test_an_empty_batch(name):
     assert not y.any() and g.shape == (0, 3)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("name", ["softmax_cross_entropy", "sigmoid_cross_entropy"])
+def test_half_precision_does_not_hold_more_labels(name, normalize):
+    x, t = np.zeros((70_000, 2), np.float16), np.zeros(70_000, np.int32)
+    t = t if name == "softmax_cross_entropy" else np.stack([t, t], 1)
+    with pytest.raises(ValueError, match=r"0000 elements cannot be computed in float16.*F\.cast"):
+        getattr(F, name)(x, t, normalize=normalize)
+    loss = getattr(F, name)(F.cast(x, np.float32), t, normalize=normalize)
+    assert loss.item() == pytest.approx(np.log(2) * (1 if normalize else t.size / len(t)))
+
+
 def test_half_precision_means_of_many_do_not_overflow():
     x, zero = np.full((300, 300), 2, np.float16), np.zeros((300, 300), np.float16)
     assert F.mean_squared_error(x, zero).array == 4
