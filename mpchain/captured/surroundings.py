@@ -41,16 +41,21 @@ class Place(NamedTuple):
     key: Any
     label: str
 
+    @property
+    def is_cell(self) -> bool:
+        """Whether it is a cell, which has no key."""
+        return isinstance(self.owner, types.CellType)
+
     def get(self) -> Any:
         """The value; None if it is there no more."""
         try:
-            return self.owner.cell_contents if self.key is None else self.owner[self.key]
+            return self.owner.cell_contents if self.is_cell else self.owner[self.key]
         except (LookupError, ValueError):
             return None
 
     def set(self, value: Any) -> None:
         """Puts a value there."""
-        if self.key is None:
+        if self.is_cell:
             self.owner.cell_contents = value
         else:
             self.owner[self.key] = value
@@ -168,7 +173,7 @@ class Surroundings:
         self._cells = [g for g in self._cells if (id(g[0]), None) not in gone]
 
     def _guard(self, place, value):
-        if place.key is None:
+        if place.is_cell:
             self._cells.append((place.owner, value, place.label))
         else:
             self._guards.append((place.owner, place.key, value, place.label))
@@ -476,7 +481,7 @@ def _slots_of(cls):
 def _name_of(place):
     if place is None:
         return None
-    return place.label.partition(" ")[0] if place.key is None else place.key
+    return place.label.partition(" ")[0] if place.is_cell else place.key
 
 
 def _holds_all(thing):

@@ -202,6 +202,17 @@ def test_equal_values_are_no_change():
     assert step.reason is None
 
 
+def test_an_entry_of_the_key_none_may_change():
+    settings = {None: 1.0}
+    step = mpchain.capture(lambda x: F.sum(x * settings[None]))
+    found = []
+    for i in range(10):
+        settings[None] = 2.0 if i > 4 else 1.0
+        found.append(step(np.ones(1)).item())
+    assert found == [1.0] * 5 + [2.0] * 5
+    assert step.reason is None
+
+
 class TestCounters:
     """A value that differs in each call ends recording, and its name is the reason."""
 

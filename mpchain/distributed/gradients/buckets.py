@@ -122,15 +122,18 @@ class GradientReducer(Reducer):
         for bucket in self._buckets or ():
             bucket.begin(losses_are_weighted)
 
-    @observed("gradients", "copy gradients")
-    def ready(self, param: Variable) -> None:
+    def take(self, param: Variable) -> bool:
         place = self._places.get(id(param))
         if place is None:
             if self._buckets is None and id(param) in self._names:
                 self._order[self._names[id(param)]] = None
-            return
+            return False
         bucket, name = place
-        if bucket.take(name, self._known_factor or self._factor()):
+        return bucket.take(name, self._known_factor or self._factor())
+
+    @observed("gradients", "copy gradients")
+    def ready(self, param: Variable) -> None:
+        if self.take(param):
             waiting = self._buckets[self._n_started :]
             for bucket in itertools.takewhile(operator.attrgetter("is_full"), waiting):
                 self._send(bucket)

@@ -136,6 +136,14 @@ class Reducer:
     def ready(self, param: Variable) -> None:
         """Marks the gradient of ``param`` as final; ignores variables that are not watched."""
 
+    def take(self, param: Variable) -> bool:
+        """Takes the gradient of ``param``, which is final, but begins no sum.
+
+        Returns:
+            Whether a sum could begin.
+        """
+        return False
+
     def end_part(self, n_part: int | None) -> None:
         """Ends the backward pass of a part of ``n_part`` samples. The gradients of a part without
         samples do not count."""

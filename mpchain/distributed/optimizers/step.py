@@ -178,7 +178,9 @@ class Step:
 
     def ready(self, param: Variable) -> None:
         """Passes a final gradient on."""
-        if not self.counts.is_sparse():
+        if self.counts.is_sparse():
+            self.under_way.take(param)
+        else:
             self.under_way.ready(param)
 
     def accumulate(self) -> None:

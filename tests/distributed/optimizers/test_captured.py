@@ -139,6 +139,16 @@ def test_the_batch_of_one_rank_may_count_for_nothing(comm, by_batch):
         assert reasons[3:] == [None, n, None, n]
 
 
+def test_a_rank_may_count_for_nothing_while_others_record(comm):
+    def prepare(optimizer, i):
+        optimizer.n_samples = 0 if i in (1, 6) and comm.rank == 0 and comm.size > 1 else 4
+
+    expected, _ = trained(comm, False, prepare, 8)
+    found, reasons = trained(comm, True, prepare, 8)
+    assert_equal(expected, found)
+    assert on_gpus() or reasons[-1] is None
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_weights_that_are_zero_on_all_ranks(comm, captured):
     def prepare(optimizer, i):
