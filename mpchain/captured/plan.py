@@ -512,16 +512,18 @@ def _with_guards_first(calls, owners, state):
             if keys(calls[j].results) & read:
                 chain.add(j)
                 read |= keys(_read_by(calls[j]))
-        others = [calls[j] for j in range(i) if j not in chain]
+        others = {j: calls[j] for j in range(i) if j not in chain}
         written = [x for j in chain for x in calls[j].results]
-        known = keys(written)
-        changed = {id(owner_of(x)) for call in others for x in call.results}
-        if any(call.kind == "update" for call in others):
+        last = {key: j for j in sorted(chain) for key in keys(calls[j].results)}
+        read_later = {j: keys(_read_by(call)) & last.keys() for j, call in others.items()}
+        changed = {id(owner_of(x)) for call in others.values() for x in call.results}
+        if any(call.kind == "update" for call in others.values()):
             changed |= state
         if (
             all(calls[j].kind in ("call", "guard", "shape") for j in chain)
             and all(id(owner_of(x)) in owners for x in written)
-            and not any(keys((*_read_by(call), *call.results)) & known for call in others)
+            and not changed & last.keys()
+            and all(last[key] < j for j, read in read_later.items() for key in read)
             and not any(id(owner_of(x)) in changed for j in chain for x in _read_by(calls[j]))
         ):
             moved |= chain

@@ -158,6 +158,25 @@ def test_weights_that_are_zero_on_all_ranks(comm, captured):
         trained(comm, captured, prepare)
 
 
+def test_indices_that_the_loss_computes_are_checked_before_messages(comm):
+    def train(captured):
+        np.random.seed(0)
+        model = on_device(mpchain.Sequential(L.EmbedID(6, 5), L.Linear(5, 3)))
+        optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
+
+        def step(x, t):
+            optimizer.update(lambda: F.softmax_cross_entropy(model(abs(t) % 3 + t), t))
+
+        step = mpchain.capture(step) if captured else step
+        for i in range(6):
+            step(*on_device(batch_of(i, comm.rank)))
+        return [host(param.array) for param in model.params()], getattr(step, "reason", None)
+
+    (expected, _), (found, reason) = train(False), train(True)
+    assert_equal(expected, found)
+    assert reason is None
+
+
 def test_one_rank_may_run_as_always(comm):
     with contextlib.ExitStack() as stack:
 
