@@ -33,6 +33,7 @@ from mpchain.training.states import (
 from mpchain.training.triggers import interval
 from mpchain.training.triggers.interval import TriggerLike
 from mpchain.training.updaters.updater import Updater
+from mpchain.utils.work_clock import aside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,7 +336,7 @@ class Trainer:
 
     def _call_extensions(self, entries, names):
         """Calls those of these extensions whose trigger fires."""
-        with span("extensions", "extensions", self):
+        with aside(), span("extensions", "extensions", self):
             for i, name in enumerate(names):
                 self._outstanding = names[i + 1 :]
                 fires = entries[name].trigger(self) or self.calls_all

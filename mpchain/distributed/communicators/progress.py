@@ -21,6 +21,7 @@ from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import losses
 from mpchain.observers import observed, span
 from mpchain.typing import Array
+from mpchain.utils.work_clock import waiting
 
 SPARSE = "sparse"
 """What :func:`sum_over` is told of arrays that are mostly 0."""
@@ -142,31 +143,11 @@ def wait_until(is_done: Callable[[], bool]) -> None:
     try:
         if is_done():
             return
-        begin = time.perf_counter()
-        try:
-            with span("wait", "other ranks"):
-                _wait_until(is_done)
-        finally:
-            _waited.seconds += time.perf_counter() - begin
+        with waiting(), span("wait", "other ranks"):
+            _wait_until(is_done)
     except Exception as error:
         losses.raise_loss_behind(error)
         raise
-
-
-def seconds_waited() -> float:
-    """Returns the time for which this thread has waited for others, in seconds.
-
-    >>> seconds_waited() >= 0
-    True
-    """
-    return _waited.seconds
-
-
-class _Waited(threading.local):
-    seconds = 0.0
-
-
-_waited = _Waited()
 
 
 def _wait_until(is_done):

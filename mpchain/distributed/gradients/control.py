@@ -6,7 +6,6 @@ import operator
 import signal
 import struct
 import sys
-import time
 import warnings
 import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -15,9 +14,10 @@ from typing import Any, Self
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.distributed.communicators import Communicator, progress
+from mpchain.distributed.communicators import Communicator
 from mpchain.training.progress import print_line
 from mpchain.typing import Array
+from mpchain.utils.work_clock import clocks
 from mpchain.variable import Parameter
 
 COPY_STATE = "copy the state"
@@ -41,7 +41,10 @@ MOST_NAMES = 1000
 SLOWER = 1.2
 """A rank that works this many times as long as the others on average is named."""
 
-_STEPS = 50  # at least; a rank is named if it is slow in two such periods, one after the other
+COST = 10.0
+"""It is named when the others have waited for it for as many seconds, in one stretch."""
+
+_STEPS = 50  # at least, of a period; a stretch is two of them or more, one after the other
 
 _N_PIECES = 4  # 16 bits each: their squares, summed over 2^20 ranks, are exact in float64
 _N_OF_UPDATES = 4  # two pieces and their squares
@@ -87,7 +90,7 @@ class Control:
         self.n_numbers = len(FLAGS) + 2 * n_per_turn
         self.times, self._of_period = np.zeros((2, 2, comm.size))
         self._told = np.zeros((self.n_turns, 2 * n_per_turn))  # seconds in a step, as received
-        self._n_in_period, self._slow, self._named = 0, None, set()
+        self._n_in_period, self._slow, self._cost, self._named = 0, None, 0.0, set()
         self._own_turn, place = divmod(comm.rank, n_per_turn)
         self._own_places = len(FLAGS) + place, len(FLAGS) + n_per_turn + place
         self._clock = None  # when this rank last told its times, and the number of messages then
@@ -193,7 +196,7 @@ class Control:
         turn = self._n_sent % self.n_turns
         self._n_sent += 1
         if turn == self._own_turn or self._clock is None:
-            clock, before = (*_clocks(), self._n_sent), self._clock
+            clock, before = (*clocks(), self._n_sent), self._clock
             self._clock = clock
             if before is not None:
                 passed, waited, n_steps = (x - y for x, y in zip(clock, before, strict=True))
@@ -226,14 +229,18 @@ class Control:
         before, slowest = self._slow, int(work.argmax())
         others = (work.sum() - work[slowest]) / (work.size - 1)
         self._slow = slowest if work[slowest] > SLOWER * others else None
+        cost = self._n_in_period * (work[slowest] - others)
+        self._cost = cost + (self._cost if self._slow == before else 0)
         if self._slow is None or self._slow != before or slowest in self._named:
+            return
+        if self._cost < COST:
             return
         self._named.add(slowest)
         if self._comm.rank == 0:
             print_line(
-                f"rank {slowest} is slow: in each of the last steps it works "
-                f"{1e3 * work[slowest]:.3g} ms, {100 * (work[slowest] / others - 1):.0f} % longer "
-                f"than the other ranks on average ({1e3 * others:.3g} ms), which wait for it",
+                f"warning: rank {slowest} is a straggler: {1e3 * work[slowest]:.3g} ms of work per "
+                f"step against {1e3 * others:.3g} ms on the other ranks, which have waited "
+                f"{self._cost:.0f} s for it",
                 sys.stderr,
             )
 
@@ -468,11 +475,6 @@ def _are_updated(params):
     """Returns a byte for each parameter: whether optimizers update it."""
     rules = map(_update_rule, params.values())
     return bytes([1 if rule is not None and rule.enabled else 0 for rule in rules])
-
-
-def _clocks():
-    """Returns the time, and for how long this thread has waited for other ranks, in seconds."""
-    return time.perf_counter(), progress.seconds_waited()
 
 
 def _means(by_name):

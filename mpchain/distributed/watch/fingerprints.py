@@ -255,7 +255,8 @@ class Fingerprints:
                 text += f" {word[kind.rank_argument[1]]} {other}"
             if place is None:
                 place = call_sites.describe(inner, outer)
-                codes = inner.f_code, outer and outer.f_code  # kept, so that no others get their ids
+                # Kept, so that no others get their ids.
+                codes = inner.f_code, outer and outer.f_code
             text = f"{text}, called at {place}"
             number = zlib.crc32(repr(alike).encode())
             found = self._known[key] = (number, encode(text), codes)

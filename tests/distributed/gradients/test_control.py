@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -24,6 +25,7 @@ from mpchain.iterators import SerialIterator
 from mpchain.reporter import DictSummary, Reporter
 from mpchain.training import Trainer
 from mpchain.training.extensions import LogReport
+from mpchain.utils import work_clock
 from tests.distributed.devices import on_device, on_gpus
 from tests.distributed.optimizers.test_multi_node import MLP
 
@@ -184,7 +186,7 @@ def test_random_states(comm):
 def clock(monkeypatch):
     """A clock to be set: seconds that have passed, and those of them that this rank has waited."""
     clock = np.zeros(2)
-    monkeypatch.setattr(control, "_clocks", lambda: tuple(clock))
+    monkeypatch.setattr(control, "clocks", lambda: tuple(clock))
     return clock
 
 
@@ -203,18 +205,49 @@ def test_times(comm, own_control, clock):
     np.testing.assert_array_equal(comm.allgather_obj(own_control.times)[0], own_control.times)
 
 
-@pytest.mark.parametrize("slower", [1.1, 1.3])
-def test_a_slow_rank_is_named_once(comm, own_control, clock, capsys, slower):
+@pytest.mark.parametrize(
+    ("slower", "step", "named"),
+    [
+        (1.1, 1.0, False),
+        (1.3, 0.2, True),  # 400 steps cost the others 24 s
+        (1.4, 5.4e-4, False),  # these cost them a tenth of a second
+    ],
+)
+def test_a_slow_rank_is_named_once(comm, own_control, clock, capsys, slower, step, named):
     message = ControlMessage(comm)
     slow = comm.rank == comm.size - 1
     for _ in range(400):
-        clock += 1e-3 * slower, 0 if slow else 1e-3 * (slower - 1)
+        clock += step * slower, 0 if slow else step * (slower - 1)
         message.begin()
         message.wait()
     err = capsys.readouterr().err
-    is_named = slower == 1.3 and comm.size > 1 and comm.rank == 0
-    assert err.count(f"rank {comm.size - 1} is slow") == err.count("\n") == is_named
-    assert "1.3 ms, 30 % longer than the other ranks on average (1 ms)" in err or not is_named
+    is_named = named and comm.size > 1 and comm.rank == 0
+    assert err.count(f"rank {comm.size - 1} is a straggler") == err.count("\n") == is_named
+    assert "260 ms of work per step against 200 ms on the other ranks" in err or not is_named
+
+
+def test_extensions_are_no_work_of_steps(comm, own_control, monkeypatch, tmp_path):
+    """What rank 0 alone draws and writes between iterations does not make it a slow rank."""
+    now = [0.0]
+    monkeypatch.setattr(work_clock, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(MLP()))
+    batches = SerialIterator([np.ones(3, "f")] * 100, 2, shuffle=False)
+
+    def pass_time(seconds):
+        now[0] += seconds
+
+    def loss(x):
+        pass_time(1.0)
+        return F.mean(optimizer.target(x))
+
+    updater = MultiNodeUpdater(
+        batches, optimizer, comm, loss_func=loss, device=optimizer.target.device
+    )
+    trainer = Trainer(updater, (10 * comm.size, "iteration"), out=tmp_path)
+    trainer.extend(lambda trainer: pass_time(100.0 * (comm.rank == 0)), name="draw")
+    trainer.run()
+    work, waited = own_control.times
+    assert work.min() == work.max() > 0 and not waited.any()
 
 
 def test_a_log_says_which_rank_is_slow(comm, own_control, clock):
