@@ -8,21 +8,13 @@ import signal
 import socket
 import uuid
 
-from . import leftovers, reach, report
+from . import leftovers, processes, reach, report
 from .loop import Loop
 from .losses import Losses
 from .merging import Merger
 from .messages import THIS_HOST, words
 from .output import COLUMNS_VARIABLE, LogFiles, Screen, columns_of
 from .plan import START_RANK, Plan
-from .processes import (
-    adopt_orphans,
-    kill_descendants,
-    shell_code,
-    signal_process,
-    signal_session,
-    spawn,
-)
 from .rank import JOB_VARIABLE, SPARES_VARIABLE, VARIABLE
 from .remote_rank import Rank
 from .standstill import Standstill, timeout_of
@@ -93,7 +85,7 @@ class Job:
     def run(self) -> int:
         """Runs the job to its end; returns the exit code."""
         _allow_files(3 * self.plan.n + 100)
-        adopt_orphans()
+        processes.adopt_orphans()
         spared = _children()
         self._listener = self._listen()
         self.loop.on_readable(self._listener, self._accept)
@@ -116,7 +108,7 @@ class Job:
             self._listener.close()
             for stranger in list(self._strangers):
                 self.forget(stranger)
-            kill_descendants(spared)
+            processes.kill_descendants(spared)
             if self._starter_code != 0:
                 leftovers.remove_session(self._starter)
             leftovers.remove_abandoned_segments()
@@ -147,7 +139,7 @@ class Job:
         os.set_blocking(self._words, False)
         self.loop.on_readable(self._words, self._keep_words)
         command = self.plan.command(environment, list(added))
-        self._starter = spawn(command, environment, end, end)
+        self._starter = processes.spawn(command, environment, end, end)
         os.close(end)
 
     def _contact(self):
@@ -216,7 +208,8 @@ class Job:
         for other in self.ranks.values():
             other.show_same(self.cause)
         if failed and (rank.has_guard or self.losses.are_borne):
-            self.end(f"{rank.end}{self._fate_of_others}", shell_code(rank.code), asks_where=True)
+            code = processes.shell_code(rank.code)
+            self.end(f"{rank.end}{self._fate_of_others}", code, asks_where=True)
 
     def hear_of_guard(self, rank: Rank) -> None:
         """Called when mpirun, or another process, has ended the guard of a rank."""
@@ -257,13 +250,13 @@ class Job:
         """Counts a rank as lost whose supervisor does not answer."""
         rank.channel.close()  # a supervisor that loses the launcher ends its program
         if not self.plan.hosts:
-            signal_process(rank.process, signal.SIGKILL)  # it may be stopped
+            processes.signal_process(rank.process, signal.SIGKILL)  # it may be stopped
         self.lose(rank)
 
     def _bear(self, rank):
         """Continues without a rank, if the job may."""
         if rank.ended:
-            self.losses.take(rank, rank.fate, shell_code(rank.code))
+            self.losses.take(rank, rank.fate, processes.shell_code(rank.code))
         else:
             self.losses.take(rank, f"was lost: {rank.lost}", 128 + signal.SIGKILL)
             for other in self._connections:
@@ -331,7 +324,7 @@ class Job:
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
             if self._starter_code < 0 and not self._survivors_ended_well:  # no rank is to blame
-                code = shell_code(self._starter_code)
+                code = processes.shell_code(self._starter_code)
                 self.end(self._end_of_starter, code, asks_where=True)
 
     def _failed_in_passing(self):
@@ -362,7 +355,7 @@ class Job:
 
     def _signal_starter(self, number):
         if self._starter_code is None:
-            signal_session(self._starter, number)
+            processes.signal_session(self._starter, number)
 
     # Events of the user
 
@@ -464,8 +457,8 @@ class Job:
         if self._survivors_ended_well:
             return "", 0
         # MPICH's mpirun ends all ranks when one ends by os._exit(0), and returns 0.
-        code = shell_code(self._starter_code) or int(any(rank.failed for rank in self._ends))
         failed = [rank for rank in self._ends if rank.failed]
+        code = processes.shell_code(self._starter_code) or int(bool(failed))
         culprits = [self._culprit] if self._culprit else []
         culprits += [rank for rank in failed if rank.showed_cause]
         culprits += [rank for rank in failed if rank.ended_itself or self.plan.n == 1]

@@ -16,24 +16,14 @@ from mpchain.backends import cuda
 from mpchain.backends.nccl_bindings import find_binding
 from mpchain.configuration import Mixed16, global_config
 from mpchain.dataset import Iterator, concat_examples
-from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.communicators.processes import (
-    GpuProcessCommunicator,
-    ProcessCommunicator,
-)
+from mpchain.distributed.communicators import Communicator, processes
 from mpchain.iterators.worker import Worker, get_context, peek_at_random_state
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
-from mpchain.training.updaters.replica import (
-    as_host_values,
-    collecting,
-    compute_gradients,
-    mean_observation,
-    reporter_of,
-)
+from mpchain.training.updaters import replica
 from mpchain.training.updaters.standard import StandardUpdater
 from mpchain.typing import DeviceLike
 from mpchain.utils.flat_layout import layouts
@@ -180,12 +170,13 @@ class MultiprocessParallelUpdater(StandardUpdater):
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = n_samples
         optimizer.update()
-        report(mean_observation([(len(batch), observed), *others]))
+        report(replica.mean_observation([(len(batch), observed), *others]))
 
     def _compute(self, batch):
         optimizer = self.get_optimizer("main")
         model, scale = optimizer.target, optimizer.loss_scale
-        return compute_gradients(model, model, lambda: self.convert(batch), scale, collecting)
+        scope = replica.collecting
+        return replica.compute_gradients(model, model, lambda: self.convert(batch), scale, scope)
 
     def _ask(self, function, *args):
         """Lets the other processes call a function with their part and these arguments."""
@@ -246,9 +237,9 @@ def _choose_communicator(devices):
     """Returns the function that makes each process's communicator."""
     have_own = 1 < len(devices) == len({device.name for device in devices})
     if not have_own or not isinstance(devices[0], backend.GpuDevice):
-        return ProcessCommunicator
+        return processes.ProcessCommunicator
     try:
-        return functools.partial(GpuProcessCommunicator, binding=find_binding())
+        return functools.partial(processes.GpuProcessCommunicator, binding=find_binding())
     except RuntimeError as error:
         raise RuntimeError(
             f"MultiprocessParallelUpdater: several GPUs need NCCL: {error}"
@@ -281,7 +272,7 @@ class _Exchange:
 
     def __init__(self, comm: Communicator, model: Link):
         self.comm, self._device = comm, model.device
-        self._uses_gpus = isinstance(comm, GpuProcessCommunicator)
+        self._uses_gpus = isinstance(comm, processes.GpuProcessCommunicator)
         self._params = dict(sorted(model.namedparams()))
         self._layouts = layouts(self._params.items())
         kinds = [(layout.size, comm.gradient_dtype(layout.dtype)) for layout in self._layouts]
@@ -374,9 +365,9 @@ def _compute(part, exchange, loss_scale):
     if batch:
         model, device = part.model, backend.get_device(part.device)
         make_batch = functools.partial(part.converter, batch, device)
-        scope = reporter_of(model).scope
-        observation = compute_gradients(model, model, make_batch, loss_scale, scope)
-    exchange.average(len(batch), as_host_values(observation))
+        scope = replica.reporter_of(model).scope
+        observation = replica.compute_gradients(model, model, make_batch, loss_scale, scope)
+    exchange.average(len(batch), replica.as_host_values(observation))
 
 
 def _save_iterator(part, exchange):

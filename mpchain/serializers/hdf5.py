@@ -15,19 +15,10 @@ from typing import Any
 import numpy as np
 
 from mpchain.serializer import Deserializer, MissingKeyError, Serializer
-from mpchain.serializers import sealed
+from mpchain.serializers import sealed, values
 from mpchain.serializers.files import PathLike, crc32, parsing, replacing
 from mpchain.serializers.npz import restore
 from mpchain.serializers.restoring import StoredArrays
-from mpchain.serializers.values import (
-    as_bytes,
-    as_stored,
-    from_array,
-    from_bytes,
-    is_none,
-    loaded_dtype,
-    to_array,
-)
 
 _MOST_UNWRITTEN = 1 << 20  # bytes that a dataset may claim without having been written
 _CHECKSUM = "mpchain crc32"
@@ -65,12 +56,12 @@ class HDF5Serializer(Serializer):
 
     def __call__(self, key: str, value: Any) -> Any:
         key = key.strip("/")
-        array = to_array(f"{self.group.name}/{key}".lstrip("/"), value)
-        if is_none(array):  # as Chainer stores None: a dataset without an element
+        array = values.to_array(f"{self.group.name}/{key}".lstrip("/"), value)
+        if values.is_none(array):  # as Chainer stores None: a dataset without an element
             self.group.create_dataset(key, data=_load_h5py("HDF5Serializer").Empty("f"))
             return value
-        array = as_stored(array)
-        plain = array if _is_known(array.dtype) else as_bytes(array)
+        array = values.as_stored(array)
+        plain = array if _is_known(array.dtype) else values.as_bytes(array)
         compression = self.compression if plain.size > 1 else None
         dataset = self.group.create_dataset(key, data=plain, compression=compression)
         dataset.attrs[_CHECKSUM] = _checksum(plain)
@@ -102,7 +93,7 @@ class HDF5Deserializer(Deserializer):
         key = key.strip("/")
         dataset = None if self.group is None else self.group.get(key)
         if dataset is not None:
-            return from_array(key, _read(dataset), value)
+            return values.from_array(key, _read(dataset), value)
         if self.strict:
             where = "a group that does not exist" if self.group is None else self.group.name
             raise MissingKeyError(f"there is no dataset {key!r} in {where}")
@@ -230,7 +221,8 @@ def _load_h5py(function):
 def _is_known(dtype):
     """Whether HDF5 has the dtype: not strings of characters, times and long doubles."""
     known = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    return known or (dtype.kind == "S" and dtype.itemsize > 0) or loaded_dtype(dtype) != dtype
+    known = known or (dtype.kind == "S" and dtype.itemsize > 0)
+    return known or values.loaded_dtype(dtype) != dtype
 
 
 def _checksum(array):
@@ -276,7 +268,7 @@ def _header(dataset):
             raise ValueError(f"its {dataset.nbytes} bytes were never written")
         dtype = dataset.attrs.get(_DTYPE)
         if dtype is None:
-            return dataset.shape, loaded_dtype(dataset.dtype)
+            return dataset.shape, values.loaded_dtype(dataset.dtype)
         return None if dtype == "None" else (dataset.shape[:-1], np.dtype(dtype))
 
 
@@ -288,8 +280,9 @@ def _read(dataset):
         expected = dataset.attrs.get(_CHECKSUM)
         if expected is not None and expected != _checksum(array):
             raise ValueError("it fails its checksum")
-        dtype = dataset.attrs.get(_DTYPE)
-        return array.view(loaded_dtype(array.dtype)) if dtype is None else from_bytes(array, dtype)
+        if (dtype := dataset.attrs.get(_DTYPE)) is None:
+            return array.view(values.loaded_dtype(array.dtype))
+        return values.from_bytes(array, dtype)
 
 
 def _reading(dataset):

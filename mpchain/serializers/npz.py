@@ -19,24 +19,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
-from mpchain.serializers.files import (
-    File,
-    crc32,
-    fast_checksums,
-    name_of,
-    open_file,
-    parsing,
-    view_of,
-)
+from mpchain.serializers import files, values
 from mpchain.serializers.restoring import StoredArrays, restore_checked
-from mpchain.serializers.values import (
-    NONE_DTYPE,
-    as_stored,
-    check_shape,
-    from_array,
-    loaded_dtype,
-    to_array,
-)
 from mpchain.typing import Array
 
 _CHUNK = 1 << 20
@@ -79,7 +63,7 @@ class DictionarySerializer(Serializer):
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")
-        self.target[key] = to_array(key, value)
+        self.target[key] = values.to_array(key, value)
         return value
 
 
@@ -108,7 +92,7 @@ class NpzDeserializer(Deserializer):
         self, npz: Any, path: str = "", strict: bool = True, ignore_names: Any = None
     ) -> None:
         if isinstance(npz, np.lib.npyio.NpzFile):
-            npz = dict(_Members(name_of(npz.zip.fp), npz.zip, ""))
+            npz = dict(_Members(files.name_of(npz.zip.fp), npz.zip, ""))
         self.npz = npz
         self.path = _as_prefix(path)
         self.strict = strict
@@ -126,7 +110,7 @@ class NpzDeserializer(Deserializer):
         if self.ignores(key):
             return value
         if key in self.npz:
-            return from_array(key, self.npz[key], value)
+            return values.from_array(key, self.npz[key], value)
         if self.strict:
             raise MissingKeyError(f"there is no array {key!r}")
         return value
@@ -154,7 +138,7 @@ def _as_list(ignore_names):
     return names
 
 
-def save_npz(file: File, obj: Any, compression: bool = False) -> None:
+def save_npz(file: files.File, obj: Any, compression: bool = False) -> None:
     """Saves an object (a link, an optimizer, a trainer, ...) to an .npz file.
 
     Args:
@@ -180,7 +164,7 @@ def save_npz(file: File, obj: Any, compression: bool = False) -> None:
 
 
 def load_npz(
-    file: File, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None
+    file: files.File, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None
 ) -> None:
     """Restores an object from an .npz file.
 
@@ -212,7 +196,7 @@ def load_npz(
 
 
 def restore(
-    function: str, file: File, arrays: Mapping[str, Array], obj: Any, *options: Any
+    function: str, file: files.File, arrays: Mapping[str, Array], obj: Any, *options: Any
 ) -> None:
     """Restores an object from the arrays of a file.
 
@@ -223,10 +207,10 @@ def restore(
         obj: the object.
         options: ``path``, ``strict`` and ``ignore_names`` of :class:`NpzDeserializer`.
     """
-    restore_checked(function, name_of(file), NpzDeserializer(arrays, *options), obj)
+    restore_checked(function, files.name_of(file), NpzDeserializer(arrays, *options), obj)
 
 
-def write_npz(file: File, arrays: Mapping[str, Array], compression: bool = False) -> None:
+def write_npz(file: files.File, arrays: Mapping[str, Array], compression: bool = False) -> None:
     """Writes a mapping of names to arrays as an .npz file (arguments as :func:`save_npz`).
 
     Example:
@@ -236,8 +220,8 @@ def write_npz(file: File, arrays: Mapping[str, Array], compression: bool = False
     """
     method = zipfile.ZIP_DEFLATED if compression else zipfile.ZIP_STORED
     with (
-        fast_checksums(),
-        open_file(file, writes=True) as opened,
+        files.fast_checksums(),
+        files.open_file(file, writes=True) as opened,
         zipfile.ZipFile(opened, "w", method) as archive,
     ):
         for key, array in arrays.items():
@@ -250,7 +234,7 @@ def write_npz(file: File, arrays: Mapping[str, Array], compression: bool = False
 
 
 def _write_member(member, array):
-    array = as_stored(array)
+    array = values.as_stored(array)
     header = {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": False}
     npy.write_array_header_1_0(member, header | {"shape": array.shape})
     data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -265,10 +249,10 @@ def _fingerprint(archive):
     listing = "".join(
         f"{m.filename}:{m.compress_type}:{m.compress_size}:{m.file_size}:{m.CRC}\n" for m in members
     )
-    return _COMMENT + f"members={len(members)} crc32={crc32(listing.encode()):08x}".encode()
+    return _COMMENT + f"members={len(members)} crc32={files.crc32(listing.encode()):08x}".encode()
 
 
-def read_npz(file: File, path: str = "") -> dict[str, Array]:
+def read_npz(file: files.File, path: str = "") -> dict[str, Array]:
     """Reads an .npz file and verifies it; see :func:`write_npz` for an example.
 
     Args:
@@ -286,7 +270,7 @@ def read_npz(file: File, path: str = "") -> dict[str, Array]:
 
 
 @contextlib.contextmanager
-def open_npz(file: File, path: str = "", maps: bool = False) -> Iterator[StoredArrays]:
+def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[StoredArrays]:
     """Context manager: the arrays below a path in an .npz file, which are read on access.
 
     Args:
@@ -300,9 +284,9 @@ def open_npz(file: File, path: str = "", maps: bool = False) -> Iterator[StoredA
     Raises:
         DamagedFileError: the list of arrays is damaged; the message names the file.
     """
-    with open_file(file) as opened:
-        name = name_of(opened)
-        with parsing(f"{name} is not an .npz file, or was truncated"):
+    with files.open_file(file) as opened:
+        name = files.name_of(opened)
+        with files.parsing(f"{name} is not an .npz file, or was truncated"):
             # First without zipfile, which takes a system's error in reading the end for damage.
             opened.seek(max(opened.seek(0, os.SEEK_END) - _END, 0))
             opened.read()
@@ -313,7 +297,7 @@ def open_npz(file: File, path: str = "", maps: bool = False) -> Iterator[StoredA
             if is_ours and archive.comment != _fingerprint(archive):
                 raise DamagedFileError(f"{name} is damaged: its list of arrays fails its checksum")
             opened.seek(0)
-            view = view_of(opened) if maps else None
+            view = files.view_of(opened) if maps else None
             yield _Members(name, archive, _as_prefix(path), view)
 
 
@@ -348,14 +332,14 @@ class _Members(StoredArrays):
         at = info.header_offset + 26
         n_name, n_extra = np.frombuffer(self._view[at : at + 4], "<u2").tolist()
         content = self._view[at + 4 + n_name + n_extra :][: info.file_size]
-        if crc32(content) != info.CRC:
+        if files.crc32(content) != info.CRC:
             raise zipfile.BadZipFile(f"Bad CRC-32 for file {info.filename!r}")
         return content
 
     def header(self, key):
         with self._parsing(key) as info:
             header, _ = self._header(info)
-            return None if header is None or header[1] == NONE_DTYPE else header[:2]
+            return None if header is None or header[1] == values.NONE_DTYPE else header[:2]
 
     def verify(self, keys: Collection[str]):
         for key in self:
@@ -370,7 +354,7 @@ class _Members(StoredArrays):
 
     @contextlib.contextmanager
     def _parsing(self, key):
-        with parsing(f"{self._name}: array {key!r} cannot be read"):
+        with files.parsing(f"{self._name}: array {key!r} cannot be read"):
             yield self._entries[key]
 
     def _header(self, info):
@@ -400,8 +384,8 @@ def _parse_header(content, size):
         raise ValueError(
             "it holds pickled Python objects, which are never loaded since that could run any code"
         )
-    check_shape(shape)
+    values.check_shape(shape)
     expected = start + math.prod(shape) * dtype.itemsize
     if size != expected:
         raise ValueError(f"it has {size} bytes, but should have {expected}")
-    return (shape, loaded_dtype(dtype), fortran_order), start
+    return (shape, values.loaded_dtype(dtype), fortran_order), start

@@ -8,13 +8,8 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.backends.nccl_bindings import find_binding
+from mpchain.distributed.communicators import environment
 from mpchain.distributed.communicators.communicator import Communicator as Communicator
-from mpchain.distributed.communicators.environment import (
-    SPARES_VARIABLE,
-    TORCHRUN_SIZE,
-    launched,
-    n_spares,
-)
 from mpchain.distributed.communicators.mpi import DummyCommunicator as DummyCommunicator
 from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunicator
 from mpchain.distributed.communicators.mpi import load_mpi
@@ -169,7 +164,7 @@ def _ranks(mpi_comm):
     """Returns the MPI communicator of the job; None if there is only one process."""
     if mpi_comm is not None:
         return mpi_comm
-    launch = launched()
+    launch = environment.launched()
     if launch is None and "mpi4py.MPI" not in sys.modules:
         return None
     variable, n_ranks = launch or ("", 1)
@@ -185,16 +180,17 @@ def _ranks(mpi_comm):
         if n_ranks > 1:
             raise RuntimeError(_mismatch(mpi, variable, n_ranks))
         return None
-    if n := n_spares():
+    if n := environment.n_spares():
+        variable = environment.SPARES_VARIABLE
         raise RuntimeError(
             f"create_communicator: {n} of the {mpi.COMM_WORLD.size} ranks are spare "
-            f"({SPARES_VARIABLE}): let run_elastic make the communicator; they wait there"
+            f"({variable}): let run_elastic make the communicator; they wait there"
         )
     return mpi.COMM_WORLD
 
 
 def _mismatch(mpi, variable, n_ranks):
-    if variable == TORCHRUN_SIZE:
+    if variable == environment.TORCHRUN_SIZE:
         return (
             f"create_communicator: torchrun started {n_ranks} processes ({variable}), but not as "
             f"ranks of MPI: start the program with mpchain-launch -n {n_ranks} or mpirun. (For "

@@ -13,27 +13,13 @@ import numpy as np
 
 from mpchain import annexes, backend, configuration
 from mpchain.backends.dtypes import is_floating
-from mpchain.distributed.communicators.arrays import (
-    check_addends,
-    check_array,
-    check_arrays,
-    check_contiguous,
-    check_parts,
-    check_pieces,
-    check_room,
-    contiguous,
-    describe,
-    make_room,
-    on_gpu_of_arrays,
-    partition,
-    summed_dtype,
-)
+from mpchain.distributed.communicators import arrays
 from mpchain.distributed.communicators.point_to_point import PointToPoint
 from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array, DTypeLike
 
 
-@on_gpu_of_arrays
+@arrays.on_gpu_of_arrays
 class Communicator(PointToPoint):
     """A group of ranks that exchange arrays and objects; this class is the group of one process.
 
@@ -171,7 +157,7 @@ class Communicator(PointToPoint):
         array([1., 1.])
         """
         self.check_rank("ibcast", "root", root)
-        check_contiguous("ibcast", x)
+        arrays.check_contiguous("ibcast", x)
         return Request(x)
 
     def iallgather(self, x: Array, out: Array | None = None) -> Request:
@@ -190,7 +176,7 @@ class Communicator(PointToPoint):
         >>> comm.iallgather(np.ones(2)).Wait()
         array([[1., 1.]])
         """
-        x = check_room("iallgather", x, out, self.size)
+        x = arrays.check_room("iallgather", x, out, self.size)
         if out is None:
             return Request(x[None].copy())
         out[0] = x
@@ -212,7 +198,7 @@ class Communicator(PointToPoint):
         >>> comm.ireduce_scatter(np.ones((comm.size, 2))).Wait()
         array([1., 1.])
         """
-        check_pieces("ireduce_scatter", x, self.size, wire_dtype)
+        arrays.check_pieces("ireduce_scatter", x, self.size, wire_dtype)
         return Request(x[0].copy())
 
     def iallreduce(
@@ -246,10 +232,10 @@ class Communicator(PointToPoint):
         >>> comm.iallreduce(np.ones(2)).Wait()
         array([1., 1.])
         """
-        check_addends("iallreduce", x, wire_dtype)
+        arrays.check_addends("iallreduce", x, wire_dtype)
         if factor is None and parts is None:
             return self.begin_sum(x, wire_dtype)
-        check_parts("iallreduce", parts, x)
+        arrays.check_parts("iallreduce", parts, x)
         return self._begin_sum_of_products(x, wire_dtype, factor, parts)
 
     def _begin_sum_of_products(self, x, wire_dtype, factor, parts):
@@ -342,7 +328,7 @@ class Communicator(PointToPoint):
         >>> comm.gradient_dtype(np.dtype("float16"))
         dtype('float32')
         """
-        return summed_dtype(dtype)
+        return arrays.summed_dtype(dtype)
 
     # Collectives on arrays
 
@@ -356,11 +342,11 @@ class Communicator(PointToPoint):
         """
         self.check_rank("bcast", "root", root)
         if self.rank == root:
-            x = check_array("bcast", "x", x)
-            result = contiguous(x)
-            self.bcast_obj(describe(x), root=root)
+            x = arrays.check_array("bcast", "x", x)
+            result = arrays.contiguous(x)
+            self.bcast_obj(arrays.describe(x), root=root)
         else:
-            result = make_room(self.bcast_obj(None, root=root))
+            result = arrays.make_room(self.bcast_obj(None, root=root))
         self._broadcast(result, root)
         return x if self.rank == root else result
 
@@ -371,8 +357,8 @@ class Communicator(PointToPoint):
         (array([1., 1.]),)
         """
         self.check_rank("gather", "root", root)
-        x = check_array("gather", "x", x)
-        descriptions = self.gather_obj(describe(x), root)
+        x = arrays.check_array("gather", "x", x)
+        descriptions = self.gather_obj(arrays.describe(x), root)
         received = self._move({root: x}, dict(enumerate(descriptions or [])))
         return tuple(received.values()) if self.rank == root else None
 
@@ -382,8 +368,8 @@ class Communicator(PointToPoint):
         >>> comm.allgather(np.ones(2))
         (array([1., 1.]),)
         """
-        x = check_array("allgather", "x", x)
-        descriptions = self.allgather_obj(describe(x))
+        x = arrays.check_array("allgather", "x", x)
+        descriptions = self.allgather_obj(arrays.describe(x))
         outgoing = dict.fromkeys(range(self.size), x)
         return tuple(self._move(outgoing, dict(enumerate(descriptions))).values())
 
@@ -396,8 +382,8 @@ class Communicator(PointToPoint):
         self.check_rank("scatter", "root", root)
         outgoing, descriptions = {}, None
         if self.rank == root:
-            outgoing = dict(enumerate(check_arrays("scatter", "xs", xs, self.size)))
-            descriptions = [describe(x) for x in outgoing.values()]
+            outgoing = dict(enumerate(arrays.check_arrays("scatter", "xs", xs, self.size)))
+            descriptions = [arrays.describe(x) for x in outgoing.values()]
         return self._move(outgoing, {root: self.scatter_obj(descriptions, root)})[root]
 
     def alltoall(self, xs: Sequence[Array]) -> tuple[Array, ...]:
@@ -406,8 +392,8 @@ class Communicator(PointToPoint):
         >>> comm.alltoall([np.ones(2)])
         (array([1., 1.]),)
         """
-        xs = check_arrays("alltoall", "xs", xs, self.size)
-        descriptions = self.alltoall_obj([describe(x) for x in xs])
+        xs = arrays.check_arrays("alltoall", "xs", xs, self.size)
+        descriptions = self.alltoall_obj([arrays.describe(x) for x in xs])
         return tuple(self._move(dict(enumerate(xs)), dict(enumerate(descriptions))).values())
 
     def allreduce(self, x: Array) -> Array:
@@ -433,9 +419,9 @@ class Communicator(PointToPoint):
 
     def _addend(self, function, x):
         """Returns a copy of an array in the dtype in which it is summed."""
-        x = check_array(function, "x", x)
+        x = arrays.check_array(function, "x", x)
         self._check_alike(function, x)
-        return x.astype(summed_dtype(x.dtype), order="C")
+        return x.astype(arrays.summed_dtype(x.dtype), order="C")
 
     def _rounded(self, function, total, dtype):
         """Returns a sum in the dtype of the addends; in debug mode, raises unless it is finite."""
@@ -458,18 +444,20 @@ class Communicator(PointToPoint):
             held = ", ".join(f"rank {r}: {p.shape} {p.dtype}" for r, p in enumerate(parts))
             raise ValueError(f"reduce_scatter: the arrays for rank {self.rank} differ: {held}")
         dtype = parts[0].dtype
-        total = parts[0].astype(summed_dtype(dtype))
+        total = parts[0].astype(arrays.summed_dtype(dtype))
         for part in parts[1:]:
             total += part
         return total.astype(dtype, copy=False)
 
     def _move(self, outgoing, descriptions):
         """Sends ``outgoing`` (rank -> array); returns what was described (rank -> new array)."""
-        incoming = {rank: make_room(description) for rank, description in descriptions.items()}
+        incoming = {
+            rank: arrays.make_room(description) for rank, description in descriptions.items()
+        }
         if self.rank in incoming:
             incoming[self.rank][...] = outgoing[self.rank]
         self._exchange(
-            [(rank, contiguous(x)) for rank, x in outgoing.items() if rank != self.rank],
+            [(rank, arrays.contiguous(x)) for rank, x in outgoing.items() if rank != self.rank],
             [(rank, x) for rank, x in incoming.items() if rank != self.rank],
         )
         return incoming
@@ -504,9 +492,9 @@ class Communicator(PointToPoint):
         """
         n_shards = self._micro_shards or self.size
         if n_shards == self.size:
-            return partition(n, self.rank, self.size)
+            return arrays.partition(n, self.rank, self.size)
         first, end = (rank * n_shards // self.size for rank in (self.rank, self.rank + 1))
-        return partition(n, first, n_shards)[0], partition(n, end - 1, n_shards)[1]
+        return arrays.partition(n, first, n_shards)[0], arrays.partition(n, end - 1, n_shards)[1]
 
     def allreduce_obj(self, obj: Any) -> Any:
         """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks.

@@ -14,19 +14,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.distributed import global_except_hook
-from mpchain.distributed.communicators import mailbox, progress
-from mpchain.distributed.communicators.arrays import (
-    PIECE,
-    byte_pieces,
-    check_contiguous,
-    check_pieces,
-    check_room,
-    contiguous,
-    describe,
-    make_room,
-    on_gpu_of_arrays,
-    pieces,
-)
+from mpchain.distributed.communicators import arrays, mailbox, progress
 from mpchain.distributed.communicators.buffers import Buffer, SharedBuffer
 from mpchain.distributed.communicators.communicator import Communicator
 from mpchain.distributed.communicators.elastic import (
@@ -76,7 +64,7 @@ def load_mpi() -> ModuleType:
 
 
 @watched
-@on_gpu_of_arrays
+@arrays.on_gpu_of_arrays
 class MpiCommunicator(mailbox.Mailbox, Communicator):
     """Ranks that exchange NumPy arrays, CuPy arrays and objects by MPI.
 
@@ -191,7 +179,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.mpi_comm.Bcast(size, root)
         if data is None:
             data = np.empty(size[0], np.uint8)
-        step = min(max_buf_len, PIECE)
+        step = min(max_buf_len, arrays.PIECE)
         for start in range(0, data.size, step):
             self.mpi_comm.Bcast(data[start : start + step], root)
         return obj if self.rank == root else pickle.loads(data)
@@ -301,31 +289,31 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
                 requests = [
                     self._messages.Irecv(piece, source, 0)  # pending operations have other tags
                     for (source, _), x in zip(incoming, received, strict=True)
-                    for piece in byte_pieces(x)
+                    for piece in arrays.byte_pieces(x)
                 ]
                 requests += [
                     self._messages.Isend(piece, dest, 0)
                     for (dest, _), x in zip(outgoing, sent, strict=True)
-                    for piece in byte_pieces(x)
+                    for piece in arrays.byte_pieces(x)
                 ]
                 self._wait(requests)
 
     def _broadcast(self, array, root):
         self.barrier()
         with self._for_mpi(array, write=self.rank != root) as (buffer,):
-            for piece in byte_pieces(buffer):
+            for piece in arrays.byte_pieces(buffer):
                 self.mpi_comm.Bcast(piece, root)
 
     def _sum(self, array):
         self.barrier()
         with self._for_mpi(array, write=True) as (buffer,):
-            for piece in pieces(buffer):
+            for piece in arrays.pieces(buffer):
                 self.mpi_comm.Allreduce(self._mpi.IN_PLACE, piece)
 
     def _sum_at(self, array, root):
         self.barrier()
         with self._for_mpi(array, write=self.rank == root) as (buffer,):
-            for piece in pieces(buffer):
+            for piece in arrays.pieces(buffer):
                 here = self.rank == root
                 self.mpi_comm.Reduce(
                     self._mpi.IN_PLACE if here else piece, piece if here else None, root=root
@@ -341,15 +329,15 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
         self.check_rank("ibcast", "root", root)
-        check_contiguous("ibcast", x)
+        arrays.check_contiguous("ibcast", x)
         self._check_no_part("ibcast")
         self._enter()
         buffer = self._host_copy(x)
-        requests = [self._everyone.library_comm.Ibcast(p, root) for p in byte_pieces(buffer)]
+        requests = [self._everyone.library_comm.Ibcast(p, root) for p in arrays.byte_pieces(buffer)]
         return _begin(self._everyone.until_complete(requests), x, buffer)
 
     def iallgather(self, x: Array, out: Array | None = None) -> Request:
-        x = contiguous(check_room("iallgather", x, out, self.size))
+        x = arrays.contiguous(arrays.check_room("iallgather", x, out, self.size))
         self._enter()
         made = None if out is None else self._made(out)
         if made is not None and made.array.nbytes >= out.nbytes:
@@ -362,7 +350,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return _begin(steps, _like(x, gathered), gathered)
 
     def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
-        check_pieces("ireduce_scatter", x, self.size, wire_dtype)
+        arrays.check_pieces("ireduce_scatter", x, self.size, wire_dtype)
         self._enter()
         narrow = HALF_PRECISION.get(wire_dtype)
         if isinstance(x, np.ndarray) and x.size:
@@ -557,7 +545,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
 
 @watched
-@on_gpu_of_arrays
+@arrays.on_gpu_of_arrays
 class DummyCommunicator(MpiCommunicator):
     """For benchmarks: it exchanges everything but gradients."""
 
@@ -575,7 +563,9 @@ def _head(data, limit=LARGE):
 
 def _like(x, array):
     """Returns room for a host array on the device of ``x``; the array itself, on the host."""
-    return array if isinstance(x, np.ndarray) else make_room((*describe(array)[:2], True))
+    if isinstance(x, np.ndarray):
+        return array
+    return arrays.make_room((*arrays.describe(array)[:2], True))
 
 
 def _begin(steps, result, buffer):

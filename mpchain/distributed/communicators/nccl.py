@@ -20,14 +20,7 @@ from mpchain.backends.nccl_bindings import (
     Connection,
     new_identity,
 )
-from mpchain.distributed.communicators import progress
-from mpchain.distributed.communicators.arrays import (
-    check_array,
-    check_contiguous,
-    check_pieces,
-    contiguous,
-    on_gpu_of_arrays,
-)
+from mpchain.distributed.communicators import arrays, progress
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.communicators.requests import Request
@@ -306,20 +299,20 @@ class OverNccl:
         if not cuda.is_gpu_array(x):
             return super().ibcast(x, root)
         self.check_rank("ibcast", "root", root)
-        check_contiguous("ibcast", x)
+        arrays.check_contiguous("ibcast", x)
         return _OnStream(self, self._begin("broadcast", x, x, root), x)
 
     def iallgather(self, x: Array, out: Array | None = None) -> Request:
         if not cuda.is_gpu_array(x) or out is not None:
             return super().iallgather(x, out)
-        x = contiguous(check_array("iallgather", "x", x))
+        x = arrays.contiguous(arrays.check_array("iallgather", "x", x))
         gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
         return _OnStream(self, self._begin("all_gather", x, gathered), gathered)
 
     def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ireduce_scatter(x, wire_dtype)
-        check_pieces("ireduce_scatter", x, self.size, wire_dtype)
+        arrays.check_pieces("ireduce_scatter", x, self.size, wire_dtype)
         total = cuda.cupy.empty(x.shape[1:], x.dtype)
         narrow = HALF_PRECISION.get(wire_dtype)
         if narrow is None:
@@ -345,7 +338,7 @@ class OverNccl:
 
 
 @watched
-@on_gpu_of_arrays
+@arrays.on_gpu_of_arrays
 class NcclCommunicator(OverNccl, MpiCommunicator):
     """Ranks with one GPU each, which exchange CuPy arrays by NCCL.
 

@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mpchain.distributed.communicators.arrays import (
-    check_array,
-    contiguous,
-    describe,
-    make_room,
-)
+from mpchain.distributed.communicators import arrays
 from mpchain.distributed.watch import CollectiveMismatchError
 from mpchain.typing import Array
 
@@ -55,17 +50,17 @@ class PointToPoint:
         """
         self.check_rank("send", "dest", dest)
         is_tuple = isinstance(data, (tuple, list))
-        arrays = [check_array("send", "data", x) for x in (data if is_tuple else [data])]
+        xs = [arrays.check_array("send", "data", x) for x in (data if is_tuple else [data])]
         if dest == self.rank:
-            copies = [x.copy() for x in arrays]
+            copies = [x.copy() for x in xs]
             self._to_myself.append((tag, tuple(copies) if is_tuple else copies[0], identity))
             return
         is_answered = confirm and identity is not None
-        header = is_tuple, [describe(x) for x in arrays], identity, is_answered
+        header = is_tuple, [arrays.describe(x) for x in xs], identity, is_answered
         unlike = self._send_header(header, dest, tag)
         if unlike is not None:
             raise _unlike("send", (dest, *unlike), (self.rank, identity, self._place()))
-        self._exchange([(dest, contiguous(x)) for x in arrays], [])
+        self._exchange([(dest, arrays.contiguous(x)) for x in xs], [])
 
     def recv(
         self, source: int, tag: int | None = 0, *, identity: str | tuple[str, ...] | None = None
@@ -96,13 +91,13 @@ class PointToPoint:
         is_expected = sent in expected
         if is_answered:
             self._answer(None if is_expected else (expected, self._place()), source)
-        arrays = []
+        xs = []
         if is_expected or not is_answered:  # else the sender does not send them
-            arrays = [make_room(description) for description in descriptions]
-            self._exchange([], [(source, x) for x in arrays])
+            xs = [arrays.make_room(description) for description in descriptions]
+            self._exchange([], [(source, x) for x in xs])
         if not is_expected:
             raise _unlike("recv", (self.rank, expected, self._place()), (source, sent, place))
-        return tuple(arrays) if is_tuple else arrays[0]
+        return tuple(xs) if is_tuple else xs[0]
 
     def sendrecv(
         self,
@@ -143,7 +138,7 @@ class PointToPoint:
                 self.check_rank("sendrecv", argument, rank)
         sent, received = keys or (self._key("to", dest, tag), self._key("from", source, tag))
         if dest is not None:
-            x = check_array("sendrecv", "x", x)
+            x = arrays.check_array("sendrecv", "x", x)
             if dest == self.rank:
                 self._to_myself.append((sent, x.copy(), again))
             else:

@@ -11,13 +11,7 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import describe, make_room
-from mpchain.distributed.functions.communication import (
-    TABLE,
-    check_comm,
-    communicate,
-    tied,
-    token_of,
-)
+from mpchain.distributed.functions import communication
 from mpchain.distributed.watch import CollectiveMismatchError, call_at_end
 from mpchain.typing import Input
 from mpchain.variable import Variable, as_variable
@@ -118,7 +112,7 @@ def _look_at_end():
             print(error, file=sys.stderr)
 
 
-TABLE |= {
+communication.TABLE |= {
     "send": ("recv", _send),
     "recv": ("send", _receive),
     "sendrecv": ("sendrecv's adjoint", _exchange),
@@ -153,9 +147,9 @@ def send(
     """
     if isinstance(x, Communicator):
         communicator, x = x, communicator
-    check_comm("send", communicator)
+    communication.check_comm("send", communicator)
     xs = x if isinstance(x, (tuple, list)) else [x]
-    _, delegate = communicate("send", communicator, xs, rank=rank, tag=tag)
+    _, delegate = communication.communicate("send", communicator, xs, rank=rank, tag=tag)
     return delegate
 
 
@@ -185,11 +179,11 @@ def recv(
         >>> mpchain.distributed.functions.recv(comm, 0, delegate, tag=1, force_tuple=True)
         (variable([1., 1.]),)
     """
-    check_comm("recv", communicator)
-    token = token_of(delegate_variable)
-    ys, token = communicate("recv", communicator, [], token, rank=rank, tag=tag)
+    communication.check_comm("recv", communicator)
+    token = communication.token_of(delegate_variable)
+    ys, token = communication.communicate("recv", communicator, [], token, rank=rank, tag=tag)
     if delegate_variable is not None and not any(y.requires_grad for y in ys):
-        ys = list(tied(delegate_variable, ys))
+        ys = list(communication.tied(delegate_variable, ys))
     return ys[0] if len(ys) == 1 and not force_tuple else tuple(ys)
 
 
@@ -253,7 +247,7 @@ def permute(
         >>> mpchain.distributed.functions.permute(comm, np.ones(2), [(0, 0)])
         variable([1., 1.])
     """
-    check_comm("permute", comm)
+    communication.check_comm("permute", comm)
     pairs = sorted((int(source), int(dest)) for source, dest in pairs)
     for argument, ranks in zip(("source", "destination"), zip(*pairs)):
         if len({*ranks}) < len(ranks) or not {*ranks} <= {*range(comm.size)}:
@@ -290,7 +284,7 @@ def shift(
         >>> mpchain.distributed.functions.shift(comm, np.ones(2), fill=5.0)
         variable([5., 5.])
     """
-    check_comm("shift", comm)
+    communication.check_comm("shift", comm)
 
     def neighbor(distance: int) -> int | None:
         rank = comm.rank + distance
@@ -301,13 +295,13 @@ def shift(
 
 
 def _between(function, comm, x, ends, kind, fill):
-    check_comm(function, comm)
+    communication.check_comm(function, comm)
     x = as_variable(x)
     dest, source = (_rank(comm, function, *end) for end in zip(("dest", "source"), ends))
     if comm.size > 1:
         _look_at_end_too()
     arguments = {"dest": dest, "origin": source, "kind": kind, "like": describe(x.array)}
-    (y,), _ = communicate("sendrecv", comm, [x], **arguments)
+    (y,), _ = communication.communicate("sendrecv", comm, [x], **arguments)
     return y if source is not None or fill is None else y + fill
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from mpchain.distributed.objects import allgather
 from mpchain.distributed.shared_memory import share
-from mpchain.distributed.watch import call_sites, recorder, reports
+from mpchain.distributed.watch import call_sites, recorder, reports, table
 from mpchain.distributed.watch.activity import Activity
 from mpchain.distributed.watch.detection import (
     GRACE,
@@ -30,16 +30,7 @@ from mpchain.distributed.watch.detection import (
 from mpchain.distributed.watch.exchange import Exchange
 from mpchain.distributed.watch.fingerprints import CollectiveMismatchError, Fingerprints
 from mpchain.distributed.watch.notes import FORKED, note
-from mpchain.distributed.watch.table import (
-    RING,
-    ROW,
-    Row,
-    State,
-    decode,
-    encode,
-    encode_answer,
-    make_rows,
-)
+from mpchain.distributed.watch.table import Row, State
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds for which a rank waits for others that do not work, before it ends the job."""
@@ -50,7 +41,7 @@ _TIME_TO_END = 2.0  # seconds for the thread to stop at exit
 
 _KILLED = "killed: "
 
-_SLOT = RING - 1  # a power of two, less one
+_SLOT = table.RING - 1  # a power of two, less one
 
 
 def check_timeout(timeout: float | str | None) -> float:
@@ -159,11 +150,11 @@ class Watch:
             replaced: the watchdog of these ranks and others, which are lost.
         """
         local = allgather(host, mpi_comm.rank)
-        memory = share(host, len(local) * ROW)
+        memory = share(host, len(local) * table.ROW)
         if memory is None:
             local = [mpi_comm.rank]
-        rows = make_rows(mpi_comm.size)
-        for rank, row in zip(local, make_rows(len(local), memory), strict=True):
+        rows = table.make_rows(mpi_comm.size)
+        for rank, row in zip(local, table.make_rows(len(local), memory), strict=True):
             rows[rank] = row
         world = mpi.COMM_WORLD
         mine = local[0], mpi.Get_processor_name(), world.rank
@@ -222,7 +213,7 @@ class Watch:
         for rank in here:
             if reports.state_of_process(self.rows[rank].pid) in reports.GONE:
                 continue
-            self.rows[rank].answer = encode_answer(f"{_KILLED}{why}")
+            self.rows[rank].answer = table.encode_answer(f"{_KILLED}{why}")
             if rank not in self._killed:
                 self._killed.add(rank)
                 note("killed", rank=self.world_ranks[rank], cause=why)
@@ -232,7 +223,7 @@ class Watch:
 
     def cause_of(self, rank: int) -> str:
         """Returns why a rank is lost, as far as this one knows."""
-        row, killed = self.rows[rank], decode(self.rows[rank].answer)
+        row, killed = self.rows[rank], table.decode(self.rows[rank].answer)
         if killed.startswith(_KILLED):
             return killed
         return f"process {row.pid or ''} on {self.hosts[rank]} is gone".replace("  ", " ")
@@ -370,7 +361,7 @@ class Watch:
 
     def text(self) -> str:
         """Returns what the rank has called, and where."""
-        return "a call" if self._text is None else decode(self._text)
+        return "a call" if self._text is None else table.decode(self._text)
 
     @contextlib.contextmanager
     def waiting(self, text: str | bytes) -> Iterator[None]:
@@ -380,7 +371,7 @@ class Watch:
             text: what it waits for.
         """
         with self.within():
-            self.row.wait_text = encode(text) if isinstance(text, str) else text
+            self.row.wait_text = table.encode(text) if isinstance(text, str) else text
             self.row.waits_for = 0
             self._go_to(State.WAITING)
             try:
@@ -427,7 +418,7 @@ class Watch:
         if row.state == State.COMPUTING and not self._waits_for_gpu(now):
             row.active = max(row.active, (self.last_active or _activity.last)(now))
         if row.asked > row.answered:
-            row.answer = encode_answer(call_sites.of_main_thread())
+            row.answer = table.encode_answer(call_sites.of_main_thread())
             row.answered = row.asked
         report, must_end = self._detector.look(now)
         if self.exchange is not None:
@@ -464,7 +455,7 @@ class Watch:
         if not self._unfinished:
             return None
         _, text, begun = self._unfinished[0]
-        return decode(text), begun
+        return table.decode(text), begun
 
     def ask(self) -> None:
         """Asks all ranks where they are."""

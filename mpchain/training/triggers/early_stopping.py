@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.named_parts import listing
 from mpchain.training.states import FrozenState, serialize_optional, serialize_part_if_stored
-from mpchain.training.triggers.interval import (
-    IntervalMeans,
-    TriggerLike,
-    get_trigger,
-    training_length,
-)
+from mpchain.training.triggers import interval
 
 if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
@@ -44,12 +39,12 @@ class EarlyStoppingTrigger:
 
     def __init__(
         self,
-        check_trigger: TriggerLike = (1, "epoch"),
+        check_trigger: interval.TriggerLike = (1, "epoch"),
         monitor: str = "main/loss",
         patience: int | None = None,
         mode: str = "auto",
         verbose: bool = False,
-        max_trigger: TriggerLike = (100, "epoch"),
+        max_trigger: interval.TriggerLike = (100, "epoch"),
         *,
         restore_best: bool = False,
     ) -> None:
@@ -64,8 +59,8 @@ class EarlyStoppingTrigger:
         self.best = -math.inf if is_max else math.inf
         self.verbose = verbose
         self._is_better = operator.gt if is_max else operator.lt
-        self._max_trigger = get_trigger(max_trigger)
-        self._means = IntervalMeans(check_trigger, [monitor])
+        self._max_trigger = interval.get_trigger(max_trigger)
+        self._means = interval.IntervalMeans(check_trigger, [monitor])
         self._best_models = FrozenState() if restore_best else None
 
     def __call__(self, trainer: "Trainer") -> bool:
@@ -106,7 +101,7 @@ class EarlyStoppingTrigger:
 
     def get_training_length(self) -> tuple[float, str] | None:
         """Returns the limit as ``(length, unit)``, or None if ``max_trigger`` does not know it."""
-        return training_length(self._max_trigger)
+        return interval.training_length(self._max_trigger)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the best value and models, the count, the triggers and the sum."""

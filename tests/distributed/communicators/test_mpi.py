@@ -387,7 +387,6 @@ def test_messages_let_sums_go_on(comm, send):
 def test_large_objects(comm, large, piece, monkeypatch):
     """Objects beyond a limit travel in pieces: here a small one, in earnest what MPI can count."""
     monkeypatch.setattr(mpi, "LARGE", large)
-    monkeypatch.setattr(mpi, "PIECE", piece)
     monkeypatch.setattr(arrays, "PIECE", piece)
     test_objects(comm)
     test_allreduce_obj_adds_in_the_order_of_ranks(comm)
