@@ -4,9 +4,9 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
-from .processes import find_program
+from .processes import find_program, read
 
 # How ranks are bound: to cores of their own, or to a NUMA domain that they share.
 VARIABLE = "MPCHAIN_BIND"
@@ -32,10 +32,10 @@ def quota() -> float | None:
         >>> (quota() or 1.0) > 0
         True
     """
-    most, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    most, _, period = read("/sys/fs/cgroup/cpu.max").partition(" ")
     if not most:  # the first version of control groups
         folder = "/sys/fs/cgroup/cpu/cpu.cfs"
-        most, period = _read(f"{folder}_quota_us"), _read(f"{folder}_period_us")
+        most, period = read(f"{folder}_quota_us"), read(f"{folder}_period_us")
     return int(most) / int(period) if most.isdigit() and period.isdigit() else None
 
 
@@ -101,7 +101,7 @@ def _domains():
     with contextlib.suppress(OSError):
         for name in os.listdir("/sys/devices/system/node"):
             if name.startswith("node") and name[4:].isdigit():
-                listing = _read(f"/sys/devices/system/node/{name}/cpulist")
+                listing = read(f"/sys/devices/system/node/{name}/cpulist")
                 domain_of |= dict.fromkeys(numbers(listing), int(name[4:]))
     domains = {}
     for core in _whole_cores():
@@ -114,7 +114,7 @@ def _whole_cores():
     usable, found = _usable_processors(), {}
     for processor in sorted(usable):
         path = f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
-        siblings = numbers(_read(path)) & usable or {processor}
+        siblings = numbers(read(path)) & usable or {processor}
         found[min(siblings)] = siblings
     return [found[first] for first in sorted(found)]
 
@@ -132,7 +132,7 @@ def _somebody_bound(usable, job):
             with contextlib.suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
                 if job and job.encode() in file.read():
                     continue
-            return f"process {process} ({_read(f'/proc/{process}/comm')})"
+            return f"process {process} ({read(f'/proc/{process}/comm')})"
     return ""
 
 
@@ -202,23 +202,15 @@ def _usable_processors():
     return set(range(os.cpu_count() or 1))
 
 
-def _read(path):
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def listing(processors: Set[int]) -> str:
-    """Returns numbers as a list such as Linux writes.
+def listing(numbers: Iterable[int]) -> str:
+    """Returns numbers, of processors or of ranks, as a list such as Linux writes.
 
     Example:
         >>> listing({0, 1, 2, 8})
         '0-2,8'
     """
     spans = []
-    for number in sorted(processors):
+    for number in sorted(numbers):
         if spans and spans[-1][1] == number - 1:
             spans[-1][1] = number
         else:

@@ -515,11 +515,7 @@ class Job:
 
 def _children():
     """The children that this process already has: some shells exec with children."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            return frozenset(map(int, file.read().split()))
-    except OSError:
-        return frozenset()
+    return frozenset(map(int, processes.read(f"/proc/self/task/{os.getpid()}/children").split()))
 
 
 def _same_file(first, second):

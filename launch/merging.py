@@ -3,6 +3,8 @@
 import bisect
 from collections import deque
 
+from .binding import listing
+
 TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
     from .loop import Loop, Writer
@@ -19,14 +21,7 @@ def label(ranks: list[int]) -> bytes:
         >>> label([2]), label([3, 0, 1, 5])
         (b'[2] ', b'[0-1,3,5] ')
     """
-    spans = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
-    return f"[{','.join(texts)}] ".encode()
+    return f"[{listing(ranks)}] ".encode()
 
 
 class _Piece:

@@ -73,9 +73,8 @@ class Page:
             env=environment,
             start_new_session=True,  # Ctrl-C ends it after the job
         )
-        self.address, _, self.path = (
-            self._process.stdout.readline().decode().strip().partition("\t")
-        )
+        first_line = self._process.stdout.readline().decode().strip()
+        self.address, _, self.path = first_line.partition("\t")
         self._input, self._requests = self._process.stdin.fileno(), self._process.stdout.fileno()
         for file in (self._input, self._requests):
             os.set_blocking(file, False)
@@ -110,9 +109,8 @@ class Page:
             sentence, code = self._job.verdict or ("the launcher failed", 1)
             state = "failed" if code else "finished"
             self._look_at_ranks()
-            self._send(
-                {"job": {"state": "stopped" if self._job.is_final else state, "text": sentence}}
-            )
+            state = "stopped" if self._job.is_final else state
+            self._send({"job": {"state": state, "text": sentence}})
         while self._waiting and select.select([], [self._input], [], TIME_TO_END)[1]:
             self._flush()
         try:

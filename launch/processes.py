@@ -30,6 +30,20 @@ def find_program(names: Iterable[str], folders: Iterable[str]) -> str | None:
     return None
 
 
+def read(path: str) -> str:
+    """Returns the text of a file of the kernel, without blanks around it; empty if there is none.
+
+    Example:
+        >>> read("/proc/self/comm") != "", read("/proc/0/comm")
+        (True, '')
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def ask(command: Sequence[str], seconds: float = 60.0) -> str:
     """Returns the output of a command, errors included; empty if it cannot be started.
 
@@ -222,11 +236,8 @@ def oom_kills() -> int:
         >>> oom_kills() >= -1
         True
     """
-    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return -1
+    counts = dict(line.split() for line in read("/proc/vmstat").splitlines())
+    return int(counts.get("oom_kill", -1))
 
 
 def _processes():
@@ -240,28 +251,20 @@ def _parent(process):
 
 def _status(process):
     """The fields of /proc/<process>/stat from the state on; empty when it has ended."""
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    return read(f"/proc/{process}/stat").rpartition(")")[2].split()
 
 
 def _bytes_moved(process):
-    try:
-        with open(f"/proc/{process}/io", encoding="ascii") as file:
-            return sum(int(file.readline().split()[1]) for _ in range(2))
-    except (OSError, IndexError):  # it has ended, or belongs to somebody else
-        return 0
+    """0 when it has ended, or belongs to somebody else."""
+    return sum(int(line.split()[1]) for line in read(f"/proc/{process}/io").splitlines()[:2])
 
 
 def _n_wakes(process):
     """How often its threads were given a processor."""
     n, folder = 0, f"/proc/{process}/task"
-    with contextlib.suppress(OSError):  # it, or a thread of it, has ended
+    with contextlib.suppress(OSError, IndexError):  # it, or a thread of it, has ended
         for thread in os.listdir(folder):
-            with open(f"{folder}/{thread}/schedstat", encoding="ascii") as file:
-                n += int(file.read().split()[2])
+            n += int(read(f"{folder}/{thread}/schedstat").split()[2])
     return n
 
 

@@ -181,11 +181,7 @@ def _end_daemon(process):
 
 
 def _is_daemon(process):
-    try:
-        with open(f"/proc/{process}/comm", encoding="utf-8") as file:
-            return file.read().strip() in DAEMONS
-    except OSError:
-        return False  # it has ended, or there is no /proc
+    return processes.read(f"/proc/{process}/comm") in DAEMONS
 
 
 def _let_go_of_mpirun():

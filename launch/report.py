@@ -5,6 +5,8 @@ import os
 import re
 import signal
 
+from .binding import listing
+
 TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
     from .remote_rank import Rank
@@ -176,11 +178,4 @@ def describe_numbers(numbers: list[int]) -> str:
         >>> describe_numbers([0, 1, 2, 5])
         'ranks 0-2, 5'
     """
-    spans = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    texts = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(texts)}"
+    return f"rank{'s' * (len(numbers) > 1)} {listing(numbers).replace(',', ', ')}"

@@ -30,7 +30,7 @@ def machine(monkeypatch):
             return f"{core * threads_per_core}-{(core + 1) * threads_per_core - 1}"
 
         files = ["null", "nvidiactl", "nvidia-uvm", *[f"nvidia{i}" for i in range(gpus)]]
-        monkeypatch.setattr(binding, "_read", read)
+        monkeypatch.setattr(binding, "read", read)
         nodes = ["online", *[f"node{i}" for i in range(domains)]]
         listings = {"/dev": files, "/sys/devices/system/node": nodes}
         monkeypatch.setattr(binding, "_usable_processors", lambda: set(range(first, processors)))
