@@ -79,6 +79,25 @@ def load(annex: str, module: str, asker: str) -> ModuleType:
     return importlib.import_module(f"mpchain.{module}")
 
 
+def library(module: str, message: str) -> ModuleType:
+    """Imports a module of a library that mpchain works without.
+
+    Args:
+        module: the module.
+        message: what RuntimeError says if it is not there; ``{error}`` stands for the import's.
+
+    Example:
+        >>> from mpchain import annexes
+        >>> annexes.library("no_such_library", "plot: draws by it ({error})")
+        Traceback (most recent call last):
+        RuntimeError: plot: draws by it (No module named 'no_such_library')
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RuntimeError(message.format(error=error)) from error
+
+
 def find(annex: str, module: str) -> ModuleType | None:
     """Imports a module of an annex if the annex is there, else returns None.
 

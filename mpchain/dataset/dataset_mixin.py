@@ -82,6 +82,19 @@ class DatasetMixin:
         raise NotImplementedError(f"{type(self).__name__} does not implement get_example")
 
 
+def check_least(function: str, least: int = 1, /, **numbers: float | None) -> None:
+    """Raises ValueError if one of the numbers is below the least one; None never is.
+
+    Example:
+        >>> check_least("MultithreadIterator", n_threads=0)
+        Traceback (most recent call last):
+        ValueError: MultithreadIterator: n_threads must be at least 1, not 0
+    """
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise ValueError(f"{function}: {name} must be at least {least}, not {number}")
+
+
 def read_in_epoch(dataset: Any, i: int, epoch: int) -> Any:
     """Returns an example, as it is in an epoch if the dataset makes a difference.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import configuration
+from mpchain import annexes, configuration
 from mpchain.dataset import DatasetMixin
 from mpchain.dataset.archives import check_names
 from mpchain.datasets.combined import ConcatenatedDataset, TransformDataset
@@ -230,13 +230,8 @@ def load_pillow(kind: str) -> Any:
     Raises:
         RuntimeError: Pillow is not installed; the message begins with ``kind``.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise RuntimeError(
-            f"{kind}: Pillow is not installed: pip install 'mpchain[data]'"
-        ) from error
-    return Image
+    message = f"{kind}: Pillow is not installed: pip install 'mpchain[data]'"
+    return annexes.library("PIL.Image", message)
 
 
 def decode(path: str, file: Any, dtype: DTypeLike, color: str | None = None) -> Array:

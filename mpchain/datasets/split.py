@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.dataset import DatasetMixin
-from mpchain.dataset.dataset_mixin import read_in_epoch
+from mpchain.dataset.dataset_mixin import check_least, read_in_epoch
 from mpchain.typing import Array, Dataset
 
 _Order = Sequence[int] | Array | None
@@ -118,7 +118,7 @@ def split_dataset_n(dataset: Dataset, n: int, order: _Order = None) -> list[SubD
         >>> [part[:] for part in mpchain.datasets.split_dataset_n("abcde", 2)]
         [['a', 'b'], ['c', 'd']]
     """
-    _check_positive("split_dataset_n", "n", n)
+    check_least("split_dataset_n", n=n)
     size = len(dataset) // n
     return [SubDataset(dataset, i * size, (i + 1) * size, order) for i in range(n)]
 
@@ -159,7 +159,7 @@ def get_cross_validation_datasets(
         ['c', 'a'] ['b']
         ['b', 'c'] ['a']
     """
-    _check_positive("get_cross_validation_datasets", "n_folds", n_folds)
+    check_least("get_cross_validation_datasets", n_folds=n_folds)
     n = len(dataset)
     order = np.arange(n) if order is None else np.asarray(order)
     ends = [i * n // n_folds for i in range(n_folds + 1)]
@@ -186,11 +186,6 @@ def get_cross_validation_datasets_random(
         ['a', 'b', 'c']
     """
     return get_cross_validation_datasets(dataset, n_folds, _permutation(dataset, seed))
-
-
-def _check_positive(function, name, value):
-    if value < 1:
-        raise ValueError(f"{function}: {name} must be at least 1, not {value}")
 
 
 def _permutation(dataset, seed):

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.datasets.combined import TupleDataset
 from mpchain.datasets.downloads import load
 from mpchain.datasets.pictures import make_datasets
@@ -60,13 +61,9 @@ def get_svhn(
 
 
 def _make(name, fetch):
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise RuntimeError(
-            "get_svhn: SciPy is not installed: pip install 'mpchain[data]'"
-        ) from error
-    content = loadmat(fetch(f"{_URL}{name}_32x32.mat", _SHA256[name]), variable_names=["X", "y"])
+    message = "get_svhn: SciPy is not installed: pip install 'mpchain[data]'"
+    scipy_io, file = annexes.library("scipy.io", message), f"{_URL}{name}_32x32.mat"
+    content = scipy_io.loadmat(fetch(file, _SHA256[name]), variable_names=["X", "y"])
     return _arrays(content["X"], content["y"])
 
 

@@ -23,6 +23,7 @@ from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from mpchain.training.named_parts import reporter_of
 from mpchain.training.updaters import replica
 from mpchain.training.updaters.standard import StandardUpdater
 from mpchain.typing import DeviceLike
@@ -365,7 +366,7 @@ def _compute(part, exchange, loss_scale):
     if batch:
         model, device = part.model, backend.get_device(part.device)
         make_batch = functools.partial(part.converter, batch, device)
-        scope = replica.reporter_of(model).scope
+        scope = reporter_of({"main": model}).scope
         observation = replica.compute_gradients(model, model, make_batch, loss_scale, scope)
     exchange.average(len(batch), replica.as_host_values(observation))
 

@@ -66,11 +66,7 @@ def run(function: Callable[..., Any], *args: Any, n: int = 2, timeout: float | N
 
 
 def _cloudpickle():
-    try:
-        import cloudpickle
-    except ImportError as error:
-        raise RuntimeError("run: needs cloudpickle: pip install 'mpchain[mpi]'") from error
-    return cloudpickle
+    return annexes.library("cloudpickle", "run: needs cloudpickle: pip install 'mpchain[mpi]'")
 
 
 def _show_output(command):

@@ -118,6 +118,12 @@ class SharedArray:
         _fence()
         return True
 
+    def meet(self, stage: int) -> Generator[None, None, None]:
+        """Comes to a stage, and yields until all have."""
+        self.come_to(stage)
+        while not self.all_came_to(stage):
+            yield
+
     def part(self, index: int, n_parts: int) -> list[Array]:
         """Returns, for each rank of the host, one of ``n_parts`` even parts of its array."""
         n = self.rooms[0].size
@@ -211,9 +217,7 @@ def sum_in_shared_memory(
         [array([2., 2., 2.]), array([2., 2., 2.])]
     """
     shared.use(room)
-    shared.come_to(FILLED)
-    while not shared.all_came_to(FILLED):
-        yield
+    yield from shared.meet(FILLED)
     for part, sum_between_hosts in sums_between_hosts.items():
         total, *others = shared.part(part, n_parts)
         sum_part(total, *others, copies=sum_between_hosts is None)
@@ -221,9 +225,7 @@ def sum_in_shared_memory(
             yield from sum_between_hosts(total)
             for x in others:
                 x[...] = total
-    shared.come_to(SUMMED)
-    while not shared.all_came_to(SUMMED):
-        yield
+    yield from shared.meet(SUMMED)
 
 
 def sum_pieces_in_shared_memory(
@@ -248,9 +250,7 @@ def sum_pieces_in_shared_memory(
         room: which of this rank's arrays is summed; other ranks may use others.
     """
     shared.use(room)
-    shared.come_to(FILLED)
-    while not shared.all_came_to(FILLED):
-        yield
+    yield from shared.meet(FILLED)
     for part, of_hosts in places.items():
         pieces = []
         for place in of_hosts:
@@ -258,9 +258,7 @@ def sum_pieces_in_shared_memory(
         total = yield from sum_between_hosts(part, pieces)
         if total.size:  # not on a smaller host, which has no rank for it
             shared.rooms[room][own] = total
-    shared.come_to(SUMMED)
-    while not shared.all_came_to(SUMMED):
-        yield
+    yield from shared.meet(SUMMED)
 
 
 def gather_in_shared_memory(
@@ -276,15 +274,11 @@ def gather_in_shared_memory(
         piece: what is copied there.
         exchanges: generators that exchange pieces with other hosts.
     """
-    shared.come_to(FILLED)  # this rank has read what was gathered before
-    while not shared.all_came_to(FILLED):
-        yield
+    yield from shared.meet(FILLED)  # this rank has read what was gathered before
     own[...] = piece
     for exchange in exchanges:
         yield from exchange
-    shared.come_to(SUMMED)
-    while not shared.all_came_to(SUMMED):
-        yield
+    yield from shared.meet(SUMMED)
 
 
 def sum_part(total: Array, *others: Array, copies: bool = True) -> Array:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.dataset import Iterator
 
@@ -101,11 +102,6 @@ def _copy(tensor):
 
 
 def _pipeline_class():
-    try:
-        from nvidia.dali.pipeline import Pipeline
-    except ImportError as error:
-        raise RuntimeError(
-            f"DaliIterator: NVIDIA DALI is needed ({error}): pip install nvidia-dali-cuda130 "
-            "(the number is CUDA's version)"
-        ) from error
-    return Pipeline
+    message = "DaliIterator: NVIDIA DALI is needed ({error}): pip install nvidia-dali-cuda130 "
+    message += "(the number is CUDA's version)"
+    return annexes.library("nvidia.dali.pipeline", message).Pipeline

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.dataset.dataset_mixin import check_least
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
 from mpchain.iterators.reader import Reader, ThreadReader
 from mpchain.iterators.shared_memory import Shared
@@ -86,16 +87,9 @@ class MultiprocessIterator(PrefetchingIterator):
         start_method: str | None = None,
     ):
         n_processes = _n_cores() if n_processes is None else n_processes
-        for name, value, least in (
-            ("n_processes", n_processes, 1),
-            ("n_prefetch", n_prefetch, 0),
-            ("shared_mem", shared_mem, 0),
-            ("maxtasksperchild", maxtasksperchild, 1),
-        ):
-            if value is not None and value < least:
-                raise ValueError(
-                    f"MultiprocessIterator: {name} must be at least {least}, not {value}"
-                )
+        kind = "MultiprocessIterator"
+        check_least(kind, n_processes=n_processes, maxtasksperchild=maxtasksperchild)
+        check_least(kind, 0, n_prefetch=n_prefetch, shared_mem=shared_mem)
         self.n_processes = n_processes
         self.shared_mem = shared_mem
         self.dataset_timeout = dataset_timeout

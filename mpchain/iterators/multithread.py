@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.dataset.dataset_mixin import check_least
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
 from mpchain.iterators.serial import SerialIterator
 from mpchain.typing import Dataset
@@ -41,8 +42,7 @@ class MultithreadIterator(PrefetchingIterator):
         n_threads: int = 1,
         order_sampler: Callable | None = None,
     ):
-        if n_threads < 1:
-            raise ValueError(f"MultithreadIterator: n_threads must be at least 1, not {n_threads}")
+        check_least("MultithreadIterator", n_threads=n_threads)
         self.n_threads = n_threads
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch=1)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.dataset.dataset_mixin import check_least
 from mpchain.serializers.generators import check_generator_state
 from mpchain.typing import Array
 
@@ -110,11 +111,7 @@ class SimilarLengthOrderSampler(ShuffleOrderSampler):
         random_state: np.random.RandomState | None = None,
     ):
         super().__init__(random_state)
-        for name, value in (("batch_size", batch_size), ("n_batches", n_batches)):
-            if value < 1:
-                raise ValueError(
-                    f"SimilarLengthOrderSampler: {name} must be at least 1, not {value}"
-                )
+        check_least("SimilarLengthOrderSampler", batch_size=batch_size, n_batches=n_batches)
         self._lengths, self._batch_size = np.asarray(lengths), batch_size
         self._n_sorted = batch_size * n_batches
 

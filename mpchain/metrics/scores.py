@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.metrics.meter import Metric
 
@@ -81,7 +82,7 @@ def confusion_matrix(labels: list[int] | None = None, ignore_label: int | None =
         array([[0, 0],
                [1, 1]])
     """
-    library = _scikit_learn("confusion_matrix")
+    library = _library("sklearn.metrics", "confusion_matrix")
     return Metric(
         _predictions("confusion_matrix", ignore_label),
         lambda found, t: library.confusion_matrix(t, found, labels=labels),
@@ -111,7 +112,7 @@ def precision_recall_f1(
         >>> meter.compute()
         {'macro/precision': 1.0, 'macro/recall': 1.0, 'macro/f1': 1.0}
     """
-    library = _scikit_learn("precision_recall_f1")
+    library = _library("sklearn.metrics", "precision_recall_f1")
 
     def compute(found, t):
         options = {"average": average, "labels": labels, "zero_division": 0}
@@ -144,7 +145,7 @@ def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
         >>> meter.compute()
         {'auc': 0.75}
     """
-    library = _scikit_learn("auc")
+    library = _library("sklearn.metrics", "auc")
 
     def keep(y, t):
         y, t = _host(y), _host(t)
@@ -210,10 +211,7 @@ def bleu(n: int = 4) -> Metric:
         >>> meter.compute()  # doctest: +SKIP
         {'bleu': 1.0}
     """
-    try:
-        from nltk.translate import bleu_score
-    except ImportError as error:
-        raise _missing("bleu", "NLTK") from error
+    bleu_score = _library("nltk.translate.bleu_score", "bleu", "NLTK")
 
     def keep(y, t):
         if len(y) != len(t):
@@ -229,16 +227,9 @@ def bleu(n: int = 4) -> Metric:
     return Metric(keep, compute)
 
 
-def _scikit_learn(name):
-    try:
-        from sklearn import metrics
-    except ImportError as error:
-        raise _missing(name, "scikit-learn") from error
-    return metrics
-
-
-def _missing(name, library):
-    return RuntimeError(f"{name}: {library} is not installed: pip install 'mpchain[metrics]'")
+def _library(module, name, library="scikit-learn"):
+    message = f"{name}: {library} is not installed: pip install 'mpchain[metrics]'"
+    return annexes.library(module, message)
 
 
 def _host(x: Any) -> np.ndarray:

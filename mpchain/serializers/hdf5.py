@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.serializer import Deserializer, MissingKeyError, Serializer
 from mpchain.serializers import sealed, values
 from mpchain.serializers.files import PathLike, crc32, parsing, replacing
@@ -210,12 +211,8 @@ class _Datasets(StoredArrays):
 
 
 def _load_h5py(function):
-    try:
-        import h5py
-    except ImportError as error:
-        message = f"{function}: h5py is not installed: pip install 'mpchain[io]'"
-        raise RuntimeError(message) from error
-    return h5py
+    message = f"{function}: h5py is not installed: pip install 'mpchain[io]'"
+    return annexes.library("h5py", message)
 
 
 def _is_known(dtype):

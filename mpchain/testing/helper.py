@@ -12,17 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import annexes
 from mpchain.typing import Array, DTypeLike
 
 
 def _is_met(requirement):
-    try:
-        from packaging.requirements import Requirement
-    except ImportError:
-        raise RuntimeError(
-            "with_requires and without_requires need packaging: pip install 'mpchain[test]'"
-        ) from None
-    requirement = Requirement(requirement)
+    message = "with_requires and without_requires need packaging: pip install 'mpchain[test]'"
+    requirement = annexes.library("packaging.requirements", message).Requirement(requirement)
     try:
         version = importlib.metadata.version(requirement.name)
     except importlib.metadata.PackageNotFoundError:
@@ -128,10 +124,5 @@ def run_module(name: str, file: str) -> None:
         >>> testing.run_module("test_mine", "test_mine.py")  # imported: does nothing
     """
     if name == "__main__":
-        try:
-            import pytest
-        except ImportError as error:
-            raise RuntimeError(
-                "mpchain.testing.run_module needs pytest: pip install 'mpchain[test]'"
-            ) from error
-        sys.exit(pytest.main([file, "-vvs", "-x"]))
+        message = "mpchain.testing.run_module needs pytest: pip install 'mpchain[test]'"
+        sys.exit(annexes.library("pytest", message).main([file, "-vvs", "-x"]))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.reporter import Reporter
 from mpchain.serializers.files import open_atomic
+from mpchain.training.named_parts import reporter_of
 from mpchain.training.random_states import restore_random_states, serialize_random_states
 from mpchain.training.states import FrozenState
 from mpchain.training.updaters.updater import Updater
@@ -188,17 +188,12 @@ class _RandomStates:
 
 def _update(updater, solver, key):
     """Does one iteration; returns the loss, the mean of all ranks."""
-    reporter, observation = Reporter(), {}
-    for name, each in updater.get_all_optimizers().items():
-        reporter.add_observer(name, each.target)
-        reporter.add_observers(name, each.target.namedlinks(skipself=True))
-    with reporter.scope(observation):
+    observation, optimizers = {}, updater.get_all_optimizers().items()
+    with reporter_of({name: each.target for name, each in optimizers}).scope(observation):
         updater.update()
     if key not in observation:
-        raise KeyError(
-            f"find_learning_rate: {key!r} is not reported; reported: "
-            f"{', '.join(map(repr, observation))}"
-        )
+        reported = ", ".join(map(repr, observation))
+        raise KeyError(f"find_learning_rate: {key!r} is not reported; reported: {reported}")
     loss = float(getattr(observation[key], "array", observation[key]))
     comm = solver.communicator
     return loss if comm is None else float(np.mean(comm.allgather_obj(loss)))

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from mpchain.link import Link
+from mpchain.reporter import Reporter
+
 
 def name_parts(parts: Any) -> dict[str, Any]:
     """Returns a copy of ``parts`` if it is a dict, else ``{"main": parts}``.
@@ -19,6 +22,23 @@ def find_part(parts: dict[str, Any], name: str, caller: str, kind: str) -> Any:
     if name not in parts:
         raise KeyError(f"{caller}: there is no {kind} named {name!r}; known: {listing(parts)}")
     return parts[name]
+
+
+def reporter_of(models: dict[str, Link], prefix: str = "") -> Reporter:
+    """Returns a reporter that knows models by their names, and their links below these.
+
+    Example:
+        >>> model = L.Linear(2, 1)
+        >>> with reporter_of({"main": model}) as reporter:
+        ...     mpchain.report({"loss": 2.0}, model)
+        >>> reporter.observation
+        {'main/loss': 2.0}
+    """
+    reporter = Reporter()
+    for name, model in models.items():
+        reporter.add_observer(prefix + name, model)
+        reporter.add_observers(prefix + name, model.namedlinks(skipself=True))
+    return reporter
 
 
 def listing(names: Iterable[str]) -> str:

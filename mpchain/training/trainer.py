@@ -15,12 +15,12 @@ from mpchain import backend
 from mpchain.backends.host_memory import keep_freed_memory
 from mpchain.from_pytorch import OF_TRAINERS, check_arguments
 from mpchain.observers import span
-from mpchain.reporter import Reporter, is_scalar
+from mpchain.reporter import is_scalar
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_READER, Extension
 from mpchain.training.interruption import Interruption
 from mpchain.training.job import folder_to_discard
-from mpchain.training.named_parts import listing
+from mpchain.training.named_parts import listing, reporter_of
 from mpchain.training.page_report import add_launched_page
 from mpchain.training.progress import print_line
 from mpchain.training.random_states import restore_random_states, serialize_random_states
@@ -132,10 +132,8 @@ class Trainer:
         self.stop_trigger = interval.get_trigger(stop_trigger)
         self.observation: dict[str, Any] = {}
         self.out: Any = out
-        self.reporter = Reporter()
-        for name, optimizer in updater.get_all_optimizers().items():
-            self.reporter.add_observer(name, optimizer.target)
-            self.reporter.add_observers(name, optimizer.target.namedlinks(skipself=True))
+        optimizers = updater.get_all_optimizers()
+        self.reporter = reporter_of({name: each.target for name, each in optimizers.items()})
         self._entries: dict[str, _Entry] = {}
         self._started_at = self._final_elapsed_time = None
         self._earlier_elapsed_time = 0.0

@@ -127,10 +127,10 @@ def test_no_samples():
 @pytest.mark.parametrize(
     ("make", "module", "library"),
     [
-        (metrics.auc, "sklearn", "scikit-learn"),
-        (metrics.confusion_matrix, "sklearn", "scikit-learn"),
-        (metrics.precision_recall_f1, "sklearn", "scikit-learn"),
-        (metrics.bleu, "nltk.translate", "NLTK"),
+        (metrics.auc, "sklearn.metrics", "scikit-learn"),
+        (metrics.confusion_matrix, "sklearn.metrics", "scikit-learn"),
+        (metrics.precision_recall_f1, "sklearn.metrics", "scikit-learn"),
+        (metrics.bleu, "nltk.translate.bleu_score", "NLTK"),
     ],
 )
 def test_missing_libraries(monkeypatch, make, module, library):

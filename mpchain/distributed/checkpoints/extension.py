@@ -2,17 +2,14 @@
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.distributed.checkpoints import layout
 from mpchain.distributed.checkpoints.reading import load_checkpoint
 from mpchain.distributed.checkpoints.writing import Saving, open_folder
 from mpchain.distributed.communicators import Communicator
-from mpchain.training.extension import Extension
+from mpchain.training import Extension, Trainer
 from mpchain.training.progress import print_line
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -65,7 +62,7 @@ class Checkpoint(Extension):
         self._path = self._run = self._lock = self._saving = self._latest = None
         self._has_failed = False
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Loads the latest checkpoint, if asked to."""
         self._path = os.path.join(trainer.out, self.folder)
         self._run, self._lock = open_folder(self._path, self.comm)
@@ -76,7 +73,7 @@ class Checkpoint(Extension):
                 if self.comm.rank == 0:
                     print_line(f"resuming from {os.path.join(self._path, self._latest)}")
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Saves the trainer."""
         self._finish()
         self._latest = name = layout.name_of(trainer.updater.iteration)
@@ -84,7 +81,7 @@ class Checkpoint(Extension):
         if self.wait:
             self._finish()
 
-    def on_ranks_lost(self, trainer: "Trainer") -> None:
+    def on_ranks_lost(self, trainer: Trainer) -> None:
         """Gives up a checkpoint that is being written; the ranks that are left write the next."""
         if self._saving is not None:
             self._saving.abandon()
@@ -93,7 +90,7 @@ class Checkpoint(Extension):
         self._lock.release()
         self._run, self._lock = open_folder(self._path, self.comm)
 
-    def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
         """Saves the trainer if Ctrl-C or SIGTERM ended training, if asked to."""
         # A signal ends all ranks after the same iteration. Any other failure is this rank's alone:
         # the others would not take part.

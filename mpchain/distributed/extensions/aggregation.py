@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,9 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.link import Link
 from mpchain.reporter import DictSummary
 from mpchain.serializer import AbstractSerializer
-from mpchain.training import PRIORITY_EDITOR, PRIORITY_WRITER, Extension
+from mpchain.training import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, Trainer
 from mpchain.training.states import parse_json, serialize_optional, serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
-
-if TYPE_CHECKING:
-    from mpchain.training import Trainer
 
 
 class AllreducePersistent(Extension):
@@ -43,7 +40,7 @@ class AllreducePersistent(Extension):
     def __init__(self, model: Link, comm: Communicator):
         self.model, self.comm = model, comm
 
-    def __call__(self, trainer: "Trainer | None" = None) -> None:
+    def __call__(self, trainer: Trainer | None = None) -> None:
         """Averages the arrays."""
         self.model.device_resident_accept(_Averaging(self.comm))
 
@@ -104,7 +101,7 @@ class ObservationAggregator(Extension):
         self._aggregator = aggregator or _mean
         self._values = []
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Notes the value; exchanges and aggregates if the trigger fires."""
         if self.original_key in trainer.observation:
             self._values.append(_as_plain(trainer.observation[self.original_key]))

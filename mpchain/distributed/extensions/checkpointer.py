@@ -4,8 +4,9 @@ import functools
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mpchain.dataset.dataset_mixin import check_least
 from mpchain.distributed.checkpoints import layout
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.checkpoints.reading import latest_whole
@@ -13,11 +14,8 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.serializer import DamagedFileError, SerializationError
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.npz import read_npz
-from mpchain.training.extension import Extension
+from mpchain.training import Extension, Trainer
 from mpchain.training.progress import print_line
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 
 class MultiNodeCheckpointer(Extension):
@@ -59,11 +57,8 @@ class MultiNodeCheckpointer(Extension):
         gc_interval: int = 5,
         path: str | None = None,
     ):
-        for argument, value in (("cp_interval", cp_interval), ("gc_interval", gc_interval)):
-            if value < 1:
-                raise ValueError(
-                    f"create_multi_node_checkpointer: {argument} must be at least 1, not {value}"
-                )
+        intervals = {"cp_interval": cp_interval, "gc_interval": gc_interval}
+        check_least("create_multi_node_checkpointer", **intervals)
         self.path = path
         self._prefix, self._comm = f"{name}.{comm.rank}.", comm
         comm.refuse_to_lose_ranks(self, "create_multi_node_checkpointer saves for all ranks")
@@ -72,16 +67,16 @@ class MultiNodeCheckpointer(Extension):
         self._stats = {"saved": 0, "deleted": 0, "bytes": 0, "seconds": 0.0}
         self._has_failed = False
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         if self.path is None:
             self.path = trainer.out
         self._saved = self._find(self.path)
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Saves the trainer."""
         self.save(trainer, trainer.updater.iteration)
 
-    def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
         self._has_failed = True
 
     def save(self, target: Any, iteration: int) -> None:

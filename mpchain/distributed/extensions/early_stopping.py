@@ -1,14 +1,12 @@
 """The stop trigger that ends training on all ranks when a value does not improve."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.extensions.aggregation import ObservationAggregator
 from mpchain.serializer import AbstractSerializer
+from mpchain.training import Trainer
 from mpchain.training.triggers import EarlyStoppingTrigger
-
-if TYPE_CHECKING:
-    from mpchain.training import Trainer
 
 
 class MultiNodeEarlyStoppingTrigger:
@@ -51,7 +49,7 @@ class MultiNodeEarlyStoppingTrigger:
             restore_best=restore_best,
         )
 
-    def __call__(self, trainer: "Trainer") -> Any:
+    def __call__(self, trainer: Trainer) -> Any:
         """Returns whether training should stop, the same on all ranks."""
         self._aggregator(trainer)
         return self._trigger(trainer)

@@ -1,11 +1,8 @@
 """The extension that lets one rank save what is divided among all."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mpchain.training import Extension
-
-if TYPE_CHECKING:
-    from mpchain.training import Trainer
+from mpchain.training import Extension, Trainer
 
 
 class GatherState(Extension):
@@ -29,12 +26,12 @@ class GatherState(Extension):
     def __init__(self, root: int = 0):
         self.root = root
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Gathers the states."""
         for optimizer in trainer.updater.get_all_optimizers().values():
             optimizer.gather_state(self.root)
 
-    def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
         """Gathers the states if a signal ended training, which it does on all ranks at once."""
         if trainer.is_interrupted:
             self(trainer)

@@ -3,13 +3,10 @@
 import pathlib
 import tempfile
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from mpchain.distributed.communicators import Communicator
+from mpchain.training import Trainer
 from mpchain.training.extensions.snapshot import Snapshot, load
-
-if TYPE_CHECKING:
-    from mpchain.training import Trainer
 
 
 def multi_node_snapshot(
@@ -78,7 +75,7 @@ class _MultiNodeSnapshot(Snapshot):
         if callable(name):
             self.filename = lambda trainer: f"{name(trainer)}.{least}"
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         if self._part.rank == 0:
             super().initialize(trainer)
         if self.autoload:

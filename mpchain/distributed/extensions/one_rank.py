@@ -1,12 +1,9 @@
 """Extensions that only one rank runs."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.distributed.communicators import Communicator
-from mpchain.training import Extension
-
-if TYPE_CHECKING:
-    from mpchain.training import Trainer
+from mpchain.training import Extension, Trainer
 
 
 def only_on_rank_0(extension: Any, comm: Communicator) -> Any:
@@ -45,5 +42,5 @@ class Absent(Extension):
         self.default_name = next(filter(None, names), None)
         self.trigger = getattr(extension, "trigger", Extension.trigger)
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Does nothing."""

@@ -2,15 +2,13 @@
 
 import io
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import numpy as np
 
 from mpchain.distributed.communicators import Communicator
+from mpchain.training import Trainer
 from mpchain.training.extensions import ProgressBar
-
-if TYPE_CHECKING:
-    from mpchain.training import Trainer
 
 
 class MultiNodeProgressBar(ProgressBar):
@@ -47,7 +45,7 @@ class MultiNodeProgressBar(ProgressBar):
         self._since = None
         self._is_over = False
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Counts this rank's samples and shows the progress, if the update interval has passed."""
         optimizer = trainer.updater.get_all_optimizers().get("main")
         if optimizer is not None:

@@ -10,9 +10,9 @@ from mpchain.configuration import no_backprop_mode, using_config
 from mpchain.dataset import concat_examples
 from mpchain.functions.counting import Notes
 from mpchain.observers import span
-from mpchain.reporter import DictSummary, Reporter, report, report_scope
+from mpchain.reporter import DictSummary, report, report_scope
 from mpchain.training.extension import PRIORITY_WRITER, Extension
-from mpchain.training.named_parts import as_arguments, find_part, name_parts
+from mpchain.training.named_parts import as_arguments, find_part, name_parts, reporter_of
 from mpchain.training.progress import open_display
 from mpchain.training.trainer import Trainer
 from mpchain.typing import DeviceLike
@@ -116,11 +116,7 @@ class Evaluator(Extension):
     def __call__(self, trainer: Trainer | None = None) -> dict[str, Any]:
         """Evaluates the model, reports the means and returns them by name."""
         self._most_batches = 2 if getattr(trainer, "is_test", False) else None
-        reporter = Reporter()
-        prefix = "" if self.name is None else f"{self.name}/"
-        for name, target in self._targets.items():
-            reporter.add_observer(prefix + name, target)
-            reporter.add_observers(prefix + name, target.namedlinks(skipself=True))
+        reporter = reporter_of(self._targets, "" if self.name is None else f"{self.name}/")
         with span("evaluation", "evaluation", self), reporter, using_config("train", False):
             result = self.evaluate()
         report(result)

@@ -13,12 +13,8 @@ from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer
-from mpchain.training.updaters.replica import (
-    collecting,
-    compute_gradients,
-    mean_observation,
-    reporter_of,
-)
+from mpchain.training.named_parts import reporter_of
+from mpchain.training.updaters.replica import collecting, compute_gradients, mean_observation
 from mpchain.training.updaters.standard import StandardUpdater
 from mpchain.typing import DeviceLike
 from mpchain.variable import Variable
@@ -163,7 +159,7 @@ class ParallelUpdater(StandardUpdater):
                 stack.enter_context(using_config(entry, value))
             stack.enter_context(device.create_context())
             make_batch = functools.partial(self.converter, part, device)
-            scope = reporter_of(model).scope
+            scope = reporter_of({"main": model}).scope
             return compute_gradients(model, self._loss_funcs[name], make_batch, scale, scope)
 
     def finalize(self) -> None:

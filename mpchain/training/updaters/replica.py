@@ -8,7 +8,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.link import Link
-from mpchain.reporter import DictSummary, Reporter, report_scope
+from mpchain.reporter import DictSummary, report_scope
 from mpchain.training.named_parts import as_arguments
 from mpchain.variable import Variable
 
@@ -49,23 +49,6 @@ def compute_gradients(
             raise TypeError(f"the loss function must return a Variable, not {type(loss).__name__}")
         loss.backward(loss_scale=loss_scale)
     return observation
-
-
-def reporter_of(model: Link) -> Reporter:
-    """Returns a reporter that knows the links of ``model`` by the names that a trainer gives to
-    those of the main optimizer's target.
-
-    Example:
-        >>> model = L.Linear(2, 1)
-        >>> with reporter_of(model) as reporter:
-        ...     mpchain.report({"loss": 2.0}, model)
-        >>> reporter.observation
-        {'main/loss': 2.0}
-    """
-    reporter = Reporter()
-    reporter.add_observer("main", model)
-    reporter.add_observers("main", model.namedlinks(skipself=True))
-    return reporter
 
 
 def as_host_values(observation: dict[str, Any]) -> dict[str, Any]:
