@@ -4,6 +4,7 @@
 scores of classes ``y`` of shape (N, C, ...) and labels ``t`` of shape (N, ...).
 """
 
+import itertools
 import math
 from typing import Any
 
@@ -192,7 +193,8 @@ def perplexity(ignore_label: int | None = -1) -> Metric:
 def bleu(n: int = 4) -> Metric:
     """The BLEU score of translations: how many of their n-grams are in reference translations.
 
-    Computed by NLTK (``pip install 'mpchain[metrics]'``), of the whole corpus, without smoothing.
+    Computed by sacrebleu (``pip install 'mpchain[metrics]'``), of the whole corpus, without
+    smoothing. Words are compared as they are: nothing is split or folded.
 
     Args:
         n: the greatest length of n-grams.
@@ -202,7 +204,8 @@ def bleu(n: int = 4) -> Metric:
         words or numbers, its references are a list of such lists.
 
     Raises:
-        RuntimeError: NLTK is not installed.
+        ValueError: a translation has no reference, or not as many translations as lists of them.
+        RuntimeError: sacrebleu is not installed.
 
     Example:
         >>> from mpchain import metrics
@@ -211,18 +214,27 @@ def bleu(n: int = 4) -> Metric:
         >>> meter.compute()  # doctest: +SKIP
         {'bleu': 1.0}
     """
-    bleu_score = _library("nltk.translate.bleu_score", "bleu", "NLTK")
+    library = _library("sacrebleu.metrics", "bleu", "sacrebleu")
+    score = library.BLEU(max_ngram_order=n, smooth_method="none", tokenize="none", force=True)
 
     def keep(y, t):
         if len(y) != len(t):
             raise ValueError(
                 f"bleu: y and t must have the same length, but have {len(y)} and {len(t)}"
             )
+        if not all(map(len, t)):
+            raise ValueError("bleu: t must have a reference for each translation")
         return [list(words) for words in y], [[list(r) for r in references] for references in t]
 
     def compute(translations, references):
-        weights = [1 / n] * n
-        return float(bleu_score.corpus_bleu(references, translations, weights))
+        numbers = {}  # by word: sacrebleu compares what spaces separate
+
+        def text(words):
+            return " ".join([str(numbers.setdefault(word, len(numbers))) for word in words])
+
+        columns = itertools.zip_longest(*([text(r) for r in of_one] for of_one in references))
+        lines = [text(words) for words in translations]
+        return score.corpus_score(lines, [list(column) for column in columns]).score / 100
 
     return Metric(keep, compute)
 

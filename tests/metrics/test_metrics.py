@@ -1,7 +1,10 @@
-"""The metrics against scikit-learn and NLTK on the whole data."""
+"""The metrics against scikit-learn on the whole data, and BLEU against its definition."""
 
+import collections
+import functools
 import itertools
 import math
+import operator
 import sys
 
 import numpy as np
@@ -76,18 +79,43 @@ def test_perplexity():
     assert value(metrics.perplexity(), 1e4 * Y) == math.inf
 
 
-@pytest.mark.slow
+def defined_bleu(translations, references, n):
+    """The formula of K. Papineni et al., BLEU, ACL 2002, with the closest length of references."""
+    product, length, wanted = 1.0, sum(map(len, translations)), 0
+    for words, refs in zip(translations, references, strict=True):
+        wanted += min(map(len, refs), key=lambda size: (abs(size - len(words)), size))
+    for order in range(1, n + 1):
+        hits = total = 0
+        for words, refs in zip(translations, references, strict=True):
+            found, *allowed = [
+                collections.Counter(zip(*[part[i:] for i in range(order)]))
+                for part in (words, *refs)
+            ]
+            total += found.total()
+            hits += (found & functools.reduce(operator.or_, allowed)).total()
+        product *= hits / total
+    return product ** (1 / n) * math.exp(min(0, 1 - wanted / length))
+
+
 def test_bleu():
-    bleu_score = pytest.importorskip("nltk.translate.bleu_score")
+    pytest.importorskip("sacrebleu")
     random = np.random.RandomState(2)
-    references = [[random.randint(0, 4, 12).tolist() for _ in range(2)] for _ in range(20)]
+    references = [
+        [random.randint(0, 4, random.randint(9, 14)).tolist() for _ in range(1 + i % 3)]
+        for i in range(20)
+    ]
     translations = [refs[0][:9] + random.randint(0, 4, 2).tolist() for refs in references]
-    expected = bleu_score.corpus_bleu(references, translations)
-    assert value(metrics.bleu(), translations, references) == expected
-    expected = bleu_score.corpus_bleu(references, translations, [0.5, 0.5])
-    assert value(metrics.bleu(2), translations, references) == expected
+    for n in (4, 2):
+        expected = pytest.approx(defined_bleu(translations, references, n), rel=1e-12)
+        assert value(metrics.bleu(n), translations, references) == expected
+    # Words may contain spaces, and differ by case alone.
+    words = [["New York", "a", "A", "."]], [[["New York", "A", "a", "."]]]
+    assert value(metrics.bleu(1), *words) == pytest.approx(1)
+    assert value(metrics.bleu(2), *words) == 0
     with pytest.raises(ValueError, match="bleu: y and t must have the same length"):
         metrics.bleu().keep([], [[]])
+    with pytest.raises(ValueError, match="bleu: t must have a reference for each translation"):
+        metrics.bleu().keep([["a"]], [[]])
 
 
 def test_ignored_labels_and_further_axes():
@@ -130,7 +158,7 @@ def test_no_samples():
         (metrics.auc, "sklearn.metrics", "scikit-learn"),
         (metrics.confusion_matrix, "sklearn.metrics", "scikit-learn"),
         (metrics.precision_recall_f1, "sklearn.metrics", "scikit-learn"),
-        (metrics.bleu, "nltk.translate.bleu_score", "NLTK"),
+        (metrics.bleu, "sacrebleu.metrics", "sacrebleu"),
     ],
 )
 def test_missing_libraries(monkeypatch, make, module, library):
