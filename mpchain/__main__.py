@@ -16,7 +16,7 @@ BRINGS = {
     "cpu": "faster convolutions, normalization, optimizers and draws on CPUs; special functions",
     "gpu": "GPUs",
     "bfloat16": "bfloat16 arrays",
-    "data": "data sets that work offline, and pictures",
+    "data": "pictures, SVHN, and bars for downloads",
     "plot": "plots of training, and progress bars",
     "metrics": "F1, BLEU and the like",
     "tensorboard": "logs for TensorBoard",

@@ -180,7 +180,6 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def digits():
-    pytest.importorskip("sklearn", reason="the digits are in scikit-learn's package")
     return datasets.get_digits(ndim=1)
 
 

@@ -57,7 +57,7 @@ def test_a_function_of_the_user_has_derivatives_of_every_order():
 
 def test_the_commands_install_the_extras_that_they_need():
     run, test = re.findall(r"<!-- (?:run|test) -->\n```sh\n(.*?)```", README, re.DOTALL)
-    assert "[mpi,cpu,data,plot]" in run and "-n 2 examples/mnist/train_mnist.py" in run
+    assert "[mpi,plot]" in run and "-n 2 examples/mnist/train_mnist.py" in run
     assert "[test]" in test and test.rstrip().endswith("-m pytest -n 2")
 
 

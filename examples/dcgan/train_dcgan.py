@@ -3,7 +3,7 @@
     python train_dcgan.py                       one process
     mpchain-launch -n 2 train_dcgan.py          two ranks, the same numbers
 
-The digits are scikit-learn's (8x8 pixels); --test makes pictures up. The updater shows how to train
+The digits come with mpchain (8x8 pixels); --test makes pictures up. The updater shows how to train
 two models in turn: each has its own optimizer and loss function. Batch normalization uses the
 statistics of the batches of all ranks.
 

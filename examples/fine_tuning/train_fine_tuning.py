@@ -5,8 +5,8 @@
 
 A network learns the digits 0 to 4, and is saved. Then a new one loads its convolutions, gets a new
 last layer, and learns the digits 5 to 9 from few pictures: first with the convolutions frozen,
-then with all layers at a lower learning rate. The digits are scikit-learn's; --test makes pictures
-up.
+then with all layers at a lower learning rate. The digits come with mpchain; --test makes
+pictures up.
 """
 
 import argparse

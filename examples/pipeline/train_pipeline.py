@@ -4,8 +4,8 @@
     mpchain-launch -n 2 train_pipeline.py       two ranks, each with half of the layers
 
 Each rank has some of the layers, and sends their output to the next rank. Since a batch passes in
-micro-batches, all ranks work at the same time. The losses are those of one process. The digits are
-scikit-learn's; --test makes pictures up.
+micro-batches, all ranks work at the same time. The losses are those of one process. The digits come
+with mpchain; --test makes pictures up.
 """
 
 import argparse

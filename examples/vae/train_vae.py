@@ -3,7 +3,7 @@
     python train_vae.py                         one process
     mpchain-launch -n 2 train_vae.py            two ranks, the same numbers
 
-The digits are scikit-learn's (8x8 pixels); --test makes pictures up. The noise of the samples is
+The digits come with mpchain (8x8 pixels); --test makes pictures up. The noise of the samples is
 drawn inside the loss function: it belongs to the samples of the batch, and does not depend on the
 number of ranks.
 

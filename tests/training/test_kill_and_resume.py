@@ -9,7 +9,6 @@ import pytest
 
 @pytest.mark.long
 def test_losses_are_the_same_bit_by_bit():
-    pytest.importorskip("sklearn", reason="the digits are in scikit-learn's package")
     command = [
         sys.executable,
         "-m",
