@@ -45,7 +45,8 @@ def test_names_of_mpchain_resolve(guide):
 
 
 def test_other_identifiers_occur_in_the_source(guide):
-    paths = [p for f in FOLDERS.split() for p in (ROOT / f).rglob("*.py")] + [ROOT / "setup.py"]
+    paths = [path for folder in FOLDERS.split() for path in (ROOT / folder).rglob("*.py")]
+    paths += [ROOT / "setup.py", ROOT / "pyproject.toml"]
     words = {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
     named = [text for text in _quoted(guide) if re.fullmatch(r"@?[A-Za-z_][\w.]*(\(\))?", text)]
     wrong = {text for text in named if not words.issuperset(re.findall(r"\w+", text))}

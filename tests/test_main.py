@@ -4,6 +4,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import mpchain
 from mpchain import __main__ as main_module
 
-SETUP = (Path(mpchain.__file__).parents[1] / "setup.py").read_text("utf-8")
+PROJECT = tomllib.loads((Path(mpchain.__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
 
 
 @pytest.mark.slow
@@ -74,7 +75,8 @@ def test_without_installation(monkeypatch, capsys):
 
 
 def test_every_extra_of_users_is_explained():
-    extras = set(re.findall(r'^    "(\w+)": \[', SETUP, re.MULTILINE))
+    extras = set(PROJECT["project"]["optional-dependencies"])
     # compat brings no library, but another version of NumPy.
-    assert extras - set(main_module.BRINGS) <= {"compat", "docs", "reference", "test"}
+    of_developers = {"docs", "gpu-test", "lint", "reference", "test"}
+    assert extras - set(main_module.BRINGS) <= {"compat", *of_developers}
     assert set(main_module.BRINGS) <= extras

@@ -84,5 +84,5 @@ def test_names_in_the_text_exist(name, words_of_the_source):
 def words_of_the_source():
     folders = ("mpchain", "launch", "tests", "examples")
     paths = [path for folder in folders for path in (guides.ROOT / folder).rglob("*.py")]
-    paths += [guides.ROOT / "setup.py", *(guides.ROOT / "mpchain").rglob("*.txt")]
+    paths += [guides.ROOT / "pyproject.toml", *(guides.ROOT / "mpchain").rglob("*.txt")]
     return {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}

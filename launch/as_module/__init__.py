@@ -1,0 +1,1 @@
+"""``python -m mpchain.launch``, which does the same as ``mpchain-launch``."""

@@ -1,0 +1,5 @@
+import sys
+
+from mpchain_launch import main
+
+sys.exit(main())
