@@ -18,6 +18,40 @@ def words(n, *shape):
 
 
 def language_model_ours(lib):
+    """By L.NStepLSTM; the output layer gets all steps at once."""
+    F, L = lib.functions, lib.links
+    model = lib.ChainList(
+        L.EmbedID(10000, 650), L.NStepLSTM(2, 650, 650, 0.0), L.Linear(650, 10000)
+    )
+    fill(p.array for p in model.params())
+    optimizer = lib.optimizers.SGD(1.0).setup(model)
+    optimizer.add_hook(lib.optimizer_hooks.GradientClipping(5))
+    text = words(10000, 36, 20)
+    zeros = np.zeros((2, 20, 650), np.float32)
+
+    def train(text, h, c):
+        embed, lstm, output = model
+        x = embed(text[:-1].transpose(1, 0))  # NStepLSTM takes a sequence for each sample
+        h, c, ys = lstm(h, c, F.separate(x))
+        t = text[1:].transpose(1, 0).reshape(-1)
+        loss = len(text[1:]) * F.softmax_cross_entropy(output(F.concat(ys, axis=0)), t)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+        return loss, h.array, c.array
+
+    train, state = common.captured(train), (zeros, zeros.copy())
+
+    def step():
+        nonlocal state
+        loss, *state = train(text, *state)
+        return float(loss.array)
+
+    return step
+
+
+def language_model_of_cells_ours(lib):
+    """By a loop over the steps, as Chainer's programs do."""
     F, L = lib.functions, lib.links
     model = lib.ChainList(
         L.EmbedID(10000, 650), L.LSTM(650, 650), L.LSTM(650, 650), L.Linear(650, 10000)
@@ -46,12 +80,15 @@ def language_model_ours(lib):
     return lambda: float(train(text).array)
 
 
-def _language_model_pytorch(torch, forward, params):
-    """The embedding and the output layer around what computes 35 steps of two LSTM layers."""
+def _language_model_pytorch(torch, forward, params, n_gates=1):
+    """The embedding and the output layer around what computes 35 steps of two LSTM layers, whose
+    parameters are filled in parts of so many gates."""
     nn = torch.nn
     embed, output = nn.Embedding(10000, 650), nn.Linear(650, 10000)
-    params = [*embed.parameters(), *params, *output.parameters()]
-    fill(p.detach().numpy() for p in params)
+    fill(part for p in params for part in np.split(p.detach().numpy(), n_gates))
+    others = [*embed.parameters(), *output.parameters()]
+    fill(p.detach().numpy() for p in others)
+    params = [*params, *others]
     optimizer = torch.optim.SGD(params, 1.0)
     text = torch.from_numpy(words(10000, 36, 20)).long()
     state = None
@@ -59,9 +96,8 @@ def _language_model_pytorch(torch, forward, params):
     def step():
         nonlocal state
         ys, state = forward(embed(text[:-1]), state)
-        loss = 0
-        for y, t in zip(ys, text[1:]):
-            loss = loss + nn.functional.cross_entropy(output(y), t)
+        scores = output(ys.reshape(-1, 650))  # one product is what PyTorch's users write
+        loss = len(ys) * nn.functional.cross_entropy(scores, text[1:].reshape(-1))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(params, 5)
@@ -80,15 +116,11 @@ def language_model_pytorch(torch):
         ys, new = lstm(xs, None if state is None else state[0])
         return ys, [new]
 
-    return _language_model_pytorch(torch, forward, list(lstm.parameters()))
-
-
-def language_model_of_cells_ours(lib):
-    return language_model_ours(lib)
+    return _language_model_pytorch(torch, forward, list(lstm.parameters()), 4)
 
 
 def language_model_of_cells_pytorch(torch):
-    """By a loop over nn.LSTMCell, as the other libraries' program does."""
+    """By a loop over nn.LSTMCell; the output layer gets all steps at once."""
     cells = [torch.nn.LSTMCell(650, 650) for _ in range(2)]
 
     def forward(xs, state):
@@ -99,7 +131,7 @@ def language_model_of_cells_pytorch(torch):
                 state[i] = cell(x, state[i])
                 x = state[i][0]
             ys.append(x)
-        return ys, state
+        return torch.stack(ys), state
 
     params = [p for cell in cells for p in cell.parameters()]
     return _language_model_pytorch(torch, forward, params)
