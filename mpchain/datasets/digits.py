@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpchain.datasets.combined import TupleDataset
-from mpchain.datasets.pictures import make_datasets
+from mpchain.datasets.downloads import make_datasets
 from mpchain.typing import Array, DTypeLike
 
 

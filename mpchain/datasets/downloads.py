@@ -3,10 +3,14 @@
 import os
 from collections.abc import Callable
 
+import numpy as np
+
+from mpchain import configuration
 from mpchain.dataset import cache_or_load_file, cached_download, get_dataset_directory
 from mpchain.dataset.cache import find_kept
+from mpchain.datasets.combined import TupleDataset
 from mpchain.serializers.npz import read_npz, write_npz
-from mpchain.typing import Array
+from mpchain.typing import Array, DTypeLike
 
 
 def load(
@@ -54,3 +58,65 @@ def load(
         if None not in files:
             return {k: v for read, file in zip(kept.values(), files) for k, v in read(file).items()}
     return cache_or_load_file(path, create, read_npz)
+
+
+def make_datasets(
+    function: str,
+    arrays: dict[str, Array],
+    white: int,
+    withlabel: bool,
+    ndim: int,
+    scale: float,
+    dtype: DTypeLike,
+    label_dtype: DTypeLike,
+    rgb_format: bool = False,
+) -> list:
+    """Makes a dataset of each part.
+
+    Args:
+        function: the public function, for messages.
+        arrays: for each part, the images ``<part>_x``, integers of shape (n, height, width) or
+            (n, channels, height, width) from 0 to ``white``, and the labels ``<part>_y`` of shape
+            (n,).
+        white: the largest pixel value.
+        withlabel: whether examples are pairs of image and label, or images only.
+        ndim: number of axes of an image: (pixels,), (height, width), which pictures with
+            channels do not have, or (channels, height, width).
+        scale: what ``white`` becomes; 0 stays 0.
+        dtype: of the images; None for the configuration's.
+        label_dtype: of the labels.
+        rgb_format: whether to make three equal channels of the one; needs ``ndim=3``.
+
+    Returns:
+        List with a :class:`TupleDataset`, or an array of images, for each part.
+
+    Example:
+        >>> arrays = {"train_x": np.full((1, 2, 2), 255), "train_y": np.array([7])}
+        >>> (train,) = make_datasets("get_mine", arrays, 255, True, 1, 1.0, np.float32, np.int32)
+        >>> train[0]
+        (array([1., 1., 1., 1.], dtype=float32), np.int32(7))
+    """
+    parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
+    has_channels = arrays[f"{parts[0]}_x"].ndim == 4
+    if ndim not in ((1, 3) if has_channels else (1, 2, 3)):
+        allowed = "1 or 3" if has_channels else "1, 2 or 3"
+        raise ValueError(f"{function}: ndim must be {allowed}, not {ndim!r}")
+    if rgb_format and ndim != 3:
+        raise ValueError(f"{function}: rgb_format needs ndim=3, but ndim is {ndim}")
+    dtype = configuration.get_dtype(dtype)
+    brightness = (np.arange(white + 1) * (scale / white)).astype(dtype)
+    datasets = []
+    for part in parts:
+        pictures = _with_axes(brightness[arrays[f"{part}_x"]], ndim, rgb_format)
+        labels = arrays[f"{part}_y"].astype(label_dtype)
+        datasets.append(TupleDataset(pictures, labels) if withlabel else pictures)
+    return datasets
+
+
+def _with_axes(images, ndim, rgb_format):
+    n, *channels, height, width = images.shape
+    if rgb_format:
+        return np.repeat(images[:, None], 3, axis=1)
+    return images.reshape(
+        {1: (n, -1), 2: images.shape, 3: (n, *(channels or (1,)), height, width)}[ndim]
+    )

@@ -8,8 +8,7 @@ import os
 import numpy as np
 
 from mpchain.datasets.combined import TupleDataset
-from mpchain.datasets.downloads import load
-from mpchain.datasets.pictures import make_datasets
+from mpchain.datasets.downloads import load, make_datasets
 from mpchain.serializers.npz import read_npz
 from mpchain.typing import Array, DTypeLike
 

@@ -12,7 +12,7 @@ from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.distributed.optimizers.draws import check_weight, weighted
-from mpchain.distributed.optimizers.reports import Observations
+from mpchain.distributed.optimizers.parts import Observations
 from mpchain.observers import span
 from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments

@@ -2,7 +2,7 @@
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.function_hook import FunctionHook
-from mpchain.function_hooks.stopwatch import Stopwatch
+from mpchain.function_hooks.report import Stopwatch
 from mpchain.function_node import FunctionNode
 from mpchain.typing import Arrays
 

@@ -1,7 +1,7 @@
 """Timing of links."""
 
 from mpchain.backends.cpu import CpuDevice
-from mpchain.function_hooks.stopwatch import Stopwatch
+from mpchain.function_hooks.report import Stopwatch
 from mpchain.link_hook import ForwardPostprocessArgs, ForwardPreprocessArgs, LinkHook
 
 

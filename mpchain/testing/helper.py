@@ -2,8 +2,10 @@
 
 import contextlib
 import importlib.metadata
+import os
 import pkgutil
 import sys
+import tempfile
 import unittest
 import unittest.mock
 import warnings
@@ -12,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import annexes
+from mpchain import annexes, serializers
+from mpchain.training import Trainer
 from mpchain.typing import Array, DTypeLike
 
 
@@ -126,3 +129,76 @@ def run_module(name: str, file: str) -> None:
     if name == "__main__":
         message = "mpchain.testing.run_module needs pytest: pip install 'mpchain[test]'"
         sys.exit(annexes.library("pytest", message).main([file, "-vvs", "-x"]))
+
+
+def save_and_load(src: Any, dst: Any, filename: str, saver: Callable, loader: Callable) -> None:
+    """Saves ``src`` to a file in a temporary folder, and loads it into ``dst``.
+
+    Args:
+        src, dst: objects of the same structure.
+        filename: name of the file.
+        saver, loader: functions of (path, object).
+
+    Example:
+        >>> save, load = mpchain.serializers.save_npz, mpchain.serializers.load_npz
+        >>> testing.save_and_load(L.Linear(2, 3), L.Linear(2, 3), "model.npz", save, load)
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, filename)
+        saver(path, src)
+        loader(path, dst)
+
+
+def save_and_load_npz(src: Any, dst: Any) -> None:
+    """Saves ``src`` to an NPZ file and loads it into ``dst``.
+
+    Example:
+        >>> source, target = L.Linear(2, 3), L.Linear(2, 3)
+        >>> testing.save_and_load_npz(source, target)
+        >>> np.array_equal(source.W.array, target.W.array)
+        True
+    """
+    save_and_load(src, dst, "tmp.npz", serializers.save_npz, serializers.load_npz)
+
+
+def save_and_load_hdf5(src: Any, dst: Any) -> None:
+    """Saves ``src`` to an HDF5 file and loads it into ``dst``.
+
+    Example:
+        >>> testing.save_and_load_hdf5(L.Linear(2, 3), L.Linear(2, 3))  # doctest: +SKIP
+    """
+    save_and_load(src, dst, "tmp.h5", serializers.save_hdf5, serializers.load_hdf5)
+
+
+def get_trainer_with_mock_updater(
+    stop_trigger: Any = (10, "iteration"),
+    iter_per_epoch: int = 10,
+    extensions: Sequence | None = None,
+) -> Trainer:
+    """Returns a Trainer whose updater is a mock that counts iterations and epochs.
+
+    Args:
+        stop_trigger, extensions: arguments of the Trainer.
+        iter_per_epoch: number of iterations in an epoch.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater((20, "iteration"), iter_per_epoch=5)
+        >>> trainer.updater.update()
+        >>> trainer.updater.iteration, trainer.updater.epoch_detail
+        (1, 0.2)
+    """
+    updater = unittest.mock.MagicMock()
+    updater.get_all_optimizers.return_value = {}
+    updater.agree_on_signal.side_effect = lambda number: number
+    updater.rank_times.return_value = None
+
+    def count(iteration):
+        updater.iteration = iteration
+        updater.previous_epoch_detail = max(iteration - 1, 0) / iter_per_epoch
+        updater.epoch_detail = iteration / iter_per_epoch
+        updater.epoch = iteration // iter_per_epoch
+        updater.is_new_epoch = iteration > 0 and iteration % iter_per_epoch == 0
+
+    count(0)
+    updater.update.side_effect = lambda: count(updater.iteration + 1)
+    return Trainer(updater, stop_trigger, extensions=extensions)

@@ -12,8 +12,8 @@ from mpchain.iterators import (
     SerialIterator,
     ShuffleOrderSampler,
 )
-from mpchain.iterators.columns import from_columns, to_columns
 from mpchain.iterators.prefetching import divide
+from mpchain.iterators.reader import from_columns, to_columns
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from tests.iterators.example_datasets import Numbers, Raises, array_of_length, many_kinds
 from tests.iterators.test_serial_iterator import state

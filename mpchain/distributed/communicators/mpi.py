@@ -23,7 +23,6 @@ from mpchain.distributed.communicators.elastic import (
     finalize_unless_lost,
     renew,
 )
-from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.objects import allgather
 from mpchain.distributed.shared_memory import FILLED, make_shared_arrays
@@ -40,6 +39,8 @@ LARGE_PART = 2**14
 _N_TAGS = 10_000
 _FIRST_BUFFER_TAG = 2 * _N_TAGS + 2
 _N_BUFFER_TAGS = 6_000  # the greatest tag that every MPI has is 32767
+
+_NARROW = {"sparse": progress.SPARSE, **arrays.HALF_PRECISION}
 
 
 def load_mpi() -> ModuleType:
@@ -352,7 +353,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
         arrays.check_pieces("ireduce_scatter", x, self.size, wire_dtype)
         self._enter()
-        narrow = HALF_PRECISION.get(wire_dtype)
+        narrow = arrays.HALF_PRECISION.get(wire_dtype)
         if isinstance(x, np.ndarray) and x.size:
             made = self._made(x)
             if made is not None and made.fits(x):
@@ -368,7 +369,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
         if self.size == 1 or x.size == 0:
             return Request(x)
-        narrow = progress.SPARSE if wire_dtype == "sparse" else HALF_PRECISION.get(wire_dtype)
+        narrow = _NARROW.get(wire_dtype)
         if isinstance(x, np.ndarray):
             made = self._made(x)
             if made is not None and made.fits(x):

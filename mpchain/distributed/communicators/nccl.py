@@ -21,7 +21,6 @@ from mpchain.backends.nccl_bindings import (
     new_identity,
 )
 from mpchain.distributed.communicators import arrays, progress
-from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.objects import allgather
@@ -264,7 +263,7 @@ class OverNccl:
             return super().begin_sum(x, wire_dtype)
         if self.size == 1 or x.size == 0:
             return Request(x)
-        narrow = HALF_PRECISION.get(wire_dtype)
+        narrow = arrays.HALF_PRECISION.get(wire_dtype)
         sent = x if narrow is None else narrow.encode(x)
         name = x.dtype.name if narrow is None else wire_dtype
         event = self._begin("all_reduce", sent, sent, SUM, dtype_name=name)
@@ -314,7 +313,7 @@ class OverNccl:
             return super().ireduce_scatter(x, wire_dtype)
         arrays.check_pieces("ireduce_scatter", x, self.size, wire_dtype)
         total = cuda.cupy.empty(x.shape[1:], x.dtype)
-        narrow = HALF_PRECISION.get(wire_dtype)
+        narrow = arrays.HALF_PRECISION.get(wire_dtype)
         if narrow is None:
             return _OnStream(self, self._begin("reduce_scatter", x, total, SUM), total)
         sent = narrow.encode(x)

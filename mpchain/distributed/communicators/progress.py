@@ -246,7 +246,7 @@ def sum_over(
         array: what to sum.
         tag: tag of the messages; neither this nor the next must be in use.
         narrow: how messages are encoded
-            (:mod:`~mpchain.distributed.communicators.half_precision`), in one stage, which rounds
+            (:mod:`~mpchain.distributed.communicators.arrays`), in one stage, which rounds
             once; :data:`SPARSE` sends only what is not 0; None sends all, exactly.
     """
     if narrow is SPARSE:

@@ -1,3 +1,3 @@
 """Averaging gradients over ranks: buckets, compression, deterministic sums, equal parameters."""
 
-from mpchain.distributed.gradients import model  # installs the methods of communicators
+from mpchain.distributed.gradients import buckets  # installs the methods of communicators

@@ -17,10 +17,9 @@ from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
 from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
 from mpchain.distributed.gradients.reducer import Reducer
-from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.draws import division
 from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
-from mpchain.distributed.optimizers.reports import Observations
+from mpchain.distributed.optimizers.parts import Observations, cut
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.distributed.optimizers.step import Step
 from mpchain.link import Link
@@ -304,7 +303,7 @@ class MultiNodeOptimizer(Optimizer):
                 if n_parts is None:
                     self.update_in_parts([(n, functools.partial(lossfun, *args, **kwds))])
                 else:
-                    observations = Observations(micro_batches.cut(lossfun, args, kwds, n, n_parts))
+                    observations = Observations(cut(lossfun, args, kwds, n, n_parts))
                     self.update_in_parts(observations.parts)
                     report(observations.last() | observations.summary().compute_mean())
             finally:

@@ -17,7 +17,7 @@ from typing import Any
 
 from mpchain.distributed.objects import allgather
 from mpchain.distributed.shared_memory import share
-from mpchain.distributed.watch import call_sites, recorder, reports, table
+from mpchain.distributed.watch import call_sites, reports, table
 from mpchain.distributed.watch.activity import Activity
 from mpchain.distributed.watch.detection import (
     GRACE,
@@ -353,11 +353,11 @@ class Watch:
 
     def record(self, report: str) -> str:
         """Writes the flight recorder's file, if asked to; returns the report with its name."""
-        return recorder.record(self, report)
+        return reports.record(self, report)
 
     def record_in(self, folder: str) -> None:
         """Sets the folder of that file, for all watchdogs of this process."""
-        recorder.folder.path = os.path.abspath(folder)
+        reports.folder.path = os.path.abspath(folder)
 
     def text(self) -> str:
         """Returns what the rank has called, and where."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpchain.distributed.communicators import MpiCommunicator
-from mpchain.distributed.communicators.half_precision import BFloat16, Float16
+from mpchain.distributed.communicators.arrays import BFloat16, Float16
 from mpchain.distributed.gradients import compression
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer

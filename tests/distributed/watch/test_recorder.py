@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from mpchain.distributed.watch import CollectiveMismatchError, fingerprints, recorder
+from mpchain.distributed.watch import CollectiveMismatchError, fingerprints, reports
 from mpchain.distributed.watch.exchange import Exchange
 from mpchain.distributed.watch.table import RING, ROW, make_rows
 from tests.distributed import ranks as under_mpirun
@@ -15,8 +15,8 @@ from tests.distributed.watch.imitated_ranks import Operation, Ranks, X, call, en
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder.folder, "path", str(tmp_path / "result"))
-    return tmp_path / "result" / recorder.FILE
+    monkeypatch.setattr(reports.folder, "path", str(tmp_path / "result"))
+    return tmp_path / "result" / reports.FILE
 
 
 def parts_of(file):
@@ -58,14 +58,14 @@ def test_a_rank_that_does_not_come(file):
 
 
 def test_no_file_without_a_folder(monkeypatch):
-    monkeypatch.setattr(recorder.folder, "path", None)
-    assert recorder.record(Ranks(1)[0], "why") == "why"
+    monkeypatch.setattr(reports.folder, "path", None)
+    assert reports.record(Ranks(1)[0], "why") == "why"
 
 
 def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(recorder.folder, "path", str(tmp_path / "file" / "result"))
-    assert "could not be written" in recorder.record(Ranks(1)[0], "why")
+    monkeypatch.setattr(reports.folder, "path", str(tmp_path / "file" / "result"))
+    assert "could not be written" in reports.record(Ranks(1)[0], "why")
 
 
 def test_links_of_others_are_not_followed(file, tmp_path, monkeypatch):
@@ -76,11 +76,11 @@ def test_links_of_others_are_not_followed(file, tmp_path, monkeypatch):
     for link in links:
         os.symlink(tmp_path / "precious", link)
     monkeypatch.setattr("secrets.token_hex", lambda n: "guessed")
-    assert "could not be written" in recorder.record(Ranks(1)[0], "why")
+    assert "could not be written" in reports.record(Ranks(1)[0], "why")
     monkeypatch.undo()
-    monkeypatch.setattr(recorder.folder, "path", str(file.parent))
+    monkeypatch.setattr(reports.folder, "path", str(file.parent))
     os.symlink(tmp_path / "precious", links[1])
-    assert str(file) in recorder.record(Ranks(1)[0], "why")
+    assert str(file) in reports.record(Ranks(1)[0], "why")
     assert (tmp_path / "precious").read_text() == "kept"
     assert file.exists() and not file.is_symlink()
 
@@ -131,8 +131,8 @@ comm.allgather_obj(0)
 def test_a_program_that_fails(fault, needs_mpirun, tmp_path):
     status, outputs, _ = under_mpirun.run(2, ["-c", PROGRAM, str(tmp_path), fault], timeout=60)
     assert status not in (0, None)
-    assert any(str(tmp_path / recorder.FILE) in text for text in outputs), outputs
-    zero, one = parts_of(tmp_path / recorder.FILE)
+    assert any(str(tmp_path / reports.FILE) in text for text in outputs), outputs
+    zero, one = parts_of(tmp_path / reports.FILE)
     last = {"raises": "iallreduce of (3,) float64", "mismatch": "bcast of (4,) float64"}[fault]
     assert last in one[-1]
     assert len(zero) == len(one) == RING + 2
