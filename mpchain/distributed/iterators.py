@@ -12,42 +12,13 @@ from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
 
-def create_sharded_iterator(
-    actual_iterator: Iterator, communicator: Communicator
-) -> "ShardedIterator":
-    """Wraps an iterator so that it yields this rank's part of each batch.
-
-    The batches are those that one process would see: the order of samples does not depend on the
-    number of ranks. All ranks use rank 0's order, position and random state. Each rank takes its
-    contiguous part of a batch. If the parts cannot be equal, the first ranks have one sample more,
-    or, with a reproducible communicator, the first micro-shards. A part may be empty, except on
-    rank 0.
-
-    Args:
-        actual_iterator: a :class:`~mpchain.iterators.SerialIterator`, created with the same
-            arguments on all ranks; its ``batch_size`` is that of all ranks together.
-        communicator: the ranks.
-
-    Raises:
-        ValueError: the datasets' lengths or the batch sizes differ between ranks.
-        TypeError: the iterator is not derived from SerialIterator.
-
-    Example:
-        >>> from mpchain import distributed, iterators
-        >>> batches = iterators.SerialIterator([10, 20, 30, 40], 2, shuffle=False)
-        >>> sharded = distributed.create_sharded_iterator(batches, comm)
-        >>> next(sharded), sharded.mine  # on one rank, all samples
-        ([10, 20], slice(0, 2, None))
-    """
-    return ShardedIterator(actual_iterator, communicator, "create_sharded_iterator")
-
-
-def create_synchronized_iterator(
-    actual_iterator: Iterator, communicator: Communicator
-) -> "SynchronizedIterator":
+class SynchronizedIterator(Iterator):
     """Wraps iterators so that they yield the same samples on all ranks, in rank 0's order.
 
     Args and errors: see :func:`create_sharded_iterator`; here each rank gets the whole batch.
+
+    All attributes are the wrapped iterator's: ``epoch``, ``epoch_detail``, ``is_new_epoch`` and the
+    others are the same on all ranks. Any rank's state can be restored on any number of ranks.
 
     Example:
         >>> from mpchain import distributed, iterators
@@ -56,81 +27,19 @@ def create_synchronized_iterator(
         >>> len({str(batch) for batch in comm.allgather_obj(next(batches))})
         1
     """
-    return SynchronizedIterator(actual_iterator, communicator, "create_synchronized_iterator")
-
-
-def create_multi_node_iterator(
-    actual_iterator: Iterator | None, communicator: Communicator, rank_master: int = 0
-) -> "MultiNodeIterator":
-    """Returns an iterator over the master's batches on all ranks. Only the master reads the data.
-
-    Args:
-        actual_iterator: the master's; it is ignored on other ranks, and may be None there. Its
-            batches must be picklable.
-        communicator: the ranks.
-        rank_master: the master.
-
-    Example:
-        >>> from mpchain import distributed, iterators
-        >>> batches = iterators.SerialIterator([1, 2], 2, shuffle=False) if comm.rank == 0 else None
-        >>> next(distributed.create_multi_node_iterator(batches, comm))
-        [1, 2]
-    """
-    return MultiNodeIterator(actual_iterator, communicator, rank_master)
-
-
-def create_joined_iterator(
-    actual_iterator: Iterator, communicator: Communicator, repeat: bool = True
-) -> "JoinedIterator":
-    """Makes epochs of the same number of batches out of the ranks' own data of different lengths.
-
-    Each rank has all of its own samples once an epoch. A rank that has no batch left gets empty
-    ones until all are done. Updaters and evaluators weight ranks by numbers of samples, so that
-    these count nothing.
-
-    Args:
-        actual_iterator: this rank's, with ``dataset``, ``batch_size`` and ``reset()``, created with
-            ``repeat=False``.
-        communicator: the ranks.
-        repeat: whether to continue after the first epoch.
-
-    Raises:
-        ValueError: the iterator repeats its data, or no rank has data to repeat.
-
-    Example:
-        >>> from mpchain import distributed, iterators
-        >>> batches = iterators.SerialIterator([1, 2, 3], 2, repeat=False, shuffle=False)
-        >>> [*distributed.create_joined_iterator(batches, comm, repeat=False)]
-        [[1, 2], [3]]
-    """
-    return JoinedIterator(actual_iterator, communicator, repeat)
-
-
-class SynchronizedIterator(Iterator):
-    """What :func:`create_synchronized_iterator` returns.
-
-    All attributes are the wrapped iterator's: ``epoch``, ``epoch_detail``, ``is_new_epoch`` and the
-    others are the same on all ranks. Any rank's state can be restored on any number of ranks.
-
-    Example:
-        >>> from mpchain import distributed, iterators
-        >>> batches = iterators.SerialIterator([*range(6)], 3)
-        >>> batches = distributed.create_synchronized_iterator(batches, comm)
-        >>> batches.epoch_detail, batches.batch_size
-        (0.0, 3)
-    """
 
     actual_iterator: Any
+    _maker = "create_synchronized_iterator"
 
-    def __init__(self, actual_iterator: Iterator, communicator: Communicator, maker: str):
+    def __init__(self, actual_iterator: Iterator, communicator: Communicator):
         if not hasattr(actual_iterator, "next_indices"):
             raise TypeError(
-                f"{maker}: actual_iterator must be a SerialIterator or derive from it, "
+                f"{self._maker}: actual_iterator must be a SerialIterator or derive from it, "
                 f"not {type(actual_iterator).__name__}"
             )
         self.actual_iterator = actual_iterator
         self.communicator = communicator
-        self._check_alike(maker)
+        self._check_alike()
         if actual_iterator.order_sampler is not None:
             actual_iterator.order_sampler = _SharedOrder(
                 actual_iterator.order_sampler, communicator
@@ -141,13 +50,13 @@ class SynchronizedIterator(Iterator):
             start = actual_iterator.start
             actual_iterator.start = lambda indices: start(self._choose(indices))
 
-    def _check_alike(self, maker):
+    def _check_alike(self):
         iterator = self.actual_iterator
         held = self.communicator.allgather_obj((len(iterator.dataset), iterator.batch_size))
         if len(set(held)) > 1:
             text = ", ".join(f"rank {r}: {n} and {b}" for r, (n, b) in enumerate(held))
             raise ValueError(
-                f"{maker}: dataset lengths and batch sizes must be the same on all ranks, "
+                f"{self._maker}: dataset lengths and batch sizes must be the same on all ranks, "
                 f"but are {text}"
             )
 
@@ -179,14 +88,32 @@ class SynchronizedIterator(Iterator):
 
 
 class ShardedIterator(SynchronizedIterator):
-    """What :func:`create_sharded_iterator` returns: all ranks' batches together are the whole.
+    """Wraps an iterator so that it yields this rank's part of each batch.
+
+    The batches are those that one process would see: the order of samples does not depend on the
+    number of ranks. All ranks use rank 0's order, position and random state. Each rank takes its
+    contiguous part of a batch. If the parts cannot be equal, the first ranks have one sample more,
+    or, with a reproducible communicator, the first micro-shards. A part may be empty, except on
+    rank 0.
+
+    Args:
+        actual_iterator: a :class:`~mpchain.iterators.SerialIterator`, created with the same
+            arguments on all ranks; its ``batch_size`` is that of all ranks together.
+        communicator: the ranks.
+
+    Raises:
+        ValueError: the datasets' lengths or the batch sizes differ between ranks.
+        TypeError: the iterator is not derived from SerialIterator.
 
     Example:
         >>> from mpchain import distributed, iterators
-        >>> batches = iterators.SerialIterator([10, 20, 30], 3, shuffle=False)
-        >>> next(distributed.create_sharded_iterator(batches, comm))  # on one rank, all samples
-        [10, 20, 30]
+        >>> batches = iterators.SerialIterator([10, 20, 30, 40], 2, shuffle=False)
+        >>> sharded = distributed.create_sharded_iterator(batches, comm)
+        >>> next(sharded), sharded.mine  # on one rank, all samples
+        ([10, 20], slice(0, 2, None))
     """
+
+    _maker = "create_sharded_iterator"
 
     @property
     def mine(self) -> slice:
@@ -232,23 +159,28 @@ _POSITION = ("epoch", "epoch_detail", "previous_epoch_detail", "is_new_epoch", "
 
 
 class MultiNodeIterator(Iterator):
-    """What :func:`create_multi_node_iterator` returns.
+    """Returns an iterator over the master's batches on all ranks. Only the master reads the data.
+
+    Args:
+        actual_iterator: the master's; it is ignored on other ranks, and may be None there. Its
+            batches must be picklable.
+        communicator: the ranks.
+        rank_master: the master.
 
     Its position (``epoch``, ``epoch_detail``, ...) is the master's on all ranks. The master saves
     the state, and all ranks restore it.
 
     Example:
         >>> from mpchain import distributed, iterators
-        >>> batches = iterators.SerialIterator([1, 2], 1, shuffle=False)
-        >>> batches = distributed.create_multi_node_iterator(batches, comm)
-        >>> next(batches), batches.epoch_detail
-        ([1], 0.5)
+        >>> batches = iterators.SerialIterator([1, 2], 2, shuffle=False) if comm.rank == 0 else None
+        >>> next(distributed.create_multi_node_iterator(batches, comm))
+        [1, 2]
     """
 
     actual_iterator: Any
 
     def __init__(
-        self, actual_iterator: Iterator | None, communicator: Communicator, rank_master: int
+        self, actual_iterator: Iterator | None, communicator: Communicator, rank_master: int = 0
     ):
         communicator.check_rank("create_multi_node_iterator", "rank_master", rank_master)
         self.communicator = communicator
@@ -304,7 +236,20 @@ class MultiNodeIterator(Iterator):
 
 
 class JoinedIterator(Iterator):
-    """What :func:`create_joined_iterator` returns.
+    """Makes epochs of the same number of batches out of the ranks' own data of different lengths.
+
+    Each rank has all of its own samples once an epoch. A rank that has no batch left gets empty
+    ones until all are done. Updaters and evaluators weight ranks by numbers of samples, so that
+    these count nothing.
+
+    Args:
+        actual_iterator: this rank's, with ``dataset``, ``batch_size`` and ``reset()``, created with
+            ``repeat=False``.
+        communicator: the ranks.
+        repeat: whether to continue after the first epoch.
+
+    Raises:
+        ValueError: the iterator repeats its data, or no rank has data to repeat.
 
     ``epoch``, ``epoch_detail`` and the others are the same on all ranks, and count batches. Each
     rank must save its own state.
@@ -314,14 +259,14 @@ class JoinedIterator(Iterator):
 
     Example:
         >>> from mpchain import distributed, iterators
-        >>> batches = iterators.SerialIterator([1, 2, 3], 2, repeat=False)
-        >>> distributed.create_joined_iterator(batches, comm).n_batches
-        2
+        >>> batches = iterators.SerialIterator([1, 2, 3], 2, repeat=False, shuffle=False)
+        >>> [*distributed.create_joined_iterator(batches, comm, repeat=False)]
+        [[1, 2], [3]]
     """
 
     actual_iterator: Any
 
-    def __init__(self, actual_iterator: Iterator, communicator: Communicator, repeat: bool):
+    def __init__(self, actual_iterator: Iterator, communicator: Communicator, repeat: bool = True):
         if getattr(actual_iterator, "repeat", False):
             raise ValueError(
                 "create_joined_iterator: actual_iterator must be made with repeat=False"
@@ -388,3 +333,9 @@ class JoinedIterator(Iterator):
         """Saves or restores the position and this rank's iterator."""
         self._n_done = serializer("n_done", self._n_done)
         self.actual_iterator.serialize(serializer["actual_iterator"])
+
+
+create_sharded_iterator = ShardedIterator
+create_synchronized_iterator = SynchronizedIterator
+create_multi_node_iterator = MultiNodeIterator
+create_joined_iterator = JoinedIterator
