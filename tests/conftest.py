@@ -12,6 +12,7 @@ import tqdm
 
 from mpchain.annexes import ANNEXES
 from mpchain.backends import cuda
+from tests import skips
 
 # The programs that tests start shall find mpchain too, installed or not.
 _ROOT = str(pathlib.Path(__file__).parents[1])
@@ -125,3 +126,11 @@ def pytest_runtest_teardown(item):
         cupy.double.reset()
         assert not faults, "\n".join(faults)
     return result
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says in one line why tests were skipped."""
+    places = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    line = skips.summary([place[2] for place in places if type(place) is tuple])
+    if line:
+        terminalreporter.write_line(line)
