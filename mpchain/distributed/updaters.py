@@ -146,7 +146,7 @@ class MultiNodeUpdater(StandardUpdater):
 
     def _step_as_always(self, batch):
         comm, n, parts = self.communicator, len(batch), [batch]
-        n_parts = comm.micro_shards // comm.size if comm.micro_shards else self.accumulation
+        n_parts = len(comm.own_shards) if comm.micro_shards else self.accumulation
         if n_parts > 1:
             parts = [batch[slice(*partition(n, i, n_parts))] for i in range(n_parts)]
         losses = [(len(x), functools.partial(self._loss, x)) for x in parts]

@@ -70,8 +70,9 @@ def create_communicator(
             ``update`` of a multi-node optimizer within ``comm.batch``, then divides each batch into
             ``micro_shards`` parts, whose gradients are summed in a fixed order. This is slower: the
             batch is processed in that many small steps, and summation waits for the last one.
-        micro_shards: the number of parts, a multiple of the number of ranks. 12 suits 1, 2, 3, 4,
-            6 and 12 ranks.
+        micro_shards: the number of parts, at least the number of ranks. Bits are the same on all
+            numbers of ranks up to this number, which is a part of the result. Steps are fastest
+            if the ranks divide it, since the others wait for a rank that has one part more.
         timeout: seconds after which a rank that waits for others ends the job, if one of these does
             not work: it is stopped or dead, or has neither computed nor read nor written for that
             long. A report names it, and where each rank is. As long as all of them work, the rank
@@ -86,8 +87,7 @@ def create_communicator(
 
     Raises:
         ValueError: the name is unknown, ``allreduce_grad_dtype`` does not fit it,
-            ``micro_shards`` is not a multiple of the number of ranks, or ``timeout`` is not
-            positive.
+            ``micro_shards`` is less than the number of ranks, or ``timeout`` is not positive.
         RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
             MPI installations; NCCL is named but there is no GPU; ``elastic`` with another MPI.
 

@@ -468,18 +468,32 @@ class Communicator(PointToPoint):
     def micro_shards(self) -> int | None:
         """The number of parts into which reproducible training divides batches; None: not divided.
 
-        It is a multiple of the number of ranks. ``create_communicator`` sets it; updaters and
+        It is at least the number of ranks. ``create_communicator`` sets it; updaters and
         optimizers read it.
         """
         return self._micro_shards
 
     @micro_shards.setter
     def micro_shards(self, n: int | None) -> None:
-        if n is not None and (n < 1 or n % self.size):
+        if n is not None and n < self.size:
             raise ValueError(
-                f"micro_shards must be a multiple of the number of ranks, {self.size}, but is {n}"
+                f"micro_shards must be at least the number of ranks, {self.size}, but is {n}: "
+                "create_communicator(micro_shards=...) sets it, to the same number for all "
+                "numbers of ranks that shall have the same bits"
             )
         self._micro_shards = n
+
+    @property
+    def own_shards(self) -> range:
+        """The numbers of this rank's micro-shards; without micro-shards, its rank alone.
+
+        Where the ranks do not divide the number of micro-shards, some have one more than others.
+
+        >>> comm.own_shards
+        range(0, 1)
+        """
+        n = self._micro_shards or self.size
+        return range(*(rank * n // self.size for rank in (self.rank, self.rank + 1)))
 
     def share_of(self, n: int) -> tuple[int, int]:
         """Returns the range (begin, end) of this rank's part of ``n`` samples.
@@ -490,11 +504,10 @@ class Communicator(PointToPoint):
         >>> comm.share_of(10)
         (0, 10)
         """
-        n_shards = self._micro_shards or self.size
-        if n_shards == self.size:
-            return arrays.partition(n, self.rank, self.size)
-        first, end = (rank * n_shards // self.size for rank in (self.rank, self.rank + 1))
-        return arrays.partition(n, first, n_shards)[0], arrays.partition(n, end - 1, n_shards)[1]
+        n_shards, own = self._micro_shards or self.size, self.own_shards
+        if len(own) == 1:
+            return arrays.partition(n, own[0], n_shards)
+        return arrays.partition(n, own[0], n_shards)[0], arrays.partition(n, own[-1], n_shards)[1]
 
     def allreduce_obj(self, obj: Any) -> Any:
         """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks.

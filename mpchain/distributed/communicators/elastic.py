@@ -222,8 +222,6 @@ class Elasticity:
         if causes:
             Elasticity.any_is_lost = True
             note("lost", ranks=list(causes), causes=causes)
-        if comm.micro_shards and comm.micro_shards % comm.size:
-            refuse(f"{comm.size} ranks cannot divide {comm.micro_shards} micro-shards evenly")
         return bool(flags & _GOES_BACK)
 
     def refusals(self) -> list[str]:

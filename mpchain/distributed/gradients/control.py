@@ -407,7 +407,7 @@ class _Values:
         n_names = len(places)
         n = n_slots * n_names
         numbers = [0.0] * (1 + 2 * n)
-        first = self._comm.rank * n_slots // self._comm.size if n_slots > 1 else 0
+        first = self._comm.own_shards[0] if n_slots > 1 else 0
         for slot, own in enumerate(self.own, first):
             for name, (x, weight) in own.items():
                 place = places.get(name)

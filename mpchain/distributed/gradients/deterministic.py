@@ -26,7 +26,7 @@ class Tree:
 
     Args:
         comm: the ranks.
-        n_terms: a multiple of the number of ranks.
+        n_terms: at least the number of ranks.
         make_room: function that returns a new flat array for a term.
 
     Example:
@@ -140,10 +140,11 @@ class DeterministicReducer(Reducer):
 
     def __init__(self, comm: Communicator, *, zero_fill: bool = True):
         super().__init__(comm, zero_fill)
-        self.parts_per_batch = comm.micro_shards // comm.size
+        self.parts_per_batch = len(comm.own_shards)
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
         super().watch(dict(sorted(params.items())))
+        self.parts_per_batch = len(self._comm.own_shards)  # fewer ranks have more of them
         self._layouts = layouts(self._params.items())
         self._trees = [self._tree(layout) for layout in self._layouts]
 
@@ -169,7 +170,7 @@ class DeterministicReducer(Reducer):
         grads = {name: param.grad if n_part else None for name, param in self._params.items()}
         counts = [n_part > 0, *(grad is not None for grad in grads.values())]
         self._counts = self._counts + np.array(counts, np.int64)
-        place = self._comm.rank * self.parts_per_batch + self._n_ended
+        place = self._comm.own_shards[self._n_ended]
         for layout, tree in zip(self._layouts, self._trees, strict=True):
             tree.add(place, layout.fill(tree.room(), grads))
         self._n_ended += 1

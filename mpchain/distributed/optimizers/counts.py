@@ -394,7 +394,7 @@ class Counts:
             return self._round(site, _COUNT, total, own) if self._comm.size > 1 else (total, own)
         # The sum over micro-shards has the same bits for any number of ranks.
         xp, n = cuda.get_array_module(counts[0]), n_shards or 1
-        sums, first = xp.zeros(n), self._comm.rank * n // self._comm.size
+        sums, first = xp.zeros(n), self._comm.own_shards[0]
         for i, count in zip(self._places, counts):
             sums[first + i if n_shards else 0] += count
         if self._comm.size > 1:

@@ -227,7 +227,7 @@ class SampleDraws:
         # Micro-shards have persistent values of their own.
         self.count(n, *(1, 1) if shards else (n_passes, len(parts) or 1))
         initializes = shards and not are_initialized(comm)
-        stream = comm.rank * (shards or comm.size) // comm.size
+        stream = comm.own_shards[0]
         is_divided = comm.size > 1 or len(parts) > 1
         for (n_own, compute_loss), n_part in zip(parts, counts):
             place = self._place(first if n_part else None, n_part, stream, is_divided)

@@ -118,11 +118,43 @@ def train_two(comm, batch_size, n_updates=3):
     return state_of(Chain(generator=generator, critic=critic)), np.random.uniform()
 
 
+class Recurrent(Chain):
+    """Labels sequences of several lengths by their last states, with dropout between layers."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.lstm = L.NStepLSTM(2, 4, 5, 0.4)
+            self.out = L.Linear(5, 4)
+
+    def forward(self, sequences, labels):
+        h, _, _ = self.lstm(None, None, sequences)
+        return F.softmax_cross_entropy(self.out(F.dropout(h[-1], 0.3)), np.array(labels))
+
+
+def train_recurrent(comm, batch_size, n_updates=3):
+    """As :func:`train_two`, with sequences."""
+    np.random.seed(7 + comm.rank)
+    model = Recurrent()
+    optimizer = create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(model)
+    pairs = data(batch_size * n_updates)
+    for i in range(0, len(pairs), batch_size):
+        with comm.batch(batch_size) as mine:
+            own = [*enumerate(pairs[i : i + batch_size])][mine]
+            sequences = [x.reshape(-1, 4)[: 2 + j % 5] for j, (x, _) in own]
+            optimizer.update(model, sequences, [t for _, (_, t) in own])
+    return state_of(model), np.random.uniform()
+
+
 def digest(comm):
     """Text that tells all bits, for batches that are divided evenly and unevenly, and for one that
     leaves some micro-shards empty."""
     texts = []
-    for function, batch_sizes in ((train, (24, 20, 7)), (train_two, (20, 7))):
+    for function, batch_sizes in (
+        (train, (24, 20, 7)),
+        (train_two, (20, 7)),
+        (train_recurrent, (24, 20, 7)),
+    ):
         for batch_size in batch_sizes:
             state, number = function(comm, batch_size)
             parts = [np.asarray(value).tobytes() for value in state.values()]
@@ -152,13 +184,13 @@ def text_of_one_process():
         cwd=ranks.ROOT,
         env=ranks.environment(),
     ).stdout.strip()
-    assert [line.split()[1] for line in alone.splitlines()] == ["24"] * 3 + ["19"] * 2
-    assert len({line.split()[3] for line in alone.splitlines()}) == 5
+    assert [line.split()[1] for line in alone.splitlines()] == ["24"] * 3 + ["19"] * 2 + ["34"] * 3
+    assert len({line.split()[3] for line in alone.splitlines()}) == 8
     return alone
 
 
-SIZES = [2, pytest.param(3, marks=pytest.mark.long)]
-SIZES += [pytest.param(n, marks=pytest.mark.nightly) for n in (4, 6)]
+SIZES = [2, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 5))]
+SIZES += [pytest.param(n, marks=pytest.mark.nightly) for n in (4, 6, 7, 8, 11, 12)]
 
 
 @pytest.mark.parametrize("n_ranks", SIZES)
@@ -183,8 +215,7 @@ def test_it_trains_like_an_ordinary_one(comm):
         return model.predictor.W.array
 
     with create_communicator("naive", comm.mpi_comm, reproducible=True) as made:
-        if 12 % comm.size == 0:
-            np.testing.assert_allclose(losses(made), losses(comm), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(losses(made), losses(comm), rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture
@@ -203,6 +234,20 @@ def test_shares_are_whole_micro_shards(reproducible):
         first = 2 * reproducible.rank
         assert begin == first * quotient + min(first, remainder)
         assert end == (first + 2) * quotient + min(first + 2, remainder)
+
+
+def test_ranks_that_do_not_divide_the_micro_shards(comm):
+    """Their parts are whole micro-shards, of which some have one more."""
+    n_shards = 2 * comm.size - 1
+    with create_communicator(
+        "naive", comm.mpi_comm, reproducible=True, micro_shards=n_shards
+    ) as made:
+        held = made.allgather_obj(made.own_shards)
+        assert [i for own in held for i in own] == [*range(n_shards)]
+        assert sorted(map(len, held)) == [1] + [2] * (comm.size - 1)
+        for n in (0, 1, n_shards, 3 * n_shards + 2):
+            bounds = [partition(n, i, n_shards) for i in made.own_shards]
+            assert made.share_of(n) == (bounds[0][0], bounds[-1][1])
 
 
 @pytest.mark.parametrize("zero_fill", [False, True])

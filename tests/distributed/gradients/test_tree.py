@@ -13,9 +13,10 @@ from tests.distributed.devices import assert_array_equal, on_device, on_gpus, xp
 ON_GPUS = True
 
 
+@pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("n_terms", [1, 2, 3, 4, 6, 12])
-def test_the_tree_is_fixed(comm, n_terms):
-    n_terms *= comm.size
+def test_the_tree_is_fixed(comm, n_terms, more):
+    n_terms = n_terms * comm.size + more
     terms = np.random.RandomState(0).uniform(-1, 1, (n_terms, 5)).astype("float32")
     terms = on_device(terms)
 
@@ -25,8 +26,7 @@ def test_the_tree_is_fixed(comm, n_terms):
 
     tree = Tree(comm, n_terms, lambda: xp.empty(5, "float32"))
     for _ in range(2):
-        n_own = n_terms // comm.size
-        for i in range(comm.rank * n_own, (comm.rank + 1) * n_own):
+        for i in range(*(n_terms * rank // comm.size for rank in (comm.rank, comm.rank + 1))):
             term = tree.room()
             term[...] = terms[i]
             tree.add(i, term)
