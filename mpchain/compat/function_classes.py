@@ -20,10 +20,11 @@ from mpchain import functions
 from mpchain.compat.attributes import refuse_removed
 from mpchain.compat.dtypes import as_chainer
 from mpchain.compat.layout import layout
+from mpchain.compat.node_attributes import complete
 from mpchain.configuration import config, no_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer
-from mpchain.variable import Variable, as_variable
+from mpchain.variable import Variable, VariableNode, as_variable
 
 _EXTRA = {
     "sub": operator.sub,
@@ -85,6 +86,9 @@ _OF_NODES = {
     "divide_by_constant": "MulConstant",
     "subtract_from_constant": "SubFromConstant",
     "matrix_product": "MatMul",
+    "get_item": "GetItem",
+    "reshape": "Reshape",
+    "transpose": "Transpose",
 }
 """Chainer's classes for the nodes that operators make."""
 
@@ -191,6 +195,10 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
         self.outputs = tuple(weakref.ref(y.node) for y in outputs)
         return outputs
 
+    def get_retained_inputs(self) -> tuple[Variable, ...]:
+        """Returns the input Variables, those that hooks or programs keep with their arrays."""
+        return tuple([x.get_variable() for x in self.inputs])
+
     def forward(self, inputs: Any) -> tuple[Any, ...]:
         """Computes the output arrays from the input arrays."""
         with no_backprop_mode():
@@ -237,8 +245,12 @@ def class_of(node: FunctionNode) -> type | None:
     call = node.__dict__.get("_call")
     if call is not None:
         return _classes()[call[0]]
+    if node.label in _classes() and node.label not in _OF_NODES:
+        return _classes()[node.label]  # a function that another function called
     name = _OF_NODES.get(node.label)
-    modules = ("chainer.functions.math.basic_math", "chainer.functions.math.matmul")
+    modules = ("math.basic_math", "math.matmul")
+    modules += ("array.get_item", "array.reshape", "array.transpose")
+    modules = [f"chainer.functions.{module}" for module in modules]
     return next(filter(None, (find(m, name) for m in modules)), None) if name else None
 
 
@@ -255,17 +267,71 @@ def describe(node: FunctionNode) -> FunctionNode:
     made._node, made.inputs, made.outputs = node, node.inputs, node.outputs
     call = node.__dict__.get("_call")
     if call is None:
-        made.value = node.constants[0] if getattr(node, "constants", ()) else None
-        return made
-    name, args, kwargs = call
+        parameters = cls._line.signature.parameters
+        made.__dict__.update({p.name: p.default for p in parameters.values()})
+        constants = getattr(node, "constants", ()) or (None,)
+        made.__dict__.update(zip(list(parameters) or ["value"], constants))
+        if node.label == "divide_by_constant":
+            made.value = 1 / made.value
+    else:
+        _fill(made, *call)
+    complete(made)
+    return made
+
+
+def _fill(made, name, args, kwargs):
+    """Sets the arguments and inputs of a described call."""
+    line = type(made)._line
     bound = inspect.signature(_originals[name]).bind(*args, **kwargs)
     bound.apply_defaults()
-    keywords = {k: cls._line.keywords.get(k, k) for k in cls._line.signature.parameters}
-    for argument, keyword in keywords.items():
-        if keyword in bound.arguments:
-            made.__dict__[argument] = bound.arguments[keyword]
-    made.inputs = tuple(n for n in _flat(args) if n is not None and hasattr(n, "creator_node"))
-    return made
+    given = bound.arguments
+    made.keywords_of_call = given.pop("keywords", {})
+    for argument, parameter in line.signature.parameters.items():
+        value = given.pop(line.keywords.get(argument, argument), parameter.default)
+        if value is not inspect.Parameter.empty:
+            made.__dict__[argument] = (
+                value.data if isinstance(value, (Variable, VariableNode)) else value
+            )
+    variables = [x for x in _flat(given.values()) if isinstance(x, (Variable, VariableNode))]
+    made.inputs = tuple([x.node if isinstance(x, Variable) else x for x in variables])
+    if type(made).__name__ == "LinearFunction":
+        x, *others = made.inputs
+        if len(x.shape) > 2 and given.get("n_batch_axes", 1) == 1:
+            made.inputs = (_reshaped(x, (x.shape[0], others[0].shape[1])), *others)
+
+
+def _reshaped(x, shape):
+    """A node for what Chainer's functions of matrices get of an array with more axes."""
+    cls = find("chainer.functions.array.reshape", "Reshape")
+    made: Any = cls(shape)
+    y = VariableNode(Variable(np.empty(0, x.dtype)))
+    y.shape, y.creator_node = shape, made
+    made.inputs, made.outputs = (x,), (weakref.ref(y),)
+    return y
+
+
+class _ShownCreator:
+    """``creator_node``, by which mpchain finds its nodes and others find Chainer's functions."""
+
+    def __get__(self, node: Any, owner: Any = None) -> Any:
+        if node is None:
+            return None  # the class attribute's value
+        creator = node.__dict__.get("creator_node")
+        if creator is None or sys._getframe(1).f_globals.get("__name__", "").startswith("mpchain."):
+            return creator
+        return creator.shown()
+
+    def __set__(self, node: Any, creator: Any) -> None:
+        described = issubclass(type(creator), ChainerFunction) and creator._node
+        node.__dict__["creator_node"] = described or creator
+
+
+def _shown_creator_of_variable(self):
+    node = self._node
+    creator = None if node is None else node.__dict__.get("creator_node")
+    if creator is None or sys._getframe(1).f_globals.get("__name__", "").startswith("mpchain."):
+        return creator
+    return creator.shown()
 
 
 def _flat(args):
@@ -279,12 +345,16 @@ _originals: dict[str, Any] = {}
 
 
 def _light(value):
-    """A call's argument as it is kept: variables by their nodes, and no arrays."""
+    """A call's argument as it is kept: variables by their nodes, arrays if a link hook looks."""
     if isinstance(value, Variable):
         return value.node
     if isinstance(value, (tuple, list)):
-        return [_light(v) for v in value]
-    return None if hasattr(value, "dtype") and getattr(value, "ndim", 0) else value
+        return type(value)([_light(v) for v in value])
+    if isinstance(value, dict):
+        return {key: _light(v) for key, v in value.items()}
+    if hasattr(value, "dtype") and getattr(value, "ndim", 0):
+        return Variable(value, requires_grad=False) if config.link_hooks else None
+    return value
 
 
 def _observed(name, function):
@@ -306,7 +376,7 @@ def _note(outputs, name, args, kwargs):
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         node = y.creator_node if isinstance(y, Variable) else None
         if node is not None and not any(y is x for x in args):
-            node.__dict__.setdefault("_call", (name, _light(args), kwargs))
+            node.__dict__.setdefault("_call", (name, _light(args), _light(kwargs)))
 
 
 def _with_hooks(name, function, args, kwargs, hooks):
@@ -315,7 +385,7 @@ def _with_hooks(name, function, args, kwargs, hooks):
     arrays = tuple(x.array if isinstance(x, Variable) else x for x in _flat(args))
     arrays = tuple(x for x in arrays if hasattr(x, "dtype"))
     shown = cls.__new__(cls)
-    call = (name, _light(args), kwargs)
+    call = (name, _light(args), _light(kwargs))
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     for argument in cls._line.signature.parameters:
@@ -346,6 +416,8 @@ def install() -> None:
             _originals[name] = getattr(functions, name)
     _replace({id(f): _observed(name, as_chainer(name, f)) for name, f in _originals.items()})
     FunctionNode.shown = describe
+    VariableNode.creator_node = _ShownCreator()
+    Variable.creator_node = _creator_node.getter(_shown_creator_of_variable)
 
 
 def uninstall() -> None:
@@ -354,9 +426,12 @@ def uninstall() -> None:
         _replace({id(getattr(functions, name)): f for name, f in _originals.items()})
         _originals.clear()
         FunctionNode.shown = _shown
+        VariableNode.creator_node = None
+        Variable.creator_node = _creator_node
 
 
 _shown = FunctionNode.shown
+_creator_node: Any = Variable.creator_node
 
 
 def _replace(new):

@@ -1,0 +1,93 @@
+"""What exporters read of Chainer's functions that is no argument of the function's class."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def _axes(axis):
+    return axis if axis is None or isinstance(axis, tuple) else (axis,)
+
+
+def _tuple(value):
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _size(i):
+    return lambda f: f.outputs[0]().shape[2 + i]
+
+
+def _spread(name):
+    """A pooling's or convolution's argument, once for each axis of its images."""
+
+    def spread(f):
+        value = f.__dict__[name]
+        value = f.__dict__["ksize"] if value is None else value  # stride=None of pooling
+        n = len(f.inputs[0].shape) - 2
+        return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+
+    return spread
+
+
+def _pad_widths(f):
+    widths = np.asarray(f.pad_width)
+    return np.repeat(widths, 2) if widths.size == 1 else widths
+
+
+def _all_but_channels(f):
+    axes = range(len(f.inputs[0].shape))
+    return _axes(f.axis) if f.axis is not None else tuple([a for a in axes if a != 1])
+
+
+def _sections(f):
+    given = f.indices_or_sections
+    return int(given) if np.ndim(given) == 0 else None
+
+
+def _reshaped(f):
+    return f.__dict__.get("shape") or f.outputs[0]().shape
+
+
+_REDUCED = {
+    name: {"axis": lambda f: _axes(f.axis)}
+    for name in ("Max", "Mean", "Min", "Prod", "Sum", "LogSumExp", "Squeeze", "NormalizeL2")
+}
+_POOLED = {name: _spread(name) for name in ("ksize", "stride", "pad")}
+_CONVOLVED = {name: _spread(name) for name in ("stride", "pad", "dilate")}
+_OUTPUT_SIZE = {"outh": _size(0), "outw": _size(1)}
+
+DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
+    "AveragePooling2D": {"cover_all": lambda f: False},
+    "AveragePoolingND": _POOLED | {"cover_all": lambda f: False},
+    "BatchNormalization": {"axis": _all_but_channels},
+    "BroadcastTo": {"_shape": lambda f: f.shape},
+    "Cast": {"type": lambda f: f.typ},
+    "ClippedReLU": {"cap": lambda f: f.z},
+    "ConvolutionND": _CONVOLVED,
+    "Deconvolution2DFunction": _OUTPUT_SIZE,
+    "DeconvolutionND": _CONVOLVED | {"outs": lambda f: f.outputs[0]().shape[2:]},
+    "FixedBatchNormalization": {"axis": _all_but_channels},
+    "GetItem": {"slices": lambda f: f.slices if isinstance(f.slices, tuple) else (f.slices,)},
+    "MaxPoolingND": _POOLED,
+    "Moveaxis": {
+        "source": lambda f: _tuple(f.source),
+        "destination": lambda f: _tuple(f.destination),
+    },
+    "Pad": {"pad_bw": _pad_widths, "keywords": lambda f: f.keywords_of_call},
+    "Repeat": {"repeats": lambda f: _tuple(f.repeats)},
+    "Reshape": {"shape": _reshaped},
+    "ResizeImages": {"out_H": lambda f: f.output_shape[0], "out_W": lambda f: f.output_shape[1]},
+    "SplitAxis": {
+        "sections": _sections,
+        "indices": lambda f: None if _sections(f) is not None else f.indices_or_sections,
+    },
+    "Unpooling2D": _OUTPUT_SIZE,
+}
+"""Attributes by class, computed from the function's arguments, inputs and outputs."""
+
+
+def complete(function: Any) -> None:
+    """Sets the derived attributes of a described function."""
+    derived = DERIVED.get(type(function).__name__, {})
+    function.__dict__.update({key: value(function) for key, value in derived.items()})
