@@ -91,10 +91,10 @@ def difference(first: Description, second: Description) -> str | None:
     """
     for a, b in zip(first.calls, second.calls):
         if a[:2] != b[:2]:
-            return f"it calls {_name(a[0])} in one step, {_name(b[0])} in another"
+            return f"it calls {name_of(a[0])} in one step, {name_of(b[0])} in another"
         for what, x, y in zip((" gets", " writes", "'s optimizer gets"), a[2:], b[2:]):
             if reason := _differ(x, y):
-                return f"{_name(a[0])}{what} {reason}"
+                return f"{name_of(a[0])}{what} {reason}"
     if len(first.calls) != len(second.calls):
         return f"it makes {len(first.calls)} calls in one step, {len(second.calls)} in another"
     reason = _differ(first.result, second.result)
@@ -105,7 +105,14 @@ def _by_id(grads):
     return [(id(param), grad) for param, grad in grads]
 
 
-def _name(function):
+def name_of(function: Any) -> str:
+    """Returns the name of a function, or its representation.
+
+    Example:
+        >>> from mpchain.captured.comparison import name_of
+        >>> name_of(np.sum)
+        'sum'
+    """
     return getattr(function, "__name__", repr(function))
 
 

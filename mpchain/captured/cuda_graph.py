@@ -19,12 +19,11 @@ import numpy as np
 
 from mpchain import annexes
 from mpchain.backends import cuda
-from mpchain.captured.carried import Carried
 from mpchain.captured.comparison import are_all_close
 from mpchain.captured.ranks import capture_update
 from mpchain.captured.recorder import Draws
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
-from mpchain.captured.state import State
+from mpchain.captured.state import Carried, State
 from mpchain.observers import Graph, Recording
 from mpchain.optimizer import Optimizer
 from mpchain.typing import Array
@@ -163,7 +162,7 @@ class CudaGraph(Graph):
     def call_again(self, function: Callable, args: tuple) -> None:
         owner = getattr(function, "__self__", None)
         if not isinstance(owner, Optimizer):
-            self._again.append((function, without_graph(args, _itself)))
+            self._again.append((function, without_graph(args)))
             return
         if owner.has_dynamic_loss_scale and owner.scale_on_gpu is None:
             raise _Refused("the loss scale of an optimizer is dynamic, and kept on the host")
@@ -246,7 +245,7 @@ class CudaGraph(Graph):
         try:
             with self._at_work():
                 result = function(*args, **kwargs)
-                self._result = without_graph(result, _itself)
+                self._result = without_graph(result)
                 if odd := why_not_returned(result, cuda.is_gpu_array):
                     raise _Refused(odd)
                 self._grads = [
@@ -464,10 +463,6 @@ def _move_alike(before, first, second):
 def _parts(links):
     """Returns links and the links that they hold, once each."""
     return list({id(part): part for link in links for part in link.links()}.values())
-
-
-def _itself(array):
-    return array
 
 
 def _within(make, function):

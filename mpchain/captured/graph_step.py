@@ -82,7 +82,7 @@ class GraphStep:
         self._graph, self._is_compared = None, False
 
     def _eager(self, args, kwargs):
-        return without_graph(self._function(*args, **kwargs), _itself)
+        return without_graph(self._function(*args, **kwargs))
 
     def _compare(self, arrays, args, kwargs):
         result, reason = self._graph.compare(arrays, lambda: self._function(*args, **kwargs))
@@ -90,7 +90,7 @@ class GraphStep:
         if reason := _joint(self._ranks.exchange(reason)):
             self._refuse(reason)
             self._warn()
-        return self._reason or "it is being recorded", without_graph(result, _itself)
+        return self._reason or "it is being recorded", without_graph(result)
 
     def _capture(self, arrays, args, kwargs):
         self._n_attempts += 1
@@ -160,10 +160,6 @@ def _attribute_that_was_set(attributes):
             if value is not None or not isinstance(before.get(name), Variable):
                 return f"it sets {name} of a {type(link).__name__}"
     return None
-
-
-def _itself(array):
-    return array
 
 
 def _joint(reasons):

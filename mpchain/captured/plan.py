@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.captured.comparison import are_all_close
+from mpchain.captured.comparison import are_all_close, name_of
 from mpchain.captured.proof import Proof
 from mpchain.captured.recorded import Call, arrays_in, owner_of, plain
 from mpchain.captured.recorder import Flattened, Recorder
@@ -330,21 +330,17 @@ class Plan:
                 if not are_all_close([grad for _, grad in grads], noted[1]):
                     return "a replay computed other gradients"
                 if not are_all_close(arrays_of(arguments), noted[0]):
-                    return f"a replay would give {_name(function)} other values"
+                    return f"a replay would give {name_of(function)} other values"
                 if kind == "update":
                     proof.next_state()
         return None
-
-
-def _name(function):
-    return getattr(function, "__name__", repr(function))
 
 
 def _exchange(function, array, result):
     value = np.asarray(function(array.copy()))
     if (value.shape, value.dtype) != (result.shape, result.dtype):
         raise ValueError(
-            f"exchanged: {_name(function)} returned {value.dtype} {value.shape}, but in the step "
+            f"exchanged: {name_of(function)} returned {value.dtype} {value.shape}, but in the step "
             f"that was recorded {result.dtype} {result.shape}: both must follow from those of the "
             "array that it gets"
         )

@@ -10,25 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.recorded import plain
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
+from mpchain.parameter_tree import is_array as is_array
 from mpchain.variable import Variable
 
 _UNCHANGED = (Link, Optimizer, type, np.dtype, enum.Enum, types.FunctionType, types.ModuleType)
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
-
-
-def is_array(value: Any) -> bool:
-    """Whether a value is an array, of NumPy or on a GPU.
-
-    Example:
-        >>> from mpchain.captured.results import is_array
-        >>> is_array([1.0]), is_array(np.ones(1))
-        (False, True)
-    """
-    return isinstance(value, np.ndarray) or is_gpu_array(value)
 
 
 def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
@@ -86,7 +75,18 @@ def mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
     return _rebuilt(value, convert, ())
 
 
-def without_graph(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
+def unconverted(array: Any) -> Any:
+    """Returns an array itself.
+
+    Example:
+        >>> from mpchain.captured.results import unconverted
+        >>> unconverted(np.ones(1))
+        array([1.])
+    """
+    return array
+
+
+def without_graph(value: Any, convert: Callable[[np.ndarray], Any] = unconverted) -> Any:
     """Returns nested values with converted arrays, and Variables without their graph.
 
     Example:

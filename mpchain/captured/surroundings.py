@@ -46,12 +46,12 @@ class Place(NamedTuple):
         """Whether it is a cell, which has no key."""
         return isinstance(self.owner, types.CellType)
 
-    def get(self) -> Any:
-        """The value; None if it is there no more."""
+    def get(self, default: Any = None) -> Any:
+        """The value; the default if it is there no more."""
         try:
             return self.owner.cell_contents if self.is_cell else self.owner[self.key]
         except (LookupError, ValueError):
-            return None
+            return default
 
     def set(self, value: Any) -> None:
         """Puts a value there."""
@@ -147,15 +147,14 @@ class Surroundings:
 
     def _differing(self):
         found = []
-        for guards, get in ((self._guards, _item), (self._cells, _contents)):
-            for i, (*where, value, label) in enumerate(guards):
-                now = get(*where)
-                if now is value:
-                    continue
+        for guards in (self._guards, self._cells):
+            for i, (owner, *key, value, label) in enumerate(guards):
+                place = Place(owner, *key or (None,), label)
+                now = place.get(_MISSING)
                 if are_exactly_equal(now, value):
-                    guards[i] = (*where, now, label)
+                    guards[i] = (owner, *key, now, label)
                 else:
-                    found.append(Place(where[0], where[1] if len(where) > 1 else None, label))
+                    found.append(place)
         found += [Place(x, len, label) for x, n, label in self._lengths if len(x) != n]
         found += [Place(x, len, label) for x, items, label in self._sets if x != items]
         for i, (thing, name, value) in enumerate(self._attributes):
@@ -247,14 +246,11 @@ class Surroundings:
             self._of_libraries.append((value, _name_of(place)))
         elif isinstance(value, _NAMESPACES):
             self._open(vars(value), place)
-        elif isinstance(value, dict):
+        elif isinstance(value, (dict, list)):
             self._lengths.append((value, len(value), f"the number of items of {label}"))
             if len(value) <= _MOST_ITEMS:
-                self._push((value, k, f"{label}[{k!r:.20}]") for k in value)
-        elif isinstance(value, list):
-            self._lengths.append((value, len(value), f"the number of items of {label}"))
-            if len(value) <= _MOST_ITEMS:
-                self._push((value, i, f"{label}[{i}]") for i in range(len(value)))
+                keys = value if isinstance(value, dict) else range(len(value))
+                self._push((value, k, f"{label}[{k!r:.20}]") for k in keys)
         elif isinstance(value, (tuple, set, frozenset)):
             if isinstance(value, set):
                 self._sets.append((value, set(value), f"the items of {label}"))
@@ -381,16 +377,18 @@ class Surroundings:
             return
         value = inspect.getattr_static(cls, name, None)
         if callable(vars(cls).get(name)) and not _is_of_library(cls):
-            if (id(cls), name) not in self._done:
-                self._done.add((id(cls), name))
-                self._guards.append((vars(cls), name, value, f"{name} of {cls.__name__}"))
+            self._guard_class_attribute(cls, name, value)
         value = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
         if inspect.isfunction(value):
             if id(value) not in self.values:
                 if _is_of_library(cls) and cls in type(self._self).__mro__:
                     self._own.add(id(value))
                 self._stack.append((value, None))
-        elif is_simple(value) and (id(cls), name) not in self._done:
+        elif is_simple(value):
+            self._guard_class_attribute(cls, name, value)
+
+    def _guard_class_attribute(self, cls, name, value):
+        if (id(cls), name) not in self._done:
             self._done.add((id(cls), name))
             self._guards.append((vars(cls), name, value, f"{name} of {cls.__name__}"))
 
@@ -446,20 +444,6 @@ def exact_key(value: Any) -> Any:
         keys = map(exact_key, value)
         return kind, frozenset(keys) if isinstance(value, frozenset) else tuple(keys)
     return kind, value
-
-
-def _item(owner, key):
-    try:
-        return owner[key]
-    except LookupError:
-        return _MISSING
-
-
-def _contents(cell):
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _MISSING
 
 
 def _is_of_library(thing):
