@@ -15,20 +15,12 @@ from typing import Any
 import numpy as np
 
 from mpchain.formulas.text import compile_text
-from mpchain.kernels import thresholds
+from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import loop_cache
 from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_only_last, result, rows
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.philox import random_words
-from mpchain.kernels.reference import (
-    batch_normalization,
-    batch_normalization_gradient,
-    max_windows,
-    place_in_windows,
-    shift_and_scale,
-    sum_rows,
-)
 
 _TOO_SMALL = "too small to compile for"
 
@@ -168,7 +160,7 @@ def _by_channels(x):
     return np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
 
 
-@batch_normalization.kernel(
+@reference.batch_normalization.kernel(
     "numba_cpu",
     lambda x, gamma, beta, axis, eps: _refuse_normalization(x, gamma, axis),
     SINGLE_OR_DOUBLE,
@@ -216,7 +208,7 @@ def _sums_of_columns(function, x, *arrays):
     return sums.sum(axis=0)
 
 
-@batch_normalization_gradient.kernel(
+@reference.batch_normalization_gradient.kernel(
     "numba_cpu",
     lambda g, x, gamma, mean, inverse_std, axis: _refuse_normalization(x, gamma, axis),
     SINGLE_OR_DOUBLE,
@@ -242,7 +234,7 @@ def _refuse_scaling(x, *parameters):
     return _refuse_normalization(x, parameters[0], (0, *range(2, x.ndim)), 4)
 
 
-@shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
+@reference.shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
 def _shift_and_scale(x, mean, scale, beta, out=None):
     """As the reference, in one pass."""
     y = result(x.shape, x.dtype, x, out=out)
@@ -270,7 +262,7 @@ def _geometry(window):
     return *window.ksize, *window.stride, *window.pad, *window.dilate
 
 
-@max_windows.kernel("numba_cpu", _refuse_pooling, SINGLE_OR_DOUBLE)
+@reference.max_windows.kernel("numba_cpu", _refuse_pooling, SINGLE_OR_DOUBLE)
 def _max_windows(x, window, out=None):
     """As the reference, a window at a time."""
     shape = (*x.shape[:2], *window.out_size)
@@ -286,7 +278,7 @@ def _max_windows(x, window, out=None):
     return y, places
 
 
-@place_in_windows.kernel(
+@reference.place_in_windows.kernel(
     "numba_cpu", lambda y, places, window: _refuse_pooling(y, window), SINGLE_OR_DOUBLE
 )
 def _place_in_windows(y, places, window):
@@ -307,11 +299,12 @@ def _refuse_rows(rows, ids, n):
     return _TOO_SMALL if rows.size < thresholds.compiled else why_not_compiled()
 
 
-@sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
+@reference.sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _sum_rows(rows, ids, n):
     """As the reference, a row at a time."""
     if ids.min() < -n or ids.max() >= n:
-        return sum_rows.kernels[-1].compute(rows, ids, n)  # which raises the error of NumPy
+        # The kernel of NumPy raises an error.
+        return reference.sum_rows.kernels[-1].compute(rows, ids, n)
     x = np.zeros((n, *rows.shape[ids.ndim :]), rows.dtype)
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)

@@ -11,16 +11,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.kernels import reference
-from mpchain.kernels.gpu.cudnn import (
-    DTYPES,
-    Request,
-    Tensor,
-    fit,
-    packed,
-    plan_of,
-    refusal,
-    unasked,
-)
+from mpchain.kernels.gpu import cudnn
 from mpchain.kernels.operation import SINGLE
 from mpchain.typing import Array
 
@@ -29,7 +20,7 @@ _NAME = "cudnn"
 
 def _floats(*arrays):
     """The arrays in single precision."""
-    return [fit(x.astype(np.float32, copy=False)) for x in arrays]
+    return [cudnn.fit(x.astype(np.float32, copy=False)) for x in arrays]
 
 
 def _reason(plan):
@@ -52,7 +43,7 @@ def _add_batch_norm_gradient(library, graph, g, x, gamma, mean, inverse_std):
 
 
 @functools.lru_cache(maxsize=1024)
-def batch_request(of_gradient: bool, shape: tuple, dtype: str) -> Request:
+def batch_request(of_gradient: bool, shape: tuple, dtype: str) -> cudnn.Request:
     """Returns the request for a batch normalization, or its gradient.
 
     Args:
@@ -64,25 +55,25 @@ def batch_request(of_gradient: bool, shape: tuple, dtype: str) -> Request:
         (8, 3, 1, 1)
     """
     shape = *shape[:2], math.prod(shape[2:]), 1
-    x, one = Tensor(shape, packed(shape), dtype), (1, shape[1], 1, 1)
-    of_channels = Tensor(one, packed(one), "float32")
+    x, one = cudnn.Tensor(shape, cudnn.packed(shape), dtype), (1, shape[1], 1, 1)
+    of_channels = cudnn.Tensor(one, cudnn.packed(one), "float32")
     n_extra = 3 * x.n_bytes
     if of_gradient:
         reads = x, x, *[of_channels] * 3
-        return Request(
+        return cudnn.Request(
             _add_batch_norm_gradient, reads, (x, of_channels, of_channels), n_extra=n_extra
         )
     reads, writes = (x, *[of_channels] * 4), (x, *[of_channels] * 4)
-    return Request(_add_batch_norm, reads, writes, n_scalars=2, n_extra=n_extra)
+    return cudnn.Request(_add_batch_norm, reads, writes, n_scalars=2, n_extra=n_extra)
 
 
 def _refuse_batch(of_gradient, xs, axis):
-    if (reason := unasked() or refusal(*xs)) is not None:
+    if (reason := cudnn.unasked() or cudnn.refusal(*xs)) is not None:
         return reason
     x = xs[-1]
     if x.ndim < 2 or tuple(axis) != (0, *range(2, x.ndim)):
         return "not over all axes but the second"
-    return _reason(plan_of(batch_request(of_gradient, x.shape, x.dtype.name), x.device))
+    return _reason(cudnn.plan_of(batch_request(of_gradient, x.shape, x.dtype.name), x.device))
 
 
 def _refuse_batch_norm(x, gamma, beta, axis, eps):
@@ -93,7 +84,7 @@ def _refuse_batch_norm_gradient(g, x, gamma, mean, inverse_std, axis):
     return _refuse_batch(True, [g, x], axis)
 
 
-@reference.batch_normalization.kernel(_NAME, _refuse_batch_norm, DTYPES)
+@reference.batch_normalization.kernel(_NAME, _refuse_batch_norm, cudnn.DTYPES)
 def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
@@ -102,9 +93,9 @@ def batch_normalization(
     y = xp.empty(x.shape, x.dtype)
     mean, inverse_std, *running = (xp.empty(kept, "f") for _ in range(4))
     gamma, beta = _floats(gamma, beta)
-    plan = plan_of(batch_request(False, x.shape, x.dtype.name), x.device)
+    plan = cudnn.plan_of(batch_request(False, x.shape, x.dtype.name), x.device)
     results = y, mean, inverse_std, *running
-    plan(fit(x), gamma, beta, gamma, beta, *results, scalars=(eps, 0))
+    plan(cudnn.fit(x), gamma, beta, gamma, beta, *results, scalars=(eps, 0))
     text = "float s = inverse_std; var = fmaxf(1 / (s * s) - eps, 0);"
     kernel = cuda.elementwise(
         "float32 inverse_std, float32 eps", "float32 var", text, "mpchain_var"
@@ -112,15 +103,15 @@ def batch_normalization(
     return y, mean, inverse_std, kernel(inverse_std, np.float32(eps))
 
 
-@reference.batch_normalization_gradient.kernel(_NAME, _refuse_batch_norm_gradient, DTYPES)
+@reference.batch_normalization_gradient.kernel(_NAME, _refuse_batch_norm_gradient, cudnn.DTYPES)
 def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.batch_normalization_gradient`."""
     xp, kept = cuda.get_array_module(x), gamma.shape
     gx, g_gamma, g_beta = xp.empty(x.shape, x.dtype), xp.empty(kept, "f"), xp.empty(kept, "f")
-    plan = plan_of(batch_request(True, x.shape, x.dtype.name), x.device)
-    plan(fit(g), fit(x), *_floats(gamma, mean, inverse_std), gx, g_gamma, g_beta)
+    plan = cudnn.plan_of(batch_request(True, x.shape, x.dtype.name), x.device)
+    plan(cudnn.fit(g), cudnn.fit(x), *_floats(gamma, mean, inverse_std), gx, g_gamma, g_beta)
     return gx, g_gamma, g_beta
 
 
@@ -154,7 +145,7 @@ def _add_rms_norm_gradient(library, graph, g, x, gamma, inverse):
 @functools.lru_cache(maxsize=1024)
 def layer_request(
     of_gradient: bool, n_rows: int, n: int, dtype: str, is_centered: bool = True
-) -> Request:
+) -> cudnn.Request:
     """Returns the request for a layer normalization of rows, or its gradient.
 
     Args:
@@ -166,24 +157,24 @@ def layer_request(
     """
     shapes = (n_rows, n, 1, 1), (1, n, 1, 1), (n_rows, 1, 1, 1)
     x, of_elements, of_rows = (
-        Tensor(shape, packed(shape), kind)
+        cudnn.Tensor(shape, cudnn.packed(shape), kind)
         for shape, kind in zip(shapes, (dtype, "float32", "float32"))
     )
     of_all, of_each = [of_elements] * (1 + is_centered), [of_rows] * (1 + is_centered)
     if of_gradient:
         add = _add_layer_norm_gradient if is_centered else _add_rms_norm_gradient
-        return Request(add, (x, x, of_elements, *of_each), (x, *of_all))
+        return cudnn.Request(add, (x, x, of_elements, *of_each), (x, *of_all))
     add = _add_layer_norm if is_centered else _add_rms_norm
-    return Request(add, (x, *of_all), (x, *of_each), n_scalars=1)
+    return cudnn.Request(add, (x, *of_all), (x, *of_each), n_scalars=1)
 
 
 def _layer_plan(of_gradient, x, n, is_centered):
     request = layer_request(of_gradient, x.size // n, n, x.dtype.name, is_centered)
-    return plan_of(request, x.device)
+    return cudnn.plan_of(request, x.device)
 
 
 def _refuse_layer(of_gradient, x, gamma, axis, others, is_centered=True):
-    if (reason := unasked() or refusal(x, gamma, *others)) is not None:
+    if (reason := cudnn.unasked() or cudnn.refusal(x, gamma, *others)) is not None:
         return reason
     if sorted(a % x.ndim for a in axis) != [*range(x.ndim - len(axis), x.ndim)]:
         return "not over trailing axes"
@@ -213,7 +204,7 @@ def _normalize(x, parameters, axis, eps):
     of_rows = (*lead, *[1] * len(axis))
     results = [xp.empty(shape, "f") for shape in (x.shape, *(of_rows for _ in parameters))]
     plan = _layer_plan(False, x, parameters[0].size, len(parameters) == 2)
-    plan(*map(fit, (x, *parameters)), *results, scalars=(eps,))
+    plan(*map(cudnn.fit, (x, *parameters)), *results, scalars=(eps,))
     return tuple(results)
 
 
@@ -229,7 +220,7 @@ def _gradients(g, x, gamma, statistics):
     xp = cuda.get_array_module(x)
     results = [xp.empty(shape, "f") for shape in (x.shape, *(gamma.shape for _ in statistics))]
     plan = _layer_plan(True, x, gamma.size, len(statistics) == 2)
-    plan(*map(fit, (g, x, gamma, *statistics)), *results)
+    plan(*map(cudnn.fit, (g, x, gamma, *statistics)), *results)
     return tuple(results)
 
 
