@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import functions as F
-from mpchain.distributions import logarithms
-from mpchain.distributions.discrete import (
-    Bernoulli,
-    Categorical,
-    Geometric,
-    OneHotCategorical,
-    Poisson,
-)
+from mpchain.distributions import discrete, logarithms
 from mpchain.distributions.distribution import Distribution
 from mpchain.distributions.location_scale import Cauchy, Gumbel, Laplace, LogNormal, Normal, Uniform
 from mpchain.distributions.logarithms import choose
@@ -105,19 +98,20 @@ def cross_entropy(dist1: Distribution, dist2: Distribution) -> Variable:
     return dist1.entropy + kl_divergence(dist1, dist2)
 
 
-@register_kl(Bernoulli, Bernoulli)
-@register_kl(Geometric, Geometric)
+@register_kl(discrete.Bernoulli, discrete.Bernoulli)
+@register_kl(discrete.Geometric, discrete.Geometric)
 def _by_two_logarithms(dist1, dist2):
     one, two = map(_two_logarithms, (dist1, dist2))
     return dist1._expected(*one) - dist1._expected(*two)
 
 
 def _two_logarithms(dist):
-    return dist._logs if isinstance(dist, Bernoulli) else (dist._log_failure, F.log(dist.p))
+    is_bernoulli = isinstance(dist, discrete.Bernoulli)
+    return dist._logs if is_bernoulli else (dist._log_failure, F.log(dist.p))
 
 
-@register_kl(Categorical, Categorical)
-@register_kl(OneHotCategorical, OneHotCategorical)
+@register_kl(discrete.Categorical, discrete.Categorical)
+@register_kl(discrete.OneHotCategorical, discrete.OneHotCategorical)
 def _by_categories(dist1, dist2):
     p, one, two = dist1.p, dist1.log_p, dist2.log_p
     return F.sum(logarithms.weighted(p, one) - logarithms.weighted(p, two), axis=-1)
@@ -195,7 +189,7 @@ def _pareto(dist1, dist2):
     return choose(dist1.scale.array < dist2.scale.array, math.inf, finite)
 
 
-@register_kl(Poisson, Poisson)
+@register_kl(discrete.Poisson, discrete.Poisson)
 def _poisson(dist1, dist2):
     lam1, lam2 = dist1.lam, dist2.lam
     return dist1.expected_log(lam1) - dist1.expected_log(lam2) - lam1 + lam2
