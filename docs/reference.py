@@ -64,7 +64,8 @@ PAGES = {
     ),
     "tools": (
         "Tools",
-        "mpchain.profiling mpchain.metrics mpchain.gradient_check mpchain.testing "
+        "mpchain.profiling mpchain.metrics mpchain.transforms mpchain.gradient_check "
+        "mpchain.testing "
         "mpchain.testing.attr mpchain.testing.condition mpchain.computational_graph "
         "mpchain.configuration mpchain.warnings mpchain.utils "
         "mpchain.utils.type_check mpchain.utils.sparse mpchain.utils.conv mpchain.utils.conv_nd "

@@ -110,6 +110,7 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain import profiling as profiling
     from mpchain import serializers as serializers
     from mpchain import training as training
+    from mpchain import transforms as transforms
     from mpchain.captured import Captured as Captured
     from mpchain.captured import capture as capture
     from mpchain.distributed import CommunicatorBase as CommunicatorBase
@@ -130,6 +131,15 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain.profiling import profile as profile
     from mpchain.profiling.model_summary import ModelSummary as ModelSummary
     from mpchain.profiling.model_summary import summary as summary
+    from mpchain.transforms import functional_call as functional_call
+    from mpchain.transforms import ggn as ggn
+    from mpchain.transforms import hessian as hessian
+    from mpchain.transforms import hvp as hvp
+    from mpchain.transforms import jacobian as jacobian
+    from mpchain.transforms import jvp as jvp
+    from mpchain.transforms import linearize as linearize
+    from mpchain.transforms import value_and_grad as value_and_grad
+    from mpchain.transforms import vjp as vjp
     from mpchain.utils.runtime_info import print_runtime_info as print_runtime_info
 
 sys.meta_path.append(moved.Finder())
@@ -160,6 +170,11 @@ _OF_ANNEXES = {
     "profiling": (
         "profiling profiling:profile "
         "profiling.model_summary:ModelSummary profiling.model_summary:summary"
+    ),
+    "transforms": (
+        "transforms transforms:functional_call transforms:ggn transforms:hessian transforms:hvp "
+        "transforms:jacobian transforms:jvp transforms:linearize transforms:value_and_grad "
+        "transforms:vjp"
     ),
 }
 """The same of each annex; see :func:`mpchain.annexes.present`."""

@@ -25,6 +25,7 @@ ANNEXES = {
     "page": "mpchain/page",
     "profiling": "mpchain/profiling",
     "recovery": "mpchain/distributed/recovery",
+    "transforms": "mpchain/transforms",
 }
 """The folders of each annex."""
 

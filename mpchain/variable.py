@@ -1,11 +1,12 @@
 """Variables: arrays that remember how they were computed."""
 
+import contextlib
 import copy
 import math
 import numbers
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -762,6 +763,23 @@ class Parameter(Variable):
             self._initial_device = device
         else:
             super().to_device(device)
+
+    @contextlib.contextmanager
+    def standing_for(self, value: Variable) -> Iterator[None]:
+        """Context manager: the parameter has the array and the graph of another Variable.
+
+        >>> W, x = mpchain.Parameter(np.ones(2)), Variable(np.zeros(2))
+        >>> with W.standing_for(x):
+        ...     y = F.exp(W)
+        >>> W.array, mpchain.grad([y], [x])
+        (array([1., 1.]), [variable([1., 1.])])
+        """
+        before = self._array, self._node
+        self._array, self._node = value.array, value.node
+        try:
+            yield
+        finally:
+            self._array, self._node = before
 
     def update(self) -> None:
         """Updates the array by the parameter's update rule, if it has one."""

@@ -45,6 +45,7 @@ TABLE = [
     ("training", "dataset distributions optimizer link_hooks"),
     ("distributed", "training"),
     ("profiling metrics", "distributed"),
+    ("transforms", "parameter_tree"),
     ("testing", "distributed gradient_check"),
     ("gpu_doctor", "testing"),
     ("page", ""),

@@ -199,6 +199,8 @@ mpchain.profiling of profiling:
 mpchain.metrics of metrics:
     Meter Meter.add Meter.compute Meter.reset Metric MetricsEvaluator accuracy auc bleu
     confusion_matrix perplexity precision_recall_f1 top_k
+mpchain.transforms of transforms:
+    functional_call ggn grad hessian hvp jacobian jvp linearize parameters ravel value_and_grad vjp
 mpchain.datasets.transforms:
     Compose Resize CenterCrop RandomCrop RandomResizedCrop RandomFlip RandomErasing ColorJitter
     Normalize

@@ -301,6 +301,10 @@ class Counts:
         self._calls.append(_Call(self._site()))
         return y
 
+    def share(self) -> float:
+        """Returns the share of this rank's loss in the mean over the whole batch."""
+        return self._reducer.weight(self._parts[self._part][0])
+
     def _check_whole(self, function):
         is_sum = function == "batch_sum"
         in_parts = is_sum and (self._has_parts or self._comm.micro_shards)

@@ -1,0 +1,114 @@
+"""Within the update of a multi-node optimizer transformations mean the batch of all ranks."""
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizers, transforms
+
+X = np.random.RandomState(0).normal(size=(7, 3))
+T = np.arange(7) % 4
+V = np.random.RandomState(1).normal(size=(7, 3))
+
+
+def _model():
+    model, random = mpchain.Chain(a=L.Linear(3, 5), b=L.Linear(5, 4)), np.random.RandomState(2)
+    model.forward = lambda x: model.b(F.tanh(model.a(x)))
+    for _, param in sorted(model.namedparams()):
+        param.array = random.normal(size=param.shape)
+    return model
+
+
+def _derivatives(model, x, t, mean):
+    """Value, gradient, products with Hessian and Gauss-Newton matrix: a dict of arrays."""
+    params = transforms.parameters(model)
+    vs = {name: np.cos(np.arange(p.size)).reshape(p.shape) for name, p in params.items()}
+
+    def predict(params):
+        return mpchain.functional_call(model, params, x)
+
+    def loss(params):
+        y = predict(params)
+        return F.softmax_cross_entropy(y, t) if mean is None else F.sqrt(mean(y**2))
+
+    value, gradient = mpchain.value_and_grad(loss)(params)
+    found = {"value": value, **{"g" + name: g for name, g in gradient.items()}}
+    product = mpchain.hvp(loss, (params,), (vs,))
+    found.update({"h" + name: h for name, h in product.items()})
+    if mean is None:
+        with mpchain.shared_counts():
+            product = mpchain.ggn(
+                predict, lambda y: F.softmax_cross_entropy(y, t), (params,), (vs,)
+            )
+        found.update({"n" + name: n for name, n in product.items()})
+    return found
+
+
+@pytest.mark.parametrize("of_batch", [False, True], ids=["mean over samples", "batch_mean"])
+def test_products_are_those_of_the_whole_batch(comm, of_batch):
+    mean = mpchain.batch_mean if of_batch else None
+    model = _model()
+    optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
+    found = {}
+
+    def step(x, t):
+        with mpchain.shared_counts():
+            results = _derivatives(model, x, t, mean)
+        found.update({name: y.array for name, y in results.items()})
+        return F.sum(results["h/a/W"] ** 2) + results["value"]
+
+    optimizer.update(step, X[comm.rank :: comm.size], T[comm.rank :: comm.size])
+    alone = _model()
+    expected = _derivatives(alone, X, T, F.mean if of_batch else None)
+    for name, y in expected.items():
+        np.testing.assert_allclose(found[name], y.array, rtol=1e-12, atol=1e-13, err_msg=name)
+    alone.cleargrads()
+    (F.sum(expected["h/a/W"] ** 2) + expected["value"]).backward()
+    for path, param in model.namedparams():
+        other = dict(alone.namedparams())[path]
+        np.testing.assert_allclose(param.array, other.array - 0.1 * other.grad, rtol=1e-10)
+
+
+def test_a_tangent_in_the_loss(comm):
+    model, alone = _model(), _model()
+    optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
+
+    def loss(f, x, v):
+        y, tangent = mpchain.jvp(f, (x,), (v,))
+        return mpchain.batch_mean((y - tangent) ** 2)
+
+    own = slice(comm.rank, None, comm.size)
+    optimizer.update(lambda x, v: loss(model, x, v), X[own], V[own])
+    optimizers.SGD(0.1).setup(alone).update(lambda: loss(alone, X, V))
+    for path, param in model.namedparams():
+        other = dict(alone.namedparams())[path]
+        np.testing.assert_allclose(param.array, other.array, rtol=1e-11, atol=1e-14)
+
+
+def test_through_a_collective(comm):
+    x = np.arange(1.0, 3.0) + comm.rank
+
+    def f(x):
+        return mpchain.distributed.functions.allreduce(comm, x**2)
+
+    _, tangent = mpchain.jvp(f, (x,), (np.ones(2),))
+    expected = sum(2 * (np.arange(1.0, 3.0) + r) for r in range(comm.size))
+    np.testing.assert_allclose(tangent.array, expected, rtol=1e-12)
+    product = mpchain.hvp(lambda x: F.sum(f(x)), (x,), (np.ones(2),))
+    np.testing.assert_allclose(product.array, np.full(2, 2.0 * comm.size), rtol=1e-12)
+
+
+def test_vectors_of_parameters_are_refused_within_an_update(comm):
+    model = _model()
+    optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
+    vector, unravel = transforms.ravel(model)
+
+    def step(x):
+        with pytest.raises(RuntimeError, match="unravel: within the update of a multi-node"):
+            unravel(vector)
+        return F.sum(model(x) ** 2)
+
+    if comm.size > 1:
+        optimizer.update(step, X)

@@ -1,0 +1,224 @@
+"""What transformations refuse, keep and replay."""
+
+import re
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizers, transforms
+
+X = np.array([0.5, 2.0])
+
+
+def _model():
+    model = mpchain.Chain(a=L.Linear(3, 4), b=L.Linear(4, 1))
+    model.forward = lambda x: model.b(F.tanh(model.a(x)))
+    return model
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (
+            lambda: mpchain.jvp(F.exp, (X,), (np.ones(3),)),
+            ValueError,
+            "jvp: tangents[0] must have the shape of primals[0]: (2,), not (3,)",
+        ),
+        (
+            lambda: mpchain.hvp(lambda x: F.sum(x**2), (X,), (np.ones(2, "f"),)),
+            TypeError,
+            "hvp: tangents[0] must have the dtype of primals[0]: float64, not float32",
+        ),
+        (
+            lambda: mpchain.jvp(F.exp, ({"a": X},), ({"b": X},)),
+            ValueError,
+            "jvp: tangents must have the structure of primals: leaves [\"[0]['a']\"], not",
+        ),
+        (
+            lambda: mpchain.vjp(F.exp, np.array([1, 2])),
+            TypeError,
+            "vjp: primals[0] must be floating point to have a derivative, but its dtype is int64",
+        ),
+        (
+            lambda: mpchain.vjp(F.exp, 1.0),
+            TypeError,
+            "vjp: primals[0] must be a Variable or array, not float",
+        ),
+        (
+            lambda: mpchain.vjp(F.exp, X)[1](np.ones(3)),
+            ValueError,
+            "vjp: cotangents must have the shape of the result: (2,), not (3,)",
+        ),
+        (lambda: mpchain.vjp(lambda: 0), ValueError, "vjp: there is nothing to differentiate by"),
+        (
+            lambda: mpchain.jvp(F.exp, X, X),
+            TypeError,
+            "jvp: primals must be a tuple with an element for each argument of the function, not "
+            "ndarray",
+        ),
+        (
+            lambda: mpchain.value_and_grad(lambda x: x * 2)(X),
+            ValueError,
+            "value_and_grad: the function must return a Variable of shape (), not (2,)",
+        ),
+        (
+            lambda: mpchain.jvp(lambda x: x.array, (X,), (X,)),
+            TypeError,
+            "jvp: the function must return Variables, or trees of them, but result is a ndarray",
+        ),
+        (
+            lambda: mpchain.jvp(lambda x: F.exp(x.array), (X,), (X,)),
+            ValueError,
+            "jvp: result of the function does not depend on the arguments by any graph: it was cut",
+        ),
+        (
+            lambda: mpchain.vjp(lambda x: (F.exp(x), F.exp(x.array)), X),
+            ValueError,
+            "vjp: result[1] of the function does not depend on the arguments by any graph",
+        ),
+        (
+            lambda: mpchain.jacobian(F.exp, mode="both"),
+            ValueError,
+            "jacobian: mode must be 'reverse', 'forward' or None, not 'both'",
+        ),
+        (
+            lambda: mpchain.jacobian(F.exp, argnums=1)(X),
+            ValueError,
+            "jacobian: argnums must be positions of the 1 arguments, but contain 1",
+        ),
+        (
+            lambda: mpchain.functional_call(L.Linear(3, 2), {"/V": X}, X),
+            KeyError,
+            "functional_call: Linear has no parameter '/V'; it has /W, /b",
+        ),
+        (
+            lambda: mpchain.functional_call(F.exp, {}, X),
+            TypeError,
+            "functional_call: the function must be a Link or a method of one, not function",
+        ),
+        (
+            lambda: transforms.parameters(L.Linear(2)),
+            ValueError,
+            "parameters: /W is not initialized",
+        ),
+        (
+            lambda: transforms.ravel([X, X.astype("f")]),
+            TypeError,
+            "ravel: the leaves must have one dtype, not float32, float64",
+        ),
+        (
+            lambda: transforms.ravel([X])[1](np.ones(3)),
+            ValueError,
+            "unravel: the vector must be of shape (2,), not (3,)",
+        ),
+    ],
+)
+def test_what_is_refused(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_function_that_changes_parameters(replaces):
+    class Changing(L.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            if replaces:
+                self.W.array = self.W.array + 1
+            else:
+                self.W.array[...] += 1
+            return y
+
+    model = Changing(3, 2)
+    params = {name: p.array.copy() for name, p in model.namedparams()}
+    before = params["/W"].copy()
+    x = np.ones((1, 3), np.float32)
+    with pytest.raises(RuntimeError, match="Changing changes its parameter /W when it is called"):
+        mpchain.functional_call(model, params, x)
+    np.testing.assert_array_equal(params["/W"], before)
+    np.testing.assert_array_equal(model.W.array, before)
+
+
+def test_graphs_are_kept_or_dropped():
+    x = mpchain.Variable(X)
+    _, tangent = mpchain.jvp(lambda x: x**3, (x,), (np.ones(2),))
+    F.sum(tangent).backward()
+    np.testing.assert_allclose(x.grad, 6 * X)
+    with mpchain.no_backprop_mode():
+        y, tangent = mpchain.jvp(lambda x: x**3, (x,), (np.ones(2),))
+        product = mpchain.hvp(lambda x: F.sum(x**3), (X,), (np.ones(2),))
+    assert y.creator is None and tangent.creator is None and product.creator is None
+    np.testing.assert_allclose(product.array, 6 * X)
+
+
+def test_a_closed_over_parameter_gets_the_gradient_of_a_tangent():
+    w = mpchain.Parameter(np.array([2.0, 3.0]))
+    _, tangent = mpchain.jvp(lambda x: w**2 * x, (X,), (np.ones(2),))
+    F.sum(tangent).backward()
+    np.testing.assert_allclose(w.grad, 2 * w.array)
+
+
+def test_derivatives_that_vanish_are_zeros():
+    np.testing.assert_array_equal(mpchain.hvp(lambda x: F.sum(3 * x), (X,), (X,)).array, [0, 0])
+    np.testing.assert_array_equal(
+        mpchain.hessian(lambda x: F.sum(3 * x))(X).array, np.zeros((2, 2))
+    )
+    gx, gy = mpchain.vjp(lambda x, y: 2 * x, X, X)[1](X)
+    np.testing.assert_array_equal([gx.array, gy.array], [2 * X, 0 * X])
+    hessian = mpchain.hessian(lambda x, y: F.sum(x * y), argnums=(0, 1))(X, X)
+    np.testing.assert_array_equal(hessian[0][1].array, np.eye(2))
+    np.testing.assert_array_equal(hessian[0][0].array, np.zeros((2, 2)))
+
+
+def test_trees_come_back_in_their_structure():
+    jacobian = mpchain.jacobian(lambda p: [p["a"] ** 2, p["b"][0] * 3])({"a": X, "b": (X,)})
+    np.testing.assert_array_equal(jacobian[0]["a"].array, np.diag(2 * X))
+    np.testing.assert_array_equal(jacobian[1]["b"][0].array, 3 * np.eye(2))
+    np.testing.assert_array_equal(jacobian[1]["a"].array, np.zeros((2, 2)))
+
+
+@pytest.mark.annex("captured")
+def test_captured_products_equal_eager_ones():
+    np.random.seed(0)
+    model = _model()
+    params = transforms.parameters(model)
+    vs = {name: np.ones_like(p.array) for name, p in params.items()}
+
+    def product(x):
+        def loss(params):
+            return F.sum(mpchain.functional_call(model, params, x) ** 2)
+
+        return mpchain.hvp(loss, (params,), (vs,))["/a/W"].array
+
+    captured, random = mpchain.capture(product), np.random.RandomState(1)
+    for _ in range(6):
+        x = random.normal(size=(5, 3)).astype("f")
+        np.testing.assert_allclose(captured(x), product(x), rtol=1e-6)
+    assert captured.reason is None
+
+
+def _weights_of_tangent_training(wrap):
+    np.random.seed(0)
+    model = _model()
+    for param in model.params():
+        param.array[...] = np.random.normal(size=param.shape)
+    optimizer = optimizers.SGD(0.01).setup(model)
+
+    def loss(x, v):
+        y, tangent = mpchain.jvp(model, (x,), (v,))
+        return F.mean(y**2) + F.mean(tangent**2)
+
+    step, random = wrap(lambda x, v: optimizer.update(loss, x, v)), np.random.RandomState(1)
+    for _ in range(6):
+        step(*random.normal(size=(2, 5, 3)).astype("f"))
+    assert getattr(step, "reason", None) is None
+    return model.a.W.array
+
+
+@pytest.mark.annex("captured")
+def test_a_captured_update_with_a_tangent_equals_the_eager_one():
+    captured, eager = map(_weights_of_tangent_training, (mpchain.capture, lambda step: step))
+    np.testing.assert_allclose(captured, eager, rtol=1e-6)
