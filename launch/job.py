@@ -448,9 +448,18 @@ class Job:
         if code and sentence and self.plan.log_dir:
             logs = os.path.join(self.plan.log_dir, "rank_*.log")
             say(f"  what each rank printed, and where it was, is in {logs}")
+        if code and not self.is_final and (known := self._known_failure()):
+            say(known)
         if sentence:
             say(sentence)
         return code
+
+    def _known_failure(self):
+        """What messages of MPI mean that mpirun, or the rank that failed first, has printed."""
+        from .known_failures import explain  # seldom needed
+
+        of_rank = self._culprit.last_lines() if self._culprit else b""
+        return explain(self._starter_words + of_rank)
 
     def _verdict_of_mpirun(self):
         """Called when all ranks were well until mpirun failed, or ended them all."""

@@ -312,7 +312,7 @@ def test_elastic(elastic_mpirun, capsys, hosts):
     elastic_mpirun("yes")
     *lines, command = dry_run(capsys, "-n", "2", "--elastic", *hosts, "train.py")
     assert " --with-ft ulfm " in command
-    assert {"OMPI_MCA_coll=^han", "MPCHAIN_ELASTIC=1"} <= set(lines)
+    assert {"OMPI_MCA_coll=^han,cuda", "MPCHAIN_ELASTIC=1"} <= set(lines)
     assert ("PRTE_MCA_oob_tcp_keepalive_time=0" in lines) == bool(hosts)
     assert "ulfm" not in dry_run(capsys, "-n", "2", *hosts, "train.py")[-1]
 

@@ -1,0 +1,113 @@
+"""Known messages of MPI libraries, PMIx, Slurm and UCX: what they mean, and what mends it."""
+
+import re
+
+_DOCTOR = "mpchain-launch doctor --hosts ... compares the hosts"
+_NO_PMI = (
+    "this MPI library was built without the PMI that srun offers, so that ranks cannot find each "
+    "other",
+    "start by mpirun (--mpi openmpi or --mpi mpich), or let srun use another plug-in: srun "
+    "--mpi=list shows them",
+)
+_UNREACHABLE = (
+    "mpirun cannot start its daemon on a host, or the daemon cannot connect back",
+    "install the same MPI there, and allow TCP between the hosts on all ports; " + _DOCTOR,
+)
+_NO_TRANSPORT = (
+    "no transport connects these ranks",
+    "unset OMPI_MCA_btl and OMPI_MCA_pml, or let them include tcp, sm and self",
+)
+_NO_MEMORY = (
+    "/dev/shm is full, or too small",
+    "delete what others left there; in a container: docker run --shm-size=8g, or bind the host's",
+)
+_LOCKED = (
+    "the network adapter may not lock enough memory",
+    "have ulimit -l unlimited set for the daemons of the batch system and for ssh, on all hosts",
+)
+
+# What a message looks like; its cause; its remedy. The first one that is found counts.
+KNOWN = [
+    # Open MPI, and its runtime PRRTE
+    (rb"not enough slots available", "the hosts have fewer slots than there are ranks", "give more "
+     "hosts or slots (--hosts a:4,b:4), or --oversubscribe"),
+    (rb"detected an attempt to run as root", "Open MPI refuses to run as root", "set "
+     "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, as in a container"),
+    (rb"Could not resolve hostname", "a host name is unknown here", "correct --hosts, or add the "
+     "host to /etc/hosts or to ~/.ssh/config"),
+    (rb"Host key verification failed", "ssh does not know the key of a host", "run ssh HOST true "
+     "once by hand, and accept the key"),
+    (rb"Permission denied \((?:publickey|gssapi|password)", "ssh asks for a password", "make a key "
+     "with ssh-keygen, and copy it by ssh-copy-id HOST"),
+    (rb"unable to find the specified executable", "the program is missing on a host", "start on a "
+     "file system that all hosts share; " + _DOCTOR),
+    (rb"failed to report back after being spawned", *_UNREACHABLE),
+    (rb"lost communication with a remote daemon", "a host, or the network to it, was lost", "see "
+     "whether the host runs; --elastic continues without it"),
+    (rb"not built with SLURM's PMI", *_NO_PMI),
+    (rb"OPAL ERROR: Unreachable", *_NO_PMI),
+    (rb"PMI2_Init failed to in", *_NO_PMI),
+    (rb"No components were able to be opened in the pml", "OMPI_MCA_pml, or a parameter file, asks "
+     "for a transport that cannot be used here", "unset OMPI_MCA_pml; ompi_info | grep pml shows "
+     "what there is"),
+    (rb"processes are unable to reach each other", *_NO_TRANSPORT),
+    (rb"not enough space for.{0,200}shared.memory backing", *_NO_MEMORY),
+    (rb"Signal: Bus error", *_NO_MEMORY),
+    (rb"OpenFabrics.{0,40}failed to (?:initialize|allocate|register)", *_LOCKED),
+    # UCX
+    (rb"UCX +WARN +network device '[^']*' is not available", "UCX_NET_DEVICES names a network "
+     "device that a host lacks", "unset UCX_NET_DEVICES; ucx_info -d shows the devices"),
+    (rb"UCX +ERROR.{0,300}(?:ibv_reg_mr|ulimit|[Rr]egister)", *_LOCKED),
+    (rb"UCX +ERROR.{0,300}(?:Destination is unreachable|no .{0,30}transport)", "UCX finds no "
+     "transport between two ranks", "unset UCX_TLS, or let it include tcp, sm and self; ucx_info "
+     "-d shows the devices"),
+    # PMIx, after what says more
+    (rb"PMIX ERROR:|pmix_[a-z_]*dmdx", "the PMIx of mpirun or Slurm and that of the MPI library do "
+     "not understand each other", "take mpirun and library from one installation, in a container "
+     "as well; within Slurm try another plug-in of srun --mpi=list"),
+    # MPICH
+    (rb"HYDU_create_process.{0,200}execvp error", "the program is missing on a host", "start on a "
+     "file system that all hosts share; " + _DOCTOR),
+    (rb"HYDU_sock_connect|unable to connect from \"[^\"]*\" to \"", *_UNREACHABLE),
+    (rb"OFI (?:addrinfo|get_?info|call)[^\n]{0,80}failed|open_fabric", "libfabric finds no network "
+     "that MPICH can use", "set FI_PROVIDER=tcp; fi_info shows what there is"),
+    # Slurm
+    (rb"(?:[Ii]nvalid MPI type|find the specified plugin name for mpi)", "Slurm lacks the plug-in "
+     "for MPI that srun was asked for", "start by mpirun (--mpi openmpi or --mpi mpich); srun "
+     "--mpi=list shows the plug-ins"),
+    (rb"Unable to create step for job[^\n]*(?:More processors|busy|Memory)", "the allocation has "
+     "fewer tasks, or less memory, than the ranks need", "ask for more in sbatch (--ntasks, "
+     "--mem), and end other steps of the job"),
+    (rb"(?:[Rr]ewound|[Ee]xpired) credential|Protocol authentication error", "munge refuses a host "
+     "whose clock or key differs", "set the clocks by NTP, and have the same munge.key on all "
+     "hosts"),
+    # The system
+    (rb"version `GLIBC[A-Z]*_[0-9.]+' not found", "a library was built for a newer system than "
+     "this host or container has", "build it there; in a container, leave the host's libraries "
+     "out"),
+    (rb"error while loading shared libraries", "a library is missing on a host", "load the same "
+     "modules there, and set LD_LIBRARY_PATH in the job's script; " + _DOCTOR),
+    (rb"No space left on device", "a file system is full", "free /tmp, /dev/shm and the folder of "
+     "results, or set TMPDIR to a folder with room"),
+]  # fmt: skip
+
+
+def explain(output: bytes) -> str:
+    """Returns what a known message in the output of a failed job means, and what mends it.
+
+    Args:
+        output: What mpirun and the rank that failed have printed.
+
+    Returns:
+        One sentence; empty if no message is known.
+
+    Example:
+        >>> explain(b"srun: error: Invalid MPI type 'pmi9', --mpi=list for acceptable types")[:51]
+        'Slurm lacks the plug-in for MPI that srun was asked'
+        >>> explain(b"Hello")
+        ''
+    """
+    for pattern, cause, remedy in KNOWN:
+        if re.search(pattern, output, re.DOTALL):
+            return f"{cause}: {remedy}"
+    return ""
