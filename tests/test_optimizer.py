@@ -573,6 +573,7 @@ STATES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_are_those_of_chainer(name):
+    assert name in STATES, f"add the names of the states of {name} to STATES"
     optimizer = getattr(optimizers, name)().setup(Chain(l=model_of(2)))
     for expected in ("t epoch l/p0/t", "t epoch l/p0/t " + STATES[name].replace(" ", " l/p0/")):
         saved = DictionarySerializer()

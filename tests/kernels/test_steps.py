@@ -33,6 +33,12 @@ ARGUMENTS = [
 ]
 
 
+def test_every_elementwise_rule_is_in_the_table():
+    rules = {name: rule for name, rule in vars(optimizers).items() if name.endswith("Rule")}
+    elementwise = {name for name, rule in rules.items() if rule.step is not None}
+    assert not elementwise - {name for name, _ in ARGUMENTS}, "add rows to ARGUMENTS for these"
+
+
 def descend(p, g, lr):
     p -= lr * g
     return (p,)

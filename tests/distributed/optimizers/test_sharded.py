@@ -28,11 +28,9 @@ from tests.distributed.devices import assert_allclose, assert_array_equal, on_de
 ON_GPUS = True
 
 ELEMENTWISE = {
-    name: getattr(optimizers, name)
-    for name in (
-        "AMSBound AMSGrad AdaBound AdaDelta AdaGrad Adam AdamW CorrectedMomentumSGD Lion MSVAG "
-        "MomentumSGD NesterovAG RAdam RMSprop RMSpropGraves SGD SGDW SMORMS3"
-    ).split()
+    name: cls
+    for name, cls in vars(optimizers).items()
+    if isinstance(cls, type) and issubclass(cls, GradientMethod) and cls.rule.step is not None
 }
 
 
