@@ -159,11 +159,9 @@ class _Trace:
 
     def blob(self, value):
         """Returns the name of the blob of a value; adds the layers that it needs."""
-        if not isinstance(value, _Value):
-            raise NotImplementedError(
-                "exporters.caffe.export: a constant array of shape "
-                f"{value.shape} stands where only what depends on the inputs can"
-            )
+        where = "where only what depends on the inputs can"
+        what = f"a constant array of shape {value.shape} stands {where}"
+        _refuse_if(not isinstance(value, _Value), what)
         if id(value) not in self.names:
             self.names[id(value)] = value, self._written(value).source
         return self.names[id(value)][1]
@@ -195,6 +193,11 @@ def _listed(values):
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
+def _refuse_if(is_inexpressible, rule):
+    if is_inexpressible:
+        raise NotImplementedError(f"exporters.caffe.export: {rule}")
+
+
 def _fail(rule):
     raise ValueError(f"exporters.caffe.export: {rule}")
 
@@ -209,11 +212,9 @@ def _per_channel(x, value):
     if array.size == 1:
         return array.reshape(())
     shape = (1,) * (len(value.shape) - array.ndim) + array.shape
-    if array.size != max(shape[1:2]) or len(shape) != len(value.shape):
-        raise NotImplementedError(
-            f"exporters.caffe.export: a constant array of shape {array.shape} is no number per "
-            f"channel of {value.shape}"
-        )
+    is_odd = array.size != max(shape[1:2]) or len(shape) != len(value.shape)
+    rule = f"a constant array of shape {array.shape} is no number per channel of {value.shape}"
+    _refuse_if(is_odd, rule)
     return array.reshape(-1)
 
 
@@ -244,10 +245,8 @@ def _shift_and_scale(trace, x, mean, scale, beta):
 
 
 def _divide(trace, a, b):
-    if not isinstance(a, _Value) or isinstance(b, _Value):
-        raise NotImplementedError(
-            "exporters.caffe.export: a division by what depends on the inputs"
-        )
+    is_by_input = not isinstance(a, _Value) or isinstance(b, _Value)
+    _refuse_if(is_by_input, "a division by what depends on the inputs")
     return a.affine(1 / _per_channel(b, a), 0)
 
 
@@ -285,8 +284,7 @@ class _Product:
 
 
 def _constant(x, what):
-    if isinstance(x, _Value):
-        raise NotImplementedError(f"exporters.caffe.export: {what} must not depend on the inputs")
+    _refuse_if(isinstance(x, _Value), f"{what} must not depend on the inputs")
     return x
 
 
@@ -299,8 +297,7 @@ def _linear(trace, x, W, b=None):
 
 def _geometry(window):
     """Returns the fields that convolution and pooling share."""
-    if len(window.ksize) != 2:
-        raise NotImplementedError("exporters.caffe.export: windows must have two axes")
+    _refuse_if(len(window.ksize) != 2, "windows must have two axes")
     pairs = {"pad": window.pad, "stride": window.stride, "kernel": window.ksize}
     return {f"{name}_{axis}": v for name, pair in pairs.items() for axis, v in zip("hw", pair)}
 
@@ -362,8 +359,7 @@ def _sums_of_windows(trace, x, window):
 
 def _mean(trace, x, axis, keepdims):
     axes = {a % len(x.shape) for a in ((axis,) if isinstance(axis, int) else axis or ())}
-    if axes != {2, 3} or len(x.shape) != 4:
-        raise NotImplementedError("exporters.caffe.export: means other than those of images")
+    _refuse_if(axes != {2, 3} or len(x.shape) != 4, "means other than those of images")
     param = {"pool": _AVERAGE, "global_pooling": True}
     shape = (*x.shape[:2], 1, 1)
     y = trace.layer("Pooling", [trace.blob(x)], shape, pooling_param=param)
@@ -391,8 +387,7 @@ def _softmax(trace, x, axis):
 
 def _concat(trace, *operands):
     *xs, axis = operands
-    if not all(isinstance(x, _Value) for x in xs):
-        raise NotImplementedError("exporters.caffe.export: a constant array among those joined")
+    _refuse_if(not all(isinstance(x, _Value) for x in xs), "a constant array among those joined")
     shape = list(xs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
     bottoms = [trace.blob(x) for x in xs]

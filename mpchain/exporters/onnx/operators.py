@@ -83,6 +83,11 @@ def _like(x, array):
 _of = registering(OPERATORS)
 
 
+def _refuse_if(is_unsupported, what):
+    if is_unsupported:
+        raise NotImplementedError(f"ONNXModel: {what} is not supported")
+
+
 def _numbers(x):
     return tuple(int(n) for n in as_array(x).reshape(-1))
 
@@ -243,8 +248,7 @@ def _gather(x, indexes, axis=0):
 
 @_of("GatherND")
 def _gather_nd(x, indexes, batch_dims=0):
-    if batch_dims:
-        raise NotImplementedError("ONNXModel: GatherND with batch_dims is not supported")
+    _refuse_if(batch_dims, "GatherND with batch_dims")
     return x[tuple(np.moveaxis(as_array(indexes), -1, 0))]
 
 
@@ -292,8 +296,7 @@ def _scatter_nd(x, indexes, updates, reduction="none"):
 
 
 def _scattered(x, places, updates, reduction):
-    if reduction not in ("none", "add"):
-        raise NotImplementedError(f"ONNXModel: the reduction {reduction!r} is not supported")
+    _refuse_if(reduction not in ("none", "add"), f"the reduction {reduction!r}")
     x, updates = as_variable(x), as_variable(updates)
     if reduction == "none":
         updates = updates - x[places]
@@ -302,8 +305,7 @@ def _scattered(x, places, updates, reduction):
 
 @_of("Pad")
 def _pad(x, pads, value=None, axes=None, mode="constant"):
-    if mode != "constant":
-        raise NotImplementedError(f"ONNXModel: padding of mode {mode!r} is not supported")
+    _refuse_if(mode != "constant", f"padding of mode {mode!r}")
     pads = _numbers(pads)
     axes = range(x.ndim) if axes is None else _numbers(axes)
     value = 0 if value is None else as_array(value).item()
@@ -369,16 +371,15 @@ def _gemm(a, b, c=None, alpha=1.0, beta=1.0, transA=0, transB=0):
 
 @_of("DFT")
 def _dft(x, length=None, axis=None, inverse=0, onesided=0):
-    if length is not None or onesided or int(as_array(axis)) % x.ndim != x.ndim - 2:
-        raise NotImplementedError("ONNXModel: DFT of part of an axis is not supported")
+    is_part = length is not None or onesided or int(as_array(axis)) % x.ndim != x.ndim - 2
+    _refuse_if(is_part, "DFT of part of an axis")
     parts = x[..., 0], x[..., 1]
     return F.stack((F.ifft if inverse else F.fft)(parts), x.ndim - 1)
 
 
 @_of("SoftmaxCrossEntropyLoss")
 def _softmax_cross_entropy(x, labels, weight=None, ignore_index=None, reduction="mean"):
-    if reduction == "mean" and weight is not None:
-        raise NotImplementedError("ONNXModel: a mean of weighted losses is not supported")
+    _refuse_if(reduction == "mean" and weight is not None, "a mean of weighted losses")
     options = {"class_weight": None if weight is None else as_array(weight)}
     options["ignore_label"] = -1 if ignore_index is None else ignore_index
     options["reduce"] = "mean" if reduction == "mean" else "no"
@@ -402,8 +403,7 @@ def _layer_normalization(x, scale, bias=None, axis=-1, epsilon=1e-5, stash_type=
 def _batch_normalization(
     x, scale, bias, mean, var, epsilon=1e-5, momentum=0.9, training_mode=0, spatial=1
 ):
-    if training_mode:
-        raise NotImplementedError("ONNXModel: BatchNormalization in training is not supported")
+    _refuse_if(training_mode, "BatchNormalization in training")
     return F.fixed_batch_normalization(x, scale, bias, mean, var, epsilon)
 
 
@@ -414,8 +414,7 @@ def _instance_normalization(x, scale, bias, epsilon=1e-5):
 
 @_of("LRN")
 def _lrn(x, size, alpha=1e-4, beta=0.75, bias=1.0):
-    if size % 2 == 0:
-        raise NotImplementedError("ONNXModel: LRN of even size is not supported")
+    _refuse_if(size % 2 == 0, "LRN of even size")
     return F.local_response_normalization(x, size, bias, alpha / size, beta)
 
 
@@ -423,8 +422,7 @@ def _lrn(x, size, alpha=1e-4, beta=0.75, bias=1.0):
 
 
 def _sizes(x, kernel_shape, strides, dilations, pads, auto_pad):
-    if auto_pad not in ("NOTSET", "VALID"):
-        raise NotImplementedError(f"ONNXModel: auto_pad={auto_pad} is not supported")
+    _refuse_if(auto_pad not in ("NOTSET", "VALID"), f"auto_pad={auto_pad}")
     n = x.ndim - 2
     ones, zeros = [1] * n, [0] * 2 * n
     pads = pads or zeros
@@ -456,8 +454,7 @@ def _conv_transpose(
     x, W, b=None, kernel_shape=None, strides=None, dilations=None, pads=None, group=1,
     auto_pad="NOTSET", output_padding=None, output_shape=None,
 ):  # fmt: skip
-    if output_shape is not None:
-        raise NotImplementedError("ONNXModel: output_shape of ConvTranspose is not supported")
+    _refuse_if(output_shape is not None, "output_shape of ConvTranspose")
     _, strides, dilations, pads = _sizes(x, W.shape[2:], strides, dilations, pads, auto_pad)
     options = {"dilate": tuple(dilations), "groups": group}
     y = F.deconvolution_nd(x, W, b, tuple(strides), 0, **options)
@@ -478,8 +475,7 @@ def _max_pool(
     storage_order=0,
 ):  # fmt: skip
     ksize, strides, dilations, pads = _sizes(x, kernel_shape, strides, dilations, pads, auto_pad)
-    if set(dilations) != {1}:
-        raise NotImplementedError("ONNXModel: MaxPool with dilations is not supported")
+    _refuse_if(set(dilations) != {1}, "MaxPool with dilations")
     if ceil_mode:
         pads = [
             (begin, end + _overhang(n + begin + end, begin + n, k, s))
@@ -502,10 +498,7 @@ def _average_pool(
     count_include_pad=0,
 ):  # fmt: skip
     ksize, strides, dilations, pads = _sizes(x, kernel_shape, strides, dilations, pads, auto_pad)
-    if set(dilations) != {1} or ceil_mode:
-        raise NotImplementedError(
-            "ONNXModel: AveragePool with dilations or ceil_mode is not supported"
-        )
+    _refuse_if(set(dilations) != {1} or ceil_mode, "AveragePool with dilations or ceil_mode")
     y = F.average_pooling_nd(_padded(x, pads), tuple(ksize), tuple(strides))
     if count_include_pad or not any(map(any, pads)):
         return y
