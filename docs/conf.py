@@ -17,7 +17,7 @@ version = release = mpchain.__version__
 
 needs_sphinx = "8.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "decisions"]
 myst_heading_anchors = 3
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(numpy|unittest|multiprocessing)\b.*|.*\._\w+")]
