@@ -8,7 +8,7 @@ import signal
 import socket
 import uuid
 
-from . import leftovers, processes, reach, report
+from . import processes, reach, report
 from .loop import Loop
 from .losses import Losses
 from .merging import Merger
@@ -110,8 +110,8 @@ class Job:
                 self.forget(stranger)
             processes.kill_descendants(spared)
             if self._starter_code != 0:
-                leftovers.remove_session(self._starter)
-            leftovers.remove_abandoned_segments()
+                processes.remove_session(self._starter)
+            processes.remove_abandoned_segments()
             self.logs.close()
             self.loop.close()
         return self._explain()

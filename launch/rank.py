@@ -21,7 +21,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from . import binding, environments, leftovers, messages, processes
+from . import binding, environments, messages, processes
 from .loop import Loop
 from .messages import Channel, words
 
@@ -95,7 +95,7 @@ def main(command: Sequence[str]) -> int:
         supervisor.processors = processors
         environment = {**os.environ, **share}
         code = _report_errors(connection, supervisor.run, command, environment)
-        leftovers.remove_segments(supervisor.segments)
+        processes.remove_segments(supervisor.segments)
         if supervisor.is_left:
             _end_daemon(daemon)
         elif code and not supervisor.is_loss and not os.fork():  # the job is over, or soon will be
@@ -168,12 +168,12 @@ def _outlast_daemon(process):
         has_ended = select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]
         if not has_ended and _is_daemon(process):
             processes.signal_process(process, signal.SIGKILL)
-            leftovers.remove_session(process)
+            processes.remove_session(process)
 
 
 def _end_daemon(process):
     """Ends the daemon of an mpirun that is gone, with all below it, and removes its files."""
-    leftovers.remove_session(process)
+    processes.remove_session(process)
     if _is_daemon(process):
         for each in (process, *processes.descendants(process)):
             if each not in (os.getpid(), os.getppid()):
@@ -276,7 +276,7 @@ class Supervisor:
 
     def _note_segments(self):
         if self._code is None:
-            self.segments |= leftovers.segments_of(self._program)
+            self.segments |= processes.segments_of(self._program)
 
     def _relay_or_pause(self):
         for pipe in self._pipes:

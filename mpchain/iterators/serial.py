@@ -158,12 +158,8 @@ class SerialIterator(Iterator):
                 f"{type(self).__name__}: the saved iterator's dataset had {n} examples, "
                 f"this one has {len(self.dataset)}"
             )
-        self.current_position = serializer("current_position", self.current_position)
-        self.epoch = serializer("epoch", self.epoch)
-        self.is_new_epoch = serializer("is_new_epoch", self.is_new_epoch)
-        self._previous_epoch_detail = serializer(
-            "previous_epoch_detail", self._previous_epoch_detail
-        )
+        for name in ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail"):
+            setattr(self, name, serializer(name.removeprefix("_"), getattr(self, name)))
         if self.order_sampler is not None:
             self._serialize_order(serializer)
             if hasattr(self.order_sampler, "serialize") and not is_of_chainer:

@@ -1,8 +1,8 @@
 """Measures of a model over the samples of all ranks."""
 
-from mpchain.metrics.evaluator import MetricsEvaluator as MetricsEvaluator
 from mpchain.metrics.meter import Meter as Meter
 from mpchain.metrics.meter import Metric as Metric
+from mpchain.metrics.meter import MetricsEvaluator as MetricsEvaluator
 from mpchain.metrics.scores import accuracy as accuracy
 from mpchain.metrics.scores import auc as auc
 from mpchain.metrics.scores import bleu as bleu

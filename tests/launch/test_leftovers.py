@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from launch import leftovers, mpirun
+from launch import mpirun, processes
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs Linux")
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs L
 @pytest.fixture
 def segment(tmp_path, monkeypatch):
     """Function that makes a file of shared memory; folder and names are those of this test."""
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", f"{tmp_path}/")
-    monkeypatch.setattr(leftovers, "SEGMENTS", (f"{tmp_path}/sm_segment.",))
+    monkeypatch.setattr(processes, "SHARED_MEMORY", f"{tmp_path}/")
+    monkeypatch.setattr(processes, "SEGMENTS", (f"{tmp_path}/sm_segment.",))
 
     def segment(name):
         path = tmp_path / name
@@ -26,16 +26,16 @@ def segment(tmp_path, monkeypatch):
 
 def test_segments_of_a_process(segment):
     path, other = segment("sm_segment.a b"), segment("mine \udcff")  # a name that is not UTF-8
-    assert leftovers.segments_of(os.getpid()) == set()
+    assert processes.segments_of(os.getpid()) == set()
     with open(path, "r+b") as file, open(other, "r+b") as other_file:
         with mmap.mmap(file.fileno(), 0), mmap.mmap(other_file.fileno(), 0):
-            assert leftovers.segments_of(os.getpid()) == {path}
+            assert processes.segments_of(os.getpid()) == {path}
             # It is in use, and stays.
-            leftovers.remove_segments({path})
+            processes.remove_segments({path})
             assert os.path.exists(path)
-    leftovers.remove_segments({path})
+    processes.remove_segments({path})
     assert not os.path.exists(path)
-    leftovers.remove_segments({path})
+    processes.remove_segments({path})
 
 
 def test_abandoned_segments(segment):
@@ -45,7 +45,7 @@ def test_abandoned_segments(segment):
     for path in (old, mapped, other):
         os.utime(path, (1e9, 1e9))
     with open(mapped, "r+b") as file, mmap.mmap(file.fileno(), 0):
-        leftovers.remove_abandoned_segments()
+        processes.remove_abandoned_segments()
     assert [os.path.exists(path) for path in (old, mapped, young, other)] == [False, *[True] * 3]
 
 
@@ -53,21 +53,21 @@ def test_segments_of_other_users_stay(segment, monkeypatch):
     path = segment("sm_segment.a")
     os.utime(path, (1e9, 1e9))
     monkeypatch.setattr(os, "getuid", lambda: os.stat(path).st_uid + 1)
-    leftovers.remove_abandoned_segments()
+    processes.remove_abandoned_segments()
     assert os.path.exists(path)
 
 
 def test_process_that_is_gone():
-    assert leftovers.segments_of(2**30) == set()
+    assert processes.segments_of(2**30) == set()
 
 
 def test_session(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for name in ("ompi.12", "prted.12", "ompi.123", "other.12"):
         (tmp_path / name / "1").mkdir(parents=True)
-    leftovers.remove_session(12)
+    processes.remove_session(12)
     assert sorted(os.listdir(tmp_path)) == ["ompi.123", "other.12"]
-    leftovers.remove_session(12)
+    processes.remove_session(12)
 
 
 @pytest.mark.skipif(

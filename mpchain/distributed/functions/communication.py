@@ -164,16 +164,13 @@ def communicate(
     if operation in _DECIDED_HERE:
         is_awaited = config.enable_backprop and any(as_variable(x).requires_grad for x in xs)
     if token is None:
-        token = _new_token() if is_awaited else as_variable(np.empty(0, np.float32))
+        empty = np.empty(0, np.float32)
+        token = _START.variable_with(empty) if is_awaited else as_variable(empty)
     node = Communication(operation, comm, arguments, is_awaited, *source)
     *ys, after = node.apply((*xs, token))
     if node.is_awaited:
         return ys, after
     return [Variable(y.array, requires_grad=False) for y in ys], token
-
-
-def _new_token():
-    return _START.variable_with(np.empty(0, np.float32))
 
 
 def token_of(x: Any) -> Variable | None:

@@ -124,7 +124,7 @@ class Division(NamedTuple):
 
     Example:
         >>> with comm.batch(6, weight=20):
-        ...     division(comm)
+        ...     comm.divided
         Division(mine=slice(0, 6, None), n=6, n_empty=None, weight=20.0)
     """
 
@@ -146,17 +146,12 @@ class _Division:  # a generator would cost several times as much, in every step
         vars(self._comm)["divided"] = self._outer
 
 
-def division(comm: Communicator) -> Division:
-    """Returns what is known within :func:`batch`."""
-    return comm.divided
-
-
 def weighted(comm: Communicator, weight: float) -> contextlib.AbstractContextManager:
     """Context manager: this rank has a weight, within what :func:`batch` says.
 
     Example:
         >>> with comm.batch(6), weighted(comm, 20.0):
-        ...     division(comm).n, division(comm).weight
+        ...     comm.divided.n, comm.divided.weight
         (6, 20.0)
     """
     mine, n, *_ = comm.divided
@@ -277,7 +272,7 @@ class SampleDraws:
         self._persistents.count(n_passes, n_parts)
 
     def _first(self, n):
-        own = division(self._comm).mine
+        own = self._comm.divided.mine
         if own is not None and n == own.stop - own.start:
             return own.start
         # Reproducible training must not know more on one rank than on several.

@@ -17,7 +17,6 @@ from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
 from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
 from mpchain.distributed.gradients.reducer import Reducer
-from mpchain.distributed.optimizers.draws import division
 from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
 from mpchain.distributed.optimizers.parts import Observations, cut
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
@@ -390,12 +389,12 @@ class MultiNodeOptimizer(Optimizer):
 
     def _n_samples(self):
         """This rank's number of samples; None if it is unknown."""
-        mine = division(self.communicator).mine
+        mine = self.communicator.divided.mine
         return self.n_samples if mine is None else mine.stop - mine.start
 
     def _weights(self, parts):
         """This rank's weight, if it is not its number of samples."""
-        weight = division(self.communicator).weight
+        weight = self.communicator.divided.weight
         if weight is not None and len(parts) > 1:
             raise ValueError(
                 "MultiNodeOptimizer.update_in_parts: comm.batch knows the weight of all parts "
@@ -525,7 +524,7 @@ class MultiNodeOptimizer(Optimizer):
 
     def computes_no_loss(self) -> bool:
         """Returns whether this rank's batch counts for nothing in an update of one part."""
-        weight = division(self.communicator).weight
+        weight = self.communicator.divided.weight
         return (self._n_samples() if weight is None else weight) == 0
 
     def why_not_in_graphs(self) -> str | None:

@@ -8,7 +8,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.counts import Counts
-from mpchain.distributed.optimizers.draws import SampleDraws, division
+from mpchain.distributed.optimizers.draws import SampleDraws
 from mpchain.link import Link
 from mpchain.observers import span
 from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
@@ -108,7 +108,7 @@ class Step:
         Returns:
             The parts, with loss functions that know counts.
         """
-        n_all, n_empty = division(self._comm)[1:3]
+        n_all, n_empty = self._comm.divided[1:3]
         if weights is not None:
             parts = [(w, compute_loss) for w, (_, compute_loss) in zip(weights, parts, strict=True)]
         self._n_weighted, self.skips = None if weights is None else n_all or 0, False
@@ -168,7 +168,7 @@ class Step:
 
     def begin_with_gradients(self, n: float | None) -> None:
         """Begins a step of ``n`` samples whose gradients exist already."""
-        weight = division(self._comm).weight
+        weight = self._comm.divided.weight
         self._n_weighted, self.skips = None if weight is None else 0, False
         with span("gradients", "begin the exchange"):
             self.reducer.begin(self.n_accumulated or (n if weight is None else weight))

@@ -61,7 +61,7 @@ def get_trigger(trigger: TriggerLike) -> Trigger:
         IntervalTrigger(10, 'epoch')
     """
     if trigger is None:
-        return _never
+        return lambda trainer: False
     if isinstance(trigger, tuple) and len(trigger) == 2:
         return IntervalTrigger(*trigger)
     if callable(trigger):
@@ -70,10 +70,6 @@ def get_trigger(trigger: TriggerLike) -> Trigger:
         "get_trigger: trigger must be (period, unit), a function of the trainer or None, "
         f"not {trigger!r}"
     )
-
-
-def _never(trainer):
-    return False
 
 
 class ProgressTrigger:
