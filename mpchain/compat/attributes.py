@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import links
-from mpchain.compat import arguments
+from mpchain.compat import arguments, private_state
 from mpchain.dataset import ConcatWithAsyncTransfer
 from mpchain.datasets import LabeledImageDataset, SubDataset
 from mpchain.device_resident import DeviceResident
@@ -203,6 +203,10 @@ def install() -> None:
     if _before:
         return
     for cls, name, value in _ATTRIBUTES:
+        _set(cls, name, property(value))
+    for cls, name, place in private_state.RENAMED:
+        _set(cls, name, private_state.Renamed(place))
+    for cls, name, value in private_state.COMPUTED:
         _set(cls, name, property(value))
     _set(Communicator, "mpi_comm", _OwnProcess())
     for cls, name, instead in _DEPRECATED:

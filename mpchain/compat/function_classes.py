@@ -416,7 +416,7 @@ def install() -> None:
             _originals[name] = getattr(functions, name)
     _replace({id(f): _observed(name, as_chainer(name, f)) for name, f in _originals.items()})
     FunctionNode.shown = describe
-    VariableNode.creator_node = _ShownCreator()
+    VariableNode.creator_node = VariableNode._creator_node = _ShownCreator()
     Variable.creator_node = _creator_node.getter(_shown_creator_of_variable)
 
 
@@ -427,6 +427,7 @@ def uninstall() -> None:
         _originals.clear()
         FunctionNode.shown = _shown
         VariableNode.creator_node = None
+        del VariableNode._creator_node
         Variable.creator_node = _creator_node
 
 

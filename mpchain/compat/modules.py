@@ -139,8 +139,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         public = layout()[module.__name__][1]
         if public:
             module.__dict__["__all__"] = list(public)
-        if module.__name__ in PACKAGES:
+        if module.__name__ in (*PACKAGES, "chainer._version"):
             module.__dict__["__version__"] = "7.8.1"
+        if module.__name__ in PACKAGES:
             file = pathlib.Path(__file__).with_name("packages") / module.__name__ / "__init__.py"
             module.__dict__["__file__"] = str(file)
 

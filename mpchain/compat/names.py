@@ -94,7 +94,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainer.links.model.vision.googlenet": _all("links.model.vision.googlenet", "prepare"),
     "chainer.links.model.vision.resnet": _all(
         "links.model.vision.resnet", "BottleneckA", "BottleneckB", "BuildingBlock", "prepare"
-    ),
+    )
+    | _own("_global_average_pooling_2d"),
     "chainer.links.model.vision.vgg": _all("links.model.vision.vgg", "prepare"),
     "chainer.links.rnn.gru": {"GRUBase": "links.recurrent:_GRUCell"},
     "chainer.links.rnn.lstm": {"LSTMBase": "links.recurrent:_PlainLSTMCell"},
@@ -123,8 +124,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "is_graphviz_available", "is_return_code_zero"
     ),
     "chainer.training.trigger": _all("training", "IntervalTrigger", "get_trigger"),
-    "chainer.training.updater": _all("training", "ParallelUpdater", "StandardUpdater", "Updater"),
-    "chainer.types": {"TYPE_CHECKING": False, "AbstractInitializer": "initializers:Initializer"},
+    "chainer.training.updater": _all("training", "ParallelUpdater", "StandardUpdater", "Updater")
+    | {"MultiprocessParallelUpdater": "training.updaters:MultiprocessParallelUpdater"},
+    "chainer.types": {"TYPE_CHECKING": False, "AbstractInitializer": "initializers:Initializer"}
+    | {"NdArray": "typing:Array"},
     "chainer.utils": _own("_check_arrays_forward_compatible"),
     "chainer.utils.array": _own("as_mat", "as_vec", "empty_like"),
     "chainer.utils.cache": _own("cached_property"),
@@ -155,6 +158,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainermn.communicators.pure_nccl_communicator": {
         "PureNcclCommunicator": "distributed.communicators:NcclCommunicator"
     },
+    "chainermn.optimizers": {"_MultiNodeOptimizer": "distributed.optimizers:MultiNodeOptimizer"},
     "chainermn.functions": _own("pseudo_connect"),
     "chainermn.functions.pseudo_connect": _own("pseudo_connect"),
     "chainermn.extensions._multi_node_snapshot": _all("serializers", "load_npz", "save_npz")

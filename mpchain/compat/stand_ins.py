@@ -233,6 +233,11 @@ def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> 
     return functions.batch_matmul(a, b, transa, transb)
 
 
+def _global_average_pooling_2d(x: Any) -> Variable:
+    """Returns the means (N, C) of images (N, C, H, W)."""
+    return functions.average(x, axis=(2, 3))
+
+
 def pseudo_connect(delegate_variable: Variable | None, *actual_variables: Any) -> Any:
     """Returns a tuple for one variable, too, as ChainerMN's."""
     ys = communication.pseudo_connect(delegate_variable, *actual_variables)

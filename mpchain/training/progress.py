@@ -20,7 +20,7 @@ def print_line(text: str, out: TextIO | None = None) -> None:
 
     Args:
         text: the line.
-        out: stream; None means standard output.
+        out: stream, an object with ``write``; None means standard output.
 
     Example:
         >>> print_line("training ends")
@@ -32,7 +32,8 @@ def print_line(text: str, out: TextIO | None = None) -> None:
         print(text, file=out)
     else:
         tqdm.tqdm.write(text, file=out)
-    out.flush()
+    if hasattr(out, "flush"):  # a user's stream may only write
+        out.flush()
 
 
 def open_display(

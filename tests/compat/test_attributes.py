@@ -11,6 +11,7 @@ import mpchain.functions as F
 import mpchain.links as L
 from mpchain import datasets, function_hooks, optimizers, testing
 from mpchain.training import extensions, triggers
+from mpchain.training.progress import print_line
 from tests.distributed import ranks
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,81 @@ def test_attributes_of_training():
     assert triggers.EarlyStoppingTrigger().already_warning is False
     assert function_hooks.TimerHook().table == {"sec": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
     assert mpchain.dataset.ConcatWithAsyncTransfer(compute_stream=3).compute_stream == 3
+
+
+def test_a_subclass_of_a_report_works_on_its_private_state():
+    class LastMeans(extensions.LogReport):
+        def __call__(self, trainer):
+            keys = self._keys or trainer.observation
+            self._summary.add({key: trainer.observation[key] for key in keys})
+            if self._trigger(trainer):
+                self.log.append(self._summary.compute_mean())
+                self._init_summary()
+
+    trainer = testing.get_trainer_with_mock_updater()
+    report = LastMeans(["loss"], trigger=lambda trainer: trainer.observation["loss"] > 2)
+    for loss in (1.0, 3.0, 5.0):
+        trainer.observation = {"loss": loss, "other": 0.0}
+        report(trainer)
+    assert report.log == [{"loss": 2.0}, {"loss": 5.0}]
+    report._keys = ["other"]
+    assert report._means._keys == ["other"]
+    plot = extensions.PlotReport(["loss"])
+    assert plot._data == {"loss": []} and plot._trigger is plot._means._trigger
+
+
+def test_reports_are_printed_to_streams_that_only_write():
+    class Lines:
+        text = ""
+
+        def write(self, text):
+            self.text += text
+
+    lines = Lines()
+    print_line("epoch", lines)
+    assert lines.text == "epoch\n"
+
+
+def test_private_state_of_iterators_and_data():
+    iterator = mpchain.iterators.SerialIterator(range(5), 2, shuffle=False)
+    assert (iterator._shuffle, iterator._epoch_size) == (False, 5)
+    assert mpchain.iterators.SerialIterator(range(5), 2)._shuffle is True
+    part = datasets.SubDataset(range(6), 2, 5)
+    assert (part._start, part._finish) == (2, 5)
+    with pytest.raises(AttributeError, match="no range; use _order"):
+        datasets.SubDataset(range(6), 0, 2, np.arange(6)[::-1])._start
+    assert datasets.TupleDataset([1, 2], [3, 4])._length == 2
+    images = datasets.LabeledImageDataset([("a.png", 3)], label_dtype="q")
+    assert images._label_dtype == np.int64
+
+
+def test_private_state_of_nodes_links_and_summaries():
+    x = mpchain.Variable(np.ones(2, "f"))
+    y = F.exp(x)
+    assert y.node._creator_node is y.creator_node and x.node._data is x.array
+    summary = mpchain.reporter.Summary()
+    for value in (1.0, 2.0, 4.0):
+        summary.add(value)
+    assert summary._x2 == pytest.approx(21)
+    observer, reporter = object(), mpchain.Reporter()
+    reporter.add_observer("main", observer)
+    assert reporter._observer_names == {id(observer): "main"}
+    link = L.Linear(1, 1)
+    assert link._n_local_link_hooks == 0
+    link.add_hook(mpchain.link_hooks.TimerHook())
+    assert link._n_local_link_hooks == 1 and list(link._local_link_hooks) == ["TimerHook"]
+    norm = L.BatchNormalization(2, dtype="e", initial_avg_mean=3)
+    assert (norm._initial_avg_mean, norm._highprec_dtype) == (3, np.float16)
+    link.W.update_rule = rule = optimizers.Adam().create_update_rule()
+    assert rule._state is rule.state
+
+    class Square(mpchain.FunctionNode):
+        def forward(self, xs):
+            self.retain_inputs((0,))
+            assert tuple(self._input_indexes_to_retain) == (0,)
+            return (xs[0] ** 2,)
+
+    assert Square().apply((x,))[0].array.tolist() == [1, 1]
 
 
 def test_attributes_of_links():

@@ -147,3 +147,20 @@ def test_a_module_is_run_by_the_command(tmp_path):
         command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path
     )
     assert run.stdout == "7.8.1\n"
+
+
+def test_private_names_that_programs_import():
+    import chainer._version
+    import chainer.types
+    from chainer.links.model.vision.resnet import _global_average_pooling_2d
+    from chainer.training.updater import MultiprocessParallelUpdater
+    from chainermn.optimizers import _MultiNodeOptimizer
+
+    from mpchain import distributed, training
+
+    assert chainer._version.__version__ == "7.8.1"
+    assert chainer.types.NdArray is not None
+    x = np.arange(16, dtype="f").reshape(1, 2, 2, 4)
+    np.testing.assert_array_equal(_global_average_pooling_2d(x).array, [[3.5, 11.5]])
+    assert MultiprocessParallelUpdater is training.updaters.MultiprocessParallelUpdater
+    assert _MultiNodeOptimizer is distributed.optimizers.MultiNodeOptimizer
