@@ -206,5 +206,5 @@ def test_along_a_direction(case, is_narrow):
 def test_every_elementwise_declaration_is_here():
     declared = {name for name, d in registry.items() if d.is_elementwise and d.is_own}
     missing = declared - set(SCALAR) - set(PAIRS) - IN_TABLES
-    assert not missing, "add a row to SCALAR, or to PAIRS for two arrays, for these"
+    assert not missing, f"add a row to SCALAR, or PAIRS if of two arrays, for {sorted(missing)}"
     assert set(SCALAR) | set(PAIRS) | IN_TABLES <= declared, "rows of functions that are gone"

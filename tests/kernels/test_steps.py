@@ -36,7 +36,8 @@ ARGUMENTS = [
 def test_every_elementwise_rule_is_in_the_table():
     rules = {name: rule for name, rule in vars(optimizers).items() if name.endswith("Rule")}
     elementwise = {name for name, rule in rules.items() if rule.step is not None}
-    assert not elementwise - {name for name, _ in ARGUMENTS}, "add rows to ARGUMENTS for these"
+    missing = elementwise - {name for name, _ in ARGUMENTS}
+    assert not missing, f"add a row to ARGUMENTS for {sorted(missing)}"
 
 
 def descend(p, g, lr):

@@ -240,9 +240,10 @@ TOLERANCE = {"MSVAG": 1e-9, "MSVAG with decay": 1e-9}
 
 def test_every_optimizer_is_in_the_tables():
     names = {n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")}
-    assert not names - {name for name, *_ in CASES.values()}, "add a formula to CASES for these"
-    listed = {signature.partition("(")[0] for signature in SIGNATURES}
-    assert not names - listed, "add a line to SIGNATURES for these"
+    missing = names - {name for name, *_ in CASES.values()}
+    assert not missing, f"add a formula to CASES for {sorted(missing)}"
+    missing = names - {signature.partition("(")[0] for signature in SIGNATURES}
+    assert not missing, f"add a line to SIGNATURES for {sorted(missing)}"
 
 
 def problem(shape=(7, 5), dtype=np.float64):
