@@ -193,7 +193,8 @@ class Observer:
         return positions
 
     def operation(self, operation: Any, args: tuple) -> None:
-        """Called with an operation of :mod:`mpchain.kernels`, and its arguments, before it runs."""
+        """Called with an operation of :mod:`mpchain.kernels`, and its arguments, before it runs, if
+        :attr:`sees_operations`."""
 
     def communicator(self, comm: Any) -> None:
         """Called with each communicator that :func:`mpchain.create_communicator` has made."""
