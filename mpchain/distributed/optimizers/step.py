@@ -148,6 +148,14 @@ class Step:
                 f"{len(counts) if self.exchanges else 'no_sync'}: let update cut the batch, or "
                 "use MultiNodeUpdater"
             )
+        comm = self._comm
+        if n_parts and comm.micro_shards % comm.size and comm.divided.mine is None:
+            raise RuntimeError(
+                f"MultiNodeOptimizer.update: {comm.size} ranks do not divide the "
+                f"{comm.micro_shards} micro-shards of a reproducible communicator evenly, so the "
+                "batch must be divided by comm.batch(n), or by create_sharded_iterator and "
+                "MultiNodeUpdater: equal batches of ranks would have micro-shards of other sizes"
+            )
         if joint_link is None:
             return
         n_own = sum(n != 0 for n in counts)

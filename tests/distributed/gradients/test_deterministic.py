@@ -250,6 +250,18 @@ def test_ranks_that_do_not_divide_the_micro_shards(comm):
             assert made.share_of(n) == (bounds[0][0], bounds[-1][1])
 
 
+def test_equal_batches_of_ranks_that_do_not_divide_the_micro_shards(comm):
+    model, x = L.Linear(2, 1), np.ones((4, 2), "float32")
+    options = {"reproducible": True, "micro_shards": 2 * comm.size + 1}
+    with create_communicator("naive", comm.mpi_comm, **options) as made:
+        optimizer = create_multi_node_optimizer(optimizers.SGD(1), made).setup(model)
+        with made.batch(4 * made.size) as mine:
+            optimizer.update(lambda x: F.mean(model(x)), np.tile(x, (made.size, 1))[mine])
+        if made.size > 1:
+            with pytest.raises(RuntimeError, match=r"must be divided by comm\.batch"):
+                optimizer.update(lambda x: F.mean(model(x)), x)
+
+
 @pytest.mark.parametrize("zero_fill", [False, True])
 def test_gradients_that_are_none(reproducible, zero_fill):
     model = Chain(a=L.Linear(2, 1), b=L.Linear(2, 1), c=L.Linear(2, 1))
