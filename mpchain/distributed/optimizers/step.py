@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.counts import Counts
@@ -129,6 +130,7 @@ class Step:
                 is_empty=is_empty,
                 losses_are_weighted=True,
             )
+        self._rows = rows
         known = self.exchanges, is_accumulated, self._n_weighted
         return self.counts.begin(self.under_way, parts, rows, *known)
 
@@ -147,14 +149,6 @@ class Step:
                 f"{n_parts} parts on each rank, its micro-shards, but got "
                 f"{len(counts) if self.exchanges else 'no_sync'}: let update cut the batch, or "
                 "use MultiNodeUpdater"
-            )
-        comm = self._comm
-        if n_parts and comm.micro_shards % comm.size and comm.divided.mine is None:
-            raise RuntimeError(
-                f"MultiNodeOptimizer.update: {comm.size} ranks do not divide the "
-                f"{comm.micro_shards} micro-shards of a reproducible communicator evenly, so the "
-                "batch must be divided by comm.batch(n), or by create_sharded_iterator and "
-                "MultiNodeUpdater: equal batches of ranks would have micro-shards of other sizes"
             )
         if joint_link is None:
             return
@@ -236,8 +230,22 @@ class Step:
     def _end(self, n_total):
         """Notes the number of samples of all ranks, given their weight."""
         n_samples = n_total if self._n_weighted is None else self._n_weighted
+        if self.reducer.parts_per_batch and n_samples:
+            self._check_shards(int(n_samples))
         self.rank_states.n_samples = n_samples
         self.draws.finish(n_samples)
+
+    def _check_shards(self, n_total):
+        """Lets rank 0 warn if micro-shards are others than those of one process."""
+        comm = self._comm
+        shards = [partition(n_total, i, comm.micro_shards) for i in comm.own_shards]
+        if list(self._rows) != [end - begin for begin, end in shards]:
+            Control.of(comm).tell(
+                "MultiNodeOptimizer.update",
+                f"the ranks do not divide a batch of {n_total} samples as a reproducible "
+                "communicator does, so that bits depend on their number: divide it by "
+                "comm.batch(n), or by create_sharded_iterator and MultiNodeUpdater",
+            )
 
 
 def _sum(numbers):

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -250,16 +251,28 @@ def test_ranks_that_do_not_divide_the_micro_shards(comm):
             assert made.share_of(n) == (bounds[0][0], bounds[-1][1])
 
 
-def test_equal_batches_of_ranks_that_do_not_divide_the_micro_shards(comm):
-    model, x = L.Linear(2, 1), np.ones((4, 2), "float32")
-    options = {"reproducible": True, "micro_shards": 2 * comm.size + 1}
+@pytest.mark.parametrize("n_more", [0, 1])
+def test_batches_that_are_divided_otherwise(comm, n_more):
+    """Equal batches of the ranks have other micro-shards than the whole batch, which is told."""
+    model, x = L.Linear(2, 1), np.ones((5 * comm.size, 2), "float32")
+    options = {"reproducible": True, "micro_shards": 2 * comm.size + n_more}
     with create_communicator("naive", comm.mpi_comm, **options) as made:
-        optimizer = create_multi_node_optimizer(optimizers.SGD(1), made).setup(model)
-        with made.batch(4 * made.size) as mine:
-            optimizer.update(lambda x: F.mean(model(x)), np.tile(x, (made.size, 1))[mine])
-        if made.size > 1:
-            with pytest.raises(RuntimeError, match=r"must be divided by comm\.batch"):
-                optimizer.update(lambda x: F.mean(model(x)), x)
+        optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), made).setup(model)
+
+        def updates(batch):
+            for _ in range(3):  # it is told with the next step's message
+                optimizer.update(lambda x: F.mean(model(x)), batch)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with made.batch(len(x)) as mine:
+                updates(x[mine])
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            updates(x[:5])
+        texts = [str(w.message) for w in seen if "bits depend on their number" in str(w.message)]
+        assert len(texts) == (made.size > 1 and made.rank == 0)
+        assert all("divide it by comm.batch(n)" in text for text in texts)
 
 
 @pytest.mark.parametrize("zero_fill", [False, True])
