@@ -112,7 +112,7 @@ def train(model_name, optimizer_name, comm, options, n_updates):
         sharding = UnevenIterator if "uneven" in options else ShardedIterator
         accumulation = ACCUMULATION if "accumulated" in options else 1
         updater = MultiNodeUpdater(
-            sharding(iterator, comm, "equality"),
+            sharding(iterator, comm),
             optimizer,
             comm,
             loss_func=loss_func,
