@@ -298,12 +298,21 @@ def _fill(made, name, args, kwargs):
         x, *others = made.inputs
         if len(x.shape) > 2 and given.get("n_batch_axes", 1) == 1:
             made.inputs = (_reshaped(x, (x.shape[0], others[0].shape[1])), *others)
+    elif name == "depthwise_convolution_2d":
+        x, W, *others = made.inputs
+        multiplier, made.groups, *ksize = W.shape
+        W = _made_of(W, "transpose", "Transpose", (1, 0, 2, 3), (made.groups, multiplier, *ksize))
+        made.inputs = (x, _reshaped(W, (made.groups * multiplier, 1, *ksize)), *others)
 
 
 def _reshaped(x, shape):
     """A node for what Chainer's functions of matrices get of an array with more axes."""
-    cls = find("chainer.functions.array.reshape", "Reshape")
-    made: Any = cls(shape)
+    return _made_of(x, "reshape", "Reshape", shape, shape)
+
+
+def _made_of(x, module, name, argument, shape):
+    """The node of what a function of arrays, with an argument, makes of a node."""
+    made: Any = find(f"chainer.functions.array.{module}", name)(argument)
     y = VariableNode(Variable(np.empty(0, x.dtype)))
     y.shape, y.creator_node = shape, made
     made.inputs, made.outputs = (x,), (weakref.ref(y),)

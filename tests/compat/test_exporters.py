@@ -35,6 +35,20 @@ def test_a_graph_is_walked_by_creator_nodes():
     assert x.grad.shape == x.shape
 
 
+def test_a_depthwise_convolution_has_groups():
+    W = L.DepthwiseConvolution2D(4, 3, 2).W
+    function = F.depthwise_convolution_2d(Variable(IMAGE), W).creator_node
+    assert type(function).__name__ == "Convolution2DFunction"
+    assert function.groups == 4
+    node, names = function.inputs[1], []
+    assert node.shape == (12, 1, 2, 2)
+    while node.creator_node is not None:
+        names.append(type(node.creator_node).__name__)
+        node = node.creator_node.inputs[0]
+    assert names == ["Reshape", "Transpose"]
+    assert node is W.node
+
+
 ATTRIBUTES = [
     (lambda x: F.sum(x, axis=1), "Sum", {"axis": (1,), "keepdims": False}),
     (lambda x: F.sum(x), "Sum", {"axis": None}),
@@ -128,6 +142,7 @@ MODELS = {
     "group_normalization": of_link(L.GroupNormalization(2), IMAGE),
     "normalize": of(lambda x: F.normalize(x, axis=1), X),
     "convolution": of_link(L.Convolution2D(None, 3, 3, 2, 1), IMAGE),
+    "depthwise_convolution": of_link(L.DepthwiseConvolution2D(4, 3, 2), IMAGE),
     "convolution_nd": of_link(L.Convolution1D(4, 3, 3), SIGNAL),
     "deconvolution": of_link(L.Deconvolution2D(4, 3, 3, 2, 1), IMAGE),
     "embed_id": of_link(L.EmbedID(4, 3), np.array([[0, 1], [2, 1]], "i")),
