@@ -57,6 +57,7 @@ class Optimizer:
     use_auto_new_epoch = False
     n_samples: int | None = None
     communicator: Any = None
+    takes_closure = False  # whether a step needs the loss several times
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True

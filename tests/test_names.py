@@ -191,7 +191,7 @@ mpchain.Initializer:
 # 6. Optimizers
 mpchain.optimizers:
     SGD MomentumSGD CorrectedMomentumSGD NesterovAG AdaDelta AdaGrad SMORMS3 MSVAG RMSprop
-    RMSpropGraves Adam AdamW AMSGrad AdaBound AMSBound Adam.lr SGDRule MomentumSGDRule
+    RMSpropGraves Adam AdamW AMSGrad AdaBound AMSBound LBFGS Adam.lr SGDRule MomentumSGDRule
     CorrectedMomentumSGDRule NesterovAGRule AdaDeltaRule AdaGradRule SMORMS3Rule MSVAGRule
     RMSpropRule RMSpropGravesRule AdamRule
 mpchain.profiling of profiling:

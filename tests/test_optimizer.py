@@ -27,7 +27,12 @@ from mpchain.serializers import (
 )
 from mpchain.variable import Parameter, Variable
 
-NAMES = [n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")]
+NAMES = [
+    name
+    for name, kind in vars(optimizers).items()
+    if name[0].isupper() and not name.endswith("Rule") and issubclass(kind, GradientMethod)
+]
+"""Those with an update rule per parameter; LBFGS has tests in tests/optimizers/test_lbfgs.py."""
 
 
 def model_of(*shapes, dtype=np.float64):

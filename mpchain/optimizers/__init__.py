@@ -25,6 +25,7 @@ from mpchain.optimizers.layerwise import LAMB as LAMB
 from mpchain.optimizers.layerwise import Adafactor as Adafactor
 from mpchain.optimizers.layerwise import AdafactorRule as AdafactorRule
 from mpchain.optimizers.layerwise import LAMBRule as LAMBRule
+from mpchain.optimizers.lbfgs import LBFGS as LBFGS
 from mpchain.optimizers.sgd import SGD as SGD
 from mpchain.optimizers.sgd import SGDW as SGDW
 from mpchain.optimizers.sgd import CorrectedMomentumSGD as CorrectedMomentumSGD

@@ -97,6 +97,10 @@ class GradientReducer(Reducer):
         self.compression = configured(comm) if compression is None else compression
         self._under_way = collections.deque()
 
+    @property
+    def is_exact(self) -> bool:
+        return self.compression is exact
+
     def renewed(self) -> "GradientReducer":
         return type(self)(self._comm, zero_fill=self._zero_fill, compression=self.compression)
 

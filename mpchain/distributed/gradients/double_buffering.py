@@ -34,7 +34,7 @@ class DoubleBufferingReducer(Reducer):
     """
 
     # The waiting gradients belong to the loss scale of the step before.
-    allows_dynamic_loss_scale = False
+    is_exact = allows_dynamic_loss_scale = False
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ class Reducer:
             by name: flat arrays, or None where no rank has a gradient. None if all are whole.
         has_gathered: whether ranks have asked for whole gradients in a step that divides them.
         overlaps: whether :meth:`ready` has something to do in this step.
+        is_exact: whether gradients are those of the step, up to the rounding of their sums.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
         can_be_replayed: whether captured steps may pass gradients on and take their means.
         message: what the ranks tell each other in :meth:`finish`, besides gradients.
@@ -53,7 +54,7 @@ class Reducer:
 
     parts_per_batch: int | None = None
     pieces: dict[str, Array | None] | None = None
-    allows_dynamic_loss_scale = True
+    is_exact = allows_dynamic_loss_scale = True
     can_be_replayed = has_gathered = False
     overlaps = False
 

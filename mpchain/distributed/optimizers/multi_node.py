@@ -21,13 +21,14 @@ from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
 from mpchain.distributed.optimizers.parts import Observations, cut
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.distributed.optimizers.step import Step
+from mpchain.functions import counting
 from mpchain.link import Link
 from mpchain.observers import current, observed, outside, refuse, span
 from mpchain.optimizer import Optimizer
 from mpchain.parameter_tree import TreeOutline
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, MissingKeyError
-from mpchain.variable import Variable, set_grads
+from mpchain.variable import Variable, as_variable, set_grads
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -226,7 +227,15 @@ class MultiNodeOptimizer(Optimizer):
 
         Returns:
             The optimizer itself.
+
+        Raises:
+            ValueError: the optimizer needs exact gradients, and the exchange changes them.
         """
+        if self._inner.takes_closure and not self._reducer.is_exact:
+            raise ValueError(
+                f"MultiNodeOptimizer.setup: {type(self._inner).__name__} needs the gradients of "
+                "each loss as they are: double_buffering must be False and compression None"
+            )
         self._inner.setup(link)
         self._show_inner()
         self._joint_link = _joint_link(self.communicator, link)
@@ -295,8 +304,10 @@ class MultiNodeOptimizer(Optimizer):
         if self._is_elsewhere():
             with self.target.device.create_context():
                 return self.update(lossfun, *args, **kwds)
-        n_parts = self._reducer.parts_per_batch
-        if lossfun is not None:
+        inner, n_parts = self.actual_optimizer, self._reducer.parts_per_batch
+        if inner.takes_closure and lossfun is not None and not inner.is_evaluating:
+            inner.step(functools.partial(self._evaluate, lossfun, args, kwds))
+        elif lossfun is not None:
             n, before = self._n_samples(), self.n_samples
             try:
                 if n_parts is None:
@@ -318,6 +329,20 @@ class MultiNodeOptimizer(Optimizer):
             refuse("a multi-node optimizer updates without a loss function")
             self.current_step.begin_with_gradients(self._n_samples())
             self._finish()
+
+    def _evaluate(self, lossfun, args, kwds):
+        """Finds the gradients, and returns the loss, of the whole batch."""
+        losses, n_samples = [], self.n_samples
+
+        def compute_loss(*args, **kwds):
+            loss, counts = lossfun(*args, **kwds), counting.current.counts
+            own = as_variable(loss.array)
+            losses.append(own if counts is None else counts.sum(own * counts.share()))
+            return loss
+
+        self.update(compute_loss, *args, **kwds)
+        self.n_samples = n_samples
+        return losses[-1].array
 
     @observed("optimizer", "optimizer")
     def update_in_parts(

@@ -113,6 +113,12 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     def setup(self, link: Link) -> Self:
         self._rows = []
+        if self.actual_optimizer.takes_closure:
+            kind = type(self.actual_optimizer).__name__
+            raise ValueError(
+                f"ShardedOptimizer.setup: {kind} cannot be sharded: its line search needs "
+                "whole gradients; use create_multi_node_optimizer"
+            )
         super().setup(link)
         _check_rules(dict(link.namedparams()))
         self._add_publisher()

@@ -1,0 +1,262 @@
+"""L-BFGS: a quasi-Newton method for losses that are the same function throughout a step."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.backends.cuda import to_cpu
+from mpchain.optimizer import Optimizer
+from mpchain.serializer import AbstractSerializer, Deserializer
+from mpchain.variable import Variable
+
+_DECREASE, _CURVATURE, _MOST_TRIALS = 1e-4, 0.9, 25
+
+
+class LBFGS(Optimizer):
+    """Limited-memory BFGS with a line search for the strong Wolfe conditions.
+
+    Each update takes one step. It calls the loss function at least twice, and as often as the line
+    search needs: the loss must be the same function of the parameters all the while, on one batch,
+    without dropout. If no step along the quasi-Newton direction will do, the memory is dropped and
+    the step taken along the gradient; if that fails too, the update takes no step and warns once.
+
+    See J. Nocedal and S. Wright, Numerical Optimization, algorithms 3.5, 3.6 and 7.4. A
+    :class:`mpchain.distributed.optimizers.MultiNodeOptimizer` of it takes the same steps on all
+    ranks. Computes in float64 on the host.
+
+    Args:
+        memory: the number of last steps that it learns the curvature from.
+
+    Raises:
+        ValueError: ``memory`` is not positive.
+
+    Example:
+        >>> model = L.Linear(2, 1, nobias=True, initialW=1.0)
+        >>> optimizer = optimizers.LBFGS().setup(model)
+        >>> for _ in range(4):
+        ...     optimizer.update(lambda: F.sum((model.W - np.array([[3, 5]], np.float32)) ** 2))
+        >>> model.W.array
+        array([[3., 5.]], dtype=float32)
+    """
+
+    takes_closure = True
+    is_evaluating = False  # whether the gradients that are set belong to a step under way
+    _has_warned = False
+
+    def __init__(self, memory: int = 10):
+        if memory < 1:
+            raise ValueError(f"LBFGS: memory must be at least 1, not {memory}")
+        self.memory = memory
+        self._steps = self._changes = np.zeros((0, 0))
+
+    def setup(self, link: Any) -> "LBFGS":
+        super().setup(link)
+        self._forget()
+        return self
+
+    def add_hook(self, hook: Any, name: str | None = None, timing: str = "auto") -> None:
+        """Raises TypeError: a hook would change gradients, and not the loss that they belong to."""
+        raise TypeError("LBFGS.add_hook: takes no hooks; add what they do to the loss function")
+
+    def update(
+        self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
+    ) -> None:
+        """Takes a step.
+
+        Args:
+            lossfun: function that returns the loss; it is called several times.
+
+        Raises:
+            TypeError: there is no loss function, or it does not return a Variable.
+            RuntimeError: :meth:`setup` was not called, a loss scale is set, or the loss is not
+                finite where the step begins.
+
+        An error of the loss function within a step leaves the parameters as they were before it.
+        """
+        self._check_set_up("update")
+        if self.is_evaluating:  # a multi-node optimizer has averaged the gradients
+            return
+        if lossfun is None:
+            raise TypeError("LBFGS.update: needs a loss function, which it calls several times")
+
+        def evaluate():
+            loss = lossfun(*args, **kwds)
+            if not isinstance(loss, Variable):
+                kind = type(loss).__name__
+                raise TypeError(f"LBFGS.update: lossfun must return a Variable, not {kind}")
+            self.target.cleargrads()
+            loss.backward()
+            return loss.array
+
+        self.step(evaluate)
+
+    def step(self, evaluate: Callable[[], Any]) -> None:
+        """Takes a step.
+
+        Args:
+            evaluate: returns the loss, and sets the parameters' gradients.
+        """
+        if self._loss_scale is not None:
+            raise RuntimeError("LBFGS.update: a loss scale is set, which it has no use for")
+
+        def at(x):
+            self._put(x)
+            self.is_evaluating = True
+            try:
+                value = float(evaluate())
+            finally:
+                self.is_evaluating = False
+            return value, self._gradient()
+
+        (value, gradient), x = at(None), self._point()
+        try:
+            self._search_and_step(at, x, value, gradient)
+        except Exception:
+            self._put(x)
+            raise
+
+    def _search_and_step(self, at, x, value, gradient):
+        if not math.isfinite(value):
+            raise RuntimeError(f"LBFGS.update: the loss is {value} where the step begins")
+        self.t += 1
+        if not gradient.any():
+            return
+        found = None
+        if len(self._steps):
+            found = _search(at, x, value, gradient, self._direction(gradient), 1.0)
+        if found is None:
+            self._forget()
+            first = min(1.0, 1 / np.abs(gradient).sum())
+            found = _search(at, x, value, gradient, -gradient, first)
+        if found is None:
+            self._put(x)
+            self._warn()
+            return
+        new, new_gradient = found
+        self._put(new)
+        self._remember(new - x, new_gradient - gradient)
+
+    def _warn(self):
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"LBFGS.update: step {self.t} finds no smaller loss along the gradient: the "
+                "parameters are at a minimum to rounding, or the loss changes from call to call",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    def _params(self):
+        named = sorted(self.target.namedparams(include_uninit=False))
+        return [param for _, param in named if param.update_enabled]
+
+    def _point(self):
+        return _flat([param.array for param in self._params()])
+
+    def _gradient(self):
+        return _flat([np.zeros(p.shape) if p.grad is None else p.grad for p in self._params()])
+
+    def _put(self, x):
+        end = 0
+        for param in self._params() if x is not None else ():
+            begin, end = end, end + param.size
+            array = x[begin:end].reshape(param.shape).astype(param.dtype)
+            backend.copyto(param.array, array)
+
+    def _forget(self):
+        self._steps = self._changes = np.zeros((0, 0))
+
+    def _remember(self, step, change):
+        if step @ change > 1e-10 * math.sqrt((step @ step) * (change @ change)):
+            kept = slice(1 - self.memory, None) if self.memory > 1 else slice(0, 0)
+            old = [v[kept].reshape(-1, step.size) for v in (self._steps, self._changes)]
+            self._steps = np.concatenate([old[0], step[None]])
+            self._changes = np.concatenate([old[1], change[None]])
+
+    def _direction(self, gradient):
+        """The two-loop recursion."""
+        q, pairs = gradient.copy(), list(zip(self._steps, self._changes))
+        factors = []
+        for s, y in reversed(pairs):
+            factors.append((s @ q) / (s @ y))
+            q -= factors[-1] * y
+        s, y = pairs[-1]
+        q *= (s @ y) / (y @ y)
+        for s, y in pairs:
+            q += (factors.pop() - (y @ q) / (s @ y)) * s
+        return -q
+
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the counts and what it knows of the curvature."""
+        self._check_set_up("serialize")
+        self.t = serializer("t", self.t)
+        self.epoch = serializer("epoch", self.epoch)
+        loads = isinstance(serializer, Deserializer)  # then the file alone knows the shapes
+        self._steps = serializer("steps", None if loads else self._steps)
+        self._changes = serializer("changes", None if loads else self._changes)
+
+
+def _flat(arrays):
+    return np.concatenate([to_cpu(x).reshape(-1).astype(np.float64) for x in arrays])
+
+
+def _search(at, x, value, gradient, direction, first):
+    """The point and gradient of a step that meets the strong Wolfe conditions, or None."""
+    slope = gradient @ direction
+    if not slope < 0:
+        return None
+
+    def trial(length):
+        point = x + length * direction
+        f, g = at(point)
+        return length, f, g @ direction, point, g
+
+    def is_high(new, low):
+        too_high = new[1] > value + _DECREASE * new[0] * slope
+        return not math.isfinite(new[1]) or too_high or (low[0] > 0 and new[1] >= low[1])
+
+    def is_flat(new):
+        return abs(new[2]) <= -_CURVATURE * slope
+
+    low, high, length = (0.0, value, slope, x, gradient), None, first
+    for _ in range(_MOST_TRIALS):
+        if high is not None:
+            length = _between(low, high)
+        new = trial(length)
+        if is_high(new, low):
+            high = new
+        elif is_flat(new):
+            return new[3], new[4]
+        else:
+            if high is None:
+                if new[2] >= 0:
+                    high = low
+            elif new[2] * (high[0] - low[0]) >= 0:
+                high = low
+            low = new
+        if high is None:
+            length *= 2
+        elif abs(high[0] - low[0]) <= 1e-15 * max(abs(high[0]), abs(low[0])):
+            break
+    return (low[3], low[4]) if low[0] > 0 and low[1] < value else None
+
+
+def _between(low, high):
+    """The minimum of the cubic through two trials, kept away from both; their middle otherwise."""
+    (a, fa, da), (b, fb, db) = low[:3], high[:3]
+    middle, margin = (a + b) / 2, 0.1 * abs(b - a)
+    if not (math.isfinite(fb) and math.isfinite(db)):
+        return middle
+    d = da + db - 3 * (fa - fb) / (a - b)
+    square = d * d - da * db
+    if square < 0:
+        return middle
+    root = math.copysign(math.sqrt(square), b - a)
+    if db - da + 2 * root == 0:
+        return middle
+    cubic = b - (b - a) * (db + root - d) / (db - da + 2 * root)
+    return cubic if min(a, b) + margin <= cubic <= max(a, b) - margin else middle
