@@ -219,10 +219,10 @@ def hvp(f: _Function, primals: tuple, tangents: tuple) -> Any:
 
 
 def ggn(f: _Function, loss: _Function, primals: tuple, tangents: tuple) -> Any:
-    r"""Returns the product of a Gauss-Newton matrix with a vector.
+    """Returns the product of a Gauss-Newton matrix with a vector.
 
-    The matrix is :math:`J^T H J`, where :math:`J` is the Jacobian of ``f`` and :math:`H` the
-    Hessian of ``loss`` at its result. It is positive semidefinite if the loss is convex. Ranks: see
+    The matrix is J^T H J, where J is the Jacobian of ``f`` and H the Hessian of ``loss`` at its
+    result. It is positive semidefinite if the loss is convex. Ranks: see
     :func:`value_and_grad`.
 
     Args:
