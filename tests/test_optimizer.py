@@ -26,13 +26,7 @@ from mpchain.serializers import (
     save_npz,
 )
 from mpchain.variable import Parameter, Variable
-
-NAMES = [
-    name
-    for name, kind in vars(optimizers).items()
-    if name[0].isupper() and not name.endswith("Rule") and issubclass(kind, GradientMethod)
-]
-"""Those with an update rule per parameter; LBFGS has tests in tests/optimizers/test_lbfgs.py."""
+from tests.optimizers.names import OF_RULES as NAMES
 
 
 def model_of(*shapes, dtype=np.float64):

@@ -11,11 +11,11 @@ from mpchain.link import Chain, Link
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.update_rule import UpdateRule, update_all
 from mpchain.variable import Parameter
+from tests.optimizers.names import OF_RULES
 
 pytestmark = pytest.mark.slow
 
 SHAPES = [(3, 4), (), (5,), (0, 2), (1000,), (7, 2), (2000,), (3,)]
-NAMES = [n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")]
 
 
 def model_of(shapes=SHAPES, dtype=np.float32):
@@ -73,7 +73,7 @@ def alone(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*parameters are float16")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_RULES)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_the_same_to_the_bit(name, dtype, alone, gathered):
     together, apart = (getattr(optimizers, name)().setup(model_of(dtype=dtype)) for _ in range(2))

@@ -8,6 +8,7 @@ import pytest
 from mpchain import backend, optimizers
 from mpchain.link import Link
 from mpchain.variable import Parameter
+from tests.optimizers import names
 
 pytestmark = pytest.mark.slow
 
@@ -239,10 +240,9 @@ TOLERANCE = {"MSVAG": 1e-9, "MSVAG with decay": 1e-9}
 
 
 def test_every_optimizer_is_in_the_tables():
-    names = {n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")}
-    missing = names - {name for name, *_ in CASES.values()}
+    missing = {*names.OF_RULES} - {name for name, *_ in CASES.values()}
     assert not missing, f"add a formula to CASES for {sorted(missing)}"
-    missing = names - {signature.partition("(")[0] for signature in SIGNATURES}
+    missing = {*names.ALL} - {signature.partition("(")[0] for signature in SIGNATURES}
     assert not missing, f"add a line to SIGNATURES for {sorted(missing)}"
 
 
@@ -386,6 +386,7 @@ def test_against_pytorch(name):
 
 
 SIGNATURES = """
+LBFGS(memory=10)
 SGD(lr=0.01)
 MomentumSGD(lr=0.01, momentum=0.9)
 CorrectedMomentumSGD(lr=0.01, momentum=0.9)
