@@ -179,7 +179,8 @@ class ElasticOpenMpi(OpenMpi):
         """As in `OpenMpi`."""
         added = super().variables(environment, n, hosts)
         if not self._has_setting("coll", environment):
-            added["OMPI_MCA_coll"] = "^han,cuda"  # which crash, or wait forever, after a loss
+            # These components crash, or wait forever, after a loss.
+            added["OMPI_MCA_coll"] = "^han,cuda"
         if hosts:  # mpirun would end the job when it loses the daemon of a host
             added["PRTE_MCA_oob_tcp_keepalive_time"] = "0"
         return added

@@ -14,7 +14,7 @@ from mpchain.typing import Array, DTypeLike
 
 class _Source(NamedTuple):
     function: str
-    package: str  # which is also the distribution's name
+    package: str  # the name of the distribution, too
     file: str  # a csv.gz file below the package's folder; in each line the pixels, then the label
     side: int
     white: int

@@ -75,7 +75,8 @@ class LBFGS(Optimizer):
             RuntimeError: :meth:`setup` was not called, a loss scale is set, or the loss is not
                 finite where the step begins.
 
-        An error of the loss function within a step leaves the parameters as they were before it.
+        An error of the loss function within a step, or Ctrl-C, leaves the parameters as they were
+        before it.
         """
         self._check_set_up("update")
         if self.is_evaluating:  # a multi-node optimizer has averaged the gradients
@@ -115,7 +116,7 @@ class LBFGS(Optimizer):
         (value, gradient), x = at(None), self._point()
         try:
             self._search_and_step(at, x, value, gradient)
-        except Exception:
+        except BaseException:  # Ctrl-C, too, must not leave a trial of the line search
             self._put(x)
             raise
 

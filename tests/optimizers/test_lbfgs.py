@@ -91,16 +91,17 @@ def test_warns_of_a_loss_that_changes_from_call_to_call():
     np.testing.assert_array_equal(link.x.array, [1.0])
 
 
-def test_an_error_leaves_the_parameters_as_they_were():
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_leaves_the_parameters_as_they_were(error):
     link, n_calls = _vector([3.0, 4.0]), iter(range(10))
     optimizer = optimizers.LBFGS().setup(link)
 
     def loss():
         if next(n_calls) == 1:
-            raise KeyError("lost")
+            raise error
         return F.sum(link.x**2)
 
-    with pytest.raises(KeyError):
+    with pytest.raises(error):
         optimizer.update(loss)
     np.testing.assert_array_equal(link.x.array, [3.0, 4.0])
 
