@@ -1,19 +1,17 @@
-"""``python -m mpchain.examples``: the list, copies, and the wheel that brings the scripts."""
+"""``python -m mpchain.examples``: the list and copies (`.ci/wheel` checks an installation)."""
 
 import subprocess
 import sys
-
-import pytest
 
 from tests.distributed import ranks
 from tests.examples.programs import ROOT
 
 
-def _run(*command, cwd=ROOT, status=0, path=ROOT):
+def _run(*command, status=0):
     result = subprocess.run(
         [sys.executable, *map(str, command)],
-        cwd=cwd,
-        env={**ranks.environment(), "PYTHONPATH": str(path)},
+        cwd=ROOT,
+        env={**ranks.environment(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=240,
@@ -38,16 +36,3 @@ def test_copy(tmp_path):
     again = _run("-m", "examples", "copy", "glance", "--to", tmp_path, status=2)
     assert "exists already" in again
     assert "no example 'glanze'" in _run("-m", "examples", "copy", "glanze", status=2)
-
-
-@pytest.mark.long
-def test_wheel_brings_the_examples(tmp_path):
-    """What setup.py builds is what a wheel contains."""
-    pytest.importorskip("setuptools", reason="it builds what the wheel contains")
-    steps = ["egg_info", "--egg-base", tmp_path, "build", "--build-base", tmp_path / "build"]
-    _run("setup.py", "-q", *steps, "--build-lib", tmp_path / "site")
-    for path in ROOT.glob("examples/*/*.py"):
-        there = tmp_path / "site" / "mpchain" / path.relative_to(ROOT)
-        assert there.read_text("utf-8") == path.read_text("utf-8")
-    printed = _run("-m", "mpchain.examples", "list", cwd=tmp_path, path=tmp_path / "site")
-    assert "glance" in printed and "train_table.py" in printed
