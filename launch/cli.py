@@ -45,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
             from . import doctor  # seldom needed, and slow to import
 
             return doctor.main(arguments[1:])
+        if arguments[:1] in (["replay"], ["diff"]):
+            from . import replays  # seldom needed
+
+            return replays.main(arguments)
         return _launch(arguments)
     except KeyboardInterrupt:
         return 130
@@ -70,7 +74,9 @@ def describe(plan: Plan) -> str:
 
 def _launch(arguments):
     parser = _parser()
-    options = parser.parse_args(arguments)
+    # argparse would take the script for the folder of --record.
+    options = parser.parse_args(["--record=" if a == "--record" else a for a in arguments])
+    options.program = ["--record" if a == "--record=" else a for a in options.program]
     _check(parser, options)
     if options.scheduler:
         from . import schedulers  # seldom needed, and slow to import
@@ -123,8 +129,10 @@ def _parser():
     parser = Parser(
         prog="mpchain-launch",
         usage="mpchain-launch -n N [options] script [arguments of the script]\n"
-        "       mpchain-launch doctor [options]",
-        description="Runs a Python script on N ranks; 'doctor' tests the installation.",
+        "       mpchain-launch doctor [options]\n"
+        "       mpchain-launch replay RUN --step K [options]",
+        description="Runs a Python script on N ranks; 'doctor' tests the installation; 'replay' "
+        "computes steps of a recorded run again, in one process.",
         epilog=f"A job is ended when a rank stands still as it starts, or after the others have "
         f"finished, or mpirun is stopped, for {TIMEOUT_VARIABLE} seconds "
         f"(default: {DEFAULT_TIMEOUT:g}; inf: never).",
@@ -144,6 +152,8 @@ def _parser():
     add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
     trace = "profile 100 steps: write a timeline of all ranks and a table there"
     add("--trace", metavar="FOLDER", help=trace)
+    record = "record fingerprints of each step there (default: record), for 'mpchain-launch replay'"
+    add("--record", metavar="FOLDER", help=record)
     page = "serve a page on this host that shows the job live in a browser"
     add("--page", action="store_const", const="view", help=page)
     control = "the same, with a button that stops training after an iteration"
@@ -342,6 +352,8 @@ def _added(parser, options):
         added["MPCHAIN_ELASTIC"] = "1"  # mpchain reads it
     if options.trace:
         added["MPCHAIN_TRACE"] = os.path.abspath(options.trace)  # mpchain reads it
+    if options.record is not None:
+        added["MPCHAIN_RECORD"] = os.path.abspath(options.record or "record")  # mpchain reads it
     if options.bind != "none":
         added[binding.VARIABLE] = options.bind  # the supervisors read it
     if options.page:

@@ -202,3 +202,5 @@ def __dir__():
 
 if "MPCHAIN_TRACE" in os.environ:  # set by mpchain-launch --trace
     annexes.load("profiling", "profiling.launched", "mpchain-launch --trace").start()
+if "MPCHAIN_RECORD" in os.environ:  # set by mpchain-launch --record
+    annexes.load("replays", "replays.launched", "mpchain-launch --record").start()

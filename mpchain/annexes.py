@@ -25,6 +25,7 @@ ANNEXES = {
     "page": "mpchain/page",
     "profiling": "mpchain/profiling",
     "recovery": "mpchain/distributed/recovery",
+    "replays": "mpchain/replays",
     "transforms": "mpchain/transforms",
 }
 """The folders of each annex."""

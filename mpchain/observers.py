@@ -196,6 +196,16 @@ class Observer:
         """Called with an operation of :mod:`mpchain.kernels`, and its arguments, before it runs, if
         :attr:`sees_operations`."""
 
+    def n_parts(self, optimizer: Any) -> int:
+        """Called with a multi-node optimizer before its batch is divided; returns the number of
+        parts that stand for ranks, one after another."""
+        return 1
+
+    def folder(self, path: str) -> str:
+        """Called with each folder of results or checkpoints before it is read or written; returns
+        the one to use in its place."""
+        return path
+
     def communicator(self, comm: Any) -> None:
         """Called with each communicator that :func:`mpchain.create_communicator` has made."""
 
@@ -380,6 +390,29 @@ def see_links() -> bool:
     False
     """
     return any(observer.sees_links for observer in current.observers or ())
+
+
+def n_parts(optimizer: Any) -> int:
+    """Returns into how many parts a multi-node optimizer's batch is divided, as ranks divide it.
+
+    >>> n_parts(None)
+    1
+    """
+    found = 1
+    for observer in current.observers or ():
+        found = max(found, observer.n_parts(optimizer))
+    return found
+
+
+def folder(path: Any) -> Any:
+    """Returns the folder that training uses in the place of one of results or checkpoints.
+
+    >>> folder("result")
+    'result'
+    """
+    for observer in current.observers or ():
+        path = observer.folder(path)
+    return path
 
 
 def refuse(reason: str) -> None:

@@ -556,8 +556,8 @@ class GradientMethod(Optimizer):
             )
 
     def _compute_grads(self, lossfun, args, kwds):
-        with span("forward", "forward", self):
-            loss = lossfun(*args, **kwds)
+        with span("forward", "forward", self) as seen:
+            seen.result = loss = lossfun(*args, **kwds)
         if not isinstance(loss, Variable):
             raise TypeError(
                 f"{self._called('update')}: lossfun must return a Variable, not {_kind(loss)}"

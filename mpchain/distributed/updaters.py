@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from mpchain import observers
 from mpchain.dataset import Iterator, concat_examples
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
@@ -146,7 +147,9 @@ class MultiNodeUpdater(StandardUpdater):
 
     def _step_as_always(self, batch):
         comm, n, parts = self.communicator, len(batch), [batch]
-        n_parts = len(comm.own_shards) if comm.micro_shards else self.accumulation
+        n_parts = len(comm.own_shards)
+        if not comm.micro_shards:
+            n_parts = self.accumulation * observers.n_parts(self.get_optimizer("main"))
         if n_parts > 1:
             parts = [batch[slice(*partition(n, i, n_parts))] for i in range(n_parts)]
         losses = [(len(x), functools.partial(self._loss, x)) for x in parts]

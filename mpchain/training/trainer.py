@@ -14,7 +14,7 @@ from typing import Any, Self
 from mpchain import backend
 from mpchain.backends.host_memory import keep_freed_memory
 from mpchain.from_pytorch import OF_TRAINERS, check_arguments
-from mpchain.observers import span
+from mpchain.observers import folder, span
 from mpchain.reporter import is_scalar
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_READER, Extension
@@ -246,6 +246,7 @@ class Trainer:
 
     def _run(self, show_loop_exception_msg):
         self._writes_by_rank = self.writes_reports == self._is_rank_0()
+        self.out = folder(self.out)
         os.makedirs(self.out, exist_ok=True)
         self._started_at = time.perf_counter()
         entries = dict(sorted(self._entries.items(), key=lambda item: -item[1].priority))

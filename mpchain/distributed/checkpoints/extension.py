@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import Any
 
+from mpchain import observers
 from mpchain.distributed.checkpoints import layout
 from mpchain.distributed.checkpoints.reading import load_checkpoint
 from mpchain.distributed.checkpoints.writing import Saving, open_folder
@@ -64,7 +65,7 @@ class Checkpoint(Extension):
 
     def initialize(self, trainer: Trainer) -> None:
         """Loads the latest checkpoint, if asked to."""
-        self._path = os.path.join(trainer.out, self.folder)
+        self._path = observers.folder(os.path.join(trainer.out, self.folder))
         self._run, self._lock = open_folder(self._path, self.comm)
         if self.autoload:
             iteration = load_checkpoint(self._path, trainer, self.comm)

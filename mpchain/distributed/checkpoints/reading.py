@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mpchain import observers
 from mpchain.backends.dtypes import is_floating
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
@@ -65,6 +66,7 @@ def load_checkpoint(folder: layout.Path, target: Any, comm: Communicator) -> int
         ...     load_checkpoint(folder, L.Linear(3, 2), comm)
         7
     """
+    folder = observers.folder(folder)
     agree = functools.partial(
         on_all_ranks,
         comm,

@@ -6,6 +6,7 @@ import threading
 import warnings
 from typing import Any
 
+from mpchain import observers
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.checkpoints.layout import Path
@@ -49,6 +50,7 @@ def save_checkpoint(
         raise ValueError(
             f"save_checkpoint: iteration must be an integer of at least 0, not {iteration!r}"
         )
+    folder = observers.folder(folder)
     run, lock = open_folder(folder, comm)
     try:
         Saving(folder, layout.name_of(iteration), run, comm, target, n_retains).wait()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mpchain import observers
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.buckets import GradientReducer
@@ -18,7 +19,7 @@ from mpchain.distributed.gradients.double_buffering import DoubleBufferingReduce
 from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
-from mpchain.distributed.optimizers.parts import Observations, cut
+from mpchain.distributed.optimizers.parts import Observations, can_be_cut, cut
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.distributed.optimizers.step import Step
 from mpchain.functions import counting
@@ -309,6 +310,9 @@ class MultiNodeOptimizer(Optimizer):
             inner.step(functools.partial(self._evaluate, lossfun, args, kwds))
         elif lossfun is not None:
             n, before = self._n_samples(), self.n_samples
+            n_like_ranks = observers.n_parts(self)
+            if n_like_ranks > 1 and can_be_cut(args, kwds) and self._weights([n]) is None:
+                n_parts = n_parts or n_like_ranks
             try:
                 if n_parts is None:
                     self.update_in_parts([(n, functools.partial(lossfun, *args, **kwds))])
@@ -399,8 +403,9 @@ class MultiNodeOptimizer(Optimizer):
         first = next((i for i, (n_part, _) in enumerate(parts, 1) if n_part != 0), 1)
         for i, (n_part, compute_loss) in enumerate(parts, 1):
             is_first = i == first and self._waiting
-            with span("forward", "forward", self):
+            with span("forward", "forward", self) as seen:
                 loss = self._first_loss(compute_loss, n_part) if is_first else compute_loss()
+                seen.result = loss
             weight = reducer.weight(n_part)
             if i == 1 or reducer.parts_per_batch:
                 self._scale_accumulated()

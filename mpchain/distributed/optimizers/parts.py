@@ -137,6 +137,15 @@ def cut(
     ]
 
 
+def can_be_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns whether :func:`cut` finds a batch among arguments.
+
+    >>> can_be_cut((np.ones(3), "mean"), {}), can_be_cut((), {})
+    (True, False)
+    """
+    return any(True for value in [*args, *kwargs.values()] for _ in _batches(value))
+
+
 def _is_batch(value):
     if isinstance(value, Parameter):
         return False

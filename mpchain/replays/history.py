@@ -1,0 +1,117 @@
+"""A record as a whole: which updates led to the end of the run."""
+
+import base64
+import dataclasses
+import os
+import struct
+from typing import Any
+
+from mpchain.replays import fingerprints, pieces, records
+from mpchain.replays.recording import Update
+from mpchain.replays.records import RecordError
+
+
+@dataclasses.dataclass
+class Model:
+    """The parameters of an optimizer.
+
+    Attributes:
+        shape: names, shapes and dtypes.
+        updates: by number, those that led to the end of the run: without those that were repeated
+            after a checkpoint or a loss of ranks.
+        starts: by number of updates before it, states with which updates began.
+    """
+
+    shape: list
+    updates: dict[int, Update] = dataclasses.field(default_factory=dict)
+    starts: dict[int, Update] = dataclasses.field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters."""
+        return [name for name, *_ in self.shape]
+
+    def pieces(self) -> list[pieces.Piece]:
+        """Returns what the fingerprints are of."""
+        return pieces.divide([_product(shape) for _, shape, _ in self.shape])
+
+
+def _product(shape):
+    n = 1
+    for length in shape:
+        n *= length
+    return n
+
+
+class History:
+    """What a record says.
+
+    Args:
+        folder: the folder of the record.
+
+    Attributes:
+        folder: as given.
+        about: what is known of the program.
+        models: what is known of each optimizer, by the checksum of its parameters' names and
+            shapes; the first is the one whose updates count as steps.
+
+    Raises:
+        RecordError: there is no record, or it is damaged.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = os.fspath(folder)
+        self.about: dict[str, Any] = {}
+        self.models: dict[str, Model] = {}
+        self.last = 0
+        self._values: list[str] = []
+        for line in records.read(folder):
+            self._take(line)
+        if not any(model.updates for model in self.models.values()):
+            raise RecordError(f"the record in {self.folder} has no step: the run did none")
+
+    def _take(self, line):
+        if "format" in line:
+            self.about = line
+        elif "parameters" in line:
+            self.models.setdefault(line["model"], Model(line["parameters"]))
+        elif "values" in line:
+            self._values = line["values"]
+        else:
+            update = _unpack(line, self._values)
+            model = self.models[update.model]
+            if update.is_start:
+                model.starts[update.t] = update
+                self._forget(update.t + 1)
+            else:
+                if update.t in model.updates:
+                    self._forget(update.t)
+                model.updates[update.t] = update
+
+    def _forget(self, t):
+        """Forgets updates from a number on, which are going to be repeated."""
+        for model in self.models.values():
+            for updates in (model.updates, model.starts):
+                for later in [number for number in updates if number >= t]:
+                    del updates[later]
+
+    @property
+    def main(self) -> Model:
+        """The optimizer whose updates count as steps: the one with most of them."""
+        return max(self.models.values(), key=lambda model: len(model.updates))
+
+
+def _unpack(line, names):
+    data = base64.b64decode(line["loss"])
+    numbers = struct.unpack(f"<{len(data) // 8}d", data)
+    return Update(
+        t=line["start"] if "start" in line else line["t"],
+        model=line["model"],
+        n_ranks=line["ranks"],
+        n_samples=line.get("samples"),
+        own=numbers[len(names)] if "t" in line and len(numbers) > len(names) else None,
+        values=dict(zip(names, numbers)) if "t" in line else {},
+        first=line["from"],
+        prints=fingerprints.unpack(base64.b64decode(line["prints"])),
+        is_start="start" in line,
+    )

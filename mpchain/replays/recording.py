@@ -1,0 +1,215 @@
+"""What rank 0 records of each update."""
+
+import base64
+import dataclasses
+import os
+import struct
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from mpchain.observers import Observer, Span
+from mpchain.replays import pieces
+from mpchain.replays.fingerprints import Fingerprint
+from mpchain.replays.pieces import Table
+from mpchain.replays.records import Writer
+from mpchain.reporter import is_scalar
+from mpchain.variable import as_array
+
+MOST_VALUES = 24
+"""Reported values that are recorded."""
+
+
+@dataclasses.dataclass
+class Update:
+    """An update of an optimizer.
+
+    Attributes:
+        t: its number, from 1 on: the optimizer's ``t`` after it. A start has the ``t`` that it
+            continues from.
+        model: the checksum of the parameters' names and shapes.
+        n_ranks: the number of ranks.
+        n_samples: the number of samples of all ranks, None if unknown.
+        own: the loss of the first part of rank 0; None if it is unknown.
+        values: means that were reported, by name.
+        first: number of the first piece.
+        prints: fingerprints of pieces from there on.
+        is_start: whether nothing was updated: the state that updates begin with.
+    """
+
+    t: int
+    model: str
+    n_ranks: int = 1
+    n_samples: int | None = None
+    own: float | None = None
+    values: dict[str, float] = dataclasses.field(default_factory=dict)
+    first: int = 0
+    prints: list[Fingerprint] = dataclasses.field(default_factory=list)
+    is_start: bool = False
+
+
+class Watch(Observer):
+    """Sees updates of optimizers; subclasses say what becomes of them.
+
+    It sees the outermost update only: multi-node optimizers call others.
+    """
+
+    sees_functions = False
+
+    def __init__(self):
+        self._tables: dict[int, Table] = {}
+        self._depth, self._own, self._values = 0, [], None
+        self._n_samples = None
+
+    def begins(self, span: Span) -> None:
+        if span.kind != "optimizer" or span.thing.target is None:
+            return
+        self._depth += 1
+        if self._depth == 1:
+            self._own, self._values, self._n_samples = [], None, None
+            self.update_begins(span.thing)
+
+    def ends(self, span: Span, begun: Any) -> None:
+        if span.kind == "forward" and self._depth and not self._own and span.result is not None:
+            self._own.append(as_array(span.result))
+        if span.kind != "optimizer" or span.thing.target is None:
+            return
+        if isinstance(span.result, dict):
+            self._values = span.result
+        comm = span.thing.communicator
+        if comm is not None and comm.divided.n is not None:
+            self._n_samples = int(comm.divided.n)
+        self._depth -= 1
+        if self._depth == 0:
+            self.update_ends(span.thing, span.has_failed)
+
+    def update_begins(self, optimizer: Any) -> None:
+        """Called before an update."""
+
+    def update_ends(self, optimizer: Any, has_failed: bool) -> None:
+        """Called after it."""
+
+    def table(self, optimizer: Any) -> tuple[Table, list]:
+        """Returns the pieces of an optimizer's parameters, and these, which are initialized."""
+        named = {n: p for n, p in optimizer.target.namedparams() if p.is_initialized}
+        params = list(named.values())
+        table = self._tables.get(id(optimizer))
+        if table is None or table.ids != tuple(map(id, params)):
+            table = self._tables[id(optimizer)] = Table(named)
+            self.new_table(optimizer, table)
+        return table, params
+
+    def new_table(self, optimizer: Any, table: Table) -> None:
+        """Called when parameters are seen for the first time."""
+
+    def describe(self, optimizer: Any, model: str) -> Update:
+        """Returns what is known of the update that has just ended, without fingerprints."""
+        comm = optimizer.communicator
+        own = float(self._own[0]) if self._own else None
+        values = {
+            name: float(as_array(value))
+            for name, value in list((self._values or {}).items())[:MOST_VALUES]
+            if is_scalar(as_array(value) if hasattr(value, "array") else value)
+        }
+        n_ranks = 1 if comm is None else comm.size
+        return Update(optimizer.t, model, n_ranks, self._n_samples, own, values)
+
+
+class Recorder(Watch):
+    """Writes a line for each update, on rank 0.
+
+    Args:
+        folder: the folder of the record.
+        about: what the first line says of the program.
+    """
+
+    def __init__(self, folder: str, about: dict[str, Any]):
+        super().__init__()
+        self._folder, self._about = folder, about
+        self._writer: Writer | None = None
+        self._has_failed = False
+        self._names: list[str] = []
+        self._speed = self._step = self._began = None
+        self._pid = os.getpid()
+
+    def update_begins(self, optimizer: Any) -> None:
+        if not self._writes(optimizer):
+            return
+        self.table(optimizer)
+        now = time.perf_counter()
+        if self._began is not None:
+            passed = now - self._began
+            self._step = passed if self._step is None else 0.8 * self._step + 0.2 * passed
+        self._began = now
+
+    def update_ends(self, optimizer: Any, has_failed: bool) -> None:
+        if has_failed or not self._writes(optimizer):
+            return
+        began = time.perf_counter()
+        table, params = self.table(optimizer)
+        if not params:
+            return
+        first, last = table.turn(self._speed, self._step)
+        update = self.describe(optimizer, pieces.checksum(table.shape))
+        update.first, update.prints = first, table.take(params, first, last)
+        self._write(lambda writer: self._write_update(writer, update))
+        passed = (time.perf_counter() - began) / max(table.n_elements(first, last), 1)
+        self._speed = passed if self._speed is None else 0.8 * self._speed + 0.2 * passed
+
+    def new_table(self, optimizer: Any, table: Table) -> None:
+        if not table.names:
+            return
+        model = pieces.checksum(table.shape)
+        kind = type(getattr(optimizer, "actual_optimizer", optimizer)).__name__
+        params = [p for _, p in optimizer.target.namedparams() if p.is_initialized]
+        start = Update(optimizer.t, model, is_start=True)
+        start.prints = table.take(params, 0, len(table.pieces))
+
+        def write(writer):
+            writer.write({"model": model, "optimizer": kind, "parameters": table.shape})
+            self._write_update(writer, start)
+
+        self._write(write)
+
+    def _writes(self, optimizer):
+        comm = optimizer.communicator
+        is_first = comm is None or comm.rank == 0
+        return is_first and not self._has_failed and os.getpid() == self._pid
+
+    def _write(self, write: Callable[[Writer], None]) -> None:
+        try:
+            if self._writer is None:
+                self._writer = Writer(self._folder)
+                self._writer.write(self._about)
+            write(self._writer)
+        except OSError as error:
+            self._has_failed = True
+            warnings.warn(
+                f"--record: nothing is recorded any more in {self._folder}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _write_update(self, writer, update):
+        if list(update.values) != self._names:
+            self._names = list(update.values)
+            writer.write({"values": self._names})
+        writer.write(pack(update))
+
+
+def pack(update: Update) -> dict[str, Any]:
+    """Returns what a line of the record holds of an update."""
+    line: dict[str, Any] = {"start" if update.is_start else "t": update.t, "model": update.model}
+    line |= {"ranks": update.n_ranks}
+    if update.n_samples is not None:
+        line["samples"] = update.n_samples
+    numbers = [*update.values.values(), *([] if update.own is None else [update.own])]
+    line["loss"] = _text(struct.pack(f"<{len(numbers)}d", *numbers))
+    line["from"] = update.first
+    line["prints"] = _text(b"".join(each.pack() for each in update.prints))
+    return line
+
+
+def _text(data):
+    return base64.b64encode(data).decode()

@@ -1,0 +1,81 @@
+"""Programs that are recorded, and how they are launched."""
+
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+from tests.distributed import ranks
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIMIT = 120
+
+MLP = """
+    import numpy as np
+    import mpchain
+    import mpchain.functions as F
+    import mpchain.links as L
+    from mpchain import iterators, optimizers, training
+    from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
+    from mpchain.distributed.extensions import checkpoint
+
+    SEED, RETAINS, REPRODUCIBLE = 0, 0, False
+
+    class MLP(mpchain.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.l1 = L.Linear(20, 30)
+                self.l2 = L.Linear(30, 3)
+
+        def forward(self, x):
+            return self.l2(F.dropout(F.relu(self.l1(x))))
+
+    np.random.seed(SEED)
+    comm = mpchain.create_communicator(reproducible=REPRODUCIBLE)
+    rng = np.random.RandomState(1)
+    data = [(rng.rand(20).astype("f"), np.int32(i % 3)) for i in range(96)]
+    model = L.Classifier(MLP())
+    optimizer = mpchain.create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
+    batches = create_sharded_iterator(iterators.SerialIterator(data, 12), comm)
+    updater = MultiNodeUpdater(batches, optimizer, comm)
+    trainer = training.Trainer(updater, (3, "epoch"), out="result")
+    trainer.extend(checkpoint(comm, n_retains=RETAINS))
+    trainer.run()
+"""
+"""Eight steps in an epoch, and 24 in all; a checkpoint after each epoch."""
+
+
+def write(folder, text=MLP, name="train.py", **constants):
+    """Writes a program, in which some names of the line of constants get other values."""
+    text = textwrap.dedent(text)
+    before = "SEED, RETAINS, REPRODUCIBLE = 0, 0, False"
+    values = {"SEED": 0, "RETAINS": 0, "REPRODUCIBLE": False} | constants
+    text = text.replace(before, "\n".join(f"{key} = {value!r}" for key, value in values.items()))
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def launch(folder, *arguments, code=0, **variables):
+    """Runs mpchain-launch in a folder; returns what it prints on both outputs."""
+    command = [sys.executable, "-m", "launch", *map(str, arguments)]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=ranks.environment() | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def record(folder, *arguments, n=2, text=MLP, **constants):
+    """Writes a program and records a run of it on ranks."""
+    path = write(folder, text, **constants)
+    return launch(folder, "-n", n, "--record", *arguments, path)
