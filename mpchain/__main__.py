@@ -1,22 +1,26 @@
-"""``python -m mpchain``: versions, the kernels in use, and what missing extras would bring."""
+"""``python -m mpchain``: versions and missing extras; ``--verbose`` shows kernels, too."""
 
+import argparse
 import platform
 import re
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 
 import numpy as np
 
 from mpchain import kernels
+from mpchain.backends import cuda
 from mpchain.kernels.window import Window
 from mpchain.utils.runtime_info import print_runtime_info
+from mpchain.utils.version import __version__
 
 BRINGS = {
     "mpi": "several ranks",
     "cpu": "faster convolutions, normalization, optimizers and draws on CPUs; special functions",
     "gpu": "GPUs",
     "bfloat16": "bfloat16 arrays",
-    "data": "pictures, SVHN, and bars for downloads",
+    "data": "images, SVHN, and bars for downloads",
     "plot": "plots of training, and progress bars",
     "metrics": "F1, BLEU and the like",
     "tensorboard": "logs for TensorBoard",
@@ -72,19 +76,38 @@ def missing_packages() -> dict[str, list[str]]:
     return missing
 
 
-def main() -> None:
-    """Prints all of it.
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints what a user wants to know or, with ``--verbose``, all that a report of a bug needs.
+
+    Args:
+        arguments: the command line without the program; None: that of this process.
 
     Example:
-        >>> main()
+        >>> main([])
+        mpchain 0.1.0 on Python ...
+        Extras:
+        ...
+        >>> main(["--verbose"])
         Platform: ...
         Kernels for float32 arrays on the CPU:
         convolution_output: ...
         Extras:
         ...
     """
-    print_runtime_info()
-    print("Kernels for float32 arrays on the CPU:", *kernels_in_use(), sep="\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m mpchain", description="Shows what is installed."
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="all versions, the configuration, the kernels"
+    )
+    is_verbose = parser.parse_args(arguments).verbose
+    if is_verbose:
+        print_runtime_info()
+        print("Kernels for float32 arrays on the CPU:", *kernels_in_use(), sep="\n")
+    else:
+        python, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
+        print(f"mpchain {__version__} on Python {python}, NumPy {np.__version__}, {system}")
+        print(f"GPU: {'yes' if cuda.available else cuda.unavailable_reason()}")
     print("Extras:")
     missing = missing_packages()
     for extra, packages in missing.items():
@@ -94,6 +117,8 @@ def main() -> None:
         print(f"{extra:12}{state}")
     if not missing:
         print("unknown: mpchain is not installed, only its source is on the path")
+    if not is_verbose:
+        print("python -m mpchain --verbose adds all versions, the configuration and the kernels")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,12 @@ PROJECT = tomllib.loads((Path(mpchain.__file__).parents[1] / "pyproject.toml").r
 def test_the_command():
     command = [sys.executable, "-m", "mpchain"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert f"mpchain: {mpchain.__version__}\n" in done.stdout
+    assert done.stdout.startswith(f"mpchain {mpchain.__version__} on Python ")
+    assert "Extras:\n" in done.stdout and "use_ideep" not in done.stdout
+    assert len(done.stdout.splitlines()) == 4 + len(main_module.BRINGS)
+    command.append("--verbose")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert f"mpchain: {mpchain.__version__}\n" in done.stdout and "use_ideep" in done.stdout
     assert "softmax: reference: runs\n" in done.stdout
     assert "Extras:\n" in done.stdout
 
@@ -57,7 +62,7 @@ def test_what_extras_lack(monkeypatch, capsys):
     missing = main_module.missing_packages()
     assert missing.pop("cpu") == ["numba", "onednn"]
     assert missing and not any(missing.values()) and "test" not in missing
-    main_module.main()
+    main_module.main([])
     printed = capsys.readouterr().out
     assert re.search(
         r"\ncpu +lacks numba, onednn: pip install 'mpchain\[cpu\]' \(faster .*\)\n", printed
@@ -70,8 +75,8 @@ def test_without_installation(monkeypatch, capsys):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "requires", requires)
-    main_module.main()
-    assert capsys.readouterr().out.endswith("only its source is on the path\n")
+    main_module.main([])
+    assert capsys.readouterr().out.count("only its source is on the path\n") == 1
 
 
 def test_every_extra_of_users_is_explained():

@@ -146,22 +146,24 @@ class Recorder(Observer):
 
     def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
         end, start = self.now(), function.observed_as
-        function.observed_as = what = self._what(function.label, self._link, self._public)
+        what = self._what(function.label, self._link, self._public, in_data)
+        function.observed_as = what
         self.record((start, end, what))
 
     def differentiates(self, function: Any) -> int:
         return self.now()
 
     def differentiated(self, function: Any, begun: int) -> None:
-        what = function.observed_as or self._what(function.label, None, None)
+        what = function.observed_as or self._what(function.label, None, None, ())
         self.record((begun, self.now(), what))
 
-    def _what(self, label, link, public):
-        """What a span of a function is, made once for each place: there are many spans."""
+    def _what(self, label, link, public, inputs):
+        """What a span of a function is, made once for each place and shapes: spans are many."""
         name = public or _SHOWN.get(label) or label.lstrip("_")
-        key = id(link), name
+        key = id(link), name, tuple([(x.shape, x.dtype) for x in inputs if x is not None])
         if key not in self._known:
-            self._known[key] = "function", name, link, None
+            shapes = ", ".join(f"{dtype} {shape}" for shape, dtype in key[2])
+            self._known[key] = "function", name, link, {"inputs": shapes} if shapes else None
         return self._known[key]
 
     # Spans

@@ -211,12 +211,12 @@ class Profile(Extension):
         """
         return table.rows(self._ended("rows"), step)
 
-    def print_table(self, file: IO[str] | None = None, n_rows: int | None = 40) -> None:
+    def print_table(self, file: IO[str] | None = None, n_rows: int | None = None) -> None:
         """Prints what takes which share of a step.
 
         Args:
             file: the output; None means the standard output.
-            n_rows: how many rows are shown; None: all.
+            n_rows: how many rows are shown; None: those of at least 0.5 % of a step.
 
         Raises:
             RuntimeError: the profile has not ended.
@@ -246,4 +246,4 @@ def save(trace: Trace, path: str) -> None:
     """
     write(trace, path)
     with open_atomic(os.path.splitext(path)[0] + ".txt", "w", encoding="utf-8") as file:
-        table.print_table(trace, file, n_rows=None)
+        table.print_table(trace, file)

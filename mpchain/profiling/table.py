@@ -7,6 +7,9 @@ from typing import IO, Any
 
 from mpchain.profiling.trace import Trace
 
+LEAST_SHARE = 0.005
+"""Share of a step below which a row is added to "others"."""
+
 PHASES = ("input", "forward", "backward", "communication", "optimizer", "evaluation", "extensions")
 
 
@@ -164,12 +167,13 @@ def _is_in(steps, event):
     return not steps or any(s["ts"] <= event["ts"] < s["ts"] + s["dur"] for s in own)
 
 
-def lines(trace: Trace, n_rows: int | None = 40) -> Iterator[str]:
+def lines(trace: Trace, n_rows: int | None = None) -> Iterator[str]:
     """Yields the lines of the table.
 
     Args:
         trace: the trace.
-        n_rows: how many rows are shown; None: all.
+        n_rows: how many rows are shown; None: those of at least 0.5 % of a step. One more row adds
+            up the others.
 
     Example:
         >>> with mpchain.profile() as profile:
@@ -194,8 +198,10 @@ def lines(trace: Trace, n_rows: int | None = 40) -> Iterator[str]:
         + [(p, _ms(s), f"{100 * s / total:.1f} %") for p, s in phases.most_common()]
     )
     yield ""
-    slowest_rank = "slowest rank" if len(ranks) > 1 else ""
-    table = [("phase", "link", "what", "calls", "ms", "share", slowest_rank)]
+    longest_on = "longest on rank" if len(ranks) > 1 else ""
+    table = [("phase", "link", "what", "calls", "ms", "share", longest_on)]
+    if n_rows is None:
+        n_rows = sum(row.mean >= LEAST_SHARE * total for row in found)
     for row in found[:n_rows]:
         slowest = max(row.seconds, key=lambda rank: row.seconds[rank])
         which = f"{slowest}: {_ms(row.seconds[slowest])}" if len(ranks) > 1 else ""
@@ -203,9 +209,11 @@ def lines(trace: Trace, n_rows: int | None = 40) -> Iterator[str]:
         table.append(
             (row.phase, row.link, row.name, f"{row.calls:g}"[:6], _ms(row.mean), share, which)
         )
+    if rest := found[n_rows:]:
+        seconds, calls = sum(row.mean for row in rest), sum(row.calls for row in rest)
+        name, share = f"{len(rest)} other rows", f"{100 * seconds / total:.1f} %"
+        table.append(("others", "", name, f"{calls:g}"[:6], _ms(seconds), share, ""))
     yield from _columns(table, n_texts=3)
-    if len(found) > len(table) - 1:
-        yield f"and {len(found) - len(table) + 1} more"
     if done := operations(trace):
         yield ""
         names = "in the background", "bytes", "a step", "ms", "waiting", "summing"
@@ -239,13 +247,13 @@ def _columns(table: list[tuple[str, ...]], n_texts: int = 1) -> Iterable[str]:
         yield "  ".join(cells).rstrip()
 
 
-def print_table(trace: Trace, file: IO[str] | None = None, n_rows: int | None = 40) -> None:
+def print_table(trace: Trace, file: IO[str] | None = None, n_rows: int | None = None) -> None:
     """Prints the table.
 
     Args:
         trace: the trace.
         file: the output; None means the standard output.
-        n_rows: how many rows are shown; None: all.
+        n_rows: see :func:`lines`.
 
     Example:
         >>> with mpchain.profile() as profile:

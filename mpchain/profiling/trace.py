@@ -4,7 +4,9 @@ A trace is a dict of the format: ``traceEvents`` is a list of dicts, whose times
 microseconds. The process of a rank has its number.
 """
 
+import collections
 import glob
+import itertools
 import json
 import os
 import socket
@@ -107,7 +109,9 @@ def link_paths(links: list[Link]) -> dict[int, str]:
 
 
 def merge(traces: list[Trace]) -> Trace:
-    """Returns one trace of several ranks' traces.
+    """Returns one trace of several ranks' traces, with arrows between them.
+
+    An arrow leads from the rank that began to sum a bucket last to where each other rank has it.
 
     >>> merge([{"traceEvents": [], "otherData": {"ranks": [{"rank": r}]}} for r in (1, 0)])
     {'traceEvents': [], 'displayTimeUnit': 'ms', 'otherData': {'ranks': [{'rank': 0}, {'rank': 1}]}}
@@ -115,7 +119,30 @@ def merge(traces: list[Trace]) -> Trace:
     ranks = [about for trace in traces for about in trace["otherData"]["ranks"]]
     events = [event for trace in traces for event in trace["traceEvents"]]
     ranks.sort(key=lambda about: about["rank"])
+    events += _arrows(events)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"ranks": ranks}}
+
+
+def _arrows(events):
+    """Yields flow events between the slices around the same operation of different ranks."""
+    begun, ends = collections.defaultdict(lambda: collections.defaultdict(list)), {}
+    for event in events:
+        if event.get("cat") == "collective" and event["ph"] == "b":
+            begun[event["name"], event["args"]["bytes"]][event["pid"]].append(event)
+        elif event.get("cat") == "collective":
+            ends[event["id"]] = event["ts"]
+    number = itertools.count(1)
+    for (name, _), by_rank in begun.items():
+        if len({len(own) for own in by_rank.values()}) > 1:  # some were not recorded
+            continue
+        for same in zip(*by_rank.values()):
+            last = max(same, key=lambda event: event["ts"])
+            for event in same:
+                if event is not last:
+                    arrow = {"name": name, "cat": "arrow", "id": next(number), "tid": 0}
+                    yield {"ph": "s", **arrow, "pid": last["pid"], "ts": last["ts"]}
+                    end = max(ends[event["id"]], last["ts"])  # clocks differ a little
+                    yield {"ph": "f", "bp": "e", **arrow, "pid": event["pid"], "ts": end}
 
 
 def write(trace: Trace, path: str) -> None:

@@ -45,7 +45,21 @@ def test_one_trace_of_all_ranks(comm, folder, update):
         for bucket, span in zip(begun[1:], backward[1:]):  # the first step finds the order
             assert span["ts"] < bucket["ts"] < span["ts"] + span["dur"]
             assert bucket["args"]["bytes"] > 0
+    _check_arrows(events, comm.size)
     assert "ranks, steps 2 to 3" in (folder / "trace.txt").read_text("utf-8") or comm.size == 1
+
+
+def _check_arrows(events, size):
+    """An arrow leads from the last rank to begin a bucket to each other one, within a step."""
+    begun = [e for e in events if e["ph"] == "b"]
+    starts, ends = [e for e in events if e["ph"] == "s"], [e for e in events if e["ph"] == "f"]
+    assert len(starts) == len(ends) == len(begun) * (size - 1) // size
+    for start, end in zip(starts, ends):
+        assert start["pid"] != end["pid"] and start["id"] == end["id"]
+        assert any((e["pid"], e["ts"]) == (start["pid"], start["ts"]) for e in begun)
+        for each in (start, end):
+            spans = [e for e in events if e["ph"] == "X" and e["pid"] == each["pid"]]
+            assert any(e["ts"] <= each["ts"] <= e["ts"] + e["dur"] for e in spans)
 
 
 def test_clocks_of_one_host_differ_by_no_more_than_the_error(comm):

@@ -30,7 +30,7 @@ def _check_event(event):
         assert event["name"] in ("process_name", "process_sort_index", "thread_name")
         assert list(event["args"]) == [event["name"].partition("_")[2].removeprefix("process_")]
         return
-    assert event["ph"] in ("X", "b", "e", "C")
+    assert event["ph"] in ("X", "b", "e", "C", "s", "f")
     assert _is_number(event["ts"]) and event["ts"] >= 0
     if event["ph"] == "C":
         assert event["args"] and all(map(_is_number, event["args"].values()))
@@ -40,6 +40,8 @@ def _check_event(event):
         assert _is_number(event["dur"]) and event["dur"] >= 0
     if event["ph"] in "be":
         assert int(event["id"], 16) >= 0
+    if event["ph"] == "f":
+        assert event["bp"] == "e"  # it points to the slice around it, not to the next one
 
 
 def _is_number(value):
@@ -72,11 +74,11 @@ def _check_nesting(events):
 
 
 def _check_pairs(events):
-    """Each asynchronous event has one beginning and one end, in this order."""
+    """Each asynchronous event and each arrow has one beginning and one end, in this order."""
     pairs = collections.defaultdict(list)
     for event in events:
-        if event["ph"] in "be":
+        if event["ph"] in "besf":
             pairs[event["cat"], event["id"]].append(event)
     for begin, end in pairs.values():
-        assert (begin["ph"], end["ph"]) == ("b", "e")
+        assert (begin["ph"], end["ph"]) in (("b", "e"), ("s", "f"))
         assert begin["name"] == end["name"] and begin["ts"] <= end["ts"]

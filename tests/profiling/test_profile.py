@@ -264,6 +264,32 @@ def test_files_follow_the_format(tmp_path):
         profiling.trace.read(tmp_path / "other.json")
 
 
+def test_functions_show_their_inputs():
+    with mpchain.profile() as profile:
+        y = F.sum(F.linear(mpchain.Variable(X), np.ones((2, 3), np.float32)))
+        y.backward()
+        F.exp(X[:2])
+    functions = [e for e in profile.trace["traceEvents"] if e.get("cat") == "function"]
+    inputs = [(e["name"], e["args"]["inputs"]) for e in functions]
+    expected = ("linear", "float32 (4, 3), float32 (2, 3)")
+    assert inputs.count(expected) == 2  # forward and backward
+    assert ("exp", "float32 (2, 3)") in inputs
+
+
+def test_short_rows_are_added_up(ticking):
+    with mpchain.profile() as profile:
+        for i in range(250):
+            with profile.span("long" if i < 249 else "short"):
+                pass
+        with profile.span("short, too"):
+            pass
+    shown = [line.split() for line in profiling.table.lines(profile.trace)]
+    assert ["others", "2", "other", "rows", "2", "0.002", "0.8", "%"] in shown
+    assert not any("short" in line for line in shown)
+    few = [line.split()[-5:] for line in profiling.table.lines(profile.trace, n_rows=2)]
+    assert ["rows", "1", "0.001", "0.4", "%"] in few
+
+
 def test_the_last_rank_takes_the_files_of_a_run_together(tmp_path):
     path = str(tmp_path / "trace.json")
 
