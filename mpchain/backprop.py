@@ -473,9 +473,11 @@ class _Walk:
         """Runs the derivative between the hooks' preprocess and postprocess calls."""
         hooks = [x for x in hooks.values() if not isinstance(x, Observer)]
         hooks += function.local_function_hooks.values()
-        in_data = tuple([node.data for node in function.inputs])
+        seen = function.shown_to_hooks()
+        if seen is None:
+            return self._pull(function, targets, gys)
+        shown, in_data = seen
         out_grad = tuple([g if g is None else g.array for g in gys] if self.create_graph else gys)
-        shown = function.shown()
         for hook in hooks:
             hook.backward_preprocess(shown, in_data, out_grad)
         gxs = self._pull(function, targets, gys)

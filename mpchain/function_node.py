@@ -123,6 +123,10 @@ class FunctionNode:
         """What hooks are given for this node."""
         return self
 
+    def shown_to_hooks(self) -> tuple[Any, Arrays] | None:
+        """What hooks are given in backward: the function and its input arrays; None if nothing."""
+        return self.shown(), tuple([node.data for node in self.inputs])
+
     def description(self) -> str:
         """The label and, in debug mode, the place of the call."""
         if self.stack is None:
@@ -171,7 +175,9 @@ class FunctionNode:
             if self._checks_types and config.type_check:
                 type_check.check_forward(self, in_data)
             if hooks or self.local_function_hooks:
-                outputs = self._forward_with_hooks(in_data, hooks)
+                self.tell_hooks("forward_preprocess", in_data)
+                outputs = self.forward(in_data)
+                self.tell_hooks("forward_postprocess", in_data)
             else:
                 outputs = self.forward(in_data)
         except Exception:
@@ -230,14 +236,10 @@ class FunctionNode:
             places = ", ".join(str(x.device) for x in variables)
             raise TypeError(f"{self.label}: all inputs must be on one device, but are on {places}")
 
-    def _forward_with_hooks(self, in_data, hooks):
-        hooks = [*hooks.values(), *self.local_function_hooks.values()]
-        for hook in hooks:
-            hook.forward_preprocess(self, in_data)
-        outputs = self.forward(in_data)
-        for hook in hooks:
-            hook.forward_postprocess(self, in_data)
-        return outputs
+    def tell_hooks(self, step: str, in_data: Arrays) -> None:
+        """Calls the method ``step`` of each hook with this node and its input arrays."""
+        for hook in [*config.function_hooks.values(), *self.local_function_hooks.values()]:
+            getattr(hook, step)(self, in_data)
 
     def check_type_forward(self, in_types: type_check.TypeInfoTuple) -> None:
         """Called with the inputs' types before ``forward``; override it to check them.

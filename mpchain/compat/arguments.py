@@ -1,16 +1,18 @@
 """Arguments that Chainer's functions take and mpchain's refuse; mpchain's take them while compat is
 installed."""
 
+import contextlib
 import sys
 import warnings
 from typing import Any
 
 import numpy as np
 
-from mpchain import function
+from mpchain import function, function_node, variable
 from mpchain.backends.dtypes import is_floating
+from mpchain.configuration import using_config
 from mpchain.distributed.optimizers.counts import Counts
-from mpchain.functions import broadcast, cast, regression_loss
+from mpchain.functions import broadcast, cast, recompute, regression_loss
 from mpchain.training.extensions import Evaluator
 from mpchain.training.progress import print_line
 from mpchain.typing import Input
@@ -21,6 +23,8 @@ _alike = regression_loss._alike
 _as_gradients = function._as_gradients
 _check_ends = Evaluator._check_ends
 _sum_counts = Counts._sum_counts
+_as_variable = variable.as_variable
+_noted = recompute._Environment.noted
 _said: list[bool] = []
 
 
@@ -66,9 +70,46 @@ def _say_whose_counts(counts: Counts, *args: Any) -> Any:
     return _sum_counts(counts, *args)
 
 
+def _or_empty(obj: Any) -> Variable:
+    """Returns ``obj`` as a Variable: an empty one, without gradient, for None."""
+    return Variable(requires_grad=False) if obj is None else _as_variable(obj)
+
+
+def _is_mpchain(frame):
+    return frame.f_globals.get("__name__", "").startswith("mpchain.")
+
+
+class _FalseForPrograms:
+    """False for a program, True for mpchain, by who asks."""
+
+    def __bool__(self):
+        return _is_mpchain(sys._getframe(1))
+
+    def __eq__(self, other):
+        return other is self or other == _is_mpchain(sys._getframe(1))
+
+    __hash__ = None
+
+    def __repr__(self):
+        return "False"
+
+
+@contextlib.contextmanager
+def _noted_without_graph(environment: Any) -> Any:
+    """The first call by ``forget``: Chainer's makes no graph, and programs ask for that.
+
+    mpchain needs its graph, to know which parameters the function uses.
+    """
+    with _noted(environment), using_config("enable_backprop", _FalseForPrograms()):
+        yield
+
+
 REPLACED: list[tuple[Any, str, Any]] = [
     (regression_loss, "_alike", _promoted),
     (function, "_as_gradients", _unpacked),
+    (variable, "as_variable", _or_empty),
+    (function_node, "as_variable", _or_empty),
+    (recompute._Environment, "noted", _noted_without_graph),
     (Evaluator, "_check_ends", _warn_of_repeat),
     (Evaluator, "_weight", _weigh_by_samples),
     (Counts, "_sum_counts", _say_whose_counts),

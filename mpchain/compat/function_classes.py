@@ -8,6 +8,7 @@ import ast
 import functools
 import importlib
 import inspect
+import math
 import operator
 import pathlib
 import sys
@@ -20,7 +21,7 @@ from mpchain import functions
 from mpchain.compat.attributes import refuse_removed
 from mpchain.compat.dtypes import as_chainer
 from mpchain.compat.layout import layout
-from mpchain.compat.node_attributes import complete
+from mpchain.compat.node_attributes import complete, retained
 from mpchain.configuration import config, no_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer
@@ -159,7 +160,9 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
         name = type(self).__name__
         if name in _LOWER:
             return name.lower()
-        return _LABELS.get(name, name).format(value=self.__dict__.get("value"))
+        value = self.__dict__.get("value")
+        is_negative = np.isscalar(value) and value < 0
+        return _LABELS.get(name, name).format(value=f"({value})" if is_negative else value)
 
     @property
     def _impl_name(self):
@@ -194,6 +197,22 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
         self.inputs = tuple(x.node for x in inputs)
         self.outputs = tuple(weakref.ref(y.node) for y in outputs)
         return outputs
+
+    @property
+    def local_function_hooks(self) -> dict[str, Any]:
+        """The hooks of this function alone: those of the node that it describes."""
+        return (
+            self.__dict__.get("_hooks", {})
+            if self._node is None
+            else (self._node.local_function_hooks)
+        )
+
+    @local_function_hooks.setter
+    def local_function_hooks(self, hooks: dict[str, Any]) -> None:
+        if self._node is None:
+            self._hooks = hooks
+        else:
+            self._node.local_function_hooks = hooks
 
     def get_retained_inputs(self) -> tuple[Variable, ...]:
         """Returns the input Variables, those that hooks or programs keep with their arrays."""
@@ -260,10 +279,11 @@ def describe(node: FunctionNode) -> FunctionNode:
     if cls is None:
         return node
     made = node.__dict__.get("_description", lambda: None)()
-    if made is not None:
+    if made is not None and made.inputs is not None:
         return made
-    made = cls.__new__(cls)
-    node._description = weakref.ref(made)
+    if made is None:
+        made = cls.__new__(cls)
+        node._description = weakref.ref(made)
     made._node, made.inputs, made.outputs = node, node.inputs, node.outputs
     call = node.__dict__.get("_call")
     if call is None:
@@ -275,39 +295,39 @@ def describe(node: FunctionNode) -> FunctionNode:
             made.value = 1 / made.value
     else:
         _fill(made, *call)
-    complete(made)
+    if made.inputs is not None:  # hooks see functions that are not applied yet
+        complete(made)
     return made
 
 
 def _fill(made, name, args, kwargs):
     """Sets the arguments and inputs of a described call."""
-    line = type(made)._line
-    bound = inspect.signature(_originals[name]).bind(*args, **kwargs)
-    bound.apply_defaults()
-    given = bound.arguments
-    made.keywords_of_call = given.pop("keywords", {})
-    for argument, parameter in line.signature.parameters.items():
-        value = given.pop(line.keywords.get(argument, argument), parameter.default)
-        if value is not inspect.Parameter.empty:
-            made.__dict__[argument] = (
-                value.data if isinstance(value, (Variable, VariableNode)) else value
-            )
-    variables = [x for x in _flat(given.values()) if isinstance(x, (Variable, VariableNode))]
+    attributes, inputs = _divide(type(made), name, args, kwargs)
+    for argument, value in attributes.items():
+        made.__dict__[argument] = (
+            value.data if isinstance(value, (Variable, VariableNode)) else value
+        )
+    variables = [x for x in inputs if isinstance(x, (Variable, VariableNode))]
     made.inputs = tuple([x.node if isinstance(x, Variable) else x for x in variables])
-    if type(made).__name__ == "LinearFunction":
-        x, *others = made.inputs
-        if len(x.shape) > 2 and given.get("n_batch_axes", 1) == 1:
-            made.inputs = (_reshaped(x, (x.shape[0], others[0].shape[1])), *others)
-    elif name == "depthwise_convolution_2d":
+    if name == "depthwise_convolution_2d":
         x, W, *others = made.inputs
         multiplier, made.groups, *ksize = W.shape
         W = _made_of(W, "transpose", "Transpose", (1, 0, 2, 3), (made.groups, multiplier, *ksize))
-        made.inputs = (x, _reshaped(W, (made.groups * multiplier, 1, *ksize)), *others)
+        shape = (made.groups * multiplier, 1, *ksize)
+        made.inputs = (x, _made_of(W, "reshape", "Reshape", shape, shape), *others)
 
 
-def _reshaped(x, shape):
-    """A node for what Chainer's functions of matrices get of an array with more axes."""
-    return _made_of(x, "reshape", "Reshape", shape, shape)
+def _divide(cls, name, args, kwargs):
+    """A call's arguments: those that are attributes of Chainer's class, and its inputs."""
+    bound = inspect.signature(_originals[name]).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    attributes = {"keywords_of_call": given.pop("keywords", {})}
+    for argument, parameter in cls._line.signature.parameters.items():
+        value = given.pop(cls._line.keywords.get(argument, argument), parameter.default)
+        if value is not inspect.Parameter.empty:
+            attributes[argument] = value
+    return attributes, list(_flat(given.values()))
 
 
 def _made_of(x, module, name, argument, shape):
@@ -382,38 +402,82 @@ def _observed(name, function):
 
 
 def _note(outputs, name, args, kwargs):
+    given = [x for x in _flat((args, tuple(kwargs.values()))) if isinstance(x, Variable)]
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         node = y.creator_node if isinstance(y, Variable) else None
-        if node is not None and not any(y is x for x in args):
-            node.__dict__.setdefault("_call", (name, _light(args), _light(kwargs)))
+        if node is not None and not any(y is x for x in given):
+            if node.__dict__.setdefault("_call", (name, _light(args), _light(kwargs)))[0] == name:
+                _hide_parts(node, {x.node for x in given})
+
+
+def _hide_parts(function, given):
+    """Marks the nodes beneath a call's last one: hooks see one function of Chainer's."""
+    stack = [x.creator_node for x in function.inputs if x not in given]
+    while stack:
+        part = stack.pop()
+        if part is not None and part.__dict__.keys().isdisjoint(("_call", "_is_part")):
+            part._is_part = True
+            stack += [x.creator_node for x in part.inputs if x not in given]
 
 
 def _with_hooks(name, function, args, kwargs, hooks):
     """Shows hooks one call of Chainer's function; observers see the nodes beneath it."""
     cls = _classes()[name]
-    arrays = tuple(x.array if isinstance(x, Variable) else x for x in _flat(args))
-    arrays = tuple(x for x in arrays if hasattr(x, "dtype"))
     shown = cls.__new__(cls)
-    call = (name, _light(args), _light(kwargs))
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    for argument in cls._line.signature.parameters:
-        keyword = cls._line.keywords.get(argument, argument)
-        shown.__dict__[argument] = bound.arguments.get(keyword)
+    attributes, inputs = _divide(cls, name, args, kwargs)
+    shown.__dict__.update(attributes)
+    inputs = [x for x in inputs if hasattr(x, "dtype")]
+    arrays = tuple([x.array if isinstance(x, Variable) else x for x in inputs])
     for hook in hooks:
         hook.forward_preprocess(shown, arrays)
     observers = {n: x for n, x in config.function_hooks.items() if isinstance(x, Observer)}
     with using_config("function_hooks", observers):
         outputs = function(*args, **kwargs)
-    _note(outputs, *call)
+    _note(outputs, name, args, kwargs)
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if isinstance(y, Variable) and y.creator_node is not None:
             shown._node, shown.outputs = y.creator_node, y.creator_node.outputs
-            break
-    shown.inputs = tuple(x.node for x in _flat(args) if isinstance(x, Variable))
+            y.creator_node._hook_data = retained(cls.__name__, arrays)
+    shown.inputs = tuple([x.node for x in inputs if isinstance(x, Variable)])
     for hook in hooks:
         hook.forward_postprocess(shown, arrays)
     return outputs
+
+
+def _tell_hooks(self, step, in_data):
+    """Shows hooks a function of Chainer's in the place of a node; observers see the node."""
+    shown = describe(self)
+    for hook in [*config.function_hooks.values(), *self.local_function_hooks.values()]:
+        getattr(hook, step)(self if isinstance(hook, Observer) else shown, in_data)
+    if shown is not self and step == "forward_postprocess":
+        self._hook_data = retained(type(shown).__name__, in_data)
+
+
+def _shown_to_hooks(self):
+    if self.__dict__.get("_is_part"):
+        return None
+    shown = self.shown()
+    kept = self.__dict__.get("_hook_data")
+    if kept is None and shown is self:
+        arrays = dict(zip(self._inputs_to_retain, self._retained_inputs))
+        kept = tuple([arrays.get(i) for i in range(len(self.inputs))])
+    elif kept is None:
+        kept = retained(type(shown).__name__, [x.data for x in shown.inputs])
+    return shown, kept
+
+
+def _linear_as_chainer(linear):
+    """Chainer's functions for inputs of several axes: Reshape, LinearFunction, Reshape."""
+
+    @functools.wraps(linear)
+    def call(x, W, b=None, n_batch_axes=1):
+        if not 1 <= n_batch_axes < getattr(x, "ndim", 0) or x.ndim == 2:
+            return linear(x, W, b, n_batch_axes)
+        batch, rest = x.shape[:n_batch_axes], x.shape[n_batch_axes:]
+        y = linear(functions.reshape(x, (math.prod(batch), math.prod(rest))), W, b)
+        return y if n_batch_axes == 1 else functions.reshape(y, batch + y.shape[1:])
+
+    return call
 
 
 def install() -> None:
@@ -423,8 +487,11 @@ def install() -> None:
     for name in _classes():
         if name and name not in _EXTRA and hasattr(functions, name):
             _originals[name] = getattr(functions, name)
-    _replace({id(f): _observed(name, as_chainer(name, f)) for name, f in _originals.items()})
-    FunctionNode.shown = describe
+    replaced = {name: _observed(name, as_chainer(name, f)) for name, f in _originals.items()}
+    replaced["linear"] = _linear_as_chainer(replaced["linear"])
+    _replace({id(f): replaced[name] for name, f in _originals.items()})
+    FunctionNode.shown, FunctionNode.shown_to_hooks = describe, _shown_to_hooks
+    FunctionNode.tell_hooks = _tell_hooks
     VariableNode.creator_node = VariableNode._creator_node = _ShownCreator()
     Variable.creator_node = _creator_node.getter(_shown_creator_of_variable)
 
@@ -434,13 +501,13 @@ def uninstall() -> None:
     if _originals:
         _replace({id(getattr(functions, name)): f for name, f in _originals.items()})
         _originals.clear()
-        FunctionNode.shown = _shown
+        FunctionNode.shown, FunctionNode.shown_to_hooks, FunctionNode.tell_hooks = _shown
         VariableNode.creator_node = None
         del VariableNode._creator_node
         Variable.creator_node = _creator_node
 
 
-_shown = FunctionNode.shown
+_shown = FunctionNode.shown, FunctionNode.shown_to_hooks, FunctionNode.tell_hooks
 _creator_node: Any = Variable.creator_node
 
 

@@ -36,7 +36,8 @@ def _own(*names):
 _FOLDS = _own("get_cross_validation_datasets", "get_cross_validation_datasets_random")
 
 SPECIAL: dict[str, dict[str, Any]] = {
-    "chainer": _own("static_graph", "static_code", "_get_link_hooks", "FunctionSet"),
+    "chainer": _own("static_graph", "static_code", "_get_link_hooks", "FunctionSet")
+    | {"as_variable": "variable:as_variable"},
     "chainer.functions": _own("batch_matmul", "det"),
     "chainer.functions.math.det": _own("det"),
     "chainer._backend": {"Device": "backend:Device"} | _own("_DummyContext", "_dummy_context"),

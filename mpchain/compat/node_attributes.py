@@ -91,3 +91,39 @@ def complete(function: Any) -> None:
     """Sets the derived attributes of a described function."""
     derived = DERIVED.get(type(function).__name__, {})
     function.__dict__.update({key: value(function) for key, value in derived.items()})
+
+
+_RETAINED = {
+    (0,): """
+        Absolute Arccos Arcsin Arctan BatchDet BatchL2NormSquared CReLU Clip ClippedReLU Cos Cosh
+        Cumprod DeCov DiGamma DivFromConstant EmbedIDFunction Erf Erfc Erfcx HardSigmoid LGamma
+        LocalResponseNormalization Log Log10 Log1p Log2 LogNdtr LogSumExp Max Min Ndtr NormalizeL2
+        PowVarConst Prod Repeat Sin Sinh Softplus SpatialTransformerGrid Square Tan Zeta""",
+    (0, 1): """
+        Arctan2 BatchMatMul BatchNormalization BinaryAccuracy ClassificationSummary
+        Convolution2DFunction ConvolutionND CrossCovariance Deconvolution2DFunction DeconvolutionND
+        Div EinSum Fmod GroupNormalization Hinge HuberLoss LSTM LayerNormalization LinearFunction
+        LocalConvolution2DFunction MatMul Maximum MeanSquaredError Minimum Mul PReLUFunction
+        PolyGamma PowVarVar R2_score SigmoidCrossEntropy SimplifiedDropconnect SoftmaxCrossEntropy
+        SpatialTransformerSampler SquaredError Swish TensorDot""",
+    (0, 1, 2): "BatchRenormalizationFunction Contrastive LinearInterpolate TreeLSTM Triplet",
+    (0, 1, 2, 3): "ConnectionistTemporalClassification SLSTM",
+    (0, 1, 2, 3, 4, 5): "BilinearFunction",
+    (0, 1, 3, 4): "FixedBatchNormalization",
+    (1,): "Gaussian ROIPooling2D SelectItem",
+    (1, 2): "ROIAverageAlign2D",
+}
+"""Which inputs Chainer's functions keep for backward, as hooks that looked there told."""
+
+_KEPT = {name: indexes for indexes, names in _RETAINED.items() for name in names.split()}
+
+
+def retained(name: str, in_data: Any) -> tuple[Any, ...]:
+    """Returns the inputs of a function as its hooks see them in backward: None if not kept.
+
+    Example:
+        >>> retained("Gaussian", ("mean", "ln_var"))
+        (None, 'ln_var')
+    """
+    kept = _KEPT.get(name, ())
+    return tuple([x if i in kept else None for i, x in enumerate(in_data)])

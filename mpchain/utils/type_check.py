@@ -255,7 +255,7 @@ def check_forward(function: Any, in_data: Sequence[Array]) -> None:
         >>> check_forward(mpchain.FunctionNode(), (np.zeros(3),))  # accepts everything
     """
     try:
-        function.check_type_forward(get_types(in_data, "in_types", False))
+        function.check_type_forward(get_types(in_data, "in_types", True))
     except InvalidType as error:
         message = f"\nInvalid operation is performed in: {function.label} (Forward)\n\n{error}"
         raise InvalidType(error.expect, error.actual, message) from None

@@ -88,9 +88,8 @@ _LINES = {
     "with hooks": {
         "first": "",
         "before": "_node, _data = _Node(), ({inputs})\n    _node.constants = ({constants})\n"
-        "    _hooks = _config.function_hooks.values()\n"
-        "    for _hook in _hooks: _hook.forward_preprocess(_node, _data)",
-        "after": "for _hook in _hooks: _hook.forward_postprocess(_node, _data)",
+        "    _node.tell_hooks('forward_preprocess', _data)",
+        "after": "_node.tell_hooks('forward_postprocess', _data)",
         "node": "",
     },
 }
