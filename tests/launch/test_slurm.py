@@ -1,0 +1,118 @@
+"""The scripts of --scheduler slurm, submitted to a real Slurm of two hosts (slurm.py)."""
+
+import importlib.util
+import json
+import pathlib
+import re
+import time
+
+import pytest
+
+from launch import cli, mpirun
+from tests.launch.slurm import Slurm, why_not
+
+REFUSAL = why_not()
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL),
+    pytest.mark.skipif(
+        mpirun.find() is None or importlib.util.find_spec("mpi4py") is None,
+        reason="needs mpchain[mpi]",
+    ),
+]
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MNIST = str(ROOT / "examples" / "mnist" / "train_mnist.py")
+EPOCHS = 12
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with Slurm("a", "b") as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def submit(slurm, tmp_path, capsys, monkeypatch):
+    """Function that submits the launcher's script for two hosts, and returns the job's number."""
+
+    monkeypatch.chdir(tmp_path)
+
+    def submit(*arguments):
+        options = ["--scheduler", "slurm", "-n", "2", "--nodes", "2", "--time", "0:10:00"]
+        options += ["--setup", f"export PYTHONPATH={ROOT} OMP_NUM_THREADS=1", "--name", "mnist"]
+        assert cli.main([*options, *arguments]) == 0
+        (tmp_path / "job.sh").write_text(capsys.readouterr().out)
+        return slurm.ask("sbatch", "--parsable", "job.sh").strip()
+
+    return submit
+
+
+def mnist(starter, out):
+    return ["--mpi", starter, "--checkpoint-dir", out, MNIST, "--epoch", str(EPOCHS), "--out", out]
+
+
+def wait_for_epochs(path, n):
+    end = time.monotonic() + 120
+    while len(read_log(path)) < n:
+        assert time.monotonic() < end, f"no {n} epochs: {path}"
+        time.sleep(0.05)
+
+
+def read_log(folder):
+    """Losses and accuracies of each epoch."""
+    try:
+        entries = json.loads((folder / "log").read_text())
+    except (OSError, ValueError):  # none yet
+        return []
+    names = ("epoch", "iteration", "main/loss", "main/accuracy", "validation/main/loss")
+    return [{name: each[name] for name in names} for each in entries]
+
+
+@pytest.mark.parametrize("starter", ["srun", "openmpi"])
+def test_a_cancelled_training_resumes(slurm, submit, tmp_path, starter):
+    """Three jobs: one undisturbed, one that is cancelled, one that resumes from its snapshot."""
+    job = submit(*mnist(starter, "undisturbed"))
+    assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", output(tmp_path)
+    assert "2 rank(s)" in output(tmp_path)
+    expected = read_log(tmp_path / "undisturbed")
+    assert len(expected) == EPOCHS
+
+    job = submit(*mnist(starter, "out"))
+    wait_for_epochs(tmp_path / "out", 2)
+    slurm.ask("scancel", job)
+    slurm.wait(job, "CANCELLED")
+    before = read_log(tmp_path / "out")
+    assert 2 <= len(before) < EPOCHS
+    # It has saved the iteration in which it was cancelled, seldom the last one of an epoch.
+    assert "SIGTERM: finishing this iteration" in output(tmp_path)
+    assert newest_snapshot(tmp_path / "out") >= before[-1]["iteration"]
+
+    job = submit("--resume", *mnist(starter, "out"))
+    assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", output(tmp_path)
+    assert read_log(tmp_path / "out") == expected
+
+
+def test_a_requeued_job_resumes(slurm, submit, tmp_path):
+    """The same job is started again, and the launcher finds the snapshot by itself."""
+    job = submit(*mnist("srun", "out"))
+    wait_for_epochs(tmp_path / "out", 2)
+    slurm.ask("scontrol", "requeue", job)
+    slurm.wait(job, "PENDING")
+    assert len(read_log(tmp_path / "out")) < EPOCHS
+    saved = newest_snapshot(tmp_path / "out")
+    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # not in two minutes
+    assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", output(tmp_path)
+    assert [each["epoch"] for each in read_log(tmp_path / "out")] == list(range(1, EPOCHS + 1))
+    # The second start has begun after the snapshot: no epoch is printed twice.
+    printed = re.findall(r"^\[0\] (\d+) +[\d.]+ +[\d.]+ ", output(tmp_path), re.MULTILINE)
+    assert [int(epoch) for epoch in printed] == list(range(1, EPOCHS + 1)), saved
+
+
+def newest_snapshot(folder):
+    return max(int(path.name.rpartition("_")[2]) for path in folder.glob("snapshot_iter_*"))
+
+
+def output(folder):
+    paths = sorted(folder.glob("mnist-*.out"), key=lambda path: int(path.stem.partition("-")[2]))
+    return "".join(f"== {path.name}\n{path.read_text()}" for path in paths)
