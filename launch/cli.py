@@ -45,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
             from . import doctor  # seldom needed, and slow to import
 
             return doctor.main(arguments[1:])
+        if arguments[:1] == ["prove"]:
+            from . import prove  # seldom needed, and slow to import
+
+            return prove.main(arguments[1:])
         if arguments[:1] in (["replay"], ["diff"]):
             from . import replays  # seldom needed
 
@@ -130,9 +134,11 @@ def _parser():
         prog="mpchain-launch",
         usage="mpchain-launch -n N [options] script [arguments of the script]\n"
         "       mpchain-launch doctor [options]\n"
+        "       mpchain-launch prove -n N [options] script [arguments of the script]\n"
         "       mpchain-launch replay RUN --step K [options]",
-        description="Runs a Python script on N ranks; 'doctor' tests the installation; 'replay' "
-        "computes steps of a recorded run again, in one process.",
+        description="Runs a Python script on N ranks; 'doctor' tests the installation; 'prove' "
+        "tests whether ranks compute what one process computes; 'replay' computes steps of a "
+        "recorded run again, in one process.",
         epilog=f"A job is ended when a rank stands still as it starts, or after the others have "
         f"finished, or mpirun is stopped, for {TIMEOUT_VARIABLE} seconds "
         f"(default: {DEFAULT_TIMEOUT:g}; inf: never).",

@@ -24,6 +24,7 @@ ANNEXES = {
     "metrics": "mpchain/metrics",
     "page": "mpchain/page",
     "profiling": "mpchain/profiling",
+    "prove": "mpchain/prove",
     "recovery": "mpchain/distributed/recovery",
     "replays": "mpchain/replays",
     "transforms": "mpchain/transforms",

@@ -11,7 +11,7 @@ from mpchain import backprop
 from mpchain.backends.cuda import get_array_module, is_gpu_array, other_device
 from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
-from mpchain.observers import current
+from mpchain.observers import current, show_computed
 from mpchain.typing import Array, Arrays, Input
 from mpchain.utils import type_check
 from mpchain.variable import (
@@ -187,6 +187,8 @@ class FunctionNode:
             kind = type(outputs).__name__
             raise TypeError(f"{self.label}.forward must return a tuple, not {kind}")
         outputs = tuple([y if y.__class__ is np.ndarray else as_array(y) for y in outputs])
+        if current.of_functions:
+            show_computed(self, outputs)
         if debug:
             self.check_nan(outputs, "forward")
         targets = [i for i, x in enumerate(variables) if x._requires_grad]

@@ -180,6 +180,9 @@ class Observer:
     def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
         """Called after that."""
 
+    def computed(self, function: Any, outputs: Arrays) -> None:
+        """Called after that with the arrays that the function computed."""
+
     def differentiates(self, function: Any) -> Any:
         """Called with the node of a function before it computes gradients; returns what
         :meth:`differentiated` is given."""
@@ -191,6 +194,11 @@ class Observer:
         """Called with positions that were found in ``x``, see
         :func:`mpchain.functions.positions.shown`; returns them."""
         return positions
+
+    def parts(self, optimizer: Any, parts: Sequence) -> Sequence:
+        """Called with the parts of a batch that an optimizer is about to compute, pairs of a number
+        of samples and a loss function without arguments; returns those to compute instead."""
+        return parts
 
     def operation(self, operation: Any, args: tuple) -> None:
         """Called with an operation of :mod:`mpchain.kernels`, and its arguments, before it runs, if
@@ -458,6 +466,33 @@ def outside(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     recorder = current.recorder
     return function(*arguments) if recorder is None else recorder.call_again(function, arguments)
+
+
+def show_computed(function: Any, outputs: Arrays) -> None:
+    """Shows observers of functions what a function computed.
+
+    Example:
+        >>> class Results(Observer):
+        ...     def computed(self, function, outputs):
+        ...         print(function.label, *outputs)
+        >>> with Results():
+        ...     y = F.exp(np.zeros(1))
+        exp [1.]
+    """
+    for observer in current.of_functions:
+        observer.computed(function, outputs)
+
+
+def shown_parts(optimizer: Any, parts: Sequence) -> Sequence:
+    """Returns the parts of a batch that an optimizer computes; see :meth:`Observer.parts`.
+
+    Example:
+        >>> shown_parts(None, [(2, None)])
+        [(2, None)]
+    """
+    for observer in current.observers or ():
+        parts = observer.parts(optimizer, parts)
+    return parts
 
 
 def one_call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -4,6 +4,7 @@ An :class:`Optimizer` gives each parameter of its target an :class:`UpdateRule`,
 state that belongs to that parameter (momentum and the like).
 """
 
+import functools
 import inspect
 import math
 import sys
@@ -18,7 +19,7 @@ from mpchain.backends.dtypes import is_half
 from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
-from mpchain.observers import current, outside, span
+from mpchain.observers import current, outside, shown_parts, span
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, takes_guarded_steps, update_all
 from mpchain.update_rule import Hyperparameter as Hyperparameter
@@ -451,6 +452,9 @@ class GradientMethod(Optimizer):
                 return self.update(lossfun, *args, **kwds)
         with span("optimizer", "optimizer", self):
             if lossfun is not None:
+                if current.observers is not None:
+                    parts = [(self.n_samples, functools.partial(lossfun, *args, **kwds))]
+                    ((_, lossfun),), args, kwds = shown_parts(self, parts), (), {}
                 self._compute_grads(lossfun, args, kwds)
             outside(self._update_params)
 

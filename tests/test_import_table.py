@@ -44,7 +44,7 @@ TABLE = [
     ("gradient_check", "functions link"),
     ("training", "dataset distributions optimizer link_hooks"),
     ("distributed", "training"),
-    ("profiling metrics replays", "distributed"),
+    ("profiling metrics prove replays", "distributed"),
     ("transforms", "parameter_tree"),
     ("testing", "distributed gradient_check"),
     ("gpu_doctor", "testing"),
@@ -297,7 +297,7 @@ def test_kernels_know_no_variables():
 
 
 def test_nothing_imports_the_runtime_or_the_tests_tools():
-    above = {"compat", "gpu_doctor", "profiling", "metrics", "replays", "testing"}  # all others
+    above = {"compat", "gpu_doctor", "profiling", "metrics", "prove", "replays", "testing"}
     for room in set(ROOMS) - above:
         reach = _closure()[room]
         assert room == "distributed" or "distributed" not in reach

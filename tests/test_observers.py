@@ -54,6 +54,38 @@ def test_spans_end_by_exceptions():
     assert [what for *_, what in observer.seen] == ["begins", "begins", "failed", "failed"]
 
 
+def test_what_functions_compute_is_seen():
+    class Results(Observer):
+        seen = []
+
+        def computed(self, function, outputs):
+            self.seen.append((function.label, *outputs))
+
+    with Results():
+        total, (parts, _) = F.sum(X), F.split_axis(X, 2, 0)
+    assert [label for label, *_ in Results.seen] == ["sum", "split"]
+    assert Results.seen[0][1] is total.array and Results.seen[1][1] is parts.array
+    assert F.exp(X) is not None and len(Results.seen) == 2  # nobody observes
+
+
+@pytest.mark.parametrize("of_ranks", [False, True])
+def test_parts_of_a_batch_are_replaced(of_ranks):
+    class Other(Observer):
+        def parts(self, optimizer, parts):
+            ((n, function),) = parts
+            return [(n, lambda: 3 * function())]
+
+    optimizer = optimizers.SGD(lr=1)
+    if of_ranks:
+        comm = mpchain.create_communicator()
+        optimizer = mpchain.create_multi_node_optimizer(optimizer, comm)
+    model = L.Linear(3, 1, initialW=0, nobias=True)
+    optimizer.setup(model)
+    with Other():
+        optimizer.update(lambda x: F.mean(model(x)), X)
+    assert model.W.array.tolist() == [[-3, -3, -3]]
+
+
 def test_results_are_seen_and_not_kept():
     results = []
 

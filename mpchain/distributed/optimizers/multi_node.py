@@ -24,7 +24,7 @@ from mpchain.distributed.optimizers.shared_random import may_draw, random_number
 from mpchain.distributed.optimizers.step import Step
 from mpchain.functions import counting
 from mpchain.link import Link
-from mpchain.observers import current, observed, outside, refuse, span
+from mpchain.observers import current, observed, outside, refuse, shown_parts, span
 from mpchain.optimizer import Optimizer
 from mpchain.parameter_tree import TreeOutline
 from mpchain.reporter import report
@@ -375,6 +375,7 @@ class MultiNodeOptimizer(Optimizer):
         if self._has_new_parameters():
             self._replicate()
         step, recorder = self.current_step, current.recorder
+        parts = shown_parts(self, parts)
         weights = self._weights(parts) if weights is None else weights
         step.check([n for n, _ in parts] if weights is None else weights, self._joint_link)
         if recorder is not None:

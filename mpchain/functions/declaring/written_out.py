@@ -24,6 +24,7 @@ from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.from_pytorch import check_options
 from mpchain.kernels import thresholds
+from mpchain.observers import show_computed
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
@@ -55,9 +56,9 @@ def call({parameters}):
         raise
     except (TypeError, ValueError) as _error:
         raise _refusal(_error, ({inputs}), ({constants})) from None
-    {after}
     if _array.__class__ is not _ndarray:
         _array = _as_array(_array)
+    {after}
     _y = _new(_Variable)
     _y._array = _array
     if not ({requires_any}):
@@ -89,7 +90,8 @@ _LINES = {
         "first": "",
         "before": "_node, _data = _Node(), ({inputs})\n    _node.constants = ({constants})\n"
         "    _node.tell_hooks('forward_preprocess', _data)",
-        "after": "_node.tell_hooks('forward_postprocess', _data)",
+        "after": "_node.tell_hooks('forward_postprocess', _data)\n"
+        "    _show_computed(_node, (_array,))",
         "node": "",
     },
 }
@@ -167,6 +169,7 @@ def _namespace(declaration):
         "_new": object.__new__,
         "_reference": weakref.ref,
         "_refusal": declaration.refusal,
+        "_show_computed": show_computed,
         "_LinAlgError": np.linalg.LinAlgError,
     }
 

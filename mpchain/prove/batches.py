@@ -1,0 +1,173 @@
+"""The batches among the arguments of loss functions: found, joined, put in the place of others."""
+
+import functools
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.backends.dtypes import is_floating
+from mpchain.prove.records import on_host
+from mpchain.variable import Parameter, Variable
+
+
+def changed(value: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
+    """Returns a loss function, or what is among its arguments, with changed batches.
+
+    Args:
+        value: the function, a ``functools.partial`` with its arguments.
+        change: gets the path of an array or list, and that; returns what takes its place.
+
+    Example:
+        >>> changed(functools.partial(sum, [1, 2]), lambda path, x: x + [3])()
+        6
+    """
+    if isinstance(value, functools.partial):
+        function = changed(value.func, change, path + "f")
+        args = changed(value.args, change, path)
+        keywords = changed(value.keywords, change, path)
+        same = function is value.func and args is value.args and keywords is value.keywords
+        return value if same else functools.partial(function, *args, **keywords)
+    if isinstance(value, tuple):
+        items = [changed(item, change, f"{path}[{i}]") for i, item in enumerate(value)]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        items = {k: changed(item, change, f"{path}[{k!r}]") for k, item in value.items()}
+        return value if all(items[k] is value[k] for k in value) else items
+    return change(path, value) if _is_batch(value) else value
+
+
+def found(function: Any) -> dict[str, Any]:
+    """Returns the arrays and lists among the arguments of a loss function, by path.
+
+    Example:
+        >>> found(functools.partial(sum, [1, 2]))
+        {'[0]': [1, 2]}
+    """
+    held = {}
+
+    def note(path, value):
+        host = on_host(value)
+        try:
+            if isinstance(host, list):
+                pickle.dumps(host)
+        except Exception:  # no data, but objects of the program
+            return value
+        held[path] = host
+        return value
+
+    changed(function, note)
+    return held
+
+
+def _is_batch(value):
+    if isinstance(value, Variable):
+        return not isinstance(value, Parameter) and value.creator_node is None and value.ndim > 0
+    if isinstance(value, np.ndarray) or cuda.is_gpu_array(value):
+        return value.ndim > 0
+    return isinstance(value, list)
+
+
+def joined(
+    batches: Sequence[dict[str, Any]], sizes: Sequence[float | None]
+) -> tuple[dict[str, Any], int | None]:
+    """Returns the batches of ranks as one, with the number of its samples.
+
+    What is no batch, because its length is not the number of samples, is left out.
+
+    Args:
+        batches: what :func:`found` returns, of each rank's parts that have samples.
+        sizes: the numbers of their samples.
+
+    Example:
+        >>> joined([{"x": np.zeros(2)}, {"x": np.ones(1)}], [2, 1])
+        ({'x': array([0., 0., 1.])}, 3)
+    """
+    if not batches or not batches[0]:
+        return {}, None
+    if None in sizes:
+        sizes = [len(next(iter(batch.values()))) for batch in batches]
+    whole = {}
+    for path in batches[0]:
+        if all(path in batch for batch in batches):
+            values = [batch[path] for batch in batches]
+            value = _join(values, sizes)
+            if value is not None:
+                whole[path] = value
+    return whole, int(sum(sizes))
+
+
+def _join(values, sizes):
+    if all(isinstance(value, list) for value in values):
+        is_batch = all(len(value) == n for value, n in zip(values, sizes))
+        return [item for value in values for item in value] if is_batch else None
+    if not all(isinstance(value, np.ndarray) for value in values):
+        return None
+    first = values[0]
+    for axis in range(first.ndim):
+        others = [v.shape[:axis] + v.shape[axis + 1 :] for v in values if v.ndim == first.ndim]
+        if others == others[:1] * len(values) and all(
+            value.shape[axis] == n for value, n in zip(values, sizes)
+        ):
+            return np.concatenate(values, axis)
+    return None
+
+
+def samples(batch: dict[str, Any], n: int | None) -> list[bytes]:
+    """Returns for each sample of a batch a text that is the same for the same numbers.
+
+    Example:
+        >>> a, b = samples({"x": np.array([[1, 2], [1, 2]])}, 2)
+        >>> a == b
+        True
+    """
+    rows = [value for value in batch.values() if n is not None and len(value) == n]
+    return [pickle.dumps([_exact(value[i]) for value in rows]) for i in range(n or 0)] * bool(rows)
+
+
+def _exact(value):
+    if isinstance(value, Variable):
+        value = value.array
+    if isinstance(value, (np.ndarray, np.generic)):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, (list, tuple)):
+        return [_exact(item) for item in value]
+    if isinstance(value, dict):
+        return [(k, _exact(item)) for k, item in value.items()]
+    return repr(value)
+
+
+def like(old: Any, new: Any) -> Any:
+    """Returns a batch as the kind of object that it takes the place of.
+
+    Example:
+        >>> like(mpchain.Variable(np.zeros(1)), np.ones(2))
+        variable([1., 1.])
+    """
+    if isinstance(old, Variable):
+        return Variable(old.device.send(new), requires_grad=old.requires_grad)
+    if cuda.is_gpu_array(old):
+        return cuda.to_gpu(new)
+    return new
+
+
+def widened(value: Any) -> Any:
+    """Returns a batch with numbers of double precision.
+
+    Example:
+        >>> widened([(np.float32(1), 2)])
+        [(np.float64(1.0), 2)]
+    """
+    if isinstance(value, Variable):
+        return Variable(widened(value.array), requires_grad=value.requires_grad)
+    if hasattr(value, "dtype") and is_floating(value.dtype):
+        return value.astype(np.float64)
+    if type(value) in (list, tuple):
+        return type(value)(map(widened, value))
+    if type(value) is dict:
+        return {name: widened(item) for name, item in value.items()}
+    return value

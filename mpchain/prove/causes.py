@@ -1,0 +1,127 @@
+"""Likely causes of a difference, in plain words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.prove.comparison import Suspect, best, gap
+from mpchain.prove.records import Pass
+
+OTHER_UPDATES = (
+    "rank-dependent code: ranks and one process update other optimizers, or at other lines, such "
+    "as below an 'if' on comm.rank"
+)
+OTHER_FUNCTIONS = "rank-dependent code: ranks and one process call other functions"
+HYPERPARAMETER = (
+    "it depends on the rank or on the number of ranks; since gradients are means over all samples, "
+    "it must not"
+)
+REPEATED = (
+    "a sampler that repeats samples: each rank draws from the whole data; divide batches by "
+    "create_sharded_iterator or comm.batch, or data by scatter_dataset"
+)
+OTHER_STATE = "rank-dependent code builds other models"
+RESULT = (
+    "the mean of the ranks' values is not the value of all samples together, or ranks evaluate "
+    "other samples"
+)
+BATCH = (
+    "statistics of a batch: the result for a sample depends on the other samples that are on the "
+    "same rank; use MultiNodeBatchNormalization, or mpchain.batch_mean"
+)
+COUNT = (
+    "a mean over counts that differ between ranks: divide by mpchain.batch_count, or use "
+    "mpchain.batch_mean"
+)
+SUM = "a sum over samples: each rank must return the mean over its own samples"
+DRAW = (
+    "draws outside of mpchain.random: the function's input does not come from the batch, and "
+    "{names} drew numbers; draw by mpchain.random.source, which gives each sample its own"
+)
+DATA = (
+    "data that differ: the function gets an array that is neither of the batch nor of a parameter, "
+    "and differs between the ranks and one process"
+)
+STATE = "a state kept by one rank: what it is computed from is no sample, and differs"
+NOT_AVERAGED = "missing averaging: ranks have other gradients than each other"
+SCALE = "a wrong scale: gradients of the ranks are {factor} times those of one process"
+GRADIENT = (
+    "gradients are changed between the loss and their average, such as by clipping, or the loss of "
+    "the whole batch is no mean of the ranks' losses"
+)
+HOOK = (
+    "a hook, or code around the update, that draws numbers, or acts on some ranks only; gradients "
+    "were the same"
+)
+START = (
+    "models that differ at the start, or code between the updates that depends on the rank, or on "
+    "the number of ranks"
+)
+STATISTICS = "stale or local statistics: each rank keeps its own running values"
+
+
+def of_function(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) -> str:
+    """Returns the likely cause of a function's difference.
+
+    Args:
+        suspect: the function.
+        ranks, one: the passes of the ranks and of one process.
+    """
+    if suspect.kind == "other functions" or suspect.one is None:
+        return OTHER_FUNCTIONS
+    number = suspect.number
+    applications = [p.applications[number] for p in ranks]
+    if _leaves_differ(ranks, one, applications, suspect.one):
+        names = sorted({name for p in [*ranks, *one] for name in p.draws})
+        return DRAW.format(names=" and ".join(names)) if names else DATA
+    if suspect.kind.startswith(("rows", "axis")):
+        return BATCH
+    return COUNT if suspect.one.parents else STATE
+
+
+def _leaves_differ(ranks, one, applications, own):
+    for i, leaf in enumerate(own.leaves):
+        held = [a.leaves[i] if i < len(a.leaves) else None for a in applications]
+        if isinstance(leaf, str) or any(x is None or isinstance(x, str) for x in held):
+            continue
+        if best([(p.n, x) for p, x in zip(ranks, held)], [(one[0].n, leaf)])[1] is None:
+            return True
+        if best([(p.n, x) for p, x in zip(ranks, held)], [(one[0].n, leaf)])[1].is_large:
+            return True
+    return False
+
+
+def of_value(ranks: Sequence[tuple[Any, Any]], one: Sequence[tuple[Any, Any]]) -> str:
+    """Returns the likely cause of a difference of a loss or a reported value.
+
+    >>> of_value([(1, 2.0), (1, 3.0)], [(2, 5.0)]) == SUM
+    True
+    """
+    kind, difference = best(ranks, one)
+    if difference is not None and not difference.is_large and kind == "sum":
+        return SUM
+    return COUNT
+
+
+def of_gradient(ranks: Sequence[Any], own: Any, rank: int) -> str:
+    """Returns the likely cause of a difference of averaged gradients.
+
+    >>> of_gradient([np.ones(1), np.ones(1)], np.full(1, 2.0), 0)
+    'a wrong scale: gradients of the ranks are 0.5 times those of one process'
+    """
+    known = [g for g in ranks if g is not None]
+    if len(known) < len(ranks) or any(gap(known[0], g).is_large for g in known[1:]):
+        return NOT_AVERAGED
+    if own is not None and np.any(own):
+        factor = float(np.vdot(own, known[0]) / np.vdot(own, own))
+        if not gap(known[0], own * factor).is_large:
+            return SCALE.format(factor=f"{factor:.4g}")
+    return GRADIENT
+
+
+def of_state(kind: str, ranks: Sequence[Any], own: Any, when: str) -> str:
+    """Returns the likely cause of a difference of a parameter or persistent value."""
+    if kind == "persistents":
+        return STATISTICS
+    return HOOK if when == "after" else START

@@ -1,0 +1,247 @@
+"""Compares what ranks and one process have computed."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain.backends.dtypes import is_bfloat16, is_floating
+from mpchain.prove.records import Application, Pass
+
+FACTOR = 2000
+"""How much larger than the rounding of a number the difference of two may be, which are sums of
+many numbers, relative to the largest number of an array."""
+
+_FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # by bytes of a number
+
+
+class Gap(NamedTuple):
+    """The largest difference of two arrays.
+
+    Attributes:
+        size: the difference.
+        index: where it is.
+        a, b: the numbers there.
+        is_large: whether it is larger than rounding explains.
+    """
+
+    size: float
+    index: tuple[int, ...]
+    a: Any
+    b: Any
+    is_large: bool
+
+
+def gap(a: Any, b: Any, scale: float | None = None, tolerance: float | None = None) -> Gap:
+    """Returns the largest difference of two arrays of one shape.
+
+    Args:
+        scale: the size of numbers whose rounding counts; None: the largest of these.
+        tolerance: the difference that is small; None: from the rounding of ``scale``.
+
+    Example:
+        >>> gap(np.array([1.0, 2.0]), np.array([1.0, 3.0]))[:2]
+        (1.0, (1,))
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
+        return Gap(math.inf, (), a.shape, b.shape, True)
+    if a.size == 0:
+        return Gap(0.0, (), None, None, False)
+    if not (is_number(a) and is_number(b)):
+        differs = np.asarray(a != b)
+        index = np.unravel_index(int(differs.argmax()), a.shape)
+        return Gap(float(differs.max()), tuple(map(int, index)), a[index], b[index], differs.any())
+    x, y = _wide(a), _wide(b)
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(same, 0, abs(x - y))
+    distance = np.where(np.isnan(distance), np.inf, distance)
+    index = np.unravel_index(int(distance.argmax()), a.shape)
+    size = float(distance[index])
+    if tolerance is None:
+        tolerance = bound(a, b, scale)
+    return Gap(size, tuple(map(int, index)), a[index], b[index], size > tolerance)
+
+
+def bound(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> float:
+    """Returns how large a difference rounding explains.
+
+    >>> bound(np.ones(2), np.zeros(2), scale=0.0)
+    0.0
+    """
+    if not (is_inexact(a.dtype) and is_inexact(b.dtype)):
+        return 0.0
+    if scale is None:
+        scale = max(largest(a), largest(b))
+    n_bytes = min(a.dtype.itemsize, b.dtype.itemsize) // (2 if a.dtype.kind == "c" else 1)
+    epsilon = {2: 2.0**-7 if is_bfloat16(a.dtype) else 2.0**-10, 4: 2.0**-23}.get(n_bytes, 2.0**-52)
+    return _FACTORS.get(n_bytes, FACTOR) * epsilon * scale
+
+
+def largest(a: np.ndarray) -> float:
+    """Returns the largest finite magnitude in an array.
+
+    >>> largest(np.array([-3.0, np.inf]))
+    3.0
+    """
+    sizes = abs(_wide(np.asarray(a)))
+    return float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
+
+
+def is_inexact(dtype: np.dtype) -> bool:
+    """Returns whether numbers of a dtype are rounded.
+
+    >>> is_inexact(np.dtype(complex)), is_inexact(np.dtype(int))
+    (True, False)
+    """
+    return is_floating(dtype) or dtype.kind == "c"
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a value is a number, or an array of numbers.
+
+    >>> is_number(1.5), is_number("a"), is_number(None)
+    (True, False, False)
+    """
+    dtype = np.asarray(value).dtype
+    return dtype.kind in "biu" or is_inexact(dtype)
+
+
+def _wide(a):
+    return a if a.dtype.kind == "c" else a.astype(np.float64)
+
+
+Column = Sequence[tuple[float | None, Any]]  # numbers of samples, and a value of each part
+
+
+def wholes(parts: Column) -> Iterator[tuple[str, Any]]:
+    """Yields what the values of the parts of a batch may mean for the whole of it, by kind.
+
+    Example:
+        >>> [kind for kind, _ in wholes([(2, np.ones((2, 3))), (1, np.ones((1, 3)))])]
+        ['rows']
+    """
+    arrays = [np.asarray(value) for _, value in parts]
+    sizes = [n for n, _ in parts]
+    first = arrays[0]
+    if all(array.shape == first.shape for array in arrays):
+        if all(not gap(first, array).is_large for array in arrays[1:]):
+            yield "alike", first
+        if first.dtype.kind in "biu" or is_floating(first.dtype):
+            weights = [1 if n is None else n for n in sizes]
+            total = math.fsum(weights) or 1
+            wide = [array.astype(np.float64) for array in arrays]
+            kept = first.dtype if is_floating(first.dtype) else np.float64
+            yield "mean", sum(w / total * x for w, x in zip(weights, wide)).astype(kept)
+            yield "sum", sum(wide).astype(kept)
+            yield "maximum", np.max(wide, 0).astype(kept)
+            yield "minimum", np.min(wide, 0).astype(kept)
+    if any(array.ndim != first.ndim or array.dtype != first.dtype for array in arrays):
+        return
+    for axis in range(first.ndim):
+        others = {array.shape[:axis] + array.shape[axis + 1 :] for array in arrays}
+        lengths = [array.shape[axis] for array in arrays]
+        if len(others) > 1 or (None not in sizes and not _are_multiples(lengths, sizes)):
+            continue
+        kind = "rows" if axis == 0 else f"axis {axis}"
+        yield kind, np.concatenate(arrays, axis)
+        if None not in sizes and lengths != list(sizes):
+            yield f"{kind} of steps", _by_step(arrays, lengths, sizes, axis)
+
+
+def _are_multiples(lengths, sizes):
+    pairs = list(zip(lengths, sizes))
+    return all(n and k and k % n == 0 and k // n == lengths[0] // sizes[0] for k, n in pairs)
+
+
+def _by_step(arrays, lengths, sizes, axis):
+    """Joins arrays whose axis is steps, each of all samples."""
+    k = int(lengths[0] // sizes[0])
+    split = [
+        a.reshape(*a.shape[:axis], k, int(n), *a.shape[axis + 1 :]) for a, n in zip(arrays, sizes)
+    ]
+    joined = np.concatenate(split, axis + 1)
+    return joined.reshape(*joined.shape[:axis], -1, *joined.shape[axis + 2 :])
+
+
+def best(ranks: Column, one: Column) -> tuple[str, Gap | None]:
+    """Returns how the values of ranks and of one process can be compared, and their difference.
+
+    Returns:
+        The kind of comparison that differs least, and the difference; None if there is no kind.
+
+    Example:
+        >>> kind, found = best([(1, np.zeros(1)), (1, np.ones(1))], [(2, np.array([0.0, 1.0]))])
+        >>> kind, found.is_large
+        ('rows', False)
+    """
+    found = dict(wholes(one))
+    if len(one) == 1:
+        whole = one[0][1]
+        found = {**dict.fromkeys(dict(wholes(ranks)), whole), **found}
+    result = "", None
+    for kind, value in wholes(ranks):
+        if kind in found and np.shape(found[kind]) == np.shape(value):
+            difference = gap(value, found[kind])
+            if result[1] is None or difference.size < result[1].size:
+                result = kind, difference
+            if not difference.is_large:
+                return kind, difference
+    return result
+
+
+class Suspect(NamedTuple):
+    """An application that ranks and one process compute differently.
+
+    Attributes:
+        number: the application's.
+        kind: how it was compared; "other functions" if other ones were called.
+        gap: the difference; None if the values cannot be compared.
+        one, ranks: the application of one process, and of the ranks; None if there is none.
+    """
+
+    number: int
+    kind: str
+    gap: Gap | None
+    one: Application | None
+    ranks: list[Application]
+
+
+def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> Iterator[Suspect]:
+    """Yields the applications that differ, in order, until other functions are called.
+
+    Args:
+        ranks: passes of all ranks, in the order of samples.
+        one: those of one process.
+    """
+    all_passes = [*ranks, *one]
+    for k in range(max(len(p.applications) for p in all_passes)):
+        called = [p.applications[k] if k < len(p.applications) else None for p in all_passes]
+        of_ranks, of_one = called[: len(ranks)], called[len(ranks) :]
+        if len({application and application.name for application in called}) > 1:
+            yield Suspect(k, "other functions", None, of_one[0], of_ranks)
+            return
+        for i in range(max(len(application.outputs) for application in called)):
+            columns = [
+                [(p.n, a.outputs[i]) for p, a in zip(passes, of)]
+                for passes, of in ((ranks, of_ranks), (one, of_one))
+            ]
+            kind, difference = best(*columns)
+            if difference is None or difference.is_large:
+                yield Suspect(k, kind, difference, of_one[0], of_ranks)
+                break
+
+
+def ancestors(p: Pass) -> set[int] | None:
+    """Returns the applications that the loss is computed from; None if it is unknown."""
+    if p.last is None:
+        return None
+    found, waiting = set(), [p.last]
+    while waiting:
+        number = waiting.pop()
+        if number not in found:
+            found.add(number)
+            waiting += p.applications[number].parents
+    return found

@@ -1,0 +1,430 @@
+"""The two runs of a program: that of the ranks is written down, that of one process compared."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.distributed.optimizers.draws import Division
+from mpchain.prove import batches, causes
+from mpchain.prove.comparison import (
+    ancestors,
+    best,
+    bound,
+    gap,
+    is_inexact,
+    is_number,
+    largest,
+    suspects,
+)
+from mpchain.prove.findings import (
+    DifferenceError,
+    Finding,
+    RefusedError,
+    both,
+    number,
+    values_of,
+)
+from mpchain.prove.records import Evaluation, Update, load, path_of, save
+from mpchain.prove.tracer import Tracer, set_generators
+from mpchain.serializer import SerializationError
+from mpchain.serializers import NpzDeserializer
+
+
+class Writer(Tracer):
+    """Writes down the updates of a rank.
+
+    Args:
+        folder: where to.
+        who: of which rank, as in "rank 0".
+        steps, doubles: see :class:`~mpchain.prove.tracer.Tracer`.
+    """
+
+    def __init__(self, folder: str, who: str, steps: int, doubles: bool = False):
+        super().__init__(steps, doubles)
+        self._folder, self._who = folder, who
+
+    def end_update(self, optimizer: Any) -> None:
+        save(path_of(self._folder, self._who, self.updates), self.update)
+
+    def finish(self) -> None:
+        """Writes the end of the program."""
+        are_of_ranks = any(o.communicator is not None for o in self.optimizers)
+        record = {"updates": self.updates, "are_of_ranks": are_of_ranks, "results": self.results}
+        save(path_of(self._folder, self._who, "end"), record)
+
+
+class Judge(Tracer):
+    """Gives one process the ranks' batches, and compares what it computes with what they computed.
+
+    Args:
+        folder: where the ranks have written.
+        n_ranks: the number of ranks.
+        steps, doubles: see :class:`~mpchain.prove.tracer.Tracer`.
+
+    Attributes:
+        functions, parameters: the numbers of functions and parameters that were compared.
+        greatest: the greatest relative difference.
+    """
+
+    def __init__(self, folder: str, n_ranks: int, steps: int, doubles: bool = False):
+        super().__init__(steps, doubles)
+        self._folder, self._n_ranks = folder, n_ranks
+        self._ranks: list[Update] = []
+        self.functions = self.parameters = 0
+        self.greatest = 0.0
+
+    def verdict(self) -> str:
+        """Returns what was found, at the end of the program.
+
+        Raises:
+            DifferenceError: the last results differ.
+            RefusedError: there were too few updates.
+        """
+        ends = [load(path_of(self._folder, f"rank {r}", "end")) for r in range(self._n_ranks)]
+        if not any(end["are_of_ranks"] for end in ends):
+            raise RefusedError(
+                "the program has no multi-node optimizer (create_multi_node_optimizer)"
+                if self.optimizers
+                else "the program updates no optimizer"
+            )
+        if min(self._counts.values(), default=0) < self.steps:
+            raise RefusedError(
+                f"the program makes fewer than {self.steps} updates; ask for fewer by --steps"
+            )
+        counts = f"{self.functions} functions, {self.parameters} parameters"
+        return f"proved: {self.steps} steps, {counts}, greatest difference {self.greatest:.0e}"
+
+    def why_unlike(self, first: Update) -> str:
+        """Returns where this run in one process differs from the first one; empty if it does not.
+
+        Args:
+            first: the update of the first run that differed from that of the ranks.
+        """
+        for mine, theirs in zip(self.update.evaluations, first.evaluations):
+            for suspect in suspects(theirs.passes, mine.passes):
+                ranks, one = theirs.passes, mine.passes
+                return (
+                    f"{suspect.one or suspect.ranks[0]}; {causes.of_function(suspect, ranks, one)}"
+                )
+        return ""
+
+    # One process
+
+    def begin_update(self, optimizer: Any) -> None:
+        self._ranks = self._load(self.updates)
+        self._compared, self._took_gradients, self._division = set(), False, None
+        if not self._ranks:
+            raise RefusedError(f"the ranks made {self.updates - 1} updates, one process more")
+        for name in ("kind", "place"):
+            self._compare_texts(name)
+        self._compare_state("before", f"before the update of {self.update.kind}")
+        self._compare_hyperparameters()
+        self._compare_results("results", self.update.results)
+        self._take_over(optimizer)
+
+    def _load(self, number):
+        paths = [path_of(self._folder, f"rank {r}", number) for r in range(self._n_ranks)]
+        return [load(path) for path in paths if os.path.exists(path)]
+
+    def _compare_texts(self, name):
+        held = [getattr(update, name) for update in self._ranks]
+        own = getattr(self.update, name)
+        if len(held) < self._n_ranks or {*held} != {own}:
+            texts = "; ".join(f"rank {r}: {text}" for r, text in enumerate(held))
+            raise self._found(
+                f"the optimizer's update, {self.update.place}",
+                f"{texts}; one process: {own}",
+                causes.OTHER_UPDATES,
+            )
+
+    def _compare_hyperparameters(self):
+        for name, own in self.update.before.hyperparameters.items():
+            held = [update.before.hyperparameters.get(name) for update in self._ranks]
+            for rank, value in enumerate(held):
+                if value is None or not np.isclose(value, own, rtol=1e-6, atol=0):
+                    raise self._found(
+                        f"hyperparameter {name} of {self.update.kind}, {self.update.place}",
+                        f"{value} on rank {rank}, {own} in one process",
+                        causes.HYPERPARAMETER,
+                    )
+
+    def _take_over(self, optimizer):
+        """Takes over the state of the ranks, so that rounding, or a fault, is not seen twice."""
+        first = self._ranks[0].before
+        set_generators(first.generators)
+        arrays = NpzDeserializer(first.whole)
+        try:
+            optimizer.target.serialize(arrays["model"])
+            optimizer.serialize(arrays["optimizer"])
+        except SerializationError:
+            for name, param in optimizer.target.namedparams(include_uninit=False):
+                param.array[...] = param.device.send(first.params[name])
+
+    def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: Any) -> Sequence:
+        e = len(self.update.evaluations) - 1
+        if any(e >= len(update.evaluations) for update in self._ranks):
+            raise self._found(
+                f"the loss function's calls, {self.update.place}",
+                f"{[len(update.evaluations) for update in self._ranks]} on the ranks, {e + 1} or "
+                "more in one process",
+                causes.OTHER_UPDATES,
+            )
+        theirs = [update.evaluations[e] for update in self._ranks]
+        held = [b for each in theirs for b, n in zip(each.batches, each.sizes) if n != 0]
+        sizes = [n for each in theirs for n in each.sizes if n != 0]
+        owners = [r for r, each in enumerate(theirs) for n in each.sizes if n != 0]
+        whole, n = batches.joined(held, sizes)
+        own, n_own = batches.joined(
+            [b for b, n in zip(evaluation.batches, evaluation.sizes) if n != 0],
+            [n for n in evaluation.sizes if n != 0],
+        )
+        self._check_samples(whole, n, own, n_own, sizes, owners)
+        if not whole or _equal(whole, own):
+            return parts
+        at = [i for i, (_, function) in enumerate(parts) if function is not None]
+        if len(at) == len(held) > 1:  # micro-shards
+            return [*self._given(parts, zip(at, held), sizes)]
+        if getattr(optimizer, "communicator", None) is not None:
+            self._set_division(optimizer.communicator, n)
+        size = None if evaluation.sizes[at[0]] is None and None in sizes else n
+        first = self._given(parts[at[0] : at[0] + 1], [(0, whole)], [size])
+        return [*first, *([(0, None)] * (len(parts) - 1))]
+
+    def _given(self, parts, batches_at, sizes):
+        held, sizes = dict(batches_at), iter(sizes)
+        for i, (n, function) in enumerate(parts):
+            if i not in held:
+                yield n, function
+                continue
+            given = held[i]
+
+            def change(path, old, given=given):
+                return batches.like(old, given[path]) if path in given else old
+
+            yield next(sizes), batches.changed(function, change)
+
+    def _set_division(self, comm, n):
+        """Lets the communicator know how many samples the batch has now."""
+        held = vars(comm)
+        self._division = comm, held.get("divided")
+        held["divided"] = Division(mine=slice(0, n), n=n)
+
+    def _check_samples(self, whole, n, own, n_own, sizes, owners):
+        """Looks for samples that ranks have in common."""
+        texts, first = batches.samples(whole, n), {}
+        if not texts or None in sizes or len({*texts}) == len(texts):
+            return
+        if sorted(texts) == sorted(batches.samples(own, n_own)):
+            return
+        ranks = np.repeat(owners, np.array(sizes, int))
+        for i, text in enumerate(texts):
+            k = first.setdefault(text, i)
+            if k != i and ranks[k] != ranks[i]:
+                raise self._found(
+                    f"the batch, {self.update.place}",
+                    f"sample {i} (of rank {ranks[i]}) is sample {k} (of rank {ranks[k]}) again: "
+                    f"{len(texts) - len({*texts})} of {len(texts)} samples are repeated",
+                    causes.REPEATED,
+                )
+
+    def see_gradients(self, evaluation: Evaluation, optimizer: Any) -> None:
+        e = len(self.update.evaluations) - 1
+        self._compare_forward(e)
+        self._compare_gradients(e)
+        self._took_gradients = self._take_gradients(e, optimizer)
+
+    def end_update(self, optimizer: Any) -> None:
+        if self._division is not None:
+            comm, before = self._division
+            vars(comm)["divided"] = before
+            if before is None:
+                del vars(comm)["divided"]
+        for e in range(len(self.update.evaluations)):
+            self._compare_forward(e)
+        self._compare_state("after", f"after the update of {self.update.kind}")
+        self._compare_results("results", self.update.results)
+
+    # Comparison
+
+    def _found(self, what, values="", cause=""):
+        return DifferenceError(Finding(self.updates, what, values, cause))
+
+    def _note(self, difference, *arrays):
+        scale = max([largest(a) for a in arrays if is_inexact(np.asarray(a).dtype)], default=0)
+        if scale and np.isfinite(difference.size):
+            self.greatest = max(self.greatest, difference.size / scale)
+
+    def _compare_forward(self, e):
+        if e in self._compared or any(e >= len(u.evaluations) for u in self._ranks):
+            return
+        self._compared.add(e)
+        ranks, owners = [], []
+        for rank, update in enumerate(self._ranks):
+            passes = [p for p in update.evaluations[e].passes if p.n != 0]
+            ranks += passes
+            owners += [rank] * len(passes)
+        one = [p for p in self.update.evaluations[e].passes if p.n != 0]
+        self._suspects, self._passes = [*suspects(ranks, one)], (ranks, owners, one)
+        if one:
+            self.functions = max(self.functions, len(one[0].applications))
+        if self._suspects and self._suspects[-1].kind == "other functions":
+            raise self._found_function()
+        losses = [[(p.n, p.loss) for p in passes] for passes in (ranks, one)]
+        if all(loss is not None for side in losses for _, loss in side):
+            self._compare_value("the loss", *losses)
+        reports = [[p.reports for p in passes] for passes in (ranks, one)]
+        for name in reports[1][0] if one else ():
+            columns = [
+                [_weighted(p.n, held[name]) for p, held in zip(passes, side) if name in held]
+                for passes, side in zip((ranks, one), reports)
+            ]
+            self._compare_value(f"reported value {name!r}", *columns)
+
+    def _compare_value(self, what, ranks, one):
+        if not ranks or not all(is_number(value) for _, value in [*ranks, *one]):
+            return
+        kind, difference = best(ranks, one)
+        if difference is not None and not difference.is_large and kind in ("mean", "alike"):
+            self._note(difference, one[0][1])
+            return
+        if what != "the loss" and difference is not None and not difference.is_large:
+            return
+        values = ", ".join(f"{number(v)} on rank {r}" for r, (_, v) in enumerate(ranks))
+        raise self._found_function(
+            f"{what}, {self.update.place}",
+            f"{values}; {number(one[0][1])} in one process",
+            causes.of_value(ranks, one),
+        )
+
+    def _found_function(self, what="", values="", cause=""):
+        """Returns the error that names the first function that differs; if none does, a value."""
+        ranks, owners, one = self._passes
+        on_path = ancestors(one[0]) if one else None
+        relevant = [
+            s
+            for s in self._suspects
+            if on_path is None or s.number in on_path or s.kind == "other functions"
+        ]
+        numbers = {s.number for s in relevant}
+        for suspect in relevant or self._suspects[:1] * (not what):
+            if suspect.one is None or not numbers.intersection(suspect.one.parents):
+                application = suspect.one or next(a for a in suspect.ranks if a is not None)
+                return self._found(
+                    str(application),
+                    values_of(suspect, ranks, owners),
+                    causes.of_function(suspect, ranks, one),
+                )
+        return self._found(what, values, cause)
+
+    def _compare_gradients(self, e):
+        one, ranks = self.update.evaluations[e].gradients, self._gradients(e)
+        if one is None or any(held is None for held in ranks):
+            return
+        known = [g for held in [one, *ranks] for g in held.values() if g is not None]
+        floor = 1e-3 * max(map(largest, known), default=0.0)
+        for name, own in one.items():
+            for rank, held in enumerate(ranks):
+                theirs = held.get(name)
+                a, b = (_zeros(x, y) for x, y in ((theirs, own), (own, theirs)))
+                if a is None:
+                    continue
+                difference = gap(a, b, max(largest(a), largest(b), floor))
+                if difference.is_large:
+                    raise self._found_function(
+                        f"the averaged gradient of parameter {name} of {self.update.kind}, "
+                        f"{self.update.place}",
+                        both(difference, f"on rank {rank}"),
+                        causes.of_gradient([held.get(name) for held in ranks], own, rank),
+                    )
+                self._note(difference, b, np.float64(floor))
+
+    def _gradients(self, e):
+        return [update.evaluations[e].gradients for update in self._ranks]
+
+    def _take_gradients(self, e, optimizer):
+        """Takes over the ranks' gradients, so that steps differ only by what the optimizer does."""
+        held = self._gradients(e)[0]
+        if held is None:
+            return False
+        for name, param in optimizer.target.namedparams(include_uninit=False):
+            if param.grad is not None and held.get(name) is not None:
+                param.grad = param.device.send(held[name])
+        return True
+
+    def _compare_state(self, when, text):
+        own, states = getattr(self.update, when), [getattr(u, when) for u in self._ranks]
+        self.parameters = max(self.parameters, len(own.params))
+        before = self.update.before.params if when == "after" else {}
+        for kind in ("params", "persistents"):
+            for name, value in getattr(own, kind).items():
+                for rank, state in enumerate(states):
+                    self._compare_part(
+                        kind,
+                        name,
+                        value,
+                        getattr(state, kind),
+                        rank,
+                        text,
+                        before.get(name),
+                        states,
+                    )
+
+    def _compare_part(self, kind, name, value, held, rank, text, before, states):
+        label = "parameter" if kind == "params" else "persistent value"
+        what = f"{label} {name} {text}, {self.update.place}"
+        if name not in held:
+            raise self._found(what, f"rank {rank} has none", causes.OTHER_STATE)
+        theirs = held[name]
+        if not (is_number(value) and is_number(theirs)):
+            return
+        a, b, tolerance = np.asarray(theirs), np.asarray(value), None
+        if before is not None and a.shape == b.shape == before.shape and a.dtype == b.dtype:
+            change = max(largest(a - before), largest(b - before))
+            tolerance = bound(a, b) / 200 + (1e-4 if self._took_gradients else 1e-2) * change
+        difference = gap(a, b, tolerance=tolerance)
+        if difference.is_large:
+            others = [getattr(state, kind).get(name) for state in states]
+            raise self._found(
+                what,
+                both(difference, f"on rank {rank}"),
+                causes.of_state(kind, others, value, "after" if before is not None else text),
+            )
+        self._note(difference, b)
+
+    def _compare_results(self, name, own):
+        for key, value in own.items():
+            for rank, update in enumerate(self._ranks):
+                theirs = update.results.get(key)
+                if not (is_number(value) and is_number(theirs)):
+                    continue
+                difference = gap(theirs, value)
+                if difference.is_large:
+                    raise self._found(
+                        f"{key!r}, which is reported, {self.update.place}",
+                        both(difference, f"on rank {rank}"),
+                        causes.RESULT,
+                    )
+
+
+def _weighted(n, value):
+    if isinstance(value, tuple) and len(value) == 2:
+        return float(value[1]), value[0]
+    return n, value
+
+
+def _zeros(x, like):
+    return np.zeros_like(like) if x is None and like is not None else x
+
+
+def _equal(whole, own):
+    if whole.keys() != own.keys():
+        return False
+    names = [n for n in whole]
+    return all(
+        len(whole[n]) == len(own[n])
+        and batches.samples({n: whole[n]}, len(whole[n]))
+        == batches.samples({n: own[n]}, len(own[n]))
+        for n in names
+    )

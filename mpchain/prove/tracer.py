@@ -1,0 +1,318 @@
+"""Sees the updates of a program, and what each of them computes."""
+
+import functools
+import os
+import random
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from mpchain.distributed.gradients.persistents import named_persistents
+from mpchain.observers import Observer, Span
+from mpchain.optimizer import GradientMethod, Optimizer
+from mpchain.prove import batches
+from mpchain.prove.records import Application, Evaluation, Pass, State, Update, on_host
+from mpchain.reporter import get_current_reporter
+from mpchain.serializers import DictionarySerializer
+from mpchain.training.updaters.replica import collecting
+from mpchain.typing import Arrays
+
+MOST_UPDATES = 20
+"""How many updates a step may have, such as those of a critic for one of its generator."""
+
+_MOST_LOOSE = 20000  # functions outside of loss functions that are remembered
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = tuple(
+    os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
+)
+
+
+class EnoughError(SystemExit):
+    """Ends the program: the updates that were asked for are done."""
+
+
+class Tracer(Observer):
+    """Sees updates; subclasses say what becomes of them.
+
+    Args:
+        steps: the number of steps of each optimizer after which the program ends.
+        doubles: whether floating-point batches are made those of double precision.
+
+    Attributes:
+        updates: the number of updates so far.
+        optimizers: those that were updated.
+        update: the update under way; None between updates.
+    """
+
+    sees_links = True
+
+    def __init__(self, steps: int, doubles: bool = False):
+        self.steps, self._doubles = steps, doubles
+        self.updates = 0
+        self.optimizers: list[Optimizer] = []
+        self.update: Update | None = None
+        self.results: dict[str, Any] = {}
+        self._counts, self._communicators = {}, []
+        self._depth = self._n_evaluating = 0
+        self._links, self._paths = [], {}
+        self._in_data: Arrays | None = None
+        self._close(Pass(None))
+
+    # What subclasses do
+
+    def begin_update(self, optimizer: Any) -> None:
+        """Called with each optimizer that begins an update, after :attr:`update` is set."""
+
+    def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: Any) -> Sequence:
+        """Returns the parts to compute in place of others."""
+        return parts
+
+    def see_gradients(self, evaluation: Evaluation, optimizer: Any) -> None:
+        """Called when the gradients of an evaluation are known, before the step."""
+
+    def end_update(self, optimizer: Any) -> None:
+        """Called at the end of each update."""
+
+    # What the program does
+
+    def communicator(self, comm: Any) -> None:
+        self._communicators.append(comm)
+
+    def begins(self, span: Span) -> Any:
+        if span.kind == "optimizer":
+            self._depth += 1
+            if self._depth == 1:
+                self._begin(span.thing)
+            elif isinstance(span.thing, GradientMethod):
+                self._find_gradients(span.thing)
+        elif span.kind == "link":
+            self._links.append(self._paths.get(id(span.thing), type(span.thing).__name__))
+        elif span.kind == "evaluation":
+            self._n_evaluating += 1
+
+    def ends(self, span: Span, begun: Any) -> None:
+        if span.kind == "optimizer":
+            self._depth -= 1
+            if span.has_failed:
+                return
+            if self.update is not None and isinstance(span.result, dict):
+                self.update.results |= on_host(span.result)
+            if self._depth == 0:
+                self._end(span.thing)
+        elif span.kind == "link":
+            self._links.pop()
+        elif span.kind == "evaluation":
+            self._n_evaluating -= 1
+            if isinstance(span.result, dict):
+                self.results |= {f"evaluator's {k}": v for k, v in on_host(span.result).items()}
+
+    def _begin(self, optimizer):
+        if optimizer.target is None:
+            return
+        if optimizer not in self.optimizers:
+            self.optimizers.append(optimizer)
+        if self._is_enough(optimizer):
+            raise EnoughError(0)
+        self.updates += 1
+        self._t = optimizer.t
+        self._paths |= {id(link): path for path, link in optimizer.target.namedlinks()}
+        kind = type(optimizer.actual_optimizer).__name__
+        is_of_ranks = optimizer.communicator is not None
+        number, place = self.optimizers.index(optimizer), place_of(sys._getframe(2))
+        self.update = Update(number, kind, is_of_ranks, place, state_of(optimizer))
+        self.update.results, self.results = self.results, {}
+        self.begin_update(optimizer)
+
+    def _is_enough(self, optimizer):
+        known = [*self.optimizers, *(o for comm in self._communicators for o in _set_up(comm))]
+        counts = [self._counts.get(id(known_one), 0) for known_one in known]
+        return min(counts) >= self.steps or self.updates >= MOST_UPDATES * self.steps
+
+    def _end(self, optimizer):
+        if self.update is None:
+            return
+        if optimizer.t > self._t:
+            self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        self.update.after = state_of(optimizer)
+        self.end_update(optimizer)
+        self.update = None
+        self._close(Pass(None))
+
+    # Losses
+
+    def parts(self, optimizer: Any, parts: Sequence) -> Sequence:
+        if self.update is None:
+            return parts
+        held = [batches.found(function) if n != 0 else {} for n, function in parts]
+        evaluation = Evaluation(held, [n for n, _ in parts])
+        self.update.evaluations.append(evaluation)
+        parts = self.replace(evaluation, parts, optimizer)
+        evaluation.passes = [Pass(n) for n, _ in parts]
+        return [(n, self._traced(f, p)) for (n, f), p in zip(parts, evaluation.passes)]
+
+    def _traced(self, function, of_part):
+        if function is None:
+            return None
+        if self._doubles:
+            function = batches.changed(function, lambda path, value: batches.widened(value))
+        if not isinstance(function, functools.partial):
+            function = functools.partial(function)
+        call = functools.partial(self._compute, function.func, of_part)
+        # The first argument tells the number of samples.
+        return functools.partial(_Called(call), *function.args, **function.keywords)
+
+    def _compute(self, function, of_part, *args, **kwargs):
+        new = Pass(of_part.n)
+        before, states = self._pass, generators()
+        self._open(new)
+        try:
+            with collecting(new.reports):
+                loss = function(*args, **kwargs)
+            _report(new.reports)
+        finally:
+            self._pass = before
+        array = getattr(loss, "array", None)
+        new.loss, new.last = on_host(array), self._origins.get(id(array), (None,))[0]
+        new.reports = on_host(new.reports)
+        new.draws = _drawn(states)
+        vars(of_part).update(vars(new))  # of the last pass, if there are several
+        return loss
+
+    def _find_gradients(self, optimizer):
+        update = self.update
+        if update is None:
+            return
+        if not update.evaluations:  # an update without a loss function
+            self._loose.draws = _drawn(self._states)
+            update.evaluations.append(Evaluation([{}], [None], [self._loose]))
+        evaluation = update.evaluations[-1]
+        if evaluation.gradients is None and hasattr(optimizer.target, "namedlinks"):
+            named = optimizer.target.namedparams(include_uninit=False)
+            evaluation.gradients = {name: on_host(param.grad) for name, param in named}
+        self.see_gradients(evaluation, optimizer)
+
+    # Functions
+
+    def _close(self, new):
+        self._loose, self._states = new, generators()
+        self._open(new)
+
+    def _open(self, new):
+        self._pass, self._origins = new, {}
+        models = [optimizer.target for optimizer in self.optimizers]
+        params = [item for m in models for item in m.namedparams(include_uninit=False)]
+        self._params = {id(param.array): name for name, param in params}
+
+    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+        self._in_data = in_data
+
+    def computed(self, function: Any, outputs: Arrays) -> None:
+        done = self._pass.applications
+        if (
+            self._in_data is None
+            or self._n_evaluating
+            or (self._pass is self._loose and len(done) > _MOST_LOOSE)
+        ):
+            return
+        parents, leaves = [], []
+        for x in self._in_data:
+            origin = self._origins.get(id(x))
+            if origin is not None:
+                parents.append(origin[0])
+            else:
+                leaves.append(self._params.get(id(x)) or on_host(x))
+        self._in_data = None
+        for y in outputs:
+            self._origins[id(y)] = len(done), y  # kept, so that no others get their ids
+        link = self._links[-1] if self._links else ""
+        place = place_of(sys._getframe(1))
+        arrays = list(map(on_host, outputs))
+        done.append(Application(function.label, link, place, arrays, parents, leaves))
+
+
+class _Called:
+    """A loss function whose functions are seen."""
+
+    def __init__(self, call: Callable):
+        self._call = call
+
+    def __call__(self, *args, **kwargs):
+        return self._call(*args, **kwargs)
+
+
+def _set_up(comm):
+    dependents = [x for x in getattr(comm, "dependents", ()) if isinstance(x, Optimizer)]
+    return [optimizer for optimizer in dependents if optimizer.target is not None]
+
+
+def _report(values):
+    try:
+        get_current_reporter().observation.update(values)
+    except RuntimeError:  # there is none
+        return
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Returns the innermost line outside of mpchain and of libraries.
+
+    >>> place_of(None)
+    'an unknown line'
+    """
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_PACKAGE, "<", *_LIBRARIES)):
+            return f"line {frame.f_lineno} of {os.path.basename(name)}, in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return "an unknown line"
+
+
+def generators() -> dict[str, Any]:
+    """Returns the states of the global generators of random numbers.
+
+    >>> [*generators()]
+    ['numpy.random', 'random']
+    """
+    return {"numpy.random": np.random.get_state(), "random": random.getstate()}
+
+
+def set_generators(states: dict[str, Any]) -> None:
+    """Restores what :func:`generators` returned."""
+    np.random.set_state(states["numpy.random"])
+    random.setstate(states["random"])
+
+
+def _drawn(before):
+    """Returns the names of generators that were drawn from."""
+    now = generators()
+    return [name for name in now if not _same(before[name], now[name])]
+
+
+def _same(x, y):
+    return all(np.array_equal(a, b) for a, b in zip(x, y)) if isinstance(x, tuple) else x == y
+
+
+def state_of(optimizer: Any) -> State:
+    """Returns the state of an optimizer and its model.
+
+    Example:
+        >>> state_of(optimizers.SGD(lr=0.5).setup(L.Linear(1, 1))).hyperparameters
+        {'lr': 0.5}
+    """
+    model, inner = optimizer.target, optimizer.actual_optimizer
+    named = model.namedparams(include_uninit=False)
+    params = {name: on_host(param.array) for name, param in named}
+    persistents = {name: on_host(p.value) for name, p in named_persistents(model).items()}
+    hyper = {k: v for k, v in vars(getattr(inner, "hyperparam", object())).items()}
+    numbers = {k: v for k, v in hyper.items() if isinstance(v, (int, float, np.number))}
+    optimizer.gather_state()
+    whole = DictionarySerializer()
+    model.serialize(whole["model"])
+    if getattr(optimizer, "communicator", None) is None or optimizer.communicator.rank == 0:
+        optimizer.serialize(whole["optimizer"])
+    arrays = {name: on_host(value) for name, value in whole.target.items()}
+    return State(params, persistents, numbers, arrays, generators())
