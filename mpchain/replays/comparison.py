@@ -1,72 +1,81 @@
-"""Compares what two updates left."""
+"""Compares updates of two runs: equal to the bit, different by rounding, or more."""
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from mpchain.replays.fingerprints import Fingerprint
 from mpchain.replays.pieces import Piece
 from mpchain.replays.recording import Update
 
-EQUAL, ROUNDED, DIFFERENT = "equal", "rounded", "different"
+_EPSILONS = {"float16": 2**-10, "bfloat16": 2**-7, "float64": 2**-23}
+"""Relative roundings of dtypes other than float32; sums of float64 are kept as float32."""
 
-_EPSILONS = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23}
-_ROUNDINGS = 4
-"""Roundings of each element in a step that count as usual."""
+_USUAL = 4
+"""Roundings of an element in a step that are usual."""
+
+_FACTOR = 32
+"""How many times what another order of sums changes still counts as rounding."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Difference:
-    """The greatest difference between two updates.
+    """A number that differs between two updates.
 
     Attributes:
         t: the number of the update.
         place: the parameter, or the name of a loss.
-        text: both values.
+        size: by how much it differs; NaN if only one of both is finite.
+        scale: the norm of the parameter, or the loss.
+        epsilon: the relative rounding of its dtype.
+        values: both values of a loss.
     """
 
     t: int
     place: str
-    text: str
+    size: float
+    scale: float
+    epsilon: float = 2**-23
+    values: tuple[float, float] | None = None
+
+    def is_usual(self, n_steps: int) -> bool:
+        """Returns whether so many steps may round so much."""
+        return self.size <= _USUAL * self.epsilon * (2 + n_steps) * self.scale
+
+    def __str__(self):
+        place = f"update {self.t} differs in {self.place}"
+        if self.values is not None:
+            return f"{place}: {self.values[0]!r} and {self.values[1]!r}"
+        if math.isnan(self.size):
+            return f"{place}: only one of both is finite"
+        if self.size == 0:
+            return f"{place}: in some bits"
+        return f"{place}: by {self.size:.1e}, where its norm is {self.scale:.3g}"
 
 
-def compare(
-    a: Update,
-    b: Update,
-    pieces: Sequence[Piece],
-    shape: Sequence,
-    *,
-    n_steps: int = 0,
-    exact: bool = False,
-) -> tuple[str, Difference | None]:
-    """Compares two updates by the pieces of which both have fingerprints.
+def differences(
+    a: Update, b: Update, pieces: Sequence[Piece], shape: Sequence[Sequence]
+) -> Iterator[Difference]:
+    """Yields what differs between two updates, of what both have fingerprints of.
 
     Args:
         a, b: the updates.
         pieces, shape: of the model.
-        n_steps: how many steps both have computed since they were equal.
-        exact: whether all bits must be equal.
-
-    Returns:
-        :data:`EQUAL`, :data:`ROUNDED` or :data:`DIFFERENT`, and what differs in the latter case.
     """
-    result = EQUAL
+    names = [name for name, *_ in shape]
     for i in common(a, b):
         x, y = a.prints[i - a.first], b.prints[i - b.first]
         if x.bits == y.bits:
             continue
-        name, _, dtype = shape[pieces[i].first]
-        if exact or not _is_rounding(x, y, _EPSILONS.get(dtype, 2**-23), n_steps):
-            place = pieces[i].name([each[0] for each in shape])
-            return DIFFERENT, Difference(a.t, place, _text(x, y))
-        result = ROUNDED
-    for name, x, y in losses(a, b):
-        if x == y or (math.isnan(x) and math.isnan(y)):
+        finite = [math.isfinite(p.sum) and math.isfinite(p.norm) for p in (x, y)]
+        if not any(finite):
             continue
-        if exact or not abs(x - y) <= 1e-5 * (1 + n_steps) * max(abs(x), abs(y)):
-            return DIFFERENT, Difference(a.t, name, f"{x!r} and {y!r}")
-        result = ROUNDED
-    return result, None
+        size = max(abs(x.sum - y.sum), abs(x.norm - y.norm)) if all(finite) else math.nan
+        epsilon = _EPSILONS.get(shape[pieces[i].first][2], 2**-23)
+        yield Difference(a.t, pieces[i].name(names), size, max(x.norm, y.norm), epsilon)
+    for name, x, y in losses(a, b):
+        if x != y and (math.isfinite(x) or math.isfinite(y)):
+            size = abs(x - y) if math.isfinite(x) and math.isfinite(y) else math.nan
+            yield Difference(a.t, name, size, max(abs(x), abs(y)), 2**-21, values=(x, y))
 
 
 def common(a: Update, b: Update) -> range:
@@ -83,15 +92,18 @@ def losses(a: Update, b: Update) -> list[tuple[str, float, float]]:
     return found
 
 
-def _is_rounding(x: Fingerprint, y: Fingerprint, epsilon, n_steps):
-    if not (math.isfinite(x.sum) and math.isfinite(y.sum)):
-        return math.isfinite(x.sum) == math.isfinite(y.sum)
-    bound = _ROUNDINGS * epsilon * (2 + n_steps) * max(x.norm, y.norm)
-    return max(abs(x.sum - y.sum), abs(x.norm - y.norm)) <= bound
+def beyond_rounding(
+    found: Sequence[Difference], measured: Mapping[tuple[int, str], float], n_steps: int
+) -> bool:
+    """Returns whether differences of one update are more than rounding.
 
-
-def _text(x, y):
-    if not (math.isfinite(x.sum) and math.isfinite(y.sum)):
-        return f"sums with signs {x.sum:.9g} and {y.sum:.9g}"
-    difference = max(abs(x.sum - y.sum), abs(x.norm - y.norm))
-    return f"it differs by about {difference:.1e}, with a norm of {y.norm:.3g}"
+    Args:
+        found: what :func:`differences` yields.
+        measured: by update and place, what computing the same steps with sums in another order
+            changes.
+        n_steps: how many steps were computed since both were equal.
+    """
+    return any(
+        not d.is_usual(n_steps) and not d.size <= _FACTOR * measured.get((d.t, d.place), 0.0)
+        for d in found
+    )

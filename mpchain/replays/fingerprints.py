@@ -57,6 +57,15 @@ def unpack(data: bytes) -> list[Fingerprint]:
     return [Fingerprint(*fields) for fields in _FORM.iter_unpack(data)]
 
 
+def unpacked(fingerprint: Fingerprint) -> Fingerprint:
+    """Returns a fingerprint as it is read from a record.
+
+    >>> unpacked(Fingerprint(1, 0.1, 1.0)).sum
+    0.10000000149011612
+    """
+    return unpack(fingerprint.pack())[0]
+
+
 def join(parts: Sequence[Fingerprint]) -> Fingerprint:
     """Returns the fingerprint of several arrays together.
 

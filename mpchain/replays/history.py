@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import math
 import os
 import struct
 from typing import Any
@@ -78,7 +79,7 @@ class History:
         elif "values" in line:
             self._values = line["values"]
         else:
-            update = _unpack(line, self._values)
+            update = unpack(line, self._values)
             model = self.models[update.model]
             if update.is_start:
                 model.starts[update.t] = update
@@ -95,13 +96,39 @@ class History:
                 for later in [number for number in updates if number >= t]:
                     del updates[later]
 
+    def first_not_finite(self) -> int:
+        """Returns the number of the first update whose losses or parameters are not finite.
+
+        Raises:
+            RecordError: all are finite.
+        """
+        for t, update in self.main.updates.items():
+            losses = [*update.values.values(), 0.0 if update.own is None else update.own]
+            if not (all(map(math.isfinite, losses)) and fingerprints.all_finite(update.prints)):
+                return t
+        raise RecordError(
+            f"all losses and parameters in the record in {self.folder} are finite: choose a step "
+            "by --step"
+        )
+
     @property
     def main(self) -> Model:
         """The optimizer whose updates count as steps: the one with most of them."""
         return max(self.models.values(), key=lambda model: len(model.updates))
 
 
-def _unpack(line, names):
+def unpack(line: dict[str, Any], names: list[str]) -> Update:
+    """Returns the update that a line of the record holds.
+
+    Args:
+        line: what :func:`mpchain.replays.recording.pack` returns.
+        names: of the reported values.
+
+    Example:
+        >>> from mpchain.replays.recording import pack
+        >>> unpack(pack(Update(3, "of", values={"loss": 0.5})), ["loss"]).values
+        {'loss': 0.5}
+    """
     data = base64.b64decode(line["loss"])
     numbers = struct.unpack(f"<{len(data) // 8}d", data)
     return Update(

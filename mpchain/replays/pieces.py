@@ -17,8 +17,10 @@ PERIOD = 16
 MOST_AT_ONCE = 46
 """Pieces whose fingerprints fit into a line of the record."""
 
-_SHARE = 0.012
-"""How much of a step's time fingerprints may take, before they are of fewer pieces."""
+SMALL = 1 << 16
+"""Elements that are never divided."""
+
+_MOST_PIECES = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,21 +51,21 @@ class Piece:
 
 
 def divide(sizes: Sequence[int]) -> list[Piece]:
-    """Divides parameters of these sizes into pieces, such that each can have its turn in a period.
+    """Divides parameters of these sizes into pieces.
 
     >>> divide([10, 20])
     [Piece(first=0, last=1, start=0, stop=None), Piece(first=1, last=2, start=0, stop=None)]
     """
-    most_bytes = max(1, sum(sizes) // (4 * PERIOD))
-    n_together = -(-len(sizes) // (MOST_AT_ONCE * PERIOD // 2))
+    most = max(sum(sizes) // (4 * PERIOD), SMALL)
+    n_together = -(-len(sizes) // _MOST_PIECES)
     pieces = []
     for first in range(0, len(sizes), n_together):
         last = min(first + n_together, len(sizes))
         n = sizes[first]
-        if n_together > 1 or n <= max(most_bytes, 1 << 16):
+        if n_together > 1 or n <= most:
             pieces.append(Piece(first, last))
             continue
-        n_parts = -(-n // most_bytes)
+        n_parts = -(-n // most)
         ends = [n * i // n_parts for i in range(n_parts + 1)]
         pieces += [Piece(first, last, *part) for part in itertools.pairwise(ends)]
     return pieces
@@ -72,6 +74,9 @@ def divide(sizes: Sequence[int]) -> list[Piece]:
 class Table:
     """The pieces of a model, and whose turn it is.
 
+    In step ``t`` it is the turn of share ``t % PERIOD``, and of as many next to it as time allows,
+    so that any two records have fingerprints in common.
+
     Args:
         params: initialized parameters by name.
 
@@ -79,7 +84,6 @@ class Table:
         names: of the parameters.
         shape: what a record says of them.
         pieces: the pieces.
-        at: the piece whose turn is next.
     """
 
     def __init__(self, params: Mapping[str, Parameter]):
@@ -88,37 +92,50 @@ class Table:
         self.shape = [[name, list(p.shape), p.dtype.name] for name, p in params.items()]
         sizes = [param.size for param in params.values()]
         self.pieces = divide(sizes)
-        self._ends = [0]
-        for piece in self.pieces:
-            n = sum(sizes[piece.first : piece.last])
-            self._ends.append(
-                self._ends[-1] + (n if piece.stop is None else piece.stop - piece.start)
-            )
-        self.at = 0
+        of_pieces = [
+            sum(sizes[p.first : p.last]) if p.stop is None else p.stop - p.start
+            for p in self.pieces
+        ]
+        self.ends = [0, *itertools.accumulate(of_pieces)]
+        self._shares = _shares(of_pieces)
 
-    def turn(self, seconds_per_element: float | None, step: float | None) -> tuple[int, int]:
-        """Returns number of the first piece and of the one after the last of the next turn.
+    def turn(self, t: int, n_elements: float) -> tuple[int, int]:
+        """Returns number of the first piece and of the one after the last of a step's turn.
 
         Args:
-            seconds_per_element: what a fingerprint takes; None if unknown.
-            step: seconds that a step takes; None if unknown.
+            t: the number of the step.
+            n_elements: how many elements there is time for.
         """
-        total, begin = self._ends[-1], self._ends[self.at]
-        n = 2 * total / PERIOD  # pieces are smaller: a period is enough for all
-        if seconds_per_element and step:
-            n = max(n, _SHARE * step / seconds_per_element)
-        last = max(self.at + 1, bisect.bisect_right(self._ends, begin + n) - 1)
-        last = min(last, self.at + MOST_AT_ONCE, len(self.pieces))
-        first, self.at = self.at, last % len(self.pieces)
-        return first, last
+        if self.ends[-1] <= max(SMALL, n_elements) and len(self.pieces) <= MOST_AT_ONCE:
+            return 0, len(self.pieces)
+        own = t % PERIOD
+        chosen = self._range(own, own + 1)
+        for n in range(2, PERIOD + 1):
+            begin = min(own, PERIOD - n)
+            first, last = self._range(begin, begin + n)
+            if self.n_elements(first, last) > n_elements or last - first > MOST_AT_ONCE:
+                break
+            chosen = first, last
+        return chosen
+
+    def _range(self, begin, end):
+        return self._shares[begin], self._shares[end]
 
     def n_elements(self, first: int, last: int) -> int:
         """Returns how many elements pieces have."""
-        return self._ends[last] - self._ends[first]
+        return self.ends[last] - self.ends[first]
 
     def take(self, params: Sequence[Parameter], first: int, last: int) -> list[Fingerprint]:
         """Returns the fingerprints of pieces."""
         return [_of_piece(params, piece) for piece in self.pieces[first:last]]
+
+
+def _shares(sizes):
+    """Numbers of the pieces at which shares of about the same work begin, and the end."""
+    total = sum(sizes) or 1
+    work = [0.0, *itertools.accumulate(n / total + 1 / len(sizes) for n in sizes)]
+    ends = [bisect.bisect_left(work, 2 * i / PERIOD - 1e-9) for i in range(PERIOD)]
+    return [*ends, len(sizes)]
 
 
 def _of_piece(params: Sequence[Any], piece: Piece) -> Fingerprint:

@@ -17,6 +17,9 @@ from mpchain.replays.records import Writer
 from mpchain.reporter import is_scalar
 from mpchain.variable import as_array
 
+_SHARE = 0.012
+"""How much of a step's time fingerprints may take, before they are of fewer pieces."""
+
 MOST_VALUES = 24
 """Reported values that are recorded."""
 
@@ -150,7 +153,8 @@ class Recorder(Watch):
         table, params = self.table(optimizer)
         if not params:
             return
-        first, last = table.turn(self._speed, self._step)
+        n_elements = _SHARE * self._step / self._speed if self._step and self._speed else 0
+        first, last = table.turn(optimizer.t, n_elements)
         update = self.describe(optimizer, pieces.checksum(table.shape))
         update.first, update.prints = first, table.take(params, first, last)
         self._write(lambda writer: self._write_update(writer, update))

@@ -6,6 +6,7 @@ import tempfile
 from typing import Any
 
 from mpchain.replays import comparison, pieces, program
+from mpchain.replays.fingerprints import unpacked
 from mpchain.replays.history import History, Model
 from mpchain.replays.pieces import Table
 from mpchain.replays.recording import Update, Watch
@@ -69,28 +70,26 @@ class Folders:
 
 
 class Replay(Watch):
-    """Compares each update with the record, up to a step.
+    """Computes updates of a record again, up to a step.
 
     Args:
         history: the record.
         step: the last step to compute.
-        exact: whether bits must be equal.
+        n_parts: into how many parts each batch is divided; None: like the ranks did.
 
     Attributes:
-        n_equal, n_rounded: numbers of updates whose fingerprints are equal, or differ by rounding.
-        first_difference: the first that is more than rounding.
         begun_at: the number of updates before the first that was computed.
-        last: the update of the step.
+        is_exact: whether bits do not depend on the number of ranks.
+        updates: pairs of an update of the record and the same update, computed again.
     """
 
-    def __init__(self, history: History, step: int):
+    def __init__(self, history: History, step: int, n_parts: int | None = None):
         super().__init__()
-        self.history, self.step = history, step
+        self.history, self.step, self._n_parts = history, step, n_parts
         self.folders = Folders(step)
-        self.n_equal = self.n_rounded = 0
-        self.first_difference: comparison.Difference | None = None
         self.begun_at: int | None = None
-        self.last: Update | None = None
+        self.is_exact = False
+        self.updates: list[tuple[Update, Update]] = []
 
     def folder(self, path: str) -> str:
         return self.folders.of(path)
@@ -100,9 +99,8 @@ class Replay(Watch):
             return 1
         if any(link.needs_all_ranks for link in optimizer.target.links()):
             return 1
-        _, model = self._model(optimizer)
-        recorded = model.updates.get(optimizer.t + 1)
-        return 1 if recorded is None else recorded.n_ranks
+        recorded = self._model(optimizer)[1].updates.get(optimizer.t + 1)
+        return self._n_parts or (1 if recorded is None else recorded.n_ranks)
 
     def _model(self, optimizer) -> tuple[str, Model]:
         models = self.history.models
@@ -129,13 +127,11 @@ class Replay(Watch):
         start = model.starts.get(t) or model.updates.get(t)
         if start is None:
             return
-        params = [p for _, p in optimizer.target.namedparams() if p.is_initialized]
-        own = Update(t, key, start.n_ranks, first=start.first)
-        own.prints = table.take(params, start.first, start.first + len(start.prints))
-        result, _ = comparison.compare(start, own, table.pieces, table.shape, exact=True)
-        if result == comparison.EQUAL:
+        own = Update(t, key)
+        _, own = self._same_pieces(start, own, optimizer, table)
+        if not [*comparison.differences(start, own, table.pieces, table.shape)]:
             return
-        if self.folders.linked and max(self.folders.linked) == t:
+        if t in self.folders.linked:
             raise RecordError(
                 f"the checkpoint of step {t} has other parameters than the record: it is of "
                 "another run"
@@ -150,34 +146,40 @@ class Replay(Watch):
             "with the parameters of the record: keep more checkpoints, or set seeds"
         )
 
+    def _same_pieces(self, recorded, own, optimizer, table):
+        """Adds the fingerprints of those pieces that the record has."""
+        params = [p for _, p in optimizer.target.namedparams() if p.is_initialized]
+        own.first, end = recorded.first, recorded.first + len(recorded.prints)
+        own.prints = [unpacked(p) for p in table.take(params, own.first, end)]
+        own.n_ranks = recorded.n_ranks
+        return recorded, own
+
     def update_begins(self, optimizer: Any) -> None:
         self.table(optimizer)
 
     def update_ends(self, optimizer: Any, has_failed: bool) -> None:
         if has_failed:
             return
-        table, params = self.table(optimizer)
+        table, _ = self.table(optimizer)
         key, model = self._model(optimizer)
         update = self.describe(optimizer, key)
         recorded = model.updates.get(update.t)
         if recorded is not None:
-            update.first = recorded.first
-            update.prints = table.take(params, update.first, update.first + len(recorded.prints))
-            update.n_ranks = recorded.n_ranks
-            self._compare(recorded, update, table, exact=bool(_micro_shards(optimizer)))
+            self.updates.append(self._same_pieces(recorded, update, optimizer, table))
+        comm = optimizer.communicator
+        self.is_exact = comm is not None and bool(comm.micro_shards)
         if model is self.history.main and update.t >= self.step:
-            self.last = update
             raise Reached(0)
 
-    def _compare(self, recorded, update, table, exact):
-        n_steps = update.t - (self.begun_at or 0)
-        result, difference = comparison.compare(
-            recorded, update, table.pieces, table.shape, n_steps=n_steps, exact=exact
-        )
-        self.n_equal += result == comparison.EQUAL
-        self.n_rounded += result == comparison.ROUNDED
-        if difference is not None and self.first_difference is None:
-            self.first_difference = difference
+    def differences(self) -> dict[int, list[comparison.Difference]]:
+        """Returns what differs from the record, by the place in :attr:`updates`."""
+        found = {}
+        for i, (recorded, own) in enumerate(self.updates):
+            model = self.history.models[recorded.model]
+            differ = comparison.differences(recorded, own, model.pieces(), model.shape)
+            if differ := list(differ):
+                found[i] = differ
+        return found
 
     def run(self) -> None:
         """Runs the program until the step is computed.
@@ -193,8 +195,3 @@ class Replay(Watch):
         finally:
             self.folders.close()
         raise RecordError(f"the program ended before step {self.step}")
-
-
-def _micro_shards(optimizer):
-    comm = optimizer.communicator
-    return None if comm is None else comm.micro_shards

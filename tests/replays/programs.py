@@ -79,3 +79,54 @@ def record(folder, *arguments, n=2, text=MLP, **constants):
     """Writes a program and records a run of it on ranks."""
     path = write(folder, text, **constants)
     return launch(folder, "-n", n, "--record", *arguments, path)
+
+
+ELASTIC = """
+    import os
+    import signal
+    import numpy as np
+    import mpchain
+    import mpchain.functions as F
+    import mpchain.links as L
+    from mpchain import iterators, optimizers, training
+    from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator, run_elastic
+    from mpchain.distributed.extensions import checkpoint
+
+    class MLP(mpchain.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.l1 = L.Linear(20, 30)
+                self.l2 = L.Linear(30, 3)
+
+        def forward(self, x, index):
+            h = F.dropout(F.relu(self.l1(x)))
+            if main.optimizer.t == 20:
+                sign = np.where(index == 57, -1, 1).astype("f")
+                h = h + F.sqrt(sign)[:, None]
+            return self.l2(h)
+
+    def lose(trainer):
+        if (main.comm.size, main.rank, trainer.updater.iteration) in ((4, 3, 5), (3, 0, 11)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def main(comm):
+        np.random.seed(0)
+        main.comm, main.rank = comm, comm.rank
+        rng = np.random.RandomState(1)
+        # Sample 57 is in the batch of step 21.
+        data = [(rng.rand(20).astype("f"), np.int32(i), np.int32(i % 3)) for i in range(96)]
+        model = L.Classifier(MLP())
+        main.optimizer = mpchain.create_multi_node_optimizer(optimizers.Adam(), comm)
+        main.optimizer.setup(model)
+        batches = iterators.SerialIterator(data, 12, shuffle=False)
+        batches = create_sharded_iterator(batches, comm)
+        updater = MultiNodeUpdater(batches, main.optimizer, comm)
+        trainer = training.Trainer(updater, (3, "epoch"), out="result")
+        trainer.extend(checkpoint(comm, n_retains=0))
+        trainer.extend(lose)
+        trainer.run()
+
+    run_elastic(main, elastic=None)
+"""
+"""Rank 3 is lost at step 5, and rank 0 at step 11; in step 21 a sample becomes NaN."""

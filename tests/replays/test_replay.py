@@ -1,36 +1,117 @@
 """Runs of several ranks are recorded, and computed again in one process."""
 
+import shutil
+
+import pytest
+
 from mpchain.replays.history import History
+from tests.distributed import elastic
 from tests.replays import programs
+
+
+def _files(folder):
+    return {path: path.stat().st_mtime_ns for path in (folder / "result").rglob("*")}
 
 
 def test_steps_of_two_ranks_are_computed_in_one_process(run):
     programs.record(run)
-    before = {path: path.stat().st_mtime_ns for path in (run / "result").rglob("*")}
+    before = _files(run)
     printed = programs.launch(run, "replay", "record", "--step", 21)
     assert "step 21 is reached from step 16, in one process" in printed
     assert "fingerprints of 5 updates are equal to the bit" in printed
-    assert before == {path: path.stat().st_mtime_ns for path in (run / "result").rglob("*")}
+    assert before == _files(run)
 
 
 def test_a_record_has_a_short_line_for_each_step(run):
     programs.record(run)
-    model = History(run / "record").main
-    assert [*model.updates] == [*range(1, 25)]
-    assert {update.n_ranks for update in model.updates.values()} == {2}
-    assert {update.n_samples for update in model.updates.values()} == {12}
-    assert all(
-        update.values.keys() == {"main/loss", "main/accuracy"} for update in model.updates.values()
-    )
+    updates = History(run / "record").main.updates
+    assert [*updates] == [*range(1, 25)]
+    assert {update.n_ranks for update in updates.values()} == {2}
+    assert {update.n_samples for update in updates.values()} == {12}
+    values = {"main/loss", "main/accuracy"}
+    assert all(update.values.keys() == values for update in updates.values())
     lines = (run / "record" / "record.jsonl").read_bytes().splitlines()
     assert all(len(line) <= 1000 for line in lines)
 
 
-def test_a_changed_learning_rate_is_found(run):
+def test_reproducible_runs_must_be_equal_to_the_bit(run):
+    programs.record(run, n=3, REPRODUCIBLE=True)
+    printed = programs.launch(run, "replay", "record", "--step", 10)
+    assert "step 10 is reached from step 8" in printed
+    assert "fingerprints of 2 updates are equal to the bit" in printed
+
+
+def test_a_program_that_has_changed(run):
+    """It is refused; if it is to run, the first step with another learning rate is found."""
     programs.record(run)
     path = run / "train.py"
     path.write_text(path.read_text("utf-8").replace("Adam()", "Adam(alpha=0.002)"), "utf-8")
     printed = programs.launch(run, "replay", "record", "--step", 3, code=2)
-    assert "is another program than the one that was recorded" in printed
+    assert "is another program than the one that was recorded: restore it" in printed
     printed = programs.launch(run, "replay", "record", "--step", 3, "--changed", code=1)
-    assert "update 1 differs from the record in /predictor/l1/W" in printed
+    assert "update 1 differs in /predictor/l1/W" in printed and "more than rounding" in printed
+    text = path.read_text("utf-8").replace("Linear(20, 30)", "Linear(20, 30, nobias=True)")
+    path.write_text(text, "utf-8")
+    printed = programs.launch(run, "replay", "record", "--step", 3, "--changed", code=2)
+    assert "the program has other parameters" in printed
+
+
+def test_steps_that_cannot_be_reached(run):
+    """Without seeds a run begins with other parameters; only the newest checkpoint is left."""
+    programs.record(run, SEED=None, RETAINS=1)
+    printed = programs.launch(run, "replay", "record", "--step", 25, code=2)
+    assert "step 25 is not in the record, which has steps from 1 to 24" in printed
+    printed = programs.launch(run, "replay", "record", "--step", 20, code=2)
+    assert "there is no checkpoint before step 20; the oldest that is left is of step 24" in printed
+    printed = programs.launch(run, "replay", "record", code=2)
+    assert "all losses and parameters in the record in record are finite" in printed
+
+
+FLIP = """
+    @training.make_extension(trigger=(20, "iteration"))
+    def flip(trainer):
+        if comm.rank == 1 and updater.iteration == 20:
+            model.predictor.l2.b.array.view(np.uint32)[1] ^= 1 << 31
+
+    trainer.extend(flip)
+"""
+
+
+def test_a_bit_that_flips_on_a_rank_is_found(run):
+    text = programs.MLP.replace("    trainer.run()", FLIP + "    trainer.run()")
+    programs.record(run, text=text)
+    printed = programs.launch(run, "replay", "record", "--verify", code=1)
+    assert "step 24 is reached from step 16" in printed
+    assert "update 21 differs in" in printed and "more than rounding" in printed
+
+
+def test_a_whole_run_holds_its_fingerprints(run):
+    programs.record(run, n=3)
+    assert "of 8 updates are equal" in programs.launch(run, "replay", "record", "--verify")
+
+
+def test_two_records_are_compared(run):
+    programs.record(run)
+    (run / "record").rename(run / "before")
+    shutil.rmtree(run / "result")
+    programs.record(run)
+    assert "24 steps are equal to the bit" in programs.launch(run, "diff", "before", "record")
+    text = programs.MLP.replace("Adam()", "Adam(beta1=0.8)")
+    shutil.rmtree(run / "result")
+    programs.launch(run, "-n", 1, "--record=other", programs.write(run, text))
+    printed = programs.launch(run, "diff", "before", "other", code=1)
+    assert "update 2 differs in /predictor/l1/W: by" in printed  # the first step has no momentum
+
+
+@pytest.mark.long
+def test_a_nan_of_four_ranks_two_of_which_are_lost(run):
+    if reason := elastic.why_not():
+        pytest.skip(reason)
+    options = ["-n", 4, "--oversubscribe", "--elastic", "--record"]
+    printed = programs.launch(run, *options, programs.write(run, programs.ELASTIC))
+    assert "lost 2 of 4 ranks" in printed
+    updates = History(run / "record").main.updates
+    assert [update.n_ranks for update in updates.values()][:12:5] == [4, 3, 2]
+    printed = programs.launch(run, "replay", "record")
+    assert "step 21 is reached from step 16" in printed
+    assert "fingerprints of 5 updates are equal" in printed

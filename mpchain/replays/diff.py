@@ -1,0 +1,51 @@
+"""Compares two records."""
+
+from mpchain.replays import comparison
+from mpchain.replays.history import History
+from mpchain.replays.records import RecordError
+
+
+def diff(a: History, b: History) -> int:
+    """Prints the first step and parameter in which two records differ.
+
+    Returns:
+        1 if they differ by more than rounding, else 0.
+
+    Raises:
+        RecordError: the parameters or the steps are others.
+    """
+    model, other = a.main, b.main
+    if model.shape != other.shape:
+        changed = [x[0] for x, y in zip(model.shape, other.shape, strict=False) if x != y]
+        name = changed[0] if changed else f"their number ({len(model.shape)}, {len(other.shape)})"
+        raise RecordError(f"{a.folder} and {b.folder} are of other parameters: {name} differs")
+    shared = sorted(model.updates.keys() & other.updates.keys())
+    if not shared:
+        raise RecordError(f"{a.folder} and {b.folder} have no step in common")
+    first, start = None, _first_of(model.starts.get(0), other.starts.get(0), model)
+    if start is not None:
+        print(f"mpchain: the runs began with other parameters: {start[0]}")
+        return 1
+    for t in shared:
+        found = _first_of(model.updates[t], other.updates[t], model)
+        if found is None:
+            continue
+        first = first or found[0]
+        if comparison.beyond_rounding(found, {}, t - first.t):
+            print(f"mpchain: {first}")
+            if found[0] != first:
+                print(f"mpchain: {found[0]}; until then it may be rounding")
+            return 1
+    n = len(shared)
+    if first is None:
+        print(f"mpchain: {n} steps are equal to the bit")
+    else:
+        print(f"mpchain: {n} steps are equal up to rounding, of which the first is: {first}")
+    return 0
+
+
+def _first_of(x, y, model):
+    """What differs between two updates; None if nothing does."""
+    if x is None or y is None:
+        return None
+    return [*comparison.differences(x, y, model.pieces(), model.shape)] or None

@@ -1,0 +1,62 @@
+"""Measures how much steps depend on the order of their sums, by computing them in another one."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from mpchain.replays import comparison
+from mpchain.replays.history import History, unpack
+from mpchain.replays.recording import pack
+from mpchain.replays.replay import Replay
+
+
+def measure(arguments: Sequence[str], replay: Replay) -> dict[tuple[int, str], float]:
+    """Returns by update and place how much another order of sums changes what a replay computed.
+
+    Steps are computed once more, in a process of their own, which divides batches otherwise.
+
+    Args:
+        arguments: the command of the replay.
+        replay: the replay.
+
+    Returns:
+        What :func:`mpchain.replays.comparison.beyond_rounding` takes; empty if the process failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "updates.jsonl")
+        command = [sys.executable, "-m", "mpchain.replays", *arguments, "--measure", path]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=False, **quiet)
+        others = _read(path)
+    found, largest = {}, {}
+    for _, own in replay.updates:
+        other, model = others.get((own.model, own.t)), replay.history.models[own.model]
+        if other is None:
+            continue
+        for d in comparison.differences(own, other, model.pieces(), model.shape):
+            largest[d.place] = max(d.size, largest.get(d.place, 0.0))
+            found[d.t, d.place] = largest[d.place]
+    return found
+
+
+def _read(path):
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    updates = [unpack(line["update"], line["names"]) for line in lines]
+    return {(update.model, update.t): update for update in updates}
+
+
+def write(history: History, step: int, path: str) -> None:
+    """Computes steps with sums in another order than the ranks', and writes the updates."""
+    n_ranks = max(update.n_ranks for update in history.main.updates.values())
+    replay = Replay(history, step, n_parts=1 if n_ranks > 1 else 2)
+    replay.run()
+    with open(path, "w", encoding="utf-8") as file:
+        for _, own in replay.updates:
+            line = {"names": list(own.values), "update": pack(own)}
+            file.write(json.dumps(line) + "\n")
