@@ -12,6 +12,9 @@ MOST_POINTS = 2000
 MOST_CURVES = 500
 MOST_LINES = 500
 LONGEST_LINE = 2000
+MOST_MARKS = 100
+MOST_SETTINGS = 100
+_PROGRESS = ("done", "elapsed", "left", "mean_samples", "samples")
 
 _FACTS_OF_JOB = {
     "command": str,
@@ -19,7 +22,9 @@ _FACTS_OF_JOB = {
     "done": float,  # share of the training
     "elapsed": float,  # seconds
     "left": float,  # seconds
+    "mean_samples": float,  # a second, since the beginning
     "n": int,
+    "samples": float,  # a second, lately
     "start": int,  # 2 is the first restart
     "state": str,  # runs, stopping, finished, failed, lost
     "text": str,
@@ -30,6 +35,7 @@ _FACTS_OF_RANK = {
     "gpu": float,  # bytes of the pool of CuPy
     "host": str,
     "line": str,
+    "mean_rate": float,
     "memory": float,  # bytes
     "rate": float,  # iterations a second
     "state": str,  # starts, runs, finished, failed, stopped
@@ -54,6 +60,7 @@ class Curve:
     def __init__(self, key: str, kind: str) -> None:
         self.key, self.kind = key, kind
         self.thinned = 0  # number of the last event at which points were dropped
+        self.extremes: list[list[Any]] = []  # the points of the lowest and of the highest value
         self._points: collections.deque[tuple[int, list[Any]]] = collections.deque()
         self._keeps_every = self._n_seen = 1
 
@@ -63,6 +70,12 @@ class Curve:
         while self._points and _comes_before(point, self._points[-1][1]):
             self._points.pop()
             self.thinned = number
+        if any(_comes_before(point, extreme) for extreme in self.extremes):
+            kept = [each for each in self.extremes if not _comes_before(point, each)]
+            self.extremes = []
+            for each in kept + [each for _, each in self._points]:
+                self._note_extremes(each)
+        self._note_extremes(point)
         self._n_seen += 1
         if self._n_seen % self._keeps_every:
             return
@@ -71,6 +84,14 @@ class Curve:
             self._points = collections.deque(list(self._points)[::2])
             self._keeps_every *= 2
             self.thinned = number
+
+    def _note_extremes(self, point):
+        if point[3] is not None:
+            low, high = self.extremes or (point, point)
+            self.extremes = [
+                point if point[3] < low[3] else low,
+                point if point[3] > high[3] else high,
+            ]
 
     def since(self, number: int) -> list[list[Any]]:
         """Returns the points of later events; all of them if some were dropped since."""
@@ -91,8 +112,9 @@ class Run:
 
     - ``job``: facts of the run; with ``start`` all ranks begin anew;
     - ``rank``: a number, with ``facts``, or with ``said``, the report of that rank itself: an
-      object with ``facts``, and with ``values``, a list of objects with ``kind`` (``log`` or
-      ``live``), ``at`` (iteration, epoch, seconds) and ``values`` by name;
+      object with ``facts``, with ``about``, the ``folder`` of the results and ``settings``, and
+      with ``values``, a list of objects with ``kind`` (``log`` or ``live``), ``at`` (iteration,
+      epoch, seconds) and ``values`` by name;
     - ``output``: text that the job has printed.
 
     Example:
@@ -109,6 +131,10 @@ class Run:
         self._curves: dict[tuple[str, str], Curve] = {}
         self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=MOST_LINES)
         self._open_line = ""
+        self.folder = ""  # of the results
+        self._settings: dict[str, str] = {}
+        self._marks: list[dict[str, Any]] = []
+        self._now: list[Any] = [None] * 3  # iteration, epoch, seconds of the latest live values
 
     @property
     def can_stop(self) -> bool:
@@ -138,28 +164,53 @@ class Run:
     def _take_job(self, facts):
         if "start" in facts:
             self._ranks.clear()
+            if _number(facts["start"]) and facts["start"] > 1:
+                self._mark("restart", f"restart {facts['start'] - 1:.0f}")
         self.job |= _fitting(facts, _FACTS_OF_JOB)
         for number in range(min(self.job.get("n", 0), 1 << 16)):
             self._ranks.setdefault(number, {"state": "starts"})
 
     def _take_facts(self, rank, facts):
         if isinstance(facts, dict):
-            self._ranks.setdefault(rank, {}).update(_fitting(facts, _FACTS_OF_RANK))
+            known = self._ranks.setdefault(rank, {})
+            had_failed = known.get("state") == "failed"
+            known.update(_fitting(facts, _FACTS_OF_RANK))
+            if known.get("state") == "failed" and not had_failed:
+                self._mark("lost", f"rank {rank} {known.get('text', 'failed')}")
+
+    def _mark(self, kind, text):
+        """Notes an event that curves show."""
+        if len(self._marks) < MOST_MARKS:
+            self._marks.append({"kind": kind, "at": list(self._now), "text": text})
 
     def _take_report(self, rank, said):
         self._take_facts(rank, said.get("facts"))
         if isinstance(said.get("job"), dict):
-            known = {name: said["job"].get(name) for name in ("done", "elapsed", "left")}
+            known = {name: said["job"].get(name) for name in _PROGRESS}
             self.job |= _fitting(known, _FACTS_OF_JOB)
+        if isinstance(said.get("about"), dict):
+            self._take_about(said["about"])
         values = said.get("values")
         for each in values if isinstance(values, list) else ():
             if isinstance(each, dict) and isinstance(each.get("values"), dict):
                 self._take_values(each.get("kind"), each.get("at"), each["values"])
 
+    def _take_about(self, about):
+        if isinstance(about.get("folder"), str):
+            self.folder = about["folder"]
+        if isinstance(settings := about.get("settings"), dict):
+            names = list(settings)[:MOST_SETTINGS]
+            self._settings = _fitting(settings, dict.fromkeys(names, str))
+
     def _take_values(self, kind, at, values):
         if kind not in ("log", "live") or not isinstance(at, list) or len(at) != 3:
             return
         at = [_number(value) for value in at]
+        if kind == "live":
+            goes_back = None not in (at[0], self._now[0]) and at[0] < self._now[0]
+            self._now = at
+            if goes_back:
+                self._mark("back", f"went back to iteration {at[0]}")
         for key, value in values.items():
             if (key, kind) not in self._curves and len(self._curves) >= MOST_CURVES:
                 continue
@@ -180,8 +231,9 @@ class Run:
             number: the ``number`` of the last answer that it got; 0 for the first.
 
         Returns:
-            ``number``, ``job``, ``ranks``, ``curves`` and ``lines``: all facts, but points and
-            lines only if they are new. A curve with ``whole`` replaces the browser's.
+            ``number``, ``job``, ``ranks``, ``settings``, ``folder``, ``marks``, ``curves`` and
+            ``lines``: all facts, but points and lines only if they are new. A curve with ``whole``
+            replaces the browser's; ``extremes`` are the points of its lowest and highest value.
         """
         number = number if number <= self._number else 0  # of an earlier process
         ranks = [{"number": rank, **facts} for rank, facts in sorted(self._ranks.items())]
@@ -189,14 +241,16 @@ class Run:
         for curve in self._curves.values():
             if points := curve.since(number):
                 whole = number < curve.thinned or not number
-                curves.append(
-                    {"key": curve.key, "kind": curve.kind, "points": points, "whole": whole}
-                )
+                about = {"key": curve.key, "kind": curve.kind, "extremes": curve.extremes}
+                curves.append({**about, "points": points, "whole": whole})
         lines = [text for when, text in self._lines if when > number]
         return {
             "number": self._number,
             "job": {**self.job, "can_stop": self.can_stop},
             "ranks": ranks,
+            "settings": self._settings,
+            "folder": self.folder,
+            "marks": self._marks,
             "curves": curves,
             "lines": lines,
         }

@@ -10,8 +10,11 @@ port, and any web page in the user's browser can send requests to it. So
 - the request that stops training needs a header that other sites cannot set.
 """
 
+import contextlib
 import hmac
+import itertools
 import json
+import os
 import pathlib
 import re
 import secrets
@@ -28,6 +31,10 @@ ABSENT = 12.0
 """Seconds after which a browser that does not ask has left: hidden ones ask every five seconds."""
 MOST_TABS = 1000
 STOP_HEADER = "X-Mpchain-Page"
+FILES = "/files/"
+SHOWN = (".csv", ".json", ".log", ".png", ".txt")
+LARGEST_FILE = 1 << 24  # bytes
+MOST_ENTRIES = 10_000
 _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?", re.ASCII | re.IGNORECASE)
 _ASSETS = {
     "/": ("index.html", "text/html"),
@@ -99,10 +106,13 @@ class Site:
             )
         if path == "/stop":
             return self._take_stop(method, headers)
-        if path != "/run" and path not in self._assets:
+        is_file = path.startswith(FILES)
+        if path != "/run" and path not in self._assets and not is_file:
             return _text(404, "There is no such page.")
         if method != "GET":
             return _text(405, "Only GET is answered here.", Allow="GET")
+        if is_file:
+            return self._file(urllib.parse.unquote(path.removeprefix(FILES), errors="replace"))
         if path == "/run":
             return self._news(*(values.get(name, ["0"])[0] for name in ("since", "tab")))
         kind, content = self._assets[path]
@@ -131,8 +141,21 @@ class Site:
             return _text(400, "since must be a whole number.")
         if tab in self._looked or len(self._looked) < MOST_TABS:
             self._looked[tab] = time.monotonic()
-        content = json.dumps(self._run.since(int(since)), allow_nan=False).encode()
+        news = self._run.since(int(since)) | {"files": names_of_files(self._run.folder)}
+        content = json.dumps(news, allow_nan=False).encode()
         return 200, {**_HEADERS, "Content-Type": "application/json"}, content
+
+    def _file(self, name):
+        """Answers with a result of the run, which the browser shows without running any script."""
+        content = None
+        if name in names_of_files(self._run.folder):
+            with contextlib.suppress(OSError):
+                content = pathlib.Path(self._run.folder, name).read_bytes()
+        if content is None:
+            return _text(404, "The run has no such file.")
+        kind = "image/png" if name.endswith(".png") else "text/plain; charset=utf-8"
+        policy = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; sandbox"
+        return 200, {**_HEADERS, "Content-Security-Policy": policy, "Content-Type": kind}, content
 
     def _take_stop(self, method, headers):
         if method != "POST":
@@ -147,6 +170,26 @@ class Site:
         self._run.job["state"] = "stopping"
         self._stop()
         return _text(202, "Training stops after this iteration.")
+
+
+def names_of_files(folder: str) -> list[str]:
+    """Returns the names of the results in a folder that a browser can show.
+
+    They are plain files, the log, texts, tables and plots, but no links and nothing large.
+
+    >>> names_of_files("")
+    []
+    """
+    with contextlib.suppress(OSError, ValueError):
+        with os.scandir(folder or os.devnull) as entries:
+            return sorted(
+                entry.name
+                for entry in itertools.islice(entries, MOST_ENTRIES)
+                if (entry.name == "log" or entry.name.endswith(SHOWN))
+                and entry.is_file(follow_symlinks=False)
+                and entry.stat().st_size <= LARGEST_FILE
+            )
+    return []
 
 
 def _same(given, secret):

@@ -16,6 +16,7 @@ import numpy as np
 
 from mpchain import annexes
 from mpchain.reporter import is_scalar
+from mpchain.training import page_facts
 from mpchain.training.extension import Extension
 from mpchain.training.progress import print_line
 from mpchain.training.triggers import interval
@@ -36,7 +37,7 @@ MOST_ENTRIES = 50
 MOST_EARLIER_ENTRIES = 2000
 MOST_KEPT = 1 << 18  # bytes
 TIME_TO_END = 20.0  # on a busy host the page, which yields to the ranks, is slow
-_PLACES = ("epoch", "iteration", "elapsed_time")
+_NO_CURVES = ("epoch", "iteration", "elapsed_time", "ranks/slowest")
 
 
 class PageReport(Extension):
@@ -90,7 +91,9 @@ class PageReport(Extension):
             self._connection.send({"job": {"state": "runs", "start": 1, "n": 1, **about}})
             facts = {"state": "runs", "host": socket.gethostname()}
             self._connection.send({"rank": 0, "facts": facts})
-        self._began = self._last = self._progress()
+        self._began = self._progress()
+        self._rates = page_facts.Rates(self._began[:3])
+        self._about = page_facts.about(trainer)
 
     def trigger(self, trainer: "Trainer") -> bool:
         """Returns whether a report is due."""
@@ -132,11 +135,13 @@ class PageReport(Extension):
 
     def _report(self):
         trainer, now = self._trainer, self._progress()
-        seconds, n_iterations, n_epochs, _ = (b - a for a, b in zip(self._last, now))
         facts = {"step": now[1], "epoch": now[2], "memory": resident_bytes()}
         facts |= self._shares_of_time()
-        if seconds > INTERVAL / 2 and n_iterations >= 0:  # the first report comes at once
-            facts["rate"] = n_iterations / seconds
+        self._rates.add(now[:3])
+        rates = {"": self._rates.lately, "mean_": self._rates.mean}
+        if now[0] - self._began[0] < INTERVAL / 2:  # the first report comes at once
+            rates = {}
+        facts |= {f"{kind}rate": rate[0] for kind, rate in rates.items() if rate}
         if gpu := pool_bytes():
             facts["gpu"] = gpu
         said: dict[str, Any] = {"facts": facts}
@@ -144,8 +149,12 @@ class PageReport(Extension):
             spent, _, _, done = (b - a for a, b in zip(self._began, now))
             left = (1 - now[3]) * spent / done if done > 0 else None
             said["job"] = {"elapsed": trainer.elapsed_time, "done": now[3], "left": left}
-            said["values"] = self._new_entries(now) + self._samples(now, seconds, n_epochs)
-        self._last = now
+            n = self._number_of_samples()
+            samples = {f"{kind}samples": n * rate[1] for kind, rate in rates.items() if rate and n}
+            said["job"] |= samples
+            said["values"] = self._new_entries(now) + self._values(now, samples.get("samples"))
+            if self._about:
+                said["about"], self._about = self._about, {}
         self._connection.send(said if self._pipe is not None else {"rank": 0, "said": said})
 
     def _shares_of_time(self):
@@ -183,13 +192,16 @@ class PageReport(Extension):
             for entry in new
         ]
 
-    def _samples(self, now, seconds, n_epochs):
-        """Returns what is known of this very iteration."""
-        values = _scalars(self._trainer.observation)
+    def _number_of_samples(self):
         with contextlib.suppress(AttributeError, KeyError, TypeError, NotImplementedError):
-            n = len(self._trainer.updater.get_iterator("main").dataset)
-            if seconds > INTERVAL / 2 and n_epochs >= 0:  # else training has gone back
-                values["samples/s"] = n * n_epochs / seconds
+            return len(self._trainer.updater.get_iterator("main").dataset)
+        return 0
+
+    def _values(self, now, samples):
+        """Returns what is known of this very iteration."""
+        values = _scalars(self._trainer.observation) | page_facts.learning_rates(self._trainer)
+        if samples is not None:
+            values["samples/s"] = samples
         return [{"kind": "live", "at": [*now[1:3], self._trainer.elapsed_time], "values": values}]
 
 
@@ -307,6 +319,6 @@ def _scalars(values):
     found = {}
     for key, value in values.items():
         value = value[0] if isinstance(value, tuple) and value else value
-        if key not in _PLACES and is_scalar(value):
+        if key not in _NO_CURVES and is_scalar(value):
             found[key] = float(getattr(value, "array", value))
     return found

@@ -141,6 +141,12 @@ def test_curves_move_in_two_browsers_at_once(job, browse):
         each.wait("document.getElementById('output').textContent.includes('<b>bold</b> of')")
         assert each.run("document.querySelector('#output b')") is None
         assert each.run("document.getElementById('stop').hidden")
+        assert not set(each.run(titles)) & {"ranks/slowest", "slowest"}
+        each.wait("document.getElementById('numbers').textContent.includes('learning rate0.01')")
+        assert "SGD(lr=0.01)" in each.run("document.getElementById('settings').textContent")
+        assert not each.run("document.querySelector('svg').textContent.includes('NaN')")
+        log = each.run("[...document.querySelectorAll('#files a')].map(a => a.href)")
+        assert [path.rpartition("/")[2] for path in log] == ["log"]
         # No part of the page is wider than the window.
         assert each.run("document.documentElement.scrollWidth <= innerWidth")
         assert each.errors == []
@@ -179,8 +185,50 @@ def test_killed_rank_turns_red(job, browse):
     color = "getComputedStyle(document.querySelectorAll('#ranks tbody tr')[1].cells[0]).boxShadow"
     assert "rgb(209, 41, 61)" in window.run(color)
     assert "rank 1 of 2" in window.run("document.getElementById('text').textContent")
+    window.wait("!!document.querySelector('#curves svg line.mark.lost')")
+    assert "rank 1 was killed" in window.run("document.getElementById('marks').textContent")
+    assert "mean samples/s" in window.run("document.getElementById('numbers').textContent")
+    assert window.run("document.querySelectorAll('#files a').length") == 0
     assert running.process.wait(LIMIT) == 128 + signal.SIGKILL
     assert window.run(PATH)  # what was seen stays
+
+
+# Decades of a loss, of which the fifth is the lowest, and a rate that stays.
+FIGURES = """
+    import("/curves.js").then(({ Figure }) => {
+        window.figure = new Figure("loss");
+        document.getElementById("curves").append(figure.element);
+        const points = [100, 10, 1, 0.1, 0.05, 0.2].map((loss, i) => [100 * i, i, i, loss]);
+        const extremes = [points[4], points[0]];
+        figure.add("validation/main/loss", "log", points, true, extremes);
+        figure.marks = [{ kind: "restart", at: [250, 2.5, 2.5], text: "restart 1" }];
+        figure.show({ axis: 0, scale: "automatic" });
+    })
+"""
+
+
+def test_scale_best_value_and_marks_of_a_figure(job, browse):
+    running, window = job("--page"), browse()
+    window.open(running.url)
+    window.wait(PATH)
+    window.run(FIGURES)
+    window.wait("!!window.figure?.svg.querySelector('circle.best')")
+    assert "(log scale)" in window.run("figure.title.textContent")
+    best = "best: 0.05 at iteration 400"
+    assert window.run("figure.svg.querySelector('circle.best title').textContent") == best
+    assert window.run("figure.svg.querySelector('.mark title').textContent") == "restart 1"
+    texts = "[...figure.svg.querySelectorAll('text')].map(text => text.textContent)"
+    assert {"100", "10", "1", "0.1"} <= set(window.run(texts))
+    window.run("figure.show({ axis: 0, scale: 'linear' })")
+    assert "(log scale)" not in window.run("figure.title.textContent")
+    for first, last in ((100, 900), (1, 999), (480, 520)):
+        window.run(
+            f"figure.curves.get('validation/main/loss').log = "
+            f"[[{first}, 0, 0, 1], [{last}, 1, 1, 2]]"
+        )
+        window.run("figure.show({ axis: 0, scale: 'linear' })")
+        below = "[...figure.svg.querySelectorAll('text')].filter(t => +t.getAttribute('y') > 200)"
+        assert window.run(f"{below}.length") >= 3
 
 
 def test_no_token_no_page(job, browse):

@@ -27,7 +27,13 @@ def test_news_are_what_was_not_sent_before():
     assert [rank["state"] for rank in first["ranks"]] == ["starts", "starts"]
     assert first["lines"] == ["first", "second"]
     assert first["curves"] == [
-        {"key": "loss", "kind": "log", "points": [[10, 1.0, 20.0, 0.5]], "whole": True}
+        {
+            "key": "loss",
+            "kind": "log",
+            "points": [[10, 1.0, 20.0, 0.5]],
+            "whole": True,
+            "extremes": [[10, 1.0, 20.0, 0.5]] * 2,
+        }
     ]
     take(run, output="rd\n")
     report(run, "log", 20, loss=0.25)
@@ -114,6 +120,51 @@ def test_training_that_goes_back_replaces_points():
     assert ([point[0] for point in curve["points"]], curve["whole"]) == ([5], False)
 
 
+def test_extremes_survive_thinning_and_forget_what_is_undone(monkeypatch):
+    monkeypatch.setattr(page_run, "MOST_POINTS", 8)
+    run = Run()
+    for i in range(1, 60):
+        report(run, "log", i, loss={23: -5.0, 41: 9.0}.get(i, 1.0))
+    ((low, high),) = (curve["extremes"] for curve in run.since(0)["curves"])
+    assert (low[::3], high[::3]) == ([23, -5.0], [41, 9.0])
+    report(run, "log", 30, loss=2.0)  # training went back
+    low, high = run.since(0)["curves"][0]["extremes"]
+    assert (low[::3], high[::3]) == ([23, -5.0], [30, 2.0])
+    report(run, "log", 31, loss=math.nan)
+    assert run.since(0)["curves"][0]["extremes"] == [low, high]
+
+
+def test_marks_of_what_interrupts_training():
+    run = Run()
+    take(run, job={"start": 1, "n": 3})
+    report(run, "live", 10, loss=1)
+    for _ in range(2):  # facts are sent again
+        take(run, rank=2, facts={"state": "failed", "text": "was killed"})
+    report(run, "log", 8, loss=1)  # entries come after what is newer
+    report(run, "live", 5, loss=1)
+    take(run, job={"start": 2})
+    marks = [(mark["kind"], mark["at"][0], mark["text"]) for mark in run.since(0)["marks"]]
+    assert marks == [
+        ("lost", 10, "rank 2 was killed"),
+        ("back", 5, "went back to iteration 5"),
+        ("restart", 5, "restart 1"),
+    ]
+    for i in range(3000):
+        take(run, job={"start": i + 3})
+    assert len(run.since(0)["marks"]) == page_run.MOST_MARKS
+
+
+def test_settings_and_folder():
+    run = Run()
+    settings = {f"name{i}": "x" for i in range(1000)} | {"number": 3}
+    take(run, rank=0, said={"about": {"folder": "/tmp/result", "settings": settings}})
+    news = run.since(0)
+    assert news["folder"] == "/tmp/result"
+    assert len(news["settings"]) == page_run.MOST_SETTINGS
+    take(run, rank=0, said={"about": {"folder": 3, "settings": {"lr": 0.1, "model": "\x1b[1mcnn"}}})
+    assert (run.since(0)["folder"], run.since(0)["settings"]) == ("/tmp/result", {"model": "cnn"})
+
+
 def test_number_of_curves_and_of_lines_is_limited(monkeypatch):
     monkeypatch.setattr(page_run, "MOST_CURVES", 3)
     run = Run()
@@ -145,6 +196,9 @@ BAD = [
     b'{"rank": true, "said": 3}',
     b'{"rank": 0, "facts": [], "said": {"values": {"a": 1}}}',
     b'{"rank": 0, "said": {"facts": 1, "job": [], "values": [1, {}, {"values": 3}]}}',
+    b'{"job": {"start": 1e308}}',
+    b'{"rank": 0, "said": {"about": []}}',
+    b'{"rank": 0, "said": {"about": {"settings": 3, "folder": []}}}',
     b'{"rank": 0, "said": {"values": [{"kind": "log", "at": [1], "values": {"a": 1}}]}}',
     b'{"rank": 0, "said": {"values": [{"kind": [], "at": [1, 2, 3], "values": {"a": 1}}]}}',
     b'{"rank": 0, "facts": {"state": 3, "memory": "much", "step": 1e999, "unknown": 1}}',

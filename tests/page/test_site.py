@@ -207,3 +207,50 @@ def test_stop_from_another_site():
     ]
     assert [driver.get("/stop", "POST", **headers)[0] for headers in requests] == [403] * 5
     assert driver.stops == []
+
+
+@pytest.fixture
+def results(visitor, tmp_path):
+    """A folder of results beside a secret, which a run reports."""
+    (tmp_path / "secret.txt").write_text("secret")
+    folder = tmp_path / "result"
+    folder.mkdir()
+    (folder / "log").write_text("[]")
+    (folder / "a b<c>.png").write_bytes(b"\x89PNG")
+    (folder / "snapshot_iter_3").write_bytes(b"much")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "folder.txt").mkdir()
+    about = {"about": {"folder": str(folder)}}
+    visitor.run.take(json.dumps({"rank": 0, "said": about}).encode())
+    return folder
+
+
+def test_results_are_listed_and_shown(visitor, results):
+    news = json.loads(visitor.get("/run")[2])
+    assert (news["folder"], news["files"]) == (str(results), ["a b<c>.png", "log"])
+    status, headers, body = visitor.get("/files/log")
+    assert (status, headers["Content-Type"], body) == (200, "text/plain; charset=utf-8", b"[]")
+    status, headers, body = visitor.get("/files/a%20b%3Cc%3E.png")
+    assert (status, headers["Content-Type"], body) == (200, "image/png", b"\x89PNG")
+    assert "sandbox" in headers["Content-Security-Policy"]
+    assert "script" not in headers["Content-Security-Policy"]
+
+
+NOT_SHOWN = ["snapshot_iter_3", "link.txt", "folder.txt", "missing.png", "", "%00", "%ff.png"]
+OUTSIDE = ["../secret.txt", "%2e%2e%2fsecret.txt", "..%2fsecret.txt", "%2fetc%2fpasswd"]
+
+
+@pytest.mark.parametrize("name", NOT_SHOWN + OUTSIDE)
+def test_nothing_else_is_shown(visitor, results, name):
+    assert visitor.get(f"/files/{name}")[0] == 404
+
+
+def test_results_need_the_cookie(visitor, results):
+    assert visitor.site.answer("GET", "/files/log", HOST)[0] == 403
+    assert visitor.get("/files/log", "POST")[0] == 405
+
+
+def test_large_results_are_not_shown(visitor, results, monkeypatch):
+    monkeypatch.setattr("mpchain.page.site.LARGEST_FILE", 3)
+    assert json.loads(visitor.get("/run")[2])["files"] == ["log"]
+    assert visitor.get("/files/a%20b%3Cc%3E.png")[0] == 404

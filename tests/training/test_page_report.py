@@ -9,7 +9,7 @@ import pytest
 
 import mpchain
 from mpchain import iterators, links, optimizers, testing, training
-from mpchain.training import extensions, page_report
+from mpchain.training import extensions, page_facts, page_report
 from mpchain.training.page_report import Connection, PageReport
 
 
@@ -64,6 +64,60 @@ def test_trainer_reports_to_the_launcher_by_itself(pipe, tmp_path):
     assert len(live) == 5
     assert all("main/loss" in value["values"] for value in live)
     assert live[1]["values"]["samples/s"] > 0
+
+
+def test_settings_folder_and_learning_rate(pipe, tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.extend(extensions.Hyperparameters({"units": 5, "model": "cnn", "resume": None}))
+    trainer.extend(extensions.ExponentialShift("lr", 0.5), trigger=(1, "iteration"))
+    trainer.run()
+    first, *others = pipe()
+    settings = {"units": "5", "model": "cnn", "optimizer": "SGD(lr=0.01)"}
+    assert first["about"] == {"folder": str(tmp_path), "settings": settings}
+    assert not any("about" in report for report in others)
+    reports = [first, *others]
+    rates = [each["values"][-1]["values"]["learning rate"] for each in reports]
+    assert rates[:4] == [0.01, 0.005, 0.0025, 0.00125]
+
+
+def test_learning_rates_of_two_optimizers():
+    model = links.Classifier(links.Linear(3, 2))
+    data = iterators.SerialIterator([(np.ones(3, np.float32), np.int32(0))] * 8, 4)
+    two = {
+        "main": optimizers.Adam(0.5, beta1=0.8).setup(model),
+        "d": optimizers.SGD(0.25).setup(model),
+    }
+    trainer = training.Trainer(training.StandardUpdater(data, two), (1, "iteration"))
+    found = page_facts.learning_rates(trainer)
+    assert found == {"main/learning rate": 0.5, "d/learning rate": 0.25}
+    expected = {"optimizer": "Adam(alpha=0.5, beta1=0.8)", "optimizer d": "SGD(lr=0.25)"}
+    assert page_facts.about(trainer)["settings"] == expected
+
+
+def test_rates_are_means_over_ten_seconds_and_over_all():
+    rates = page_facts.Rates((0.0, 0, 0.0))
+    assert rates.lately is rates.mean is None
+    # Fast and slow half seconds in turn, as where epochs end.
+    for i in range(1, 101):
+        rates.add((i / 2, 20 * (i // 2), 2.0 * (i // 2)))
+        if i > 20:
+            assert rates.lately == pytest.approx((20, 2), rel=0.06)
+    assert rates.mean == (20, 2)
+    rates.add((60.0, 500, 50.0))  # goes back
+    assert rates.lately is None
+    assert rates.mean == (1000 / 60, 100 / 60)
+    rates.add((64.0, 580, 58.0))
+    assert rates.lately == (20, 2)
+    assert rates.mean == (1080 / 64, 108 / 64)
+
+
+def test_ranks_tell_the_mean_rates_too(pipe, tmp_path, monkeypatch):
+    ticks = iter(range(0, 100, 2))
+    monkeypatch.setattr(page_report.time, "monotonic", lambda: float(next(ticks)))
+    make_trainer(tmp_path).run()
+    last = pipe()[-1]
+    assert last["job"]["mean_samples"] == pytest.approx(4 * last["facts"]["mean_rate"])
+    assert 0 < last["job"]["mean_samples"] < 4
 
 
 def test_training_that_goes_back_logs_again(pipe, tmp_path):
@@ -152,7 +206,13 @@ def test_reports_never_wait_and_lose_no_part_of_a_line():
 
 def test_observations_that_are_no_numbers(pipe, tmp_path):
     trainer = make_trainer(tmp_path, 1)
-    values = {"text": "a", "vector": np.ones(3), "nan": np.nan, "pair": (2.0, 8)}
+    values = {
+        "ranks/slowest": 1,
+        "text": "a",
+        "vector": np.ones(3),
+        "nan": np.nan,
+        "pair": (2.0, 8),
+    }
 
     def observe(trainer):
         trainer.observation = {**values, "variable": mpchain.Variable(np.array(3.0))}
@@ -161,6 +221,7 @@ def test_observations_that_are_no_numbers(pipe, tmp_path):
     trainer.run()
     seen = pipe()[-1]["values"][-1]["values"]
     seen.pop("samples/s", None)
+    assert seen.pop("learning rate") == 0.01
     assert np.isnan(seen.pop("nan"))
     assert seen == {"pair": 2.0, "variable": 3.0}
 

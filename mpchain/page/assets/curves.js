@@ -36,7 +36,22 @@ export function clock(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 }
 
+const FEWEST_TICKS = 3;
+const DECADES = 2; // which the values of a loss span for an automatic scale to be logarithmic
+const LOWER_IS_BETTER = /loss|error|perplexity|^(mse|mae|rmse|nll)$/i;
+const HIGHER_IS_BETTER = /accuracy|precision|recall|bleu|auc|score|^(f1|r2|iou|dice)$/i;
+const MARKS = { lost: "lost", restart: "restart", back: "restart" };
+
 function ticks(low, high, count) {
+  let found;
+  for (const factor of [1, 1.4, 2, 2.8]) {
+    found = ticksAbout(low, high, factor * count);
+    if (found.length >= FEWEST_TICKS) break;
+  }
+  return found;
+}
+
+function ticksAbout(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
@@ -71,7 +86,8 @@ class Scale {
     const values = ticks(this.low, this.high, count);
     if (!this.isLog) return values;
     const powers = values.filter(Number.isInteger).map((power) => 10 ** power);
-    if (powers.length > 1) return powers;
+    if (powers.length > 1 && powers.length < 2 * count) return powers;
+    if (powers.length > 1) return powers.filter((_, i) => !(i % Math.ceil(powers.length / count)));
     return ticks(10 ** this.low, 10 ** this.high, count).filter((value) => value > 0);
   }
 }
@@ -79,7 +95,8 @@ class Scale {
 export class Figure {
   constructor(name) {
     this.name = name;
-    this.curves = new Map(); // key → {log: points, live: points}
+    this.curves = new Map(); // key → {log: points, live: points, extremes: of log}
+    this.marks = []; // of events: {kind, at, text}
     this.element = make("figure", "card");
     this.caption = make("figcaption");
     this.title = make("b", "", name);
@@ -94,9 +111,10 @@ export class Figure {
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
 
-  add(key, kind, points, whole) {
-    if (!this.curves.has(key)) this.curves.set(key, { log: [], live: [] });
+  add(key, kind, points, whole, extremes) {
+    if (!this.curves.has(key)) this.curves.set(key, { log: [], live: [], extremes: [] });
     const curve = this.curves.get(key);
+    if (kind === "log") curve.extremes = extremes;
     curve[kind] = whole ? points : curve[kind].concat(points);
   }
 
@@ -110,15 +128,38 @@ export class Figure {
     this.draw();
   }
 
+  // The best logged value of a curve, as a point; undefined if no one knows what is better.
+  best(key) {
+    const [low, high] = this.curves.get(key).extremes;
+    if (LOWER_IS_BETTER.test(this.name)) return low;
+    return HIGHER_IS_BETTER.test(this.name) ? high : undefined;
+  }
+
+  // Whether all values are the same, as a learning rate without a schedule.
+  get isConstant() {
+    const values = [...this.curves.values()].flatMap((curve) => [...curve.log, ...curve.live]).map((point) => point[3]);
+    return values.every((value) => value === values[0]);
+  }
+
+  isLogScale(points) {
+    if (this.settings.scale !== "automatic") return this.settings.scale === "log";
+    const values = points.map((point) => point[3]).filter((value) => value !== null);
+    const [low, high] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, 0]);
+    return LOWER_IS_BETTER.test(this.name) && low > 0 && high >= low * 10 ** DECADES;
+  }
+
   draw() {
     const [width, height] = [this.svg.clientWidth, this.svg.clientHeight];
     if (!width || !this.settings) return;
-    const { axis, isLog } = this.settings;
+    const { axis } = this.settings;
     const everything = [...this.curves.values()].flatMap((curve) => [...curve.log, ...curve.live]).filter((point) => point[axis] !== null);
+    const logged = [...this.curves.values()].flatMap((curve) => curve.log);
+    const isLog = this.isLogScale(logged.length > 1 ? logged : everything);
     const x = new Scale(everything.map((point) => point[axis]), MARGIN.left, width - MARGIN.right, false);
     const y = new Scale(everything.map((point) => point[3]), height - MARGIN.bottom, MARGIN.top, isLog);
     this.svg.replaceChildren();
     this.drawAxes(x, y, width, height);
+    this.drawMarks(x, axis, height);
     const at = this.drawPointer(x, everything, axis, height);
     this.caption.replaceChildren(this.title);
     [...this.curves].forEach(([key, curve], index) => {
@@ -128,10 +169,12 @@ export class Figure {
       const shown = curve.log.length ? curve.log : curve.live;
       const point = at === null ? shown.at(-1) : nearest(shown, axis, at);
       this.drawPoint(point, x, y, axis, color, at !== null || shown.length === 1);
+      if (curve.log.length > 1) this.drawPoint(this.best(key), x, y, axis, `best ${color}`, true);
       this.drawKey(key, point, color);
     });
     const name = this.curves.size > 1 ? this.name : this.curves.keys().next().value;
-    this.title.textContent = at === null ? name : `${name} · ${this.nameOf(at)}`;
+    const scale = isLog ? `${name} (log scale)` : name;
+    this.title.textContent = at === null ? scale : `${name} · ${this.nameOf(at)}`;
   }
 
   nameOf(at) {
@@ -150,6 +193,15 @@ export class Figure {
       const at = x.place(value);
       const anchor = at > width - 30 ? "end" : "middle";
       draw(this.svg, "text", { x: at, y: height - 5, "text-anchor": anchor }, label(value));
+    }
+  }
+
+  drawMarks(x, axis, height) {
+    for (const { kind, at, text } of this.marks) {
+      const left = at[axis] === null ? null : x.place(at[axis]);
+      if (left === null || left < x.from - 1 || left > x.to + 1) continue;
+      const mark = draw(this.svg, "line", { class: `mark ${MARKS[kind] ?? ""}`, x1: left, x2: left, y1: MARGIN.top, y2: height - MARGIN.bottom });
+      draw(mark, "title", {}, text);
     }
   }
 
@@ -179,7 +231,8 @@ export class Figure {
   drawPoint(point, x, y, axis, color, isShown) {
     const top = point && y.place(point[3]);
     if (isShown && top !== null && top !== undefined && point[axis] !== null) {
-      draw(this.svg, "circle", { cx: x.place(point[axis]), cy: top, r: 4, class: color });
+      const circle = draw(this.svg, "circle", { cx: x.place(point[axis]), cy: top, r: 4, class: color });
+      if (color.startsWith("best")) draw(circle, "title", {}, `best: ${short(point[3])} at ${this.nameOf(point[axis])}`);
     }
   }
 

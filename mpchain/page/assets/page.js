@@ -10,6 +10,8 @@ const SLOWER = 1.2;
 const MOST_IN_SIGHT = 12; // ranks; of more, those that failed come first
 const NAMES = { runs: "running", starts: "starting", lost: "lost", gone: "no connection" };
 
+const NOT_FOR_STEADY_VALUES = "learning rate"; // a figure only if it changes
+
 const get = (id) => document.getElementById(id);
 const figures = new Map();
 const tab = Math.random().toString(36).slice(2); // by which the server knows that all have seen the end
@@ -17,7 +19,7 @@ let number = 0;
 let isOver = false;
 
 function settings() {
-  return { axis: Number(get("axis").value), isLog: get("log").checked };
+  return { axis: Number(get("axis").value), scale: get("scale").value };
 }
 
 function bytes(value) {
@@ -49,13 +51,18 @@ function showJob(job, ranks) {
   get("done").style.width = `${percent}%`;
   const steps = ranks.filter((rank) => rank.step !== undefined);
   const first = steps[0] ?? {};
-  const samples = figures.get("samples/s")?.curves.get("samples/s")?.live.at(-1);
+  const isMean = !["runs", "stopping"].includes(job.state); // the last seconds say little of a run that is over
+  const [samples, rate] = isMean ? [job.mean_samples, first.mean_rate] : [job.samples, first.rate];
+  const three = (value) => (value === undefined ? undefined : short(Number(value.toPrecision(3))));
+  const mean = isMean ? "mean " : "";
   const numbers = [
     ["iteration", first.step],
     ["epoch", first.epoch === undefined ? undefined : first.epoch.toFixed(2)],
     ["done", job.done ? `${percent.toFixed(percent < 10 ? 1 : 0)} %` : undefined],
-    ["samples/s", samples && samples[3] !== null ? short(Number(samples[3].toPrecision(3))) : undefined],
-    ["iterations/s", first.rate === undefined ? undefined : short(Number(first.rate.toPrecision(3)))],
+    [`${mean}samples/s`, three(samples)],
+    [`${mean}iterations/s`, three(rate)],
+    ["learning rate", three(figures.get(NOT_FOR_STEADY_VALUES)?.curves.get(NOT_FOR_STEADY_VALUES)?.live.at(-1)?.[3] ?? undefined)],
+    bestValue(),
     ["elapsed", job.elapsed === undefined ? undefined : clock(job.elapsed)],
     ["left", job.left === undefined || job.state !== "runs" ? undefined : clock(job.left)],
   ];
@@ -69,6 +76,43 @@ function showJob(job, ranks) {
   );
   const mark = { runs: job.done ? `${percent.toFixed(0)} % ` : "", failed: "✗ ", lost: "✗ ", finished: "✓ " }[job.state] ?? "";
   document.title = `${mark}${job.title || "mpchain"}`;
+}
+
+// The best validation loss or accuracy so far, with its name.
+function bestValue() {
+  for (const figure of figures.values()) {
+    for (const key of figure.curves.keys()) {
+      const point = key.startsWith("validation") ? figure.best(key) : undefined;
+      if (point) return [`best ${key.replace("/main/", " ")}`, short(point[3])];
+    }
+  }
+  return ["best", undefined];
+}
+
+function showMarks(marks) {
+  get("marks").hidden = !marks.length;
+  get("marks").replaceChildren(
+    ...marks.map(({ kind, at, text }) => make("li", kind, at[2] === null ? text : `${clock(at[2])}, iteration ${at[0]}: ${text}`)),
+  );
+}
+
+function showAbout(settings, folder, files) {
+  get("about").hidden = !folder;
+  get("settings").replaceChildren(
+    ...Object.entries(settings).map(([name, value]) => {
+      const box = make("div");
+      box.append(make("dt", "", name), make("dd", "", value));
+      return box;
+    }),
+  );
+  get("folder").textContent = folder;
+  get("files").replaceChildren(
+    ...files.map((name) => {
+      const element = make(isOver ? "span" : "a", "", name); // when the run is over, no one serves them
+      if (!isOver) Object.assign(element, { href: `files/${encodeURIComponent(name)}`, target: "_blank", rel: "noopener" });
+      return element;
+    }),
+  );
 }
 
 function rowOf(rank, slowest) {
@@ -124,8 +168,8 @@ function showRanks(ranks) {
   get("counts").textContent = [...counts].map(([state, n]) => `${n} ${NAMES[state] ?? state}`).join(", ");
 }
 
-function showCurves(curves) {
-  for (const { key, kind, points, whole } of curves) {
+function showCurves(curves, marks) {
+  for (const { key, kind, points, whole, extremes } of curves) {
     const name = key === "samples/s" ? key : key.split("/").at(-1);
     if (!figures.has(name)) {
       if (!figures.size) get("curves").replaceChildren();
@@ -133,9 +177,13 @@ function showCurves(curves) {
       const last = figures.get("samples/s")?.element ?? null;
       get("curves").insertBefore(figures.get(name).element, name === "samples/s" ? null : last);
     }
-    figures.get(name).add(key, kind, points, whole);
+    figures.get(name).add(key, kind, points, whole, extremes);
   }
-  for (const figure of figures.values()) figure.show(settings());
+  for (const [name, figure] of figures) {
+    figure.element.hidden = name === NOT_FOR_STEADY_VALUES && figure.isConstant;
+    figure.marks = marks;
+    figure.show(settings());
+  }
   const sizes = [...figures.values()].flatMap((f) => [...f.curves.values()].flatMap((c) => [c.log.length, c.live.length]));
   if (Math.max(0, ...sizes) > MOST_POINTS) number = 0;
 }
@@ -152,11 +200,13 @@ function showOutput(lines, isFirst) {
 function show(news) {
   const isFirst = !number || news.number < number;
   number = news.number;
-  showCurves(news.curves);
+  isOver = !["runs", "stopping"].includes(news.job.state);
+  showCurves(news.curves, news.marks);
+  showMarks(news.marks);
+  showAbout(news.settings, news.folder, news.files);
   showJob(news.job, news.ranks);
   showRanks(news.ranks);
   showOutput(news.lines, isFirst);
-  isOver = !["runs", "stopping"].includes(news.job.state);
 }
 
 async function ask() {
@@ -175,7 +225,7 @@ get("stop").addEventListener("click", async () => {
   const answer = await fetch("stop", { method: "POST", headers: { "X-Mpchain-Page": "stop" } });
   if (!answer.ok) showState("runs", await answer.text());
 });
-for (const id of ["axis", "log"]) {
+for (const id of ["axis", "scale"]) {
   get(id).addEventListener("change", () => figures.forEach((figure) => figure.show(settings())));
 }
 ask();

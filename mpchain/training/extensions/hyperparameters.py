@@ -48,6 +48,11 @@ class Hyperparameters(Extension):
         self._filename = filename
         self._files = OutputFiles(type(self).__name__, filename)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The arguments that are not None as texts, which the live page shows."""
+        return {name: str(value) for name, value in self.values.items() if value is not None}
+
     def trigger(self, trainer: Trainer) -> bool:
         """Returns False: the extension acts at the start only."""
         return False

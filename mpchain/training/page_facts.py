@@ -1,0 +1,114 @@
+"""What the live page shows of a training besides its curves: rates, settings, learning rates."""
+
+import collections
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
+
+SECONDS = 10.0
+"""Length of time over which current rates are means: shorter ones beat with epochs."""
+
+MOST_SETTINGS = 100
+_LEARNING_RATES = ("lr", "alpha")
+
+
+class Rates:
+    """How much is done in a second: lately, and on average since the beginning.
+
+    Args:
+        start: seconds on a monotonic clock, iterations and epochs at the beginning.
+
+    Example:
+        >>> rates = Rates((0.0, 0, 0.0))
+        >>> rates.add((5.0, 10, 1.0)), rates.add((20.0, 20, 2.0)), rates.add((30.0, 60, 6.0))
+        (None, None, None)
+        >>> rates.lately, rates.mean
+        ((4.0, 0.4), (2.0, 0.2))
+    """
+
+    def __init__(self, start: tuple[float, int, float]) -> None:
+        self._points = collections.deque([start])
+        self._total = (0.0, 0, 0.0)
+
+    def add(self, point: tuple[float, int, float]) -> None:
+        """Adds the time, the iterations and the epochs by now."""
+        passed = tuple(b - a for a, b in zip(self._points[-1], point))
+        if min(passed[1:]) < 0:  # training has gone back: the time passed, and nothing was done
+            self._points.clear()
+            passed = passed[0], 0, 0.0
+        self._total = tuple(a + b for a, b in zip(self._total, passed))
+        self._points.append(point)
+        while len(self._points) > 2 and point[0] - self._points[1][0] >= SECONDS:
+            self._points.popleft()
+
+    @property
+    def lately(self) -> tuple[float, float] | None:
+        """Iterations and epochs a second in the last ten seconds; None at the beginning."""
+        return _per_second(b - a for a, b in zip(self._points[0], self._points[-1]))
+
+    @property
+    def mean(self) -> tuple[float, float] | None:
+        """Iterations and epochs a second since the beginning; None at the beginning."""
+        return _per_second(self._total)
+
+
+def _per_second(passed):
+    seconds, n_iterations, n_epochs = passed
+    return (n_iterations / seconds, n_epochs / seconds) if seconds > 0 else None
+
+
+def about(trainer: "Trainer") -> dict[str, Any]:
+    """Returns the folder of the results, and the settings of a training as texts by name.
+
+    >>> about(testing.get_trainer_with_mock_updater())["settings"]
+    {}
+    """
+    settings = {}
+    for extension in trainer.extensions.values():
+        settings |= getattr(extension, "settings", {})  # Hyperparameters has some
+    for name, optimizer in _optimizers(trainer).items():
+        key = "optimizer" if name == "main" else f"optimizer {name}"
+        settings[key] = _describe(getattr(optimizer, "actual_optimizer", optimizer))
+    settings = dict(list(settings.items())[:MOST_SETTINGS])
+    return {"folder": os.path.abspath(trainer.out), "settings": settings}
+
+
+def learning_rates(trainer: "Trainer") -> dict[str, float]:
+    """Returns the learning rate of each optimizer: its ``lr`` or ``alpha``, before corrections.
+
+    >>> learning_rates(testing.get_trainer_with_mock_updater())
+    {}
+    """
+    optimizers, found = _optimizers(trainer), {}
+    for name, optimizer in optimizers.items():
+        values = _hyperparameters(optimizer)
+        value = next((values[name] for name in _LEARNING_RATES if name in values), None)
+        if isinstance(value, (int, float)):
+            key = "learning rate" if len(optimizers) == 1 else f"{name}/learning rate"
+            found[key] = float(value)
+    return found
+
+
+def _describe(optimizer):
+    """Returns the optimizer's class with its learning rate and what differs from the defaults."""
+    defaults = getattr(getattr(optimizer, "rule", None), "hyperparameters", {})
+    values = [
+        f"{name}={value}"
+        for name, value in _hyperparameters(optimizer).items()
+        if name in _LEARNING_RATES or value != defaults.get(name)
+    ]
+    return f"{type(optimizer).__name__}({', '.join(values)})"
+
+
+def _optimizers(trainer):
+    try:
+        return trainer.updater.get_all_optimizers()
+    except (AttributeError, NotImplementedError):  # updaters need not have any
+        return {}
+
+
+def _hyperparameters(optimizer):
+    hyperparam = getattr(optimizer, "hyperparam", None)
+    return hyperparam.get_dict() if hasattr(hyperparam, "get_dict") else {}
