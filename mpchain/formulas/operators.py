@@ -16,6 +16,8 @@ class Operator(NamedTuple):
         python: an expression of Variables and of Python's numbers. Empty: a call.
         numba: an expression in a loop over elements, with the values of NumPy. Empty: there is
             none that is as fast as NumPy.
+        special: the same in a loop that has a function of
+            :mod:`mpchain.kernels.cpu.special_loops`, where NumPy's values are not to be had.
         kind: ``"number"``; ``"comparison"`` of numbers; ``"logic"`` of truth values; or
             ``"choice"`` of numbers by a truth value, which comes first.
 
@@ -28,6 +30,7 @@ class Operator(NamedTuple):
     python: str = ""
     numba: str = ""
     kind: str = "number"
+    special: str = ""
 
     def takes_bool(self, i: int) -> bool:
         """Returns whether the operand at place ``i`` is a truth value."""
@@ -68,9 +71,10 @@ OPERATORS: dict[Callable, Operator] = {
     **{
         getattr(np, name): Operator(name + "({})")
         for name in (
-            "ceil cos cosh exp expm1 floor log log10 log1p log2 sin sinh tan tanh trunc"
+            "ceil cos cosh expm1 floor log log10 log1p log2 sin sinh tan tanh trunc"
         ).split()
     },
+    np.exp: Operator("exp({})", special="exp({})"),
     np.where: Operator("{} ? {} : {}", numba="{1} if {0} else {2}", kind="choice"),
     np.greater: _alike("{} > {}", "comparison"),
     np.greater_equal: _alike("{} >= {}", "comparison"),

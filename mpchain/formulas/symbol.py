@@ -136,7 +136,7 @@ class Whole(Symbol):
 _OPERANDS = Symbol, np.ndarray, np.generic, int, float, complex
 
 
-def written_as(text: str) -> Callable[[Callable], Callable]:
+def written_as(text: str, special: str = "") -> Callable[[Callable], Callable]:
     """Decorator: gives a function of arrays its counterpart in C.
 
     Its attribute ``declared``, to be set, is the declared function that takes Variables. It may
@@ -144,6 +144,7 @@ def written_as(text: str) -> Callable[[Callable], Callable]:
 
     Args:
         text: an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
+        special: see :class:`mpchain.formulas.operators.Operator`.
 
     Example:
         >>> @written_as("erf({})")
@@ -167,7 +168,7 @@ def written_as(text: str) -> Callable[[Callable], Callable]:
         call.on_arrays = function
         call.takes_out = "out" in parameters
         call.nin = len(parameters) - call.takes_out
-        OPERATORS[call] = Operator(text)
+        OPERATORS[call] = Operator(text, special=special)
         return call
 
     return decorate

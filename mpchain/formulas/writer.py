@@ -78,6 +78,10 @@ class C(Writer):
 class Numba(Writer):
     """Python on elements of arrays, which numba compiles; symbols made of constants are numbers.
 
+    Args:
+        number: as for :class:`Writer`.
+        is_special: whether the loop has functions of :mod:`mpchain.kernels.cpu.special_loops`.
+
     Raises:
         UntraceableError: an operation has no text of numba's, or its operands no values of NumPy's.
 
@@ -85,6 +89,10 @@ class Numba(Writer):
         >>> Numba(repr).lines(trace(lambda x: x * np.greater(x, 0), ["x"]))
         ['t0 = in_x > 0', 't1 = in_x * (1 if t0 else 0)']
     """
+
+    def __init__(self, number: Callable[[Any], str], is_special: bool = False):
+        super().__init__(number)
+        self.is_special = is_special
 
     def text(self, operator: Operator, operands: Sequence) -> str:
         """Returns the text of an operator, if truth values are no numbers to NumPy either."""
@@ -96,9 +104,10 @@ class Numba(Writer):
         else:
             taken = [x for i, x in enumerate(operands) if operator.takes_bool(i)]
             fits = all(isinstance(x, Symbol) and x.is_bool and not x.is_constant for x in taken)
-        if not fits or not operator.numba:
+        text = operator.numba or (operator.special if self.is_special else "")
+        if not fits or not text:
             raise UntraceableError(f"no loop has {operator}")
-        return operator.numba
+        return text
 
     def as_number(self, name: str) -> str:
         """Returns a choice of two numbers."""

@@ -17,8 +17,8 @@ from mpchain.functions.joining import concat
 from mpchain.functions.mathematics import _limited
 from mpchain.functions.reduction import max
 from mpchain.functions.reduction import sum as sum_over
-from mpchain.functions.special import _bell, ndtr
-from mpchain.kernels.logistic import logistic
+from mpchain.functions.special import _bell, _ndtr, ndtr
+from mpchain.kernels.logistic import limited, logistic
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Parameter, Variable, as_variable
@@ -400,13 +400,34 @@ def mish(x: Input) -> Variable:
     return x * np.tanh(softplus.on(x, 1.0))
 
 
-def _gelu_derivative(g, x):
-    x = _limited(x, -40, 40)  # 0 and 1 from here on; products of x could overflow
-    density = _bell.on(x, -0.5) * (1 / math.sqrt(2 * math.pi))
-    return g * (ndtr.on(x) + x * density)
+_DENSITY = 1 / math.sqrt(2 * math.pi)
+_LIMITED = "({0} < (T)-40 ? (T)-40 : {0} > (T)40 ? (T)40 : {0})"
 
 
-@elementwise(_gelu_derivative)
+@written_as(
+    f"(T)0.5 * (T)erfc({_LIMITED} * (T)-0.7071067811865476) + "
+    f"{_LIMITED} * (T)exp({_LIMITED} * {_LIMITED} * (T)-0.5) * (T){_DENSITY}",
+    special="slope_of_gelu({})",
+)
+def _slope_of_gelu(x):
+    x = limited(x, -40, 40)  # 0 and 1 from here on; products of x could overflow
+    return _ndtr(x) + x * (np.exp(np.square(x) * -0.5) * _DENSITY)
+
+
+def _gelu_curvature(g, x):
+    x = _limited(x, -40, 40)
+    return g * (_bell.on(x, -0.5) * ((2 - np.square(x)) * _DENSITY))
+
+
+@elementwise(_gelu_curvature)
+def _gelu_slope(x):
+    return _slope_of_gelu(x)
+
+
+_slope_of_gelu.declared = _gelu_slope
+
+
+@elementwise(lambda g, x: g * _gelu_slope.on(x))
 def _gelu(x):
     return x * ndtr.on(x)
 

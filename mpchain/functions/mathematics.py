@@ -287,7 +287,8 @@ def _clip(x, x_min, x_max):
 
 _NOT_BELOW = "(({0} != {0} || {0} > {1}) ? {0} : {1})"
 _limited = written_as(
-    f"({_NOT_BELOW} != {_NOT_BELOW} || {_NOT_BELOW} < {{2}}) ? {_NOT_BELOW} : {{2}}"
+    f"({_NOT_BELOW} != {_NOT_BELOW} || {_NOT_BELOW} < {{2}}) ? {_NOT_BELOW} : {{2}}",
+    special="{2} if {0} > {2} else ({1} if {0} < {1} else {0})",
 )(limited)
 _limited.declared = _clip
 

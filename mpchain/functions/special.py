@@ -40,17 +40,17 @@ def _library(name, x):
     return scipy.special
 
 
-@written_as("erf({})")
+@written_as("erf({})", special="erf({})")
 def _erf(x):
     return _special("erf", x)
 
 
-@written_as("erfc({})")
+@written_as("erfc({})", special="erfc({})")
 def _erfc(x):
     return _special("erfc", x)
 
 
-@written_as("(T)0.5 * erfc({} * (T)-0.7071067811865476)")
+@written_as("(T)0.5 * erfc({} * (T)-0.7071067811865476)", special="ndtr({})")
 def _ndtr(x):
     return _special("ndtr", x)
 

@@ -94,6 +94,9 @@ loop = 1 << 16
 compiled_loop = 1 << 26
 """Elements after which a formula has cost about as much as compiling it: a second or two."""
 
+special_loop = 1 << 12
+"""Elements of an array from which on special functions, such as that of errors, are compiled."""
+
 compiled = 1 << 16
 """Elements from which on normalization, pooling and the like are compiled."""
 

@@ -7,6 +7,7 @@ import pytest
 
 import mpchain.functions as F
 from mpchain import Variable, using_config
+from mpchain.functions import activation
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.functions.test_table import TABLE as FIRST
@@ -76,6 +77,12 @@ TABLE = [
     row("silu", F.silu, _T.silu, (3, 4)),
     row("mish", F.mish, _T.mish, (3, 4)),
     row("gelu", F.gelu, _T.gelu, (3, 4)),
+    row(
+        "gelu slope",
+        activation._gelu_slope,
+        lambda x: torch.special.ndtr(x) + x * torch.exp(-x * x / 2) / (2 * torch.pi) ** 0.5,
+        (3, 4),
+    ),
     row(
         "gelu tanh",
         functools.partial(F.gelu, approximate="tanh"),

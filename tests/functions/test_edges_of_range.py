@@ -90,6 +90,7 @@ OVERFLOWING = {
     "erfcx": _erfcx,
     "ndtr": lambda x: _erfc(-x / mpmath.sqrt(2)) / 2,
     "gelu": lambda x: x * _erfc(-x / mpmath.sqrt(2)) / 2,
+    "gelu_slope": lambda x: _erfc(-x / mpmath.sqrt(2)) / 2 + x * mpmath.npdf(x),
     "log_ndtr": _log_ndtr,
     "normal_hazard": lambda x: mpmath.sqrt(2 / mpmath.pi) / _erfcx(-x / mpmath.sqrt(2)),
 }

@@ -86,6 +86,7 @@ SCALAR = {
     "silu": (lambda x: x * _sigmoid(x), (), 0.4),
     "mish": (lambda x: x * mpmath.tanh(mpmath.log(1 + mpmath.exp(x))), (), 0.4),
     "gelu": (lambda x: x * mpmath.ncdf(x), (), 0.4),
+    "gelu_slope": (lambda x: mpmath.ncdf(x) + x * mpmath.npdf(x), (), 0.4),
     "gelu_tanh": (
         lambda x: x / 2 * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (x + 0.044715 * x**3))),
         (),

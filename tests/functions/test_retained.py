@@ -140,6 +140,7 @@ KEPT = {
     "silu": "x",
     "mish": "x",
     "gelu": "x",
+    "gelu_slope": "x",
     "gelu_tanh": "x",
     "separate": "",
     "stack": "",

@@ -23,7 +23,6 @@ from mpchain.configuration import config
 from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.from_pytorch import check_options
-from mpchain.kernels import thresholds
 from mpchain.observers import show_computed
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
@@ -180,7 +179,7 @@ def _body(declaration):
         return body
     full = arrays if len(arrays) == 1 else ()
     names = *arrays, *declaration.constant_names
-    return in_place.program(body, names, len(arrays), full, declaration.loop(None), thresholds.loop)
+    return _program(body, names, len(arrays), full, declaration.loop(None))
 
 
 def _derivative(declaration, index):
@@ -192,9 +191,11 @@ def _derivative(declaration, index):
     lone = len(declaration.array_names) == 1
     # Those that the function broadcasts may be smaller than its output and the gradient of that.
     full = [n for n in names[:n_arrays] if lone or n not in declaration.array_names]
-    return in_place.program(
-        derivative, names, n_arrays, full, declaration.loop(index), thresholds.loop
-    )
+    return _program(derivative, names, n_arrays, full, declaration.loop(index))
+
+
+def _program(formula, names, n_arrays, full, loop):
+    return in_place.program(formula, names, n_arrays, full, loop, loop.least if loop else 0)
 
 
 def _text(declaration, lines):

@@ -3,6 +3,10 @@
 A loop takes a formula of additions, products, comparisons and the like. It is compiled by numba
 when the formula has cost about what compiling costs. Its values are those of NumPy; only the sign
 of a zero may differ, where NumPy's maximum of two zeros depends on the processor.
+
+A formula with a special function, such as that of errors, is compiled when it is first called for
+an array that is not small: its values differ from SciPy's in the last places, and the size alone
+decides which of both a program gets.
 """
 
 import functools
@@ -12,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from mpchain.configuration import config
+from mpchain.formulas.operators import OPERATORS
 from mpchain.formulas.symbol import UntraceableError, in_order, trace_operation
 from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu import channels_last
+from mpchain.kernels.cpu import channels_last, special_loops
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.observers import current
 from mpchain.typing import Array
@@ -35,6 +40,7 @@ class Loop:
         text: of the loop: a function of numbers, the result, and the arrays.
         numbers: function that returns the numbers that the loop needs, given the constants.
         n_arrays: how many of the first arguments are arrays.
+        is_special: whether it has functions of :mod:`mpchain.kernels.cpu.special_loops`.
 
     Attributes:
         name: of the formula.
@@ -45,15 +51,25 @@ class Loop:
         >>> loop(np.ones(3, np.float32), 0.5)  # too small
     """
 
-    def __init__(self, name: str, text: str, numbers: Callable, n_arrays: int):
+    def __init__(
+        self, name: str, text: str, numbers: Callable, n_arrays: int, is_special: bool = False
+    ):
         self.name, self.n_elements = name, 0
         self._text, self._numbers, self._n_arrays = text, numbers, n_arrays
+        self._is_special = is_special
+
+    @property
+    def least(self) -> int:
+        """The least elements of arrays that the loop takes."""
+        return thresholds.special_loop if self._is_special else thresholds.loop
 
     def __call__(self, *arguments: Any) -> Array | None:
         if not self._takes(arguments):
             return None
         if current.recorder is not None:
             return current.recorder.compute(self, arguments)
+        if self._is_special:
+            return self.compute(*arguments)
         self.n_elements += arguments[0].size
         return self.compute(*arguments) if self.n_elements > thresholds.compiled_loop else None
 
@@ -78,12 +94,13 @@ class Loop:
             arrays = [channels_last.as_last(x) for x in arrays]
         y = channels_last.result(arrays[0].shape, arrays[0].dtype, arrays[0], out=out)
         numbers = np.array(self._numbers(*arguments[n:]), y.dtype)
-        _compiled(self._text)(numbers, *map(channels_last.in_memory, (y, *arrays)))
+        run = _compiled_special(self._text, y.dtype) if self._is_special else _compiled(self._text)
+        run(numbers, *map(channels_last.in_memory, (y, *arrays)))
         return y
 
     def _takes(self, arguments):
         first, n = arguments[0], self._n_arrays
-        if not isinstance(first, np.ndarray) or first.size < thresholds.loop:
+        if not isinstance(first, np.ndarray) or first.size < self.least:
             return False
         dtype, shape = first.dtype, first.shape
         if dtype not in (np.float32, np.float64) or config.kernels or config.autotune:
@@ -114,11 +131,14 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         return None
     steps = in_order(result)
     of_arrays = [s for s in steps if not s.is_constant]
-    is_faster = len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
+    is_special = any(map(_is_slow, of_arrays))
+    is_faster = is_special or len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
     if result.is_bool or not is_faster or any(s.function in _WARNING for s in of_arrays):
         return None
     numbers = {}  # names by the texts
-    writer = Numba(lambda x: numbers.setdefault(number_in_python(x), f"c{len(numbers)}"))
+    writer = Numba(
+        lambda x: numbers.setdefault(number_in_python(x), f"c{len(numbers)}"), is_special
+    )
     try:
         lines = [writer.statement(s) for s in of_arrays]
     except UntraceableError:
@@ -136,9 +156,23 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         "\n    ".join(text),
         compile_text(f"numbers of {formula.__name__}", "\n    ".join(lines), own.known),
         n_arrays,
+        is_special,
     )
+
+
+def _is_slow(step):
+    special = OPERATORS[step.function].special
+    return special.partition("(")[0] in special_loops.SLOW
 
 
 @functools.cache
 def _compiled(text):
     return compile_written_loop("a loop", text)
+
+
+@functools.cache
+def _compiled_special(text, dtype):
+    head, _, rest = text.partition("\n")
+    text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}"
+    known = special_loops.functions(dtype, load_numba().njit)
+    return compile_written_loop("a loop", text, known, fastmath={"contract"})

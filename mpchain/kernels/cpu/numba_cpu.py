@@ -91,7 +91,9 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
     return run
 
 
-def compile_written_loop(name: str, text: str, **options: Any) -> Callable:
+def compile_written_loop(
+    name: str, text: str, known: dict[str, Any] | None = None, **options: Any
+) -> Callable:
     """Compiles the text of a function as :func:`compile_loop`.
 
     The text is kept in a file, beside which numba caches what it compiled.
@@ -99,13 +101,16 @@ def compile_written_loop(name: str, text: str, **options: Any) -> Callable:
     Args:
         name: what tracebacks show where the text cannot be kept.
         text: a ``def`` statement, which may use ``np``.
+        known: what else it may use, by name; another value needs another text, as caches go by it.
         options: options of ``numba.njit``.
 
     Example:
         >>> text = "def double(x):\\n    for i in range(x.size):\\n        x[i] *= 2"
         >>> loop = compile_written_loop("example", text) if load_numba() else None
     """
-    return compile_loop(compile_text(name, text, {"np": np}, _kept(text)), **options)
+    return compile_loop(
+        compile_text(name, text, {"np": np, **(known or {})}, _kept(text)), **options
+    )
 
 
 def _kept(text):

@@ -1,0 +1,142 @@
+"""Special functions as compiled polynomials: exact to 5 units in the last place."""
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special
+
+import mpchain
+import mpchain.functions as F
+from mpchain import Variable
+from mpchain.functions.declaring.declaration import registry
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu import loops, special_loops
+from mpchain.kernels.cpu.numba_cpu import load_numba
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(load_numba() is None, reason="needs numba"),
+]
+DTYPES = [np.float32, np.float64]
+FUNCTIONS = {
+    "erf": (mpmath.erf, special.erf, 28),
+    "erfc": (mpmath.erfc, special.erfc, 27),
+    "ndtr": (mpmath.ncdf, special.ndtr, 37),
+}
+EXTREMES = [0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-40, -1e-40, 5e-45, 15.5, -15.5]
+
+
+def loop_of(name):
+    return registry[name].loop(None)
+
+
+def computed(name, x):
+    """The values by the loop, in memory that was full of NaN."""
+    with thresholds.using(special_loop=0):
+        assert loop_of(name)(x) is not None
+        return loop_of(name).compute(x, out=np.full_like(x, np.nan))
+
+
+def points(dtype, far):
+    far = far if dtype == np.float64 else far / 2.9  # the rest would be subnormal
+    near = np.logspace(-8, 0, 60)
+    return np.concatenate([np.linspace(-far, far, 801), -near, near]).astype(dtype)
+
+
+def units(found, exact, dtype):
+    """Errors in units in the last place of the exact values."""
+    with mpmath.workdps(40):
+        return [
+            float(abs(mpmath.mpf(float(y)) - e)) / float(np.spacing(dtype(abs(e))))
+            for y, e in zip(found, exact, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_are_exact_to_five_units(name, dtype):
+    function, _, far = FUNCTIONS[name]
+    x = points(dtype, far)
+    with mpmath.workdps(40):
+        exact = [function(mpmath.mpf(float(v))) for v in x]
+    errors = units(computed(name, x), exact, dtype)
+    assert max(errors) <= 5, x[np.argmax(errors)]
+    assert np.mean(errors) < 0.8
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_extremes_are_those_of_scipy(name, dtype):
+    x = np.array(EXTREMES, dtype)
+    found, expected = computed(name, x), FUNCTIONS[name][1](x)
+    np.testing.assert_allclose(found, expected, 8 * np.finfo(dtype).eps, 1e-44)
+    np.testing.assert_array_equal(np.signbit(found[:-4]), np.signbit(expected[:-4]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tails_end_in_subnormal_numbers(dtype):
+    x = np.linspace(-9 if dtype == np.float32 else -36, -42, 150).astype(dtype)
+    for name, at in (("ndtr", x), ("erfc", -x)):
+        with mpmath.workdps(40):
+            expected = [float(FUNCTIONS[name][0](mpmath.mpf(float(v)))) for v in at]
+        info = np.finfo(dtype)
+        np.testing.assert_allclose(
+            computed(name, at), expected, 5 * info.eps, 3 * info.smallest_subnormal
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_exponential_of_loops(dtype):
+    limit = 80 if dtype == np.float32 else 700
+    x = np.linspace(-limit, limit, 501).astype(dtype)
+    loop = loops.loop_of(lambda x: np.exp(x) + F.erf.declaration.body(x) * 0, ["x"], 1)
+    with mpmath.workdps(40):
+        exact = [mpmath.exp(mpmath.mpf(float(v))) for v in x]
+    assert max(units(loop.compute(x), exact, dtype)) <= 3
+    far = np.array([200, 800, np.inf, -200, -800, -np.inf, np.nan], dtype)
+    with np.errstate(all="ignore"):
+        expected = np.exp(far)
+    np.testing.assert_allclose(loop.compute(far), expected, 1e-5 if dtype == np.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gelu", "erf", "erfc", "ndtr"])
+def test_three_orders_of_derivatives_are_those_without_loops(name, dtype):
+    random = np.random.RandomState(0)
+    x = np.concatenate([random.randn(thresholds.special_loop), EXTREMES[:2], [7, -7, 40, -40]])
+
+    def results():
+        v = Variable(x.astype(dtype))
+        found = [getattr(F, name)(v)]
+        for _ in range(3):
+            found += mpchain.grad([found[-1]], [v], enable_double_backprop=True)
+        return [y.array for y in found]
+
+    by_loops = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        others = results()
+    eps = np.finfo(dtype).eps
+    for y, expected in zip(by_loops, others, strict=True):
+        assert y.dtype == dtype
+        np.testing.assert_allclose(y, expected, 60 * eps, 16 * eps)
+
+
+def test_gelu_and_its_gradient_take_one_pass_each(monkeypatch):
+    calls = []
+    compute = loops.Loop.compute
+    monkeypatch.setattr(loops.Loop, "compute", lambda *a: calls.append(1) or compute(*a))
+    x = Variable(np.ones(thresholds.special_loop, np.float32))
+    y = F.gelu(x)
+    assert len(calls) == 1
+    y.grad = np.ones_like(x.array)
+    y.backward()
+    assert len(calls) == 2
+    F.gelu(x.array[1:])  # small: by SciPy
+    assert len(calls) == 2
+
+
+def test_the_cache_depends_on_the_polynomials(monkeypatch):
+    before = special_loops.fingerprint(np.dtype(np.float32))
+    changed = special_loops._SINGLE_COEFFICIENTS | {"exp": "0.5 1.0 1.0"}
+    monkeypatch.setattr(special_loops, "_SINGLE_COEFFICIENTS", changed)
+    assert special_loops.fingerprint(np.dtype(np.float32)) != before
