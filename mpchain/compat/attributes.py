@@ -211,7 +211,7 @@ def install() -> None:
     _set(Communicator, "mpi_comm", _OwnProcess())
     for cls, name, instead in _DEPRECATED:
         _set(cls, name, _warning(cls, name, instead))
-    for owner, name, value in arguments.REPLACED:
+    for owner, name, value in [*arguments.REPLACED, *private_state.REPLACED]:
         _set(owner, name, value)
     for cls, old, new in _RENAMED:
         _set(cls, "__init__", _renaming(cls, old, new))

@@ -77,7 +77,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainer.functions.math.erfcinv": {"BACKWORDC": _ROOT_PI / 2, "available_cpu": True},
     "chainer.functions.math.erfcx": {"available_cpu": True},
     "chainer.functions.math.erfinv": {"BACKWORDC": _ROOT_PI / 2, "available_cpu": True},
-    "chainer.functions.math.matmul": _own("_check_ndim", "batch_matmul"),
+    "chainer.functions.math.matmul": _own(
+        "_check_ndim", "_get_check_index", "_matmul", "batch_matmul"
+    ),
     "chainer.functions.math.ndtri": {"available_cpu": True},
     "chainer.functions.rnn.n_step_gru": _own("n_step_gru_base"),
     "chainer.functions.rnn.n_step_lstm": _own("_lstm", "n_step_lstm_base"),
@@ -85,18 +87,30 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainer.graph_optimizations": _own("static_graph", "static_code"),
     "chainer.graph_optimizations.static_graph": _own("static_graph"),
     "chainer.initializers": {"_get_initializer": "initializers:get_initializer"},
+    "chainer.iterators._statemachine": _all("compat.private_state", "IteratorState"),
     "chainer.link_hook": _own("_ForwardPreprocessCallbackArgs", "_ForwardPostprocessCallbackArgs"),
     "chainer.link_hooks.spectral_normalization": _own(
         "calculate_max_singular_value", "l2normalize", "update_approximate_vectors"
     ),
     "chainer.links.caffe": _all("links.caffe", "CaffeFunction"),
-    "chainer.links.caffe.caffe_function": _all("links.caffe", "CaffeFunction"),
+    "chainer.links.caffe.caffe_function": _all("links.caffe", "CaffeFunction")
+    | _all(
+        "compat.caffe",
+        *"_CallChildLink _EltwiseFunction _ListArgumentFcuntion _SingleArgumentFunction".split(),
+        *"_get_channels _get_height _get_ksize _get_num _get_pad _get_stride _get_width".split(),
+        *"_layer _oldname_to_method _type_to_method caffe_pb".split(),
+    ),
     "chainer.links.caffe.protobuf3.caffe_pb2": {"TRAIN": 0, "TEST": 1},
     "chainer.links.model.vision.googlenet": _all("links.model.vision.googlenet", "prepare"),
     "chainer.links.model.vision.resnet": _all(
         "links.model.vision.resnet", "BottleneckA", "BottleneckB", "BuildingBlock", "prepare"
     )
-    | _own("_global_average_pooling_2d"),
+    | _own("_global_average_pooling_2d")
+    | _all(
+        "compat.vision",
+        *"_retrieve _transfer_block _transfer_bottleneckA _transfer_bottleneckB".split(),
+        *"_transfer_components _transfer_resnet101 _transfer_resnet152 _transfer_resnet50".split(),
+    ),
     "chainer.links.model.vision.vgg": _all("links.model.vision.vgg", "prepare"),
     "chainer.links.rnn.gru": {"GRUBase": "links.recurrent:_GRUCell"},
     "chainer.links.rnn.lstm": {"LSTMBase": "links.recurrent:_PlainLSTMCell"},
@@ -125,6 +139,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "is_graphviz_available", "is_return_code_zero"
     ),
     "chainer.training.trigger": _all("training", "IntervalTrigger", "get_trigger"),
+    "chainer.training.updaters.multiprocess_parallel_updater": _own("_get_nccl_data_type"),
     "chainer.training.updater": _all("training", "ParallelUpdater", "StandardUpdater", "Updater")
     | {"MultiprocessParallelUpdater": "training.updaters:MultiprocessParallelUpdater"},
     "chainer.types": {"TYPE_CHECKING": False, "AbstractInitializer": "initializers:Initializer"}

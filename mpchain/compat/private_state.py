@@ -1,5 +1,6 @@
 """Private state of Chainer's classes that subclasses in old programs use, as data."""
 
+import collections
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,13 @@ from mpchain.datasets import LabeledImageDataset, SubDataset, TupleDataset
 from mpchain.function_node import FunctionNode
 from mpchain.iterators import SerialIterator
 from mpchain.link import Link
+from mpchain.optimizer import Optimizer
 from mpchain.reporter import DictSummary, Reporter, Summary
 from mpchain.training import Trainer
-from mpchain.training.extensions import LogReport, PlotReport
+from mpchain.training.extensions import LogReport, PlotReport, PrintReport
+from mpchain.training.extensions.schedules import LinearShift, Schedule
+from mpchain.training.extensions.snapshot import Snapshot
+from mpchain.training.progress import print_line
 from mpchain.update_rule import UpdateRule
 from mpchain.variable import VariableNode
 
@@ -47,6 +52,10 @@ RENAMED: list[tuple[type, str, str]] = [
     (PlotReport, "_data", "_points"),
     (PlotReport, "_summary", "_means._summary"),
     (PlotReport, "_trigger", "_means._trigger"),
+    (PrintReport, "_log_len", "_n_written"),
+    (PrintReport, "_log_report", "_name"),
+    (Snapshot, "_target", "target"),
+    (Trainer, "_snapshot_elapsed_time", "_earlier_elapsed_time"),
     (Trainer, "_start_at", "_started_at"),
     (UpdateRule, "_state", "state"),
 ]
@@ -73,6 +82,107 @@ def _end_of(name):
     return find
 
 
+IteratorState = collections.namedtuple("IteratorState", "current_position epoch is_new_epoch order")
+
+
+def _state_of_iterator(self):
+    order = None if self.order_sampler is None else self._order
+    return IteratorState(self.current_position, self.epoch, self.is_new_epoch, order)
+
+
+def _set_state_of_iterator(self, state):
+    self.current_position, self.epoch, self.is_new_epoch, order = state
+    if order is not None:
+        self._order = order
+
+
+def _done(self):
+    return self._final_elapsed_time is not None
+
+
+def _set_done(self, is_done):
+    """A program that sets it to False runs the trainer again."""
+    self._earlier_elapsed_time = self.elapsed_time
+    self._started_at = None
+    self._final_elapsed_time = self._earlier_elapsed_time if is_done else None
+
+
+def _header(self):
+    """The head of a PrintReport, None when it is printed; a program may set another one."""
+    if self._widths:
+        return None
+    cells = [f"{name:<{max(10, len(name))}}  " for name in self.entries]
+    return self.__dict__.get("_own_header", "".join(cells) + "\n")
+
+
+def _set_header(self, text):
+    self._own_header = text
+
+
+def _templates(self):
+    widths = [max(10, len(name)) for name in self.entries]
+    return [(n, f"{{:<{w}g}}  ", " " * (w + 2)) for n, w in zip(self.entries, widths)]
+
+
+_print_header = PrintReport._print_header
+
+
+def _print_own_header(self):
+    own = self.__dict__.get("_own_header")
+    _print_header(self) if own is None else print_line(own.rstrip("\n"), self._out)
+    self._widths = self._widths or [max(10, len(name)) for name in self._entries]
+
+
+def _print(self, observation):
+    """Prints one entry; a subclass may override it."""
+    _write(self, [observation])
+
+
+_write = PrintReport.write
+
+
+def _print_each(self, entries):
+    for entry in entries:
+        self._print(entry)
+
+
+def _get_optimizer(self, trainer):
+    return self._optimizer or trainer.updater.get_optimizer("main")
+
+
+def _update_value(self, optimizer, value):
+    """Sets the attribute; a subclass may override it."""
+    setattr(optimizer, self._attr, value)
+    self._last_value = value
+
+
+def _set_value(self):
+    self._update_value(self._optimizer, self.value(self._t))
+
+
+REPLACED: list[tuple[type, str, Any]] = [
+    (PrintReport, "_header", property(_header, _set_header)),
+    (PrintReport, "_print", _print),
+    (PrintReport, "_print_header", _print_own_header),
+    (PrintReport, "write", _print_each),
+    (Schedule, "_get_optimizer", _get_optimizer),
+    (Schedule, "_last_value", None),
+    (Schedule, "_set", _set_value),
+    (Schedule, "_update_value", _update_value),
+    (SerialIterator, "_state", property(_state_of_iterator, _set_state_of_iterator)),
+    (Trainer, "_done", property(_done, _set_done)),
+    (VariableNode, "_old_style_grad_generator", None),
+]
+"""Class, Chainer's name, and what is there."""
+
+
+def _hooks_at(timing):
+    def find(self):
+        return {name: hook for name, (when, hook) in (self._hooks or {}).items() if when == timing}
+
+    return find
+
+
 COMPUTED: list[tuple[type, str, Callable[[Any], Any]]] = [
     (
         LabeledImageDataset,
@@ -81,7 +191,11 @@ COMPUTED: list[tuple[type, str, Callable[[Any], Any]]] = [
     ),
     (Link, "_n_local_link_hooks", lambda self: len(self._hooks or ())),
     (LogReport, "_init_summary", _init_summary),
+    (LinearShift, "_value_range", lambda self: (self._init, self._end)),
+    (Optimizer, "_post_update_hooks", _hooks_at("post")),
+    (Optimizer, "_pre_update_hooks", _hooks_at("pre")),
     (PlotReport, "_init_summary", _init_summary),
+    (PrintReport, "_templates", _templates),
     (Reporter, "_observer_names", lambda self: {key: v[0] for key, v in self._observers.items()}),
     (SerialIterator, "_epoch_size", lambda self: len(self._order)),
     (SerialIterator, "_shuffle", lambda self: self.order_sampler is not None),
@@ -90,6 +204,7 @@ COMPUTED: list[tuple[type, str, Callable[[Any], Any]]] = [
     (Summary, "_x2", _sum_of_squares),
     (TupleDataset, "_length", len),
     (VariableNode, "_data", lambda self: self.data),
+    (VariableNode, "_rank", lambda self: self.rank),
     (links.BatchNormalization, "_initial_avg_mean", lambda self: self._initial_averages[0]),
     (links.BatchNormalization, "_initial_avg_var", lambda self: self._initial_averages[1]),
     (links.BatchNormalization, "_highprec_dtype", lambda self: self._dtype),

@@ -238,6 +238,28 @@ def _global_average_pooling_2d(x: Any) -> Variable:
     return functions.average(x, axis=(2, 3))
 
 
+def _matmul(
+    a: Any, b: Any, transa: bool = False, transb: bool = False, transout: bool = False
+) -> Any:
+    """Returns the product of arrays, or its transpose."""
+    y = functions.matmul(a, b, transa, transb).array
+    return y.swapaxes(-1, -2) if transout else y
+
+
+def _get_check_index(trans: bool, right: bool, row_idx: int = 0, col_idx: int = 1) -> int:
+    """Returns the axis of a matrix that a product runs over."""
+    return row_idx if trans != right else col_idx
+
+
+def _get_nccl_data_type(dtype: Any) -> int:
+    """Returns NCCL's number of a dtype: those of ``nccl.h``."""
+    numbers = {"float16": 6, "float32": 7, "float64": 8}
+    name = np.dtype(dtype).name
+    if name not in numbers:
+        raise RuntimeError(f"Unexpected data type:{name}")
+    return numbers[name]
+
+
 def pseudo_connect(delegate_variable: Variable | None, *actual_variables: Any) -> Any:
     """Returns a tuple for one variable, too, as ChainerMN's."""
     ys = communication.pseudo_connect(delegate_variable, *actual_variables)

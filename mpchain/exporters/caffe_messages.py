@@ -92,6 +92,16 @@ def _field(text):
     return words if len(words) > 2 else [*words, words[-1]]
 
 
+def fields_of(message: str) -> dict[str, tuple[bool, str]]:
+    """Returns the fields of a message: whether each is repeated, and its kind.
+
+    >>> fields_of("Shape")
+    {'dim': (True, 'int')}
+    """
+    fields = [_field(text) for text in _MESSAGES[message].split(",")]
+    return {name: (bool(label), kind) for _, *label, kind, name in fields}
+
+
 def decode(content: bytes) -> dict[str, Any]:
     """Reads a network: returns a dict of its fields by name, without those that the tables lack.
 
