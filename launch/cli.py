@@ -270,7 +270,7 @@ def _check(parser, options):
         parser.error(f"--min-ranks {options.min_ranks} is more than the {options.ranks} of -n")
 
 
-def _plan(parser, options):
+def _plan(parser: argparse.ArgumentParser, options):
     _check_place(parser)
     _check_program(parser, options.program, options.module)
     allocation, hosts = find_hosts(parser, options)

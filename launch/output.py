@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 from .loop import Writer
 
@@ -94,7 +95,8 @@ class Lines:
     """
 
     def __init__(self, prefix: bytes | None, draw: Callable[[bytes], object] | None = None):
-        self.prefix, self._draw, self._drawn = prefix, draw, b""
+        self.prefix, self._drawn = prefix, b""
+        self._draw: Any = draw
         self._rest = bytearray()
         self._is_inside = False  # a line, the begin of which was shown
 
@@ -125,12 +127,13 @@ class Lines:
         *lines, rest = (bytes(self._rest) + data).split(b"\n")
         if len(rest) > LONGEST_LINE:
             lines, rest = [*lines, rest], b""
-        shown = [self.prefix + _last_frame(line).rstrip(b" ") + b"\n" for line in lines]
+        prefix = self.prefix or b""
+        shown = [prefix + _last_frame(line).rstrip(b" ") + b"\n" for line in lines]
         drawn, is_redrawn = b"", b"\r" in rest
         if is_redrawn:
             frame = _last_frame(rest)
             rest = b"\r" + frame + b"\r" * rest.endswith(b"\r")
-            drawn = self.prefix + frame.rstrip(b" ") if frame.strip() else b""
+            drawn = prefix + frame.rstrip(b" ") if frame.strip() else b""
         self._rest[:] = rest
         if drawn != self._drawn:  # the live line may be another rank's
             self._draw(drawn)
@@ -138,7 +141,7 @@ class Lines:
         return shown
 
     def _begin(self, line):
-        prefix = b"" if self._is_inside else self.prefix
+        prefix = b"" if self._is_inside else self.prefix or b""
         self._is_inside = not line.endswith((b"\n", b"\r"))
         return prefix
 

@@ -136,6 +136,7 @@ def _share(local_rank, n, variables):
 
 def _connect(hosts, port, name):
     """A connection to the launcher, by the first of its addresses that answers."""
+    error = None
     for host in hosts:
         try:
             connection = socket.create_connection((host, port), timeout=TIME_TO_CONNECT)

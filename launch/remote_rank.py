@@ -2,6 +2,7 @@
 
 import signal
 import socket
+from typing import Any
 
 from . import messages, report
 from .messages import Channel, words
@@ -73,7 +74,9 @@ class Rank:
             messages.BEAT: self._take_beat,
             messages.NOTE: lambda data: job.losses.note(self, data),
         }
-        self.number = self.place = self.code = None
+        self.number: Any = None
+        self.place: Any = None
+        self.code: Any = None
         self.host = self.bound = self.lost = self.exception = ""
         self.stacks = self._last = b""
         self.process = self.phase = self._shown_until = 0

@@ -39,7 +39,7 @@ def run(
     """
     deadline = None if plan.timeout is None else time.monotonic() + plan.timeout
     newest = checkpoints and checkpoints.newest()
-    waits, current = 0, plan
+    waits, current, code = 0, plan, 1
     for start in itertools.count(1):
         if current:
             job = Job(_prepare(current, newest, deadline), start)

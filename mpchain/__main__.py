@@ -65,14 +65,16 @@ def missing_packages() -> dict[str, list[str]]:
     here = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
     missing = {extra: [] for extra in BRINGS}
     for requirement in requirements:
-        package, marker = re.match(r"[\w.-]+", requirement)[0], requirement.partition(";")[2]
+        (package,) = re.findall(r"^[\w.-]+", requirement)
+        marker = requirement.partition(";")[2]
         wanted = dict(re.findall(r"(\w+) == ['\"]([\w-]+)['\"]", marker))
         if wanted.pop("extra", None) not in missing or not wanted.items() <= here.items():
             continue
         try:
             metadata.version(package)
         except metadata.PackageNotFoundError:
-            missing[re.search(r"extra == ['\"]([\w-]+)", marker)[1]].append(package)
+            (extra,) = re.findall(r"extra == ['\"]([\w-]+)", marker)
+            missing[extra].append(package)
     return missing
 
 

@@ -265,7 +265,7 @@ class _Walk:
         self.on_leaf = on_leaf
         self.retain_grad = retain_grad
         self.found = {}
-        self.wanted = None if wanted is None else {_key(node) for node in wanted}
+        self.wanted: Any = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
         self.targets = None  # where not all: for each function, which inputs to go to
         self.leaves_recur = False  # whether leaves may get several contributions

@@ -215,7 +215,7 @@ class Optimizer:
         return self._loss_scale_growth is not None
 
     @property
-    def _factor(self):
+    def _factor(self) -> Any:
         """The loss scale, for ``backward``: a number, or an array on the GPU."""
         return self._loss_scale if self.scale_on_gpu is None else self.scale_on_gpu.factor
 
@@ -315,8 +315,8 @@ class Optimizer:
             return
         if not self._is_safe:
             self._loss_scale_growth = 2 ** (1 / self._loss_scale_interval)
-        scale = self._loss_scale * (self._loss_scale_growth if self._is_safe else 0.5)
-        self._loss_scale = min(max(scale, 1.0), _LARGEST_SCALE)
+        factor = self._loss_scale_growth if self._is_safe else 0.5
+        self._loss_scale = min(max((self._loss_scale or 1.0) * factor, 1.0), _LARGEST_SCALE)
 
     def _remove_loss_scale(self):
         if self._loss_scale not in (None, 1):

@@ -142,10 +142,10 @@ class ParameterTree(DeviceResident):
 
         That cannot be told when they are assigned: ``add_link`` may follow.
         """
-        known = None
+        known = set()
         for name, value in new.items():
             held = list(_held(value))
-            if held and known is None:
+            if held and not known:
                 known = {*map(id, self.links()), *map(id, self.params())}
             if any(id(each) not in known for each in held):
                 kind = type(value).__name__

@@ -316,7 +316,7 @@ class SampleGenerator:
         shapes: dict[int, tuple[int, tuple[int, ...]]] | None = None,
     ):
         self._key, self._step, self._turn = key, step, turn
-        self._first, self.n, self._stream = first, n if first is not None else 0, stream
+        self._first, self.n, self._stream = first or 0, n if first is not None else 0, stream
         self._tell, self._shapes = tell, {} if shapes is None else shapes
         self.n_calls = 0
 
@@ -393,7 +393,7 @@ class SampleGenerator:
             return _Place(rows.axis, *self._in_order(), high)
         if n and shape[0] % n == 0:
             if self._tell is not None:
-                self._look_again(shape)
+                self._look_again(shape, self._tell)
             return _Place(0, *self._in_order(), high)
         if self._tell is not None and math.prod(shape):
             self._tell(_no_multiple(shape, n) if n else _UNKNOWN)
@@ -402,18 +402,18 @@ class SampleGenerator:
     def _in_order(self):
         return np.arange(self._first, self._first + self.n), np.zeros(self.n, np.int64)
 
-    def _look_again(self, shape):
+    def _look_again(self, shape, tell):
         """Tells of a first axis that is a multiple of the samples by chance."""
         n, before = self.n, self._shapes.get(self.n_calls)
         self._shapes[self.n_calls] = n, shape
         if before is not None and before[0] != n and before[1] == shape:
-            self._tell(
+            tell(
                 f"random numbers of shape {shape} are drawn for {n} samples, and were for "
                 f"{before[0]}: the first axis is taken for samples, but does not grow with them; "
                 + _REMEDY
             )
         elif len(shape) == 3 and shape[0] > n == shape[1]:
-            self._tell(
+            tell(
                 f"random numbers of shape {shape} are drawn for {n} samples: the first axis is "
                 f"taken for {shape[0] // n} rows of each sample, but may be time; " + _REMEDY
             )

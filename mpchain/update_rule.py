@@ -195,7 +195,7 @@ class UpdateRule:
                 setattr(self.hyperparam, name, value)
         self.enabled = True
         self.t = 0
-        self.state = None
+        self.state: Any = None
         self._hooks = HookList(self)
         self._use_fp32_update = False
         self._fp32_param = None

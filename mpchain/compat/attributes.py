@@ -182,20 +182,15 @@ def _draw_weights(self):
 
 def _warning(cls, name, instead):
     original = getattr(cls, name)
-    if isinstance(original, property):
+    is_property = isinstance(original, property)
+    call: Any = original.fget if is_property else original
 
-        def value(self):
-            warn(f"{cls.__name__}.{name}", instead)
-            return original.fget(self)
-
-        return property(value, doc=original.__doc__)
-
-    @functools.wraps(original)
+    @functools.wraps(call)
     def method(self, *args, **kwargs):
         warn(f"{cls.__name__}.{name}", instead)
-        return original(self, *args, **kwargs)
+        return call(self, *args, **kwargs)
 
-    return method
+    return property(method) if is_property else method
 
 
 def install() -> None:

@@ -332,7 +332,8 @@ def _divide(cls, name, args, kwargs):
 
 def _made_of(x, module, name, argument, shape):
     """The node of what a function of arrays, with an argument, makes of a node."""
-    made: Any = find(f"chainer.functions.array.{module}", name)(argument)
+    make: Any = find(f"chainer.functions.array.{module}", name)
+    made = make(argument)
     y = VariableNode(Variable(np.empty(0, x.dtype)))
     y.shape, y.creator_node = shape, made
     made.inputs, made.outputs = (x,), (weakref.ref(y),)

@@ -315,6 +315,7 @@ def update_approximate_vectors(
 ) -> tuple[Any, Any]:
     """Returns the approximate singular vectors (u, v) after some power iterations."""
     xp = cuda.get_array_module(weight_matrix)
+    v = u
     for _ in range(n_power_iteration):
         v = l2normalize(xp, u @ weight_matrix, eps)
         u = l2normalize(xp, weight_matrix @ v, eps)

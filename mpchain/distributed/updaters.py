@@ -78,7 +78,8 @@ class MultiNodeUpdater(StandardUpdater):
         **options: Any,
     ):
         self.communicator = communicator
-        self.accumulation, self.weight = accumulation, weight
+        self.accumulation = accumulation
+        self.weight: Any = weight
         self._observations = Observations()  # of updates that are recorded
         super().__init__(iterator, optimizer, converter, device, loss_func, **options)
         main = self.get_optimizer("main")

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from mpchain.configuration import config, get_dtype
 from mpchain.distributions import logarithms
 from mpchain.distributions.logarithms import choose
 from mpchain.typing import Array, Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail, is_integer
 from mpchain.variable import Parameter, Variable, as_array, as_variable
 
 
@@ -153,7 +152,7 @@ class Distribution:
         Raises:
             ValueError: a size is negative.
         """
-        is_size = isinstance(sample_shape, numbers.Integral)
+        is_size = is_integer(sample_shape)
         shape = (sample_shape,) if is_size else tuple(sample_shape)
         if any(n < 0 for n in shape):
             name = type(self).__name__
@@ -217,7 +216,7 @@ class Parametric(Distribution):
         if n < 0:
             names = " and ".join(self._params)
             rule = f"{names} must have {n_event_axes} axis or more"
-            check(False, self._name, rule, **self._params)
+            fail(self._name, rule, **self._params)
         self._batch_shape, self._event_shape = shape[:n], shape[n:]
 
     _name = property(lambda self: type(self).__name__)
@@ -245,7 +244,7 @@ class Parametric(Distribution):
             shape = (*self.batch_shape, *event_shape)
             tail = f", of which the last {len(event_shape)} are the event's" if event_shape else ""
             rule = f"x must broadcast with the shape {shape}{tail}"
-            check(False, f"{self._name}.{method}", rule, x=x)
+            fail(f"{self._name}.{method}", rule, x=x)
         return x
 
     def log_prob(self, x: Input) -> Variable:
@@ -300,7 +299,7 @@ def broadcast(owner: str, variables: dict[str, Variable]) -> dict[str, Variable]
     try:
         shape = np.broadcast_shapes(*(v.shape for v in variables.values()))
     except ValueError:
-        check(False, owner, f"{' and '.join(variables)} must broadcast", **variables)
+        fail(owner, f"{' and '.join(variables)} must broadcast", **variables)
     return {name: to_shape(v, shape) for name, v in variables.items()}
 
 

@@ -19,7 +19,7 @@ from mpchain.distributions.distribution import (
 from mpchain.distributions.gamma_variates import log_gamma_variates
 from mpchain.distributions.sampling import draw
 from mpchain.typing import Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable
 
 
@@ -162,7 +162,7 @@ class MultivariateNormal(Parametric):
         try:
             batch = np.broadcast_shapes(loc.shape[:-1], scale_tril.shape[:-2])
         except ValueError:
-            check(False, self._name, "the batches of loc and scale_tril must broadcast", **given)
+            fail(self._name, "the batches of loc and scale_tril must broadcast", **given)
         self.loc = to_shape(loc, (*batch, d))
         self.scale_tril = to_shape(scale_tril, (*batch, d, d))
         self._params = {"loc": self.loc, "scale_tril": self.scale_tril}

@@ -164,10 +164,11 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         [3000.0]
     """
     if x.dtype != np.float16:
-        is_of_channels = x.ndim > 2 and axis == (0, *range(2, x.ndim))
+        channels_left = (0, *range(2, x.ndim))
+        is_of_channels = x.ndim > 2 and axis == channels_left
         if is_of_channels and isinstance(x, np.ndarray) and is_only_last(x):
             # NumPy adds long rows several times as fast as those of one pixel.
-            y = x.transpose(*axis, 1).reshape(len(x), -1).sum(axis=0)
+            y = x.transpose(*channels_left, 1).reshape(len(x), -1).sum(axis=0)
             y = y.reshape(-1, x.shape[1]).sum(axis=0)
             return y.reshape(1, -1, *[1] * (x.ndim - 2)) if keepdims else y
         return x.sum(axis=axis, keepdims=keepdims)

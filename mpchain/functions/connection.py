@@ -18,7 +18,7 @@ from mpchain.kernels.window import cache_windows
 from mpchain.observers import one_call
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import as_tuple
-from mpchain.utils.type_check import TypeInfo, check
+from mpchain.utils.type_check import TypeInfo, check, fail
 from mpchain.variable import Variable
 
 
@@ -471,7 +471,7 @@ def local_convolution_2d(x: Input, W: Input, b: Input | None = None, stride: Siz
     ksize = W.shape[4:]
     sizes = windows_over(name, x, ksize, stride, W=W).out_size
     if W.shape[1:3] != sizes:
-        check(False, name, f"the windows in x are {sizes}; W must have weights for each", x=x, W=W)
+        fail(name, f"the windows in x are {sizes}; W must have weights for each", x=x, W=W)
     W = reshape(W, (*W.shape[:3], math.prod(W.shape[3:])))
     y = einsum("nkij,oijk->noij", im2col(x, ksize, stride), W)
     if b is None:

@@ -160,7 +160,7 @@ def _labels_of_text(text):
     inputs, arrow, output = text.replace(" ", "").partition("->")
 
     def labels(term):
-        found = [Ellipsis if c == "." else c for c in term.replace("...", ".")]
+        found: list[Any] = [Ellipsis if c == "." else c for c in term.replace("...", ".")]
         if any(i is not Ellipsis and i not in string.ascii_letters for i in found):
             raise ValueError(f"einsum: {text!r} holds {term!r}: labels must be letters or '...'")
         return found

@@ -12,7 +12,7 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.declaring.precision import check_widths
 from mpchain.functions.reduction import mean as average
 from mpchain.typing import Array, Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array, as_variable
 
 # For P = A ** -0.5, that is P A P = 1, the differential satisfies P dP + dP P = -P^2 dA P^2, a
@@ -124,7 +124,7 @@ def _check_statistics(name, grouped, mean, projection):
     for statistic, (value, shape) in shapes.items():
         if value is not None and value.shape != shape:
             rule = f"the {statistic} must have the shape {shape} (groups, channels of a group)"
-            check(False, name, rule, **{statistic: value})
+            fail(name, rule, **{statistic: value})
 
 
 def fixed_decorrelated_batch_normalization(

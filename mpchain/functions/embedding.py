@@ -136,11 +136,11 @@ def rotary_embedding(
     fits = x.ndim > 1 and x.shape[-1] % 2 == 0 and is_floating(x.dtype)
     check(fits, name, "x must be floating point, (..., L, D) with D even", x=x)
     xp = x.xp
-    positions = xp.arange(x.shape[-2]) if positions is None else converted(xp, as_array(positions))
-    fits = broadcasts_to(positions.shape, x.shape[:-1])
-    check(fits, name, "positions must broadcast to (..., L)", positions=positions, x=x)
+    places = xp.arange(x.shape[-2]) if positions is None else converted(xp, as_array(positions))
+    fits = broadcasts_to(places.shape, x.shape[:-1])
+    check(fits, name, "positions must broadcast to (..., L)", positions=places, x=x)
     size = x.shape[-1]
     # Angles of far positions need more precision than the features have.
     speeds = float(base) ** (-xp.arange(0, size, 2) / max(size, 1))
-    angles = positions[..., None] * speeds
+    angles = places[..., None] * speeds
     return _rotate(x, xp.cos(angles).astype(x.dtype), xp.sin(angles).astype(x.dtype), interleaved)

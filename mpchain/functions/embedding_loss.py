@@ -19,7 +19,7 @@ from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_diff
 from mpchain.functions.reduction import logsumexp, mean, sum
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array, as_variable
 
 
@@ -116,7 +116,7 @@ def triplet(
 def _covariance(name, **arrays):
     for argument, x in arrays.items():
         if x.ndim != 2 or not is_floating(x.dtype):
-            check(False, name, f"{argument} must be floating point (N, D)", **{argument: x})
+            fail(name, f"{argument} must be floating point (N, D)", **{argument: x})
     x, y = arrays.values()
     check(len(x) == len(y), name, "there must be as many samples in both", **arrays)
     x, y = (v - mean(v, 0, keepdims=True) if len(v) else as_variable(v) for v in (x, y))

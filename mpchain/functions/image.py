@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from mpchain.functions.reduction import sum
 from mpchain.functions.windows import windows_over
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import spatial
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, is_real
 from mpchain.variable import Variable, as_array, as_variable
 
 
@@ -169,7 +168,7 @@ def interpolate(
     if size is not None:
         (sizes,), scales = spatial("interpolate", n, size=size), (None,) * n
     else:
-        scales = (scale_factor,) * n if isinstance(scale_factor, Real) else tuple(scale_factor)
+        scales = (scale_factor,) * n if is_real(scale_factor) else tuple(scale_factor or ())
         rule = "scale_factor must be one number or {n}, each positive"
         positive = len(scales) == n and min(scales) > 0
         check(positive, "interpolate", rule, scale_factor=scale_factor, n=n)

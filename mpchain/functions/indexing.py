@@ -346,7 +346,7 @@ def _order(x, axis, descending):
     return x.shape[axis] - 1 - xp.flip(xp.flip(x, axis).argsort(axis, kind="stable"), axis)
 
 
-def sort(x: Input, axis: Input = -1, descending: bool = False) -> tuple[Variable, Array]:
+def sort(x: Input, axis: int = -1, descending: bool = False) -> tuple[Variable, Array]:
     """Sorts along an axis; equal elements keep their order.
 
     Args:
@@ -374,7 +374,7 @@ def sort(x: Input, axis: Input = -1, descending: bool = False) -> tuple[Variable
     return _take_along(x, indices, axis), indices
 
 
-def topk(x: Input, k: int, axis: Input = -1, largest: bool = True) -> tuple[Variable, Array]:
+def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variable, Array]:
     """Returns the ``k`` largest elements along an axis, the largest first.
 
     Args:

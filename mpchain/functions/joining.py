@@ -12,7 +12,7 @@ from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.observers import one_call
 from mpchain.typing import Array, Input
-from mpchain.utils.type_check import InvalidType, check
+from mpchain.utils.type_check import InvalidType, check, fail
 from mpchain.variable import Variable, as_variable
 
 
@@ -332,9 +332,9 @@ def pad_sequence(xs: Sequence[Input], length: int | None = None, padding: float 
     """
     _check_sequences("pad_sequence", xs)
     longest = max(x.shape[0] for x in xs)
-    length = longest if length is None else int(length)
-    check(longest <= length, "pad_sequence", "no sequence may be longer than length", length=length)
-    return _pad_sequence(xs, length, padding)
+    n = longest if length is None else int(length)
+    check(longest <= n, "pad_sequence", "no sequence may be longer than length", length=length)
+    return _pad_sequence(xs, n, padding)
 
 
 def _check_sequences(name, xs):
@@ -389,5 +389,5 @@ def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:
     for i, (before, x) in enumerate(itertools.pairwise(xs), 1):
         if before.shape[0] < x.shape[0]:
             rule = f"lengths must not increase: see xs[{i - 1}] and xs[{i}]"
-            check(False, "transpose_sequence", rule, before=before, x=x)
+            fail("transpose_sequence", rule, before=before, x=x)
     return _transpose_sequence(xs) if xs[0].shape[0] else ()

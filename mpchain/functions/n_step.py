@@ -20,7 +20,7 @@ from mpchain.functions.recurrent import _gru, _lstm
 from mpchain.kernels import recurrence
 from mpchain.observers import one_call
 from mpchain.typing import Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
 PerLayer: TypeAlias = Sequence[Sequence[Input]]
@@ -216,9 +216,9 @@ def _check_weights(name, n_directions, size, x, ws, bs):
         for j, (W, b) in enumerate(zip(layer_ws, layer_bs)):
             shape = (size, columns if j < n_weights // 2 else size)
             if W.shape != shape:
-                check(False, name, f"ws[{k}][{j}] must be of shape {shape}", W=W)
+                fail(name, f"ws[{k}][{j}] must be of shape {shape}", W=W)
             if b.shape != (size,):
-                check(False, name, f"bs[{k}][{j}] must be of shape ({size},)", b=b)
+                fail(name, f"bs[{k}][{j}] must be of shape ({size},)", b=b)
             if W.dtype != x.dtype or b.dtype != x.dtype:
                 check_widths(name, {"x": x}, {f"ws[{k}][{j}]": W, f"bs[{k}][{j}]": b})
 

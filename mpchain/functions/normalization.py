@@ -15,7 +15,7 @@ from mpchain.functions.declaring.precision import check_widths
 from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
 from mpchain.observers import one_call
 from mpchain.typing import Array, Axes, Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array
 
 _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
@@ -55,7 +55,7 @@ def _shape_of_parameters(name, x, axis, gamma, **parameters):
     kept = tuple(n for i, n in enumerate(x.shape) if i not in axis)
     for argument, value in {"gamma": gamma, **parameters}.items():
         if value is not None and value.shape != kept:
-            check(False, name, f"{argument} must have shape {kept}", x=x, **{argument: value})
+            fail(name, f"{argument} must have shape {kept}", x=x, **{argument: value})
     return axis, tuple(1 if i in axis else n for i, n in enumerate(x.shape))
 
 
@@ -312,7 +312,7 @@ def _trailing_axes(name, x, **parameters):
         fits = shape and value.shape == shape == x.shape[-len(shape) :]
         if not fits or not is_floating(value.dtype):
             rule = f"{argument} must have the shape of the last axes of x and be floating point"
-            check(False, name, rule, x=x, **{argument: value})
+            fail(name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, parameters)
     return tuple(range(-len(shape), 0))
 
@@ -352,7 +352,7 @@ def _group_normalization(name, x, groups, gamma, beta, eps):
     for argument, value in {"gamma": gamma, "beta": beta}.items():
         if value.shape != (channels,) or not is_floating(value.dtype):
             rule = f"{argument} must have one element per channel and be floating point"
-            check(False, name, rule, x=x, **{argument: value})
+            fail(name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, {"gamma": gamma, "beta": beta})
     shape = (1, groups, channels // groups, 1)
     gamma, beta = (reshape(widened(p), shape) for p in (gamma, beta))

@@ -15,7 +15,7 @@ from mpchain.functions.indexing import get_item
 from mpchain.functions.joining import concat
 from mpchain.functions.resampling import map_axis
 from mpchain.typing import Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
 _ALLOWED = {
@@ -98,7 +98,7 @@ def _per_axis(name, value, n):
     try:
         pairs = np.broadcast_to(np.asarray(value), (n, 2))
     except ValueError:
-        check(False, "pad", f"{name} must be a number, a pair, or {n} pairs", **{name: value})
+        fail("pad", f"{name} must be a number, a pair, or {n} pairs", **{name: value})
     return tuple(map(tuple, pairs.tolist()))
 
 

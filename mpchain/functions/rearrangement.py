@@ -1,7 +1,6 @@
 """Functions that insert, drop, move, reverse and repeat axes."""
 
 from collections.abc import Sequence
-from numbers import Integral
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from mpchain.functions.array import broadcast_to, reshape, transpose
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.typing import Axes, DeviceLike, Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail, is_integer
 from mpchain.variable import Variable, as_variable
 
 
@@ -41,8 +40,8 @@ def copy(x: Input, dst: DeviceLike) -> Variable:
 def _axis_of(name, x, axis, extra=0, argument="axis"):
     """Returns ``axis`` counted from the first, after a check that it is an axis of ``x``."""
     n = x.ndim + extra
-    if not (isinstance(axis, Integral) and -n <= axis < n):
-        check(False, name, f"{argument} must be an axis of x", x=x, **{argument: axis})
+    if not (is_integer(axis) and -n <= axis < n):
+        fail(name, f"{argument} must be an axis of x", x=x, **{argument: axis})
     return int(axis) % n
 
 
@@ -256,9 +255,9 @@ def repeat(x: Input, repeats: int | Sequence[int], axis: int | None = None) -> V
     x = as_variable(x)
     given, original = repeats, x
     x, axis = (flatten(x), 0) if axis is None else (x, _axis_of("repeat", x, axis))
-    repeats = (repeats,) if isinstance(repeats, Integral) else tuple(repeats)
+    repeats = (repeats,) if is_integer(repeats) else tuple(repeats)
     size = x.shape[axis]
-    fits = len(repeats) in (1, size) and all(isinstance(r, Integral) and r >= 0 for r in repeats)
+    fits = len(repeats) in (1, size) and all(is_integer(r) and r >= 0 for r in repeats)
     rule = "repeats must be one integer, or one per element of the axis, none negative"
     check(fits, "repeat", rule, x=original, repeats=given, axis=axis)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
@@ -289,8 +288,8 @@ def tile(x: Input, reps: int | Sequence[int]) -> Variable:
         array([1., 2., 1., 2.])
     """
     given = reps
-    reps = (reps,) if isinstance(reps, Integral) else tuple(reps)
-    whole = all(isinstance(r, Integral) and r >= 0 for r in reps)
+    reps = (reps,) if is_integer(reps) else tuple(reps)
+    whole = all(is_integer(r) and r >= 0 for r in reps)
     check(whole, "tile", "reps must be integers, none negative", x=x, reps=given)
     n = max(len(reps), x.ndim)
     reps = (1,) * (n - len(reps)) + reps
@@ -303,7 +302,7 @@ def tile(x: Input, reps: int | Sequence[int]) -> Variable:
 
 def _check_blocks(name, x, r):
     check(x.ndim == 4 and is_floating(x.dtype), name, "x must be floating point with 4 axes", x=x)
-    check(isinstance(r, Integral) and r > 0, name, "r must be positive", r=r)
+    check(is_integer(r) and r > 0, name, "r must be positive", r=r)
 
 
 def _from_channels(name, x, r, channels_last):

@@ -11,7 +11,7 @@ from mpchain.functions.activation import sigmoid
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.joining import stacked, with_zeros
 from mpchain.typing import Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable
 
 # Gates are concatenated on the second axis: in blocks, one gate after another, or interleaved, with
@@ -103,7 +103,7 @@ def _check_cell(name, c, x, n_gates, argument="c_prev"):
     fits = alike and x.shape[1] == n_gates * c.shape[1]
     if not fits:
         rule = f"the second axis of x must be {n_gates} times that of {argument}, the others equal"
-        check(False, name, rule, **{argument: c}, x=x)
+        fail(name, rule, **{argument: c}, x=x)
 
 
 def lstm(c_prev: Input, x: Input) -> tuple[Variable, Variable]:

@@ -13,7 +13,7 @@ from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, square, squared_difference
 from mpchain.functions.reduction import sum
 from mpchain.typing import Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
 
@@ -23,7 +23,7 @@ def _alike(name, **arrays):
     alike = all(x.shape == first.shape for x in others)
     if not alike or any(not is_floating(x.dtype) for x in arrays.values()):
         rule = f"{', '.join(arrays)} must have one shape and be floating point"
-        check(False, name, rule, **arrays)
+        fail(name, rule, **arrays)
     return [as_variable(x) for x in arrays.values()]
 
 

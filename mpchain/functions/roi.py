@@ -5,7 +5,6 @@ The images receive gradients, the boxes do not.
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from mpchain.observers import one_call
 from mpchain.typing import Input, Sizes
 from mpchain.utils.arrays import converted
 from mpchain.utils.conv import spatial
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, is_integer, is_real
 from mpchain.variable import Variable, as_array, as_variable
 
 # A mean over bins, or over interpolated points, is a matrix for each axis: for box r,
@@ -90,7 +89,7 @@ def _check(name, x, rois, roi_indices, spatial_scale):
     if unknown.any():
         rule = f"every box must be in one of {len(x)} images"
         raise ValueError(f"{name}: {rule}, but one is in image {images[unknown][0]}")
-    if not isinstance(spatial_scale, Real) or not spatial_scale > 0:
+    if not is_real(spatial_scale) or not spatial_scale > 0:
         raise ValueError(f"{name}: spatial_scale must be positive, not {spatial_scale!r}")
     return x, rois * rois.dtype.type(spatial_scale), images
 
@@ -285,7 +284,7 @@ def _ratios(name, sampling_ratio):
     if not isinstance(sampling_ratio, (tuple, list)):
         sampling_ratio = (sampling_ratio,) * 2
     valid = len(sampling_ratio) == 2 and all(
-        r is None or (isinstance(r, Integral) and r > 0) for r in sampling_ratio
+        r is None or (is_integer(r) and r > 0) for r in sampling_ratio
     )
     if not valid:
         raise ValueError(

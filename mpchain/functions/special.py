@@ -14,7 +14,7 @@ from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.mathematics import _limited
 from mpchain.observers import one_call
 from mpchain.typing import Array, Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array
 
 _SQRT_2 = math.sqrt(2)
@@ -250,7 +250,7 @@ def _broadcast(name, variable, constants):
         shape = np.broadcast_shapes(variable.shape, constants.shape)
     except ValueError:
         rule = "the variable must broadcast with the constants"
-        check(False, name, rule, variable=variable, constants=constants)
+        fail(name, rule, variable=variable, constants=constants)
     return variable if variable.shape == shape else broadcast_to(variable, shape)
 
 

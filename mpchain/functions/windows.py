@@ -5,7 +5,7 @@ from typing import Any
 from mpchain.kernels.window import Window
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize, spatial
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 
 
 def _window(ksize, stride, pad, dilate, in_size, groups, cover_all):
@@ -23,7 +23,7 @@ def check_axes(name: str, x: Input, n: int | None) -> None:
     if n is None:
         check(x.ndim > 2, name, "x must have 3 axes or more", x=x)
     elif x.ndim != n + 2:
-        check(False, name, f"x must have {n + 2} axes", x=x)
+        fail(name, f"x must have {n + 2} axes", x=x)
 
 
 def windows_over(
@@ -55,7 +55,7 @@ def windows_over(
     window = _window(*spatial(name, x.ndim - 2, **sizes), x.shape[2:], groups, cover_all)
     if min(window.out_size) <= 0:
         rule = f"the output size {window.out_size} must be positive"
-        check(False, name, rule, x=x, **shown or {"ksize": ksize})
+        fail(name, rule, x=x, **shown or {"ksize": ksize})
     return window
 
 
@@ -92,9 +92,9 @@ def windows_onto(
         axes = zip(y_size, *steps)
         outsize = tuple(get_deconv_outsize(m, k, s, p, cover_all, d) for m, k, s, p, d in axes)
         if min(outsize) <= 0:
-            check(False, name, f"the output size {outsize} must be positive", x=y, **shown)
+            fail(name, f"the output size {outsize} must be positive", x=y, **shown)
     window = _window(*steps, *spatial(name, n, outsize=outsize), groups, cover_all)
     if window.out_size != y_size:
         rule = f"windows over outsize {window.in_size} must give {y_size}, the size of x, not "
-        check(False, name, f"{rule}{window.out_size}", x=y, **shown)
+        fail(name, f"{rule}{window.out_size}", x=y, **shown)
     return window

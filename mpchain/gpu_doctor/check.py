@@ -72,9 +72,8 @@ class _Recurrent(Chain):
 
     def forward(self, x):
         self.cell.reset_state()
-        for row in F.split_axis(F.reshape(x, (len(x), 4, 48)), 4, axis=1):
-            h = self.cell(F.reshape(row, (len(x), 48)))
-        return self.out(h)
+        rows = F.split_axis(F.reshape(x, (len(x), 4, 48)), 4, axis=1)
+        return self.out([self.cell(F.reshape(row, (len(x), 48))) for row in rows][-1])
 
 
 def _data():

@@ -228,7 +228,13 @@ class BERT(Chain):
         return h
 
     def pooled(self, features: Input) -> Variable:
-        """Computes the features of the texts from those of their words: (B, size)."""
+        """Computes the features of the texts from those of their words: (B, size).
+
+        Raises:
+            TypeError: the model was made with ``has_pooler=False``.
+        """
+        if self.pooler is None:
+            raise TypeError(f"{type(self).__name__}.pooled: the model was made without a pooler")
         return F.tanh(self.pooler(features[:, 0]))
 
 

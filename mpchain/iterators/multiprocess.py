@@ -68,7 +68,7 @@ class MultiprocessIterator(PrefetchingIterator):
 
     TimeoutWarning = _TimeoutWarning
 
-    _readers = None
+    _readers: Any = None
     _stop_readers = None
 
     def __init__(
@@ -107,7 +107,7 @@ class MultiprocessIterator(PrefetchingIterator):
         except BaseException:
             self._end_readers()  # some already read their part of a batch that will not come
             raise
-        return self._readers[: len(parts)], []
+        return (self._readers or [])[: len(parts)], []
 
     def _wait(self, request):
         readers, answers = request

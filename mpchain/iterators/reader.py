@@ -183,7 +183,7 @@ class ThreadReader:
             for i in indices:
                 examples.append(self._dataset[i])
         except Exception as error:
-            error.add_note(f"while reading example {i} of the dataset")
+            error.add_note(f"while reading example {indices[len(examples)]} of the dataset")
             return error
         return examples
 

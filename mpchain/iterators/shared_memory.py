@@ -181,6 +181,7 @@ def _private_memory(name, nbytes):
             return mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY)
     segment = Segment(name=name)
     try:
-        return bytearray(segment.buf[:nbytes])
+        view: Any = segment.buf
+        return bytearray(view[:nbytes])
     finally:
         segment.close()

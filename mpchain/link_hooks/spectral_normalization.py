@@ -114,7 +114,7 @@ class SpectralNormalization(WeightHook):
 
     def _singular_vectors(self, link, matrix):
         """Improves the left and right vectors of the largest singular value by power iteration."""
-        u = getattr(link, self.vector_name)
+        u = v = getattr(link, self.vector_name)
         for _ in range(self.n_power_iteration):
             v = self._normalized(u @ matrix)
             u = self._normalized(matrix @ v)

@@ -7,7 +7,7 @@ from typing import Any, Self
 from mpchain import functions as F
 from mpchain.initializers import get_initializer
 from mpchain.link import Link
-from mpchain.links.parameters import bias_parameter, check_sizes
+from mpchain.links.parameters import bias_parameter, check_sizes, layer_sizes
 from mpchain.typing import InitialValue, Input
 from mpchain.variable import Parameter, Variable, as_array
 
@@ -40,11 +40,8 @@ class Linear(Link):
         initial_bias: InitialValue = None,
     ) -> None:
         super().__init__()
-        if out_size is None:
-            in_size, out_size = None, in_size
-        check_sizes(self, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
-        self.in_size = in_size
-        self.out_size = out_size
+        in_size, out_size = layer_sizes(self, in_size, out_size)
+        self.in_size, self.out_size = in_size, out_size
         self.nobias = nobias
         with self.init_scope():
             self.W = Parameter(get_initializer(initialW))

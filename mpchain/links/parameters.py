@@ -1,7 +1,7 @@
 """Biases and checks of sizes, for links with weights."""
 
 import numbers
-from typing import Any
+from typing import Any, cast
 
 from mpchain.initializers import get_initializer
 from mpchain.link import Link
@@ -20,6 +20,18 @@ def bias_parameter(nobias: bool, initial_bias: InitialValue, size: int | None = 
     if nobias:
         return None
     return Parameter(get_initializer(0 if initial_bias is None else initial_bias), size)
+
+
+def layer_sizes(link: Link, in_size: int | None, out_size: int | None) -> tuple[int | None, int]:
+    """Returns the sizes of a layer, the only one given being ``out_size``; checks them.
+
+    >>> layer_sizes(L.Linear(3, 2), 4, None)
+    (None, 4)
+    """
+    if out_size is None:
+        in_size, out_size = None, in_size
+    check_sizes(link, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
+    return in_size, cast(int, out_size)
 
 
 def check_sizes(link: Link, **sizes: Any) -> None:

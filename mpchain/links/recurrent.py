@@ -10,7 +10,7 @@ from mpchain.initializers import get_initializer
 from mpchain.initializers.initializer import Initializer
 from mpchain.link import Chain
 from mpchain.links.connection import Linear
-from mpchain.links.parameters import check_sizes
+from mpchain.links.parameters import layer_sizes
 from mpchain.typing import Array, InitialValue, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
@@ -137,9 +137,7 @@ class _PlainLSTMCell(_LSTMCell):
         bias_init: InitialValue = None,
         forget_bias_init: InitialValue = None,
     ) -> None:
-        if out_size is None:
-            in_size, out_size = None, in_size
-        check_sizes(self, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
+        in_size, out_size = layer_sizes(self, in_size, out_size)
         inits = lateral_init, upward_init, bias_init, forget_bias_init
         bias = 0 if bias_init is None else bias_init
         forget_bias = 1 if forget_bias_init is None else forget_bias_init

@@ -162,8 +162,10 @@ class LBFGS(Optimizer):
         return _flat([np.zeros(p.shape) if p.grad is None else p.grad for p in self._params()])
 
     def _put(self, x):
+        if x is None:
+            return
         end = 0
-        for param in self._params() if x is not None else ():
+        for param in self._params():
             begin, end = end, end + param.size
             array = x[begin:end].reshape(param.shape).astype(param.dtype)
             backend.copyto(param.array, array)

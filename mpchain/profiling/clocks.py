@@ -64,7 +64,7 @@ def compare(comm: Communicator, begin: int | None = None, clock: Clock | None = 
     >>> compare(comm).error
     0
     """
-    point = (time.perf_counter_ns(), 0, 0)
+    point: Any = (time.perf_counter_ns(), 0, 0)
     for other in range(1, comm.size):
         if comm.rank == 0:
             comm.send_obj(_best_of([_ask(comm, other) for _ in range(ROUNDS)]), other)

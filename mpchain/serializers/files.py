@@ -175,7 +175,7 @@ def fast_checksums() -> Iterator[None]:
         >>> with fast_checksums(), zipfile.ZipFile("files.zip", "w") as archive:
         ...     archive.writestr("a.txt", "123456789")
     """
-    functions = vars(zipfile)
+    functions = zipfile.__dict__
     with _replaced_lock:
         _replaced.append(functions.get("crc32"))
         functions["crc32"] = crc32

@@ -182,6 +182,7 @@ class _DeviceTestCase(unittest.TestCase):
         """
         dodge = self.dodge_nondifferentiable
         defaults = {"dtype": self.numerical_grad_dtype, "detect_nondifferentiable": dodge}
+        last = None
         for _ in range(_MAX_RESAMPLING):
             args = sample()
             try:

@@ -128,13 +128,11 @@ class OutputFiles:
                 if _identity(name) == earlier:
                     return  # another rank was faster
             else:
-                break
-        if _identity(name) == earlier:
-            self._renamed.append((path, name))
-        else:
-            os.unlink(
-                name
-            )  # another rank has replaced the file meanwhile: this is not the earlier one
+                if _identity(name) == earlier:
+                    self._renamed.append((path, name))
+                else:  # another rank has replaced the file meanwhile
+                    os.unlink(name)
+                return
 
     def release(self) -> None:
         """Unlocks the files, and says which ones of an earlier run have been renamed.

@@ -9,7 +9,7 @@ from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.kernels.window import Window
 from mpchain.typing import Array, Sizes
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import fail
 
 
 def as_tuple(x: Sizes, n: int) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def spatial(function: str, n: int, **arguments: Any) -> list[tuple[int, ...]]:
         least = 0 if name == "pad" else 1
         if len(values) != n or any(v < least for v in values):
             rule = f"{name} must be one integer or {n}, each at least {least}"
-            check(False, function, rule, **{name: value})
+            fail(function, rule, **{name: value})
         tuples.append(tuple([int(v) for v in values]))
     return tuples
 

@@ -9,11 +9,12 @@ import functools
 import inspect
 import itertools
 import math
+import numbers
 import operator
 import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from mpchain.backends.cuda import other_device
 from mpchain.from_pytorch import check_options
 from mpchain.observers import current, span
 from mpchain.typing import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 _COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
 
@@ -70,8 +74,33 @@ def check(condition: bool, function: str, rule: str, **arguments: Any) -> None:
         mpchain.utils.type_check.InvalidType: f: x must have 4 axes, not 2: x: float32 (2, 3)
     """
     if not condition:
-        shown = ", ".join(f"{name}: {describe(value)}" for name, value in arguments.items())
-        raise InvalidType(f"{function}: {rule.format(**arguments)}: {shown}")
+        fail(function, rule, **arguments)
+
+
+def fail(function: str, rule: str, **arguments: Any) -> NoReturn:
+    """Raises the InvalidType of :func:`check`."""
+    shown = ", ".join(f"{name}: {describe(value)}" for name, value in arguments.items())
+    raise InvalidType(f"{function}: {rule.format(**arguments)}: {shown}")
+
+
+def is_integer(value: Any) -> "TypeIs[int]":
+    """Returns whether a value is an integer of Python or NumPy.
+
+    Example:
+        >>> is_integer(np.int32(3)), is_integer(3.0)
+        (True, False)
+    """
+    return isinstance(value, numbers.Integral)
+
+
+def is_real(value: Any) -> "TypeIs[float]":
+    """Returns whether a value is a real number of Python or NumPy.
+
+    Example:
+        >>> is_real(np.float32(3)), is_real("3")
+        (True, False)
+    """
+    return isinstance(value, numbers.Real)
 
 
 def describe(value: Any) -> str:

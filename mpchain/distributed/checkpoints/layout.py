@@ -75,7 +75,7 @@ def find(folder: Path, pattern: str = _NAME, are_folders: bool = True) -> list[s
         names = [
             e.name for e in entries if re.fullmatch(pattern, e.name) and e.is_dir() == are_folders
         ]
-    return sorted(names, key=lambda name: int(re.fullmatch(pattern, name)[1]))
+    return sorted(names, key=lambda name: int(re.findall(pattern, name)[0]))
 
 
 def make_folder(folder: Path) -> None:

@@ -134,7 +134,7 @@ class Saving:
         self._n_retains = n_retains
         serializer = StateSerializer()
         serializer.save(target)
-        self._values = serializer.target
+        self._values: Any = serializer.target
         self._error = None
         self._is_abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name=f"writes {name}", daemon=True)

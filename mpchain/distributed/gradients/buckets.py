@@ -108,7 +108,8 @@ class GradientReducer(Reducer):
         super().watch(params)
         self._names = {id(param): name for name, param in self._params.items()}
         self._order = {}  # names in the order in which gradients became final, in the first step
-        self._buckets, self._places = None, {}  # places: bucket and name by the parameter's id
+        self._buckets: Any = None  # a list, once the ranks have agreed on the order
+        self._places = {}  # bucket and name by the parameter's id
 
     def begin(
         self,
@@ -171,7 +172,7 @@ class GradientReducer(Reducer):
         if self._buckets is None:
             self._lay_out()
         self._send_rest()
-        for bucket in self._buckets:
+        for bucket in self._buckets or ():
             counts += bucket.presence()
         counts += self._questions()
         self._under_way.append(self.message.begin(counts))

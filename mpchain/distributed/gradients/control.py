@@ -83,7 +83,7 @@ class Control:
         self._comm, self._mpi_comm = comm, comm.mpi_comm
         self._asked, self._received = set(), set()
         self._reasons, self._warned = {}, set()  # of warnings, by place; places of those before
-        self._sums = None
+        self._sums: Any = None
         self._n_agreed = self.n_messages = self._n_sent = 0
         n_per_turn = -(-comm.size // TURNS)
         self.n_turns = -(-comm.size // n_per_turn)
@@ -276,7 +276,8 @@ class ControlMessage:
 
     def __init__(self, comm: Communicator):
         self._comm = comm
-        self._sums = self._request = None
+        self._sums: Any = None
+        self._request: Any = None
         self._counts = []
         self._values = _Values(comm)
         self._pieces = None

@@ -168,7 +168,7 @@ class DeterministicReducer(Reducer):
     def end_part(self, n_part: int | None) -> None:
         """Takes the gradients of a micro-shard of ``n_part`` samples, and clears them."""
         grads = {name: param.grad if n_part else None for name, param in self._params.items()}
-        counts = [n_part > 0, *(grad is not None for grad in grads.values())]
+        counts = [bool(n_part), *(grad is not None for grad in grads.values())]
         self._counts = self._counts + np.array(counts, np.int64)
         place = self._comm.own_shards[self._n_ended]
         for layout, tree in zip(self._layouts, self._trees, strict=True):

@@ -1,7 +1,6 @@
 """A model whose parts are on different ranks."""
 
 import collections
-import numbers
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.functions.communication import communicate, pseudo_connect, token_of
 from mpchain.link import ChainList, Link
+from mpchain.utils.type_check import is_integer
 from mpchain.variable import Variable, as_variable
 
 Ranks: TypeAlias = int | Sequence[int] | None
@@ -94,7 +94,7 @@ class MultiNodeChainList(ChainList):
     def _ranks(self, argument, ranks):
         if ranks is None:
             return None
-        ranks = [ranks] if isinstance(ranks, numbers.Integral) else list(ranks)
+        ranks = [ranks] if is_integer(ranks) else list(ranks)
         if not ranks or not all(0 <= rank < self.comm.size for rank in ranks):
             raise ValueError(
                 f"MultiNodeChainList.add_link: {argument} must be a rank from 0 to "

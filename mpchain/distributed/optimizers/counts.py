@@ -145,7 +145,8 @@ class Counts:
         self._reducer, self._parts, self._n_rows = reducer, parts, n_rows
         self._exchanges, self._is_accumulated, self._n_total = exchanges, is_accumulated, n_total
         self._places = [i for i, (n, _) in enumerate(parts) if n != 0]
-        self._is_open, self._totals = exchanges, None
+        self._is_open = exchanges
+        self._totals: Any = None
         self._mode, self._part, self._calls = _EXCHANGED, 0, []
         parts = [(n, functools.partial(self._compute, i)) for i, (n, _) in enumerate(parts)]
         return parts if self._places or not exchanges else [(0, self.serve), *parts[1:]]

@@ -139,11 +139,12 @@ class _Division:  # a generator would cost several times as much, in every step
         self._comm, self._own = comm, Division(*own)
 
     def __enter__(self):
-        self._outer, vars(self._comm)["divided"] = self._comm.divided, self._own
+        self._outer = self._comm.divided
+        self._comm.__dict__["divided"] = self._own
         return self._own[0]
 
     def __exit__(self, *exc_info):
-        vars(self._comm)["divided"] = self._outer
+        self._comm.__dict__["divided"] = self._outer
 
 
 def weighted(comm: Communicator, weight: float) -> contextlib.AbstractContextManager:
@@ -217,8 +218,8 @@ class SampleDraws:
         counts = [_n_samples(part[1]) if part[0] is None else part[0] for part in parts]
         n, comm, numbered = sum(counts), self._comm, []
         first, turn, shards = self._first(n), self._n_turns, comm.micro_shards
-        weights = [part[0] for part in parts] if weights is None else weights
-        n_passes = sum(weight != 0 for weight in weights)
+        counting = [part[0] for part in parts] if weights is None else weights
+        n_passes = sum(weight != 0 for weight in counting)
         # Micro-shards have persistent values of their own.
         self.count(n, *(1, 1) if shards else (n_passes, len(parts) or 1))
         initializes = shards and not are_initialized(comm)

@@ -299,7 +299,7 @@ class Slice:
                 if parts is not None:
                     xp = backend.get_array_module(value)
                     whole[name] = xp.concatenate(parts).reshape(self.shape)
-        self.whole = whole if comm.rank == root else None
+        self.whole: Any = whole if comm.rank == root else None
 
     def save(self, serializer: AbstractSerializer, name: str, value: Any) -> None:
         """Saves what a rule keeps: as a part if the file takes parts, or else as a whole."""

@@ -118,8 +118,9 @@ class Step:
         if is_accumulated:
             n = self.n_accumulated + (1 if n is None else n)
         before = self._n_all_accumulated
-        is_known = weights is None and n_all is not None and before is not None
-        self._n, self._n_total = n, before + n_all if is_known else None
+        self._n, self._n_total = n, None
+        if weights is None and n_all is not None and before is not None:
+            self._n_total = before + n_all
         self.under_way = self.reducer if self.exchanges else self._local
         begin = self.under_way.begin_launch if in_graph else self.under_way.begin
         with span("gradients", "begin the exchange"):

@@ -135,9 +135,10 @@ class Spares:
 
     def _next(self, places, is_over=False):
         while True:
+            made = None
             while not is_over and (made := self._divide(places)) is None:
                 is_over, places = self._regroup(False)
-            if is_over:
+            if made is None:
                 raise SystemExit
             if self._me in self._places:
                 return made[0]

@@ -65,7 +65,8 @@ class _Kind:
         other = self.other_rank(args, kwargs)
         if not isinstance(other, int) or not 0 <= other < n_ranks:  # None, or any source
             return 0
-        return -other - 1 if self.rank_argument[1] == "dest" else other + 1
+        sends = self.rank_argument is not None and self.rank_argument[1] == "dest"
+        return -other - 1 if sends else other + 1
 
 
 _METHODS = {
@@ -238,7 +239,7 @@ class Fingerprints:
         # In debug mode the communicator compares them, with an error on all ranks.
         compare = kind.compare and not is_debug()
         other, place, codes = kind.other_rank(args, kwargs), kwargs.get("place"), None
-        where = place
+        where, inner, outer = place, None, None
         if where is None:
             inner, outer = call_sites.calling_frames(frame)
             where = id(inner.f_code), inner.f_lasti
@@ -253,7 +254,7 @@ class Fingerprints:
             if kind.rank_argument is not None:
                 word = {"root": "with root", "dest": "to rank", "source": "from rank"}
                 text += f" {word[kind.rank_argument[1]]} {other}"
-            if place is None:
+            if inner is not None:
                 place = call_sites.describe(inner, outer)
                 # Kept, so that no others get their ids.
                 codes = inner.f_code, outer and outer.f_code

@@ -191,13 +191,13 @@ class Conversion:
             "or on random numbers, other than by functions of Variables"
         )
 
-    def _constants(self, first, second):
+    def _constants(self, first, second) -> Any:
         try:
             return self._paired(tuple(first.constants), tuple(second.constants))
         except RecursionError:
             raise Untraceable("an argument cannot be compared") from None
 
-    def _paired(self, a, b):
+    def _paired(self, a, b) -> Any:
         """Returns two corresponding arguments as one, in which values and Dims may stand."""
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
             value = self._value(None, a, b)

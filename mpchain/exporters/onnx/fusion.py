@@ -27,7 +27,7 @@ def fused(graph: Graph, nodes: Sequence[tuple]) -> list[tuple]:
         name = node[2][0]
         bias = _chain(graph, makers, uses, node, ["Add"])
         convolution = makers.get(bias[0]) if bias else None
-        if convolution and convolution[0].startswith("Conv") and len(convolution[1]) == 2:
+        if bias and convolution and convolution[0].startswith("Conv") and len(convolution[1]) == 2:
             if uses[bias[0]] == 1:
                 b = graph.constant(graph.constants[bias[1]].reshape(-1))
                 operator, inputs, _, *rest = convolution

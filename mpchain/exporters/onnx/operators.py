@@ -200,7 +200,7 @@ def _squeeze(x, places=None, axes=None):
 
 
 @_of("Unsqueeze")
-def _unsqueeze(x, places=None, axes=None):
+def _unsqueeze(x, places=None, axes=()):
     axes = axes if places is None else _numbers(places)
     n = x.ndim + len(axes)
     inserted = {a % n for a in axes}

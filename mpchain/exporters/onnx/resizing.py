@@ -43,7 +43,7 @@ def resize(
         )
     axes = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes]
     given = None if scales is None or not as_array(scales).size else as_array(scales).tolist()
-    wanted = None if given else as_array(sizes).tolist()
+    wanted: Any = None if given else as_array(sizes).tolist()
     y = as_variable(x)
     for i, axis in enumerate(axes):
         old = x.shape[axis]

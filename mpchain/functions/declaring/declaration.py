@@ -82,7 +82,7 @@ class Declaration:
         self.body = body
         self.name = body.__name__.lstrip("_")
         self.is_own = body.__module__.partition(".")[0] == __name__.partition(".")[0]
-        self.derivatives = derivatives
+        self.derivatives: Sequence[Any] = derivatives
         self.is_elementwise = is_elementwise
         self.any_dtype = any_dtype
         self.takes_bfloat16 = takes_bfloat16

@@ -8,7 +8,7 @@ import numpy as np
 from mpchain.backends.dtypes import is_floating, promoted
 from mpchain.functions.array import cast
 from mpchain.typing import Array
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable
 
 
@@ -69,7 +69,7 @@ def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) 
                 )
                 to_cast = to_cast.format(x_name, p.dtype.name)
                 rule = f"{x_name} must not have a wider dtype than {p_name} (cast it by {to_cast})"
-                check(False, name, rule, **{x_name: x, p_name: p})
+                fail(name, rule, **{x_name: x, p_name: p})
 
 
 def mixed(

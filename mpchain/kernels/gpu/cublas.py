@@ -30,7 +30,7 @@ _NUMBERS = {  # one and zero, in the host's memory
 _LARGEST = (1 << 31) - 1
 
 
-def _matrix(x):
+def _matrix(x) -> Any:
     """Returns whether the matrices of a stack are transposed, and from one row to the next.
 
     None if neither the rows nor the columns are contiguous, or they are too far apart for cuBLAS.

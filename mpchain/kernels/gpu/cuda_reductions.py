@@ -307,7 +307,7 @@ _MEAN_LOSS = _Kernel(
 )
 
 
-def _around(x, axis):
+def _around(x, axis) -> Any:
     """The shape of ``x`` as three axes, reduced but for the second; None if that cannot be."""
     kept = [i for i in range(x.ndim) if i not in axis]
     first, last = (kept[0], kept[-1] + 1) if kept else (x.ndim, x.ndim)
@@ -401,7 +401,7 @@ def _refuse_samples(axis, x, gamma, *others):
     )
 
 
-def _parameters(x, gamma, axis):
+def _parameters(x, gamma, axis) -> Any:
     """Returns how many groups of samples have parameters, and how many each; None if others.
 
     Those are the elements of trailing axes, or channels in groups: x (N, groups, channels, size).

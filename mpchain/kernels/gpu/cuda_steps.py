@@ -293,14 +293,13 @@ def _body(step, n_written, scalars, dtypes, n_left_out=0):
     writer = C(constants.name_of)
     results = trace_step(step, names, scalars(n_left_out) if n_left_out else scalars())
     lines = [f"T x_{name} = (T)arrays.{name}[k][i];" for name in (*names, "g")]
-    has_halves = len(dtypes) > n_written + 1
-    if has_halves:
-        half = _C_TYPES[dtypes[-2].char]
+    half = _C_TYPES[dtypes[-2].char] if len(dtypes) > n_written + 1 else None
+    if half:
         lines.append(f"if ((T)({half})x_a0 != (T)arrays.h[k][i]) x_a0 = (T)arrays.h[k][i];")
     lines += writer.lines(*results)
     for name, result, dtype in zip(names, results, dtypes):
         lines.append(f"arrays.{name}[k][i] = ({_C_TYPES[dtype.char]}){writer.operand(result)};")
-    if has_halves:
+    if half:
         lines.append(f"arrays.h[k][i] = ({half})(float)arrays.a0[k][i];")
     return "\n".join("    " + line for line in lines), constants
 

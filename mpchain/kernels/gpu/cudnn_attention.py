@@ -92,7 +92,7 @@ def _fit(x):
     return x.copy()
 
 
-def _plan(of_gradient, arrays, scale, is_causal, bias):
+def _plan(of_gradient, arrays, scale, is_causal, bias) -> Any:
     is_deterministic = of_gradient and bool(config.cudnn_deterministic)
     layouts, dtype = tuple(map(_layout, arrays)), arrays[0].dtype.name
     options = float(scale), bool(is_causal), is_deterministic, _layout(bias[0]) if bias else None
@@ -116,7 +116,7 @@ def _reason(of_gradient, arrays, scale, is_causal, bias):
     return plan if isinstance(plan, str) else None
 
 
-def _given(bias):
+def _given(bias) -> Any:
     return () if bias is None else (bias,)
 
 
@@ -141,9 +141,9 @@ def attention(
     xp, arrays = cuda.get_array_module(query), (query, key, value)
     y = _empty(xp, (*query.shape[:3], value.shape[3]), query.dtype)
     log_sums = xp.empty((*query.shape[:3], 1), np.float32)
-    bias = _given(bias)
-    plan = _plan(False, arrays, scale, is_causal, bias)
-    plan(*map(_fit, (*arrays, *bias)), y, log_sums)
+    given: Any = _given(bias)
+    plan = _plan(False, arrays, scale, is_causal, given)
+    plan(*map(_fit, (*arrays, *given)), y, log_sums)
     return y, log_sums
 
 

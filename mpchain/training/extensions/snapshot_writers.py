@@ -278,7 +278,6 @@ class ProcessTask(Writer):
         for is_last in (False, True):
             try:
                 trouble = self._ask((filename, outdir, target))
-                break
             except (OSError, EOFError) as error:
                 sentence = (
                     f"the process that writes snapshots died (exit code {self._stop()}) before "
@@ -287,8 +286,11 @@ class ProcessTask(Writer):
                 if is_last:
                     raise RuntimeError(sentence) from error
                 warnings.warn(f"{sentence}; another one tries again", stacklevel=1)
-        if trouble:
-            raise RuntimeError(f"{filename} was not written; in the process for it:\n{trouble}")
+            else:
+                if trouble:
+                    where = "in the process for it"
+                    raise RuntimeError(f"{filename} was not written; {where}:\n{trouble}")
+                return
 
     def _ask(self, arguments):
         if self._process is None:

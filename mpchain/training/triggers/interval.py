@@ -1,12 +1,12 @@
 """Progress of training in epochs or iterations, periodic triggers, and means between them."""
 
 import math
-import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpchain.reporter import DictSummary
 from mpchain.serializer import AbstractSerializer, SerializationError
+from mpchain.utils.type_check import is_real
 
 if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
@@ -100,7 +100,7 @@ class ProgressTrigger:
             "iteration": serializer("previous_iteration", self._previous["iteration"]),
         }
         for unit, done in self._previous.items():
-            if not (isinstance(done, numbers.Real) and 0 <= done < math.inf):
+            if not (is_real(done) and 0 <= done < math.inf):
                 raise SerializationError(
                     f"{type(self).__name__}: the saved progress in {unit}s is {done!r}, but must "
                     "be a finite number not below 0"
@@ -123,7 +123,7 @@ class IntervalTrigger(ProgressTrigger):
 
     def __init__(self, period: float, unit: str) -> None:
         super().__init__(unit)
-        if not isinstance(period, numbers.Real) or not period > 0:
+        if not is_real(period) or not period > 0:
             raise ValueError(
                 f"IntervalTrigger: period must be a number greater than 0, not {period!r}"
             )

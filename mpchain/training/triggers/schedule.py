@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.triggers.interval import TOLERANCE, ProgressTrigger
+from mpchain.utils.type_check import is_real
 
 if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
@@ -26,7 +27,7 @@ class ManualScheduleTrigger(ProgressTrigger):
 
     def __init__(self, points: float | Sequence[float], unit: str) -> None:
         super().__init__(unit)
-        self.points = list(points) if isinstance(points, (list, tuple)) else [points]
+        self.points: list[float] = [points] if is_real(points) else list(points)
 
     @property
     def finished(self) -> bool:

@@ -69,9 +69,9 @@ class ParallelUpdater(StandardUpdater):
         loss_scale: float | None = None,
         auto_new_epoch: bool = True,
     ):
-        devices = _check_names(models, devices)
+        placed: Any = _check_names(models, devices)
         super().__init__(
-            iterator, optimizer, converter, devices["main"], loss_func, loss_scale, auto_new_epoch
+            iterator, optimizer, converter, placed["main"], loss_func, loss_scale, auto_new_epoch
         )
         target = self.get_optimizer("main").target
         if models is not None and models["main"] is not target:
@@ -80,10 +80,10 @@ class ParallelUpdater(StandardUpdater):
             )
         self._models = {"main": target}
         self._devices = {"main": self.device}
-        for name in (name for name in devices if name != "main"):
+        for name in (name for name in placed if name != "main"):
             model = target.copy("copy") if models is None else models[name]
-            if devices[name] is not None:
-                model.to_device(devices[name])
+            if placed[name] is not None:
+                model.to_device(placed[name])
             self._models[name] = model
             self._devices[name] = model.device
         self._loss_funcs = {name: self._loss_func_of(model) for name, model in self._models.items()}
@@ -174,7 +174,7 @@ class ParallelUpdater(StandardUpdater):
         self._take_over_parameters()
 
 
-def _check_names(models, devices):
+def _check_names(models, devices) -> Any:
     """Returns the dict of devices, in which None means the model's device."""
     if models is None and devices is None:
         raise ValueError("ParallelUpdater: models or devices must be given")

@@ -85,7 +85,7 @@ class StandardUpdater(Updater):
         self.iteration = 0
         self.auto_new_epoch = auto_new_epoch
         self._device = None if device is None else backend.get_device(device)
-        self._captured = self._capture() if graph else None
+        self._captured: Any = self._capture() if graph else None
         self._input_device = None if input_device is None else backend.get_device(input_device)
         for optimizer in self._optimizers.values():
             if self._device is not None:
