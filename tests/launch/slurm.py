@@ -1,8 +1,7 @@
 """Slurm from Debian's packages on hosts that are network namespaces of this machine (hosts.py).
 
-``python -m tests.launch.slurm install`` installs what it needs.
-``python -m tests.launch.slurm shell`` starts a shell on the first of two hosts, where sbatch and srun
-work.
+``python -m tests.launch.slurm install`` installs what it needs. ``python -m tests.launch.slurm
+shell`` starts a shell on the first of two hosts, where sbatch and srun work.
 """
 
 import os
