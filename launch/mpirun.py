@@ -134,6 +134,10 @@ class OpenMpi(Mpich):
         has_room = _free_shared_memory() >= n * SHARED_MEMORY_OF_A_RANK
         if not hosts and has_room and not self._has_setting("btl", environment):
             added["OMPI_MCA_btl"] = "^tcp"
+        # Without LSF's own component, as in wheels, mpirun would use ssh, which many sites refuse.
+        agent, in_lsf = "PRTE_MCA_plm_ssh_agent", "LSB_DJOB_HOSTFILE" in environment
+        if hosts and in_lsf and agent not in environment and (path := _find_program("blaunch")):
+            added[agent] = path
         return added
 
     def elastic(self) -> "ElasticOpenMpi":
@@ -295,8 +299,12 @@ def _list(hosts):
 
 
 def _find_srun():
-    path = find_program(["srun"], os.get_exec_path())
+    path = _find_program("srun")
     return path and Srun(path)
+
+
+def _find_program(name):
+    return find_program([name], os.get_exec_path())
 
 
 def _candidates(library):

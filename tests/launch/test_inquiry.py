@@ -85,7 +85,8 @@ def test_each_host_has_its_answer():
             ("ssh",),
             ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=7", "there", "echo 'a b'"],
         ),
-        (("blaunch",), ["blaunch", "there", "sh", "-c", "echo 'a b'"]),
+        (("blaunch",), ["blaunch", "there", "echo 'a b'"]),
+        (("srun", "--nodelist"), ["srun", "--nodelist", "there", "sh", "-c", "echo 'a b'"]),
     ],
 )
 def test_command_on_a_host(ssh, shell, expected):

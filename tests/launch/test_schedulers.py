@@ -18,7 +18,7 @@ PROGRAM = ["train.py", "--lr", "a b", "$HOME"]
 # its type or its own fields; a tuple lists the values that are allowed.
 REPLICA = {
     "replicas": int,
-    "restartPolicy": ("Always", "OnFailure", "Never", "ExitCode"),
+    "restartPolicy": ("OnFailure", "Never"),
     "template": {
         "spec": {
             "containers": [
@@ -240,6 +240,20 @@ def test_mpijob(write, mpi):
     assert command[:3] == ["mpchain-launch", "-n", "8"]
     assert command[command.index("--") + 1 :] == PROGRAM
     assert cli._parser().parse_args(command[1:]).mpi == mpi
+
+
+@pytest.mark.parametrize("arguments", [["-n", "2"], [*COMMON, *OURS]])
+def test_pods_of_an_mpijob(write, arguments):
+    """The operator makes pods of the templates: Kubernetes' own schemas must allow these."""
+    yaml = pytest.importorskip("yaml")
+    schemas = pytest.importorskip("kubernetes_validate")
+    text = write("kubernetes", *arguments, "--image", "me/train:1", *PROGRAM)
+    for replicas in yaml.safe_load(text)["spec"]["mpiReplicaSpecs"].values():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, **replicas["template"]}
+        schemas.validate(pod, schemas.latest_version(), strict=True)
+        pod["spec"]["containers"][0]["commands"] = []  # what is not in the schema is found
+        with pytest.raises(schemas.ValidationError):
+            schemas.validate(pod, schemas.latest_version(), strict=True)
 
 
 def test_small_mpijob(write):
