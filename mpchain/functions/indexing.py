@@ -1,5 +1,6 @@
 """Indexing, and its adjoint: adding values at indices."""
 
+import math
 from collections.abc import Sequence
 from operator import getitem
 from typing import Any
@@ -20,6 +21,8 @@ from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
+_MANY = 8
+"""Elements of an array for each value that is added, below which all of them are numbered."""
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 
@@ -33,6 +36,35 @@ def _are_rows(slices, values):
     return is_vector and is_floating(values.dtype) and values.ndim > slices.ndim
 
 
+def _are_distinct(slices):
+    is_mask = isinstance(slices, np.ndarray) and slices.dtype == bool
+    return is_mask or _is_basic(slices)
+
+
+def _are_many(values, shape):
+    return values.ndim > 0 and math.prod(shape) < _MANY * values.size
+
+
+def _places(shape, slices):
+    """The numbers of the chosen elements among all of them, as a vector."""
+    axis = _axis_of_vector(slices)
+    if axis is None or axis >= len(shape):
+        return np.arange(math.prod(shape)).reshape(shape)[slices].reshape(-1)
+    n, width = shape[axis], math.prod(shape[axis + 1 :])
+    chosen = np.arange(n)[slices[axis]]
+    places = np.arange(0, math.prod(shape[: axis + 1]), n)[:, None] + chosen
+    return (places[..., None] * width + np.arange(width)).reshape(-1)
+
+
+def _axis_of_vector(slices):
+    """Returns the axis along which a tuple of whole axes and one vector of integers chooses."""
+    if not isinstance(slices, tuple) or not slices or not isinstance(slices[-1], np.ndarray):
+        return None
+    is_vector = slices[-1].ndim == 1 and slices[-1].dtype.kind in "iu"
+    are_whole = all(isinstance(s, slice) and s == slice(None) for s in slices[:-1])
+    return len(slices) - 1 if is_vector and are_whole else None
+
+
 def add_at(x: Array, slices: Any, values: Array) -> None:
     """Adds ``values`` to ``x[slices]`` in place; repeated indices accumulate.
 
@@ -42,12 +74,15 @@ def add_at(x: Array, slices: Any, values: Array) -> None:
         >>> x
         array([3., 0., 3.])
     """
-    if _is_basic(slices):
+    if _are_distinct(slices):
         x[slices] += values
     elif is_gpu_array(x):
         scatter_add_on_gpu(x, slices, values)
     elif _are_rows(slices, values):
         x += kernels.sum_rows(values, slices, len(x))
+    elif x.flags.c_contiguous and _are_many(values, x.shape):
+        # NumPy adds at indices of a vector, in the same order, several times faster.
+        np.add.at(x.reshape(-1), _places(x.shape, slices), values.reshape(-1))
     else:
         np.add.at(x, slices, values)
 
@@ -61,10 +96,9 @@ def _scattered(y, slices, shape):
     if isinstance(y, np.ndarray) and _are_rows(slices, y):
         return kernels.sum_rows(y, slices, shape[0])
     # Where indices repeat, half precision would lose small values.
-    is_basic = _is_basic(slices)
-    wide = np.float32 if y.dtype == np.float16 and not is_basic else y.dtype
+    wide = np.float32 if y.dtype == np.float16 and not _are_distinct(slices) else y.dtype
     x = get_array_module(y).zeros(shape, wide)
-    if is_basic:
+    if _are_distinct(slices):
         x[slices] = y
     else:
         add_at(x, slices, y)
@@ -73,7 +107,12 @@ def _scattered(y, slices, shape):
 
 @differentiable(lambda g, x_shape, slices: _scatter_item.on(g, slices, x_shape))
 def _get_item(x, slices):
-    return x[slices] if current.recorder is None else one_call(getitem, x, slices)
+    if current.recorder is not None:
+        return one_call(getitem, x, slices)
+    axis = _axis_of_vector(slices) if x.__class__ is np.ndarray else None
+    if axis is not None and axis < x.ndim:
+        return x.take(slices[axis], axis)  # in less time, and row by row in memory
+    return x[slices]
 
 
 def get_item(x: Input, slices: Any) -> Variable:

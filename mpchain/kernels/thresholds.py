@@ -100,6 +100,9 @@ special_loop = 1 << 12
 compiled = 1 << 16
 """Elements from which on normalization, pooling and the like are compiled."""
 
+compiled_rows = 1 << 13
+"""The same of sums of rows, for which NumPy adds one element at a time."""
+
 sum_part = 1 << 16
 """Elements of each part of a sum over rows, which the threads share."""
 

@@ -171,6 +171,46 @@ def test_gradient_of_rows(index):
     np.testing.assert_allclose(x.grad, expected, 1e-12)
 
 
+_KINDS = {
+    "columns": (slice(None), np.array([1, 3, 1, -1, 0])),
+    "last axis": (slice(None), slice(None), np.array([4, 4, -5, 0])),
+    "a vector of no indices": (slice(None), np.zeros(0, int)),
+    "rows in a tuple": (np.array([1, 1, 0]),),
+    "a part of columns": (slice(1), np.array([1, 3, 1])),
+    "pairs": (np.array([1, 1, 1]), np.array([2, 2, -2])),
+    "pairs of one axis of many": (slice(None), np.array([2, 2]), np.array([4, 4])),
+    "a mask": np.arange(40).reshape(2, 4, 5) % 3 == 0,
+    "a mask of rows": np.array([True, False]),
+    "an empty mask": np.zeros(2, bool),
+    "one element many times": (np.zeros(60, int), np.zeros(60, int), np.zeros(60, int)),
+    "a matrix of indices": (slice(None), np.array([[0, 1], [1, -1]])),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", _KINDS)
+def test_gradients_of_all_kinds_of_indices_add_up_in_order(kind, dtype):
+    index = _KINDS[kind]
+    x = Variable(np.random.randn(2, 4, 5).astype(dtype))
+    y = x[index]
+    np.testing.assert_array_equal(y.array, x.array[index])
+    gy = np.random.randn(*y.shape).astype(dtype)
+    gy.reshape(-1)[:1], gy.reshape(-1)[1:2] = np.nan, np.inf
+    y.grad = gy
+    y.backward()
+    expected = np.zeros_like(x.array)
+    np.add.at(expected, index, gy)
+    np.testing.assert_array_equal(x.grad, expected)
+    np.add.at(expected, index, gy)
+    np.testing.assert_array_equal(F.scatter_add(x.grad, index, gy).array, expected)
+
+
+def test_columns_out_of_range():
+    for index in (4, -5):
+        with pytest.raises(IndexError, match=str(index)):
+            F.get_item(np.zeros((2, 4)), (slice(None), np.array([0, index])))
+
+
 def test_nothing_to_choose_from():
     assert F.sort(np.zeros((0, 3)))[0].shape == (0, 3) == F.sort(np.zeros((0, 3)), 0)[0].shape
     assert F.select_item(np.zeros((0, 3)), np.zeros(0, np.int32)).shape == (0,)

@@ -301,7 +301,7 @@ def _place_in_windows(y, places, window):
 
 
 def _refuse_rows(rows, ids, n):
-    return _TOO_SMALL if rows.size < thresholds.compiled else why_not_compiled()
+    return _TOO_SMALL if rows.size < thresholds.compiled_rows else why_not_compiled()
 
 
 @reference.sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
