@@ -155,6 +155,8 @@ def _parser():
         "show once, as '[0-3] text', what several ranks print at a time (default: with --prefix)"
     )
     add("--merge", action=argparse.BooleanOptionalAction, default=True, help=merge)
+    verbose = "show also messages of MPI libraries that say nothing new, and variables set for them"
+    add("-v", "--verbose", action="store_true", help=verbose)
     add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
     trace = "profile 100 steps: write a timeline of all ranks and a table there"
     add("--trace", metavar="FOLDER", help=trace)
@@ -303,6 +305,7 @@ def _plan(parser: argparse.ArgumentParser, options):
         variables=starter.variables(os.environ, n, hosts) | _added(parser, options),
         prefix=n > 1 if options.prefix is None else options.prefix,
         merge=options.merge,
+        is_verbose=options.verbose,
         log_dir=options.log_dir,
         timeout=options.timeout,
         grace=options.grace,
@@ -376,13 +379,13 @@ def _added(parser, options):
 
 def _say_what_is_special(plan):
     as_root = " and ".join(name for name in plan.variables if name.startswith("OMPI_ALLOW"))
-    if as_root:
+    if as_root and plan.is_verbose:
         say(f"running as root: {as_root} set for Open MPI")
     if plan.hosts:
         return
     n = plan.n - plan.spares
     if n > binding.cores():
-        say(f"{n} ranks share {binding.cores()} cores, which makes each of them slower")
+        say(f"warning: {n} ranks on {binding.cores()} cores (oversubscribed): expect slower steps")
     devices = binding.gpus(os.environ)
     if 0 < len(devices) < n:
         number = f"{len(devices)} GPU{'s' * (len(devices) > 1)}"

@@ -74,6 +74,7 @@ class Job:
         self._connections, self._strangers, self._ends = [], [], []
         self._starter = self._starter_code = self.starter_stopped = self._stop_signal = None
         self._first_without_guard = self._culprit = self.verdict = None
+        self._complaint = ""
         self.cause = []
         self._asks_where = False
         n = plan.n - plan.spares
@@ -303,7 +304,8 @@ class Job:
         shell, seconds = self.plan.remote_shell, self.plan.host_timeout
         bad = list(inquiry.complaints(hosts, shell, START_RANK, seconds).values())
         more = f" (and {len(bad) - 1} more hosts have problems)" if len(bad) > 1 else ""
-        return "".join(bad[:1]) + more
+        self._complaint = "".join(bad[:1]) + more
+        return self._complaint
 
     # Events of mpirun
 
@@ -448,7 +450,8 @@ class Job:
         if code and sentence and self.plan.log_dir:
             logs = os.path.join(self.plan.log_dir, "rank_*.log")
             say(f"  what each rank printed, and where it was, is in {logs}")
-        if code and not self.is_final and (known := self._known_failure()):
+        # A host's own complaint says more than mpirun does.
+        if code and not self.is_final and not self._complaint and (known := self._known_failure()):
             say(known)
         if sentence:
             say(sentence)
@@ -459,7 +462,9 @@ class Job:
         from .known_failures import explain  # seldom needed
 
         of_rank = self._culprit.last_lines() if self._culprit else b""
-        return explain(self._starter_words + of_rank)
+        # What mpirun says after SIGKILL is no cause.
+        was_killed = self._culprit and self._culprit.code == -signal.SIGKILL
+        return explain(b"" if was_killed else self._starter_words + of_rank)
 
     def _verdict_of_mpirun(self):
         """Called when all ranks were well until mpirun failed, or ended them all."""

@@ -13,6 +13,10 @@ CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends P
 ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
 # MPICH writes these in a rank when its mpirun is gone, which the launcher reports itself.
 DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
+# Open MPI writes these six lines in each rank when another one is gone.
+LOSS_OF_OPEN_MPI = b"*** An error occurred in PMIx Event Notification"
+REST_OF_OPEN_MPI = re.compile(rb"\[[^\]\n]*:\d+\] \*\*\* ")
+FOLDED = b"Open MPI ends this rank since another one is gone (--verbose shows its message)\n"
 LONGEST_LINE = 1 << 20
 # The width of our terminal, for ranks, which write into pipes.
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
@@ -171,6 +175,7 @@ class Errors(Lines):
     Args:
         prefix, draw: As in `Lines`.
         on_hold: Called when lines begin to be held back.
+        is_verbose: Whether known messages of MPI libraries without news are shown in full.
 
     Attributes:
         showed_cause: Whether there was a traceback, or a line about a crash or an abort.
@@ -188,12 +193,13 @@ class Errors(Lines):
         prefix: bytes | None,
         on_hold: Callable[[], object],
         draw: Callable[[bytes], object] | None = None,
+        is_verbose: bool = False,
     ):
         super().__init__(prefix, draw)
-        self._on_hold = on_hold
+        self._on_hold, self._is_verbose = on_hold, is_verbose
         self._held = []
         self.showed_cause = False
-        self._is_in_throes = False
+        self._is_in_throes = self._is_in_loss = False
 
     @property
     def held(self) -> bool:
@@ -214,7 +220,8 @@ class Errors(Lines):
         return self.release() + super().finish()
 
     def _cut(self, data):
-        lines = self._without_death_throes(super()._cut(data))
+        lines = super()._cut(data)
+        lines = lines if self._is_verbose else self._without_death_throes(lines)
         heads = [i for i, line in enumerate(lines) if TRACEBACK in line or CRASH in line]
         self.showed_cause |= bool(heads) or any(ABORT in line for line in lines)
         if self._held:
@@ -229,9 +236,13 @@ class Errors(Lines):
     def _without_death_throes(self, lines):
         shown = []
         for line in lines:
-            goes_on = self._is_in_throes and line.removeprefix(self.prefix).rstrip() == b":"
+            text = line.removeprefix(self.prefix)
+            goes_on = self._is_in_throes and text.rstrip() == b":"
             self._is_in_throes = goes_on or bool(DEATH_THROES.search(line))
-            if not self._is_in_throes:
+            if begins := LOSS_OF_OPEN_MPI in text:
+                shown.append(self.prefix + FOLDED)
+            self._is_in_loss = begins or (self._is_in_loss and bool(REST_OF_OPEN_MPI.match(text)))
+            if not self._is_in_throes and not self._is_in_loss:
                 shown.append(line)
         return shown
 

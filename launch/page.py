@@ -173,7 +173,7 @@ def describe(rank: "Rank") -> dict[str, str]:
     if rank.lost:
         state, text = "failed", f"was lost: {rank.lost}"
     elif rank.ended:
-        state, text = "stopped", "ended by mpchain-launch"
+        state, text = "stopped", "terminated by mpchain-launch"
         if rank.ended_itself:
             state = "finished" if rank.code == 0 else "failed"
             text = report.describe_end(rank.code) + rank.cause if rank.code else ""

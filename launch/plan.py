@@ -28,6 +28,7 @@ class Plan:
         variables: Environment variables added for all ranks.
         prefix: Whether lines get the number of their rank.
         merge: Whether equal lines of several ranks are shown once, if they have a prefix.
+        is_verbose: Whether messages of MPI libraries are shown that say nothing new.
         log_dir: Folder for one file per rank, or None.
         timeout: Seconds after which the job is ended, or None.
         grace: Seconds between asking a rank to end and SIGKILL.
@@ -55,6 +56,7 @@ class Plan:
         variables: dict[str, str] | None = None,
         prefix: bool = True,
         merge: bool = True,
+        is_verbose: bool = False,
         log_dir: str | None = None,
         timeout: float | None = None,
         grace: float = 5.0,
@@ -67,6 +69,7 @@ class Plan:
         self.hosts, self.remote_shell = hosts or {}, remote_shell
         self.oversubscribed, self.variables = oversubscribed, variables or {}
         self.prefix, self.merge, self.log_dir = prefix, merge, log_dir
+        self.is_verbose = is_verbose
         self.timeout, self.grace, self.host_timeout = timeout, grace, host_timeout
         self.page = page
         self.elastic, self.spares = elastic, spares

@@ -223,7 +223,7 @@ class Rank:
         raw = self._job.plan.n == 1 and not self._job.plan.prefix
         draw = None if raw or not self._job.has_terminal else self._job.stdout.draw
         self._output = Lines(None, draw)
-        self._errors = Errors(None, self._release_later, draw)
+        self._errors = Errors(None, self._release_later, draw, self._job.plan.is_verbose)
         self._mark_lines()
         self._job.welcome(self)
 

@@ -54,11 +54,11 @@ def describe_place(stacks: bytes) -> str:
         stacks: The stacks of its threads, as faulthandler writes them; may be empty.
 
     Returns:
-        Such as ``in wait (threading.py:320) called by main (train.py:40)``, or an empty string.
+        Such as ``at train.py:40 in main, inside wait (threading.py:320)``, or an empty string.
 
     Example:
         >>> describe_place(b'Current thread 0x1:\\n  File "a.py", line 7 in f')
-        'in f (a.py:7)'
+        'at a.py:7 in f'
     """
     # The current thread, the main one, comes last. Where it waits for another, that one says more.
     before, head, current = stacks.rpartition(b"Current thread")
@@ -67,9 +67,11 @@ def describe_place(stacks: bytes) -> str:
     frames, users = next(((f, u) for f in threads if (u := _users(f))), (threads[0], []))
     if not frames:
         return ""
-    place = f"in {_describe_frame(frames[0])}"
+    path, line, function = (users or frames)[0]
+    place = f"at {os.path.basename(path)}:{line} in {function}"
     if users and users[0] is not frames[0]:
-        place += f" called by {_describe_frame(users[0])}"
+        path, line, function = frames[0]
+        place += f", inside {function} ({os.path.basename(path)}:{line})"
     return place
 
 
@@ -152,7 +154,7 @@ def _describe_fate(rank):
     if rank.lost:
         fate = f"lost: {rank.lost}"
     else:
-        fate = "ended by mpchain-launch" if rank.ended else "killed because it did not end"
+        fate = "terminated by mpchain-launch" if rank.ended else "killed because it did not end"
         fate = "had finished; " * rank.done + "was stopped; " * rank.is_stopped + fate
     place = describe_place(rank.stacks)
     return f"{fate}, {place}" if place else fate
@@ -164,11 +166,6 @@ def _is_library(path):
 
 def _is_starter(path):
     return path.startswith("<frozen") or path.endswith(_STARTERS)
-
-
-def _describe_frame(frame):
-    path, line, function = frame
-    return f"{function} ({os.path.basename(path)}:{line})"
 
 
 def describe_numbers(numbers: list[int]) -> str:

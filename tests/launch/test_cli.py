@@ -240,10 +240,14 @@ def test_what_is_special_is_said(place, capsys):
     place.setattr(restarts, "run", lambda plan, **options: 7)
     assert cli.main(["-n", "3", "train.py"]) == 7
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [
+    assert cli.main(["-n", "3", "--verbose", "train.py"]) == 7
+    assert capsys.readouterr().err.splitlines() == [
         "mpchain-launch: running as root: OMPI_ALLOW_RUN_AS_ROOT and "
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM set for Open MPI",
-        "mpchain-launch: 3 ranks share 2 cores, which makes each of them slower",
+        *lines,
+    ]
+    assert lines == [
+        "mpchain-launch: warning: 3 ranks on 2 cores (oversubscribed): expect slower steps",
         "mpchain-launch: 3 ranks share 1 GPU; NCCL needs one for each rank",
     ]
 

@@ -31,7 +31,7 @@ RANK = "int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK'])"
 def own_lines(errors):
     """What the launcher itself says about the end."""
     lines = [line for line in errors.splitlines() if line.startswith("mpchain-launch: ")]
-    notes = ("running as root", "ranks share", "failed to start; trying again")
+    notes = ("running as root", "(oversubscribed)", "failed to start; trying again")
     return [line for line in lines if not any(note in line for note in notes)]
 
 
@@ -94,7 +94,7 @@ def test_raising_rank(run, script):
     assert lines_of(1, errors)[1] == f'  File "{path}", line 5, in <module>'
     assert "ValueError: boom" in lines_of(1, errors)
     assert errors.count("Traceback") == 1
-    assert f"  ranks 0, 2 on {HERE}: ended by mpchain-launch" in errors
+    assert f"  ranks 0, 2 on {HERE}: terminated by mpchain-launch" in errors
     assert re.fullmatch(
         rf"rank 1 of 3 on {HERE} (aborted the job|ended) with exit code 1 \(ValueError: boom\); "
         "the other ranks were ended",
@@ -116,7 +116,9 @@ def test_place_of_the_others(run, script):
     """)
     code, _, errors = run("-n", 2, path)
     assert code == 4
-    assert f"rank 0 on {HERE}: ended by mpchain-launch, in wait_for_all (script.py:5)" in errors
+    assert (
+        f"rank 0 on {HERE}: terminated by mpchain-launch, at script.py:5 in wait_for_all" in errors
+    )
 
 
 @needs_mpi4py
@@ -221,7 +223,7 @@ def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
     ].splitlines()
     assert head.endswith(f"{words}; its last lines:")
     assert last_words in output.splitlines()
-    assert f"rank 0 on {HERE}: ended by mpchain-launch, in <module> (script.py:" in errors
+    assert f"rank 0 on {HERE}: terminated by mpchain-launch, at script.py:" in errors
     # What a rank printed before its sudden end is not lost; and nobody is left.
     processes = [int(word) for rank in (0, 1) for word in lines_of(rank, output)[0].split()]
     assert len(processes) == 4
@@ -451,14 +453,29 @@ def test_second_signal_does_not_wait(start, script):
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
 
 
+def test_killed_rank_is_no_fault_of_pmix(start, script):
+    """Killed within MPI_Init, it makes mpirun print PMIX ERROR, which is no cause."""
+    deed = f"""
+        import os, signal, sys
+        print("PMIX ERROR: UNREACHABLE in file x", file=sys.stderr, flush=True)
+        if {RANK} == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        import time
+        time.sleep(60)
+    """
+    code, _, errors = start("-n", 2, script(deed)).finish()
+    assert code == 128 + signal.SIGKILL
+    assert "do not understand each other" not in errors
+
+
 def test_timeout(start, script):
     launched = start("-n", 2, "--timeout", 2, script(WAITING))
     wait_for_processes(launched, 2)
     code, _, errors = launched.finish()
     assert code == 124
     assert own_lines(errors) == [
-        f"mpchain-launch:   ranks 0-1 on {HERE}: ended by mpchain-launch, in <module> (script.py:"
-        "6)",
+        f"mpchain-launch:   ranks 0-1 on {HERE}: terminated by mpchain-launch, "
+        "at script.py:6 in <module>",
         "mpchain-launch: the job exceeded --timeout and was terminated",
     ]
 

@@ -81,6 +81,33 @@ def test_complaints_of_mpich_about_its_mpirun_are_not_shown():
     assert errors.showed_cause
 
 
+OF_OPEN_MPI = b"""\
+[vm:00000] *** An error occurred in PMIx Event Notification
+[vm:00000] *** reported by process [770441217,0]
+[vm:00000] *** on a NULL communicator
+[vm:00000] *** Unknown error (this should not happen!)
+[vm:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+[vm:00000] ***    and MPI will try to terminate your MPI job as well)
+"""
+
+
+def test_message_of_open_mpi_about_a_lost_rank_is_one_line():
+    shown = b"[1] Open MPI ends this rank since another one is gone (--verbose shows its message)\n"
+    for size in (1, 100, 1000):  # in pieces
+        errors = Errors(b"[1] ", lambda: None)
+        text = b"before\n" + OF_OPEN_MPI + b"after\n"
+        pieces = [errors.take(text[i : i + size]) for i in range(0, len(text), size)]
+        assert b"".join(pieces) == b"[1] before\n" + shown + b"[1] after\n"
+    errors = Errors(b"", lambda: None, is_verbose=True)
+    assert errors.take(OF_OPEN_MPI) == OF_OPEN_MPI
+
+
+def test_other_messages_of_open_mpi_are_shown():
+    errors = Errors(b"", lambda: None)
+    other = OF_OPEN_MPI.replace(b"PMIx Event Notification", b"MPI_Allreduce")
+    assert errors.take(other) == other
+
+
 def test_log_with_an_abort_hides_nothing():
     errors = Errors(b"[1] ", lambda: None)
     log = b"before: application called MPI_Abort(MPI_COMM_WORLD, 3)\nafter\n"

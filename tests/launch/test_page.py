@@ -177,7 +177,11 @@ def test_page_that_does_not_read(unserved):
         ({"lost": "its supervisor was killed"}, "failed", "was lost: its supervisor was killed"),
         ({"ended": True, "code": 0}, "finished", ""),
         ({"ended": True, "code": -9}, "failed", "was killed by SIGKILL (signal 9), perhaps "),
-        ({"ended": True, "code": 3, "ended_itself": False}, "stopped", "ended by mpchain-launch"),
+        (
+            {"ended": True, "code": 3, "ended_itself": False},
+            "stopped",
+            "terminated by mpchain-launch",
+        ),
     ],
 )
 def test_states(changes, state, text):

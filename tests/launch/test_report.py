@@ -48,7 +48,7 @@ def test_end_where_the_kernel_counts_the_processes_that_it_ends(kills, words):
 
 def test_place_in_the_users_program():
     text = stack('  File "/x/train.py", line 7 in step', '  File "/x/train.py", line 9', *STARTED)
-    assert report.describe_place(text) == "in step (train.py:7)"
+    assert report.describe_place(text) == "at train.py:7 in step"
 
 
 @pytest.mark.parametrize(
@@ -57,25 +57,24 @@ def test_place_in_the_users_program():
 def test_place_in_a_library(path):
     text = stack(f'  File "{path}", line 320 in wait', '  File "/x/a.py", line 7 in f', *STARTED)
     assert (
-        report.describe_place(text)
-        == f"in wait ({os.path.basename(path)}:320) called by f (a.py:7)"
+        report.describe_place(text) == f"at a.py:7 in f, inside wait ({os.path.basename(path)}:320)"
     )
 
 
 def test_place_of_the_thread_that_was_asked():
     other = stack('  File "/x/b.py", line 1 in b', head="Thread 0x00007a (most recent call first):")
     here = stack('  File "/x/a.py", line 2 in a')
-    assert report.describe_place(other + b"\n" + here) == "in a (a.py:2)"
+    assert report.describe_place(other + b"\n" + here) == "at a.py:2 in a"
 
 
 def test_place_of_the_thread_for_which_the_main_one_waits():
     other = stack('  File "/x/b.py", line 1 in b', head="Thread 0x00007a (most recent call first):")
     here = stack(f'  File "{LIBRARY}/threading.py", line 9 in _shutdown')
-    assert report.describe_place(other + b"\n" + here) == "in b (b.py:1)"
-    assert report.describe_place(here) == "in _shutdown (threading.py:9)"
+    assert report.describe_place(other + b"\n" + here) == "at b.py:1 in b"
+    assert report.describe_place(here) == "at threading.py:9 in _shutdown"
     # A library's thread has nothing to do with it.
     helper = other.replace(b"/x/b.py", f"{LIBRARY}/threading.py".encode())
-    assert report.describe_place(helper + b"\n" + here) == "in _shutdown (threading.py:9)"
+    assert report.describe_place(helper + b"\n" + here) == "at threading.py:9 in _shutdown"
     assert report.describe_place(helper + b"\n" + stack()) == ""
 
 
@@ -100,8 +99,8 @@ def test_ranks_of_one_fate_share_a_line():
         8: Rank("c"),
     }
     assert report.describe_ranks(ranks, 11, without=culprit) == [
-        "ranks 0, 2-3 on a: ended by mpchain-launch, in a (a.py:2)",
-        "rank 4 on b: ended by mpchain-launch, in b (a.py:3)",
+        "ranks 0, 2-3 on a: terminated by mpchain-launch, at a.py:2 in a",
+        "rank 4 on b: terminated by mpchain-launch, at a.py:3 in b",
         "rank 5 on b: ended with exit code 0",
         "rank 6 on b: killed by SIGSEGV (signal 11)",
         "rank 7 on c: lost: no heartbeat",

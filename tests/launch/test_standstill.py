@@ -61,11 +61,11 @@ def test_default_timeout_is_that_of_the_distributed_runtime():
 @pytest.mark.parametrize(
     ("deed", "fate"),
     [
-        ("os.kill(os.getpid(), signal.SIGSTOP)", "was stopped; ended by mpchain-launch"),
-        ("atexit.register(hang)", "ended by mpchain-launch, in hang (script.py:6)"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", "was stopped; terminated by mpchain-launch"),
+        ("atexit.register(hang)", "terminated by mpchain-launch, at script.py:6 in hang"),
         (
             "threading.Thread(target=hang).start()",
-            "ended by mpchain-launch, in hang (script.py:6)",
+            "terminated by mpchain-launch, at script.py:6 in hang",
         ),
     ],
     ids=["stopped", "atexit", "thread"],
@@ -76,7 +76,9 @@ def test_rank_that_never_finishes(run, script, deed, fate):
     assert code == 1
     lines = errors.splitlines()
     assert f"mpchain-launch:   rank 1 on {HERE}: {fate}" in lines
-    assert f"mpchain-launch:   rank 0 on {HERE}: had finished; ended by mpchain-launch" in lines
+    assert (
+        f"mpchain-launch:   rank 0 on {HERE}: had finished; terminated by mpchain-launch" in lines
+    )
     assert re.fullmatch(
         r"mpchain-launch: rank 1 did not finish within \d+ s after the others; "
         r"rank 0 waited in MPI_Finalize; "
@@ -148,14 +150,14 @@ def slow_server():
 @pytest.mark.parametrize(
     ("place", "deed", "fate"),
     [
-        ("MPI_Init", STOP, "was stopped; ended by mpchain-launch"),
-        ("MPI_Init", "wait()", "ended by mpchain-launch, in wait (script.py:7)"),
-        ("create_communicator", STOP, "was stopped; ended by mpchain-launch"),
-        ("create_communicator", "wait()", "ended by mpchain-launch, in wait (script.py:7)"),
+        ("MPI_Init", STOP, "was stopped; terminated by mpchain-launch"),
+        ("MPI_Init", "wait()", "terminated by mpchain-launch, at script.py:7 in wait"),
+        ("create_communicator", STOP, "was stopped; terminated by mpchain-launch"),
+        ("create_communicator", "wait()", "terminated by mpchain-launch, at script.py:7 in wait"),
         pytest.param(
             "create_communicator",
             "raise SystemExit(0)",
-            "had finished; ended by mpchain-launch",
+            "had finished; terminated by mpchain-launch",
             marks=pytest.mark.long,
         ),
     ],
@@ -172,7 +174,7 @@ def test_rank_that_never_starts(run, script, place, deed, fate):
     lines = errors.splitlines()
     assert f"mpchain-launch:   rank 1 on {HERE}: {fate}" in lines
     (others,) = [line for line in lines if line.startswith("mpchain-launch:   ranks 0, 2 on ")]
-    assert "ended by mpchain-launch, in " in others and "<module> (script.py:" in others
+    assert "terminated by mpchain-launch, at script.py:" in others and "<module>" in others
     causes = {
         STOP: "stopped: rank 1",
         "wait()": remedy(2),
@@ -242,7 +244,7 @@ def test_rank_that_works_before_it_starts_is_reported_and_not_ended(
     path = script(START.format(deed=deed, port=slow_server, **when))
     code, output, errors = run("-n", 2, path, **environment(1))
     assert (code, output) == (0, "[0] 2\n[1] 2\n"), errors
-    words = rf"mpchain-launch: rank 0 waits in {place} for rank 1, in {deed[:-2]} \(script.py:\d+\)"
+    words = rf"mpchain-launch: rank 0 waits in {place} for rank 1, at script.py:\d+ in {deed[:-2]}"
     assert len(re.findall(words, errors)) == 1
 
 
