@@ -1,5 +1,6 @@
 """The commands about records, which a program of mpchain runs."""
 
+import importlib.util
 import os
 import sys
 
@@ -15,9 +16,24 @@ def main(arguments: list[str]) -> int:
     Example:
         >>> main(["replay", "record", "--step", "3"])  # doctest: +SKIP
     """
+    if not is_there():
+        say(f"{arguments[0]} needs the annex 'replays', which this copy of mpchain lacks")
+        return WRONG_USE
     command = [sys.executable, "-m", "mpchain.replays", *arguments]
     try:
         os.execv(sys.executable, command)
     except OSError as error:
         say(f"cannot start {sys.executable}: {error.strerror}")
         return WRONG_USE
+
+
+def is_there() -> bool:
+    """Returns whether mpchain has the annex.
+
+    Example:
+        >>> is_there()
+        True
+    """
+    spec = importlib.util.find_spec("mpchain")  # which imports nothing
+    folders = (spec and spec.submodule_search_locations) or ()
+    return any(os.path.isdir(os.path.join(folder, "replays")) for folder in folders)

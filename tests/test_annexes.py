@@ -1,6 +1,7 @@
 """The registry of annexes, and the tool that deletes them."""
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -91,3 +92,17 @@ def test_the_tool_finds_what_imports_a_deleted_annex(capfd):
     printed = capfd.readouterr().out
     assert "mpchain.leak: ModuleNotFoundError: No module named 'mpchain.metrics'" in printed
     assert "mpchain.other: ModuleNotFoundError: No module named 'mpchain_launch'" in printed
+
+
+def test_a_variable_of_the_launcher_names_a_missing_annex():
+    """As ``mpchain-launch --record`` sets it; importing mpchain reads it."""
+    program = """
+import mpchain.annexes, os, sys
+del sys.modules["mpchain"]
+mpchain.annexes.ANNEXES.clear()
+os.environ["MPCHAIN_RECORD"] = "record"
+import mpchain
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tool.ROOT, check=False)
+    assert "MissingAnnexError: mpchain-launch --record needs the annex 'replays'" in done.stderr

@@ -4,11 +4,12 @@ import argparse
 import os
 import sys
 
-from mpchain.replays import comparison, program, rounding
+from mpchain.replays import program, rounding
 from mpchain.replays.diff import diff
 from mpchain.replays.history import History
 from mpchain.replays.records import RecordError
 from mpchain.replays.replay import Replay
+from mpchain.replays.report import report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,6 +39,10 @@ def _parser():
     last.add_argument("--step", type=int, metavar="K", help=step)
     verify = "compute the steps after the last checkpoint but one again, to the end of the run"
     last.add_argument("--verify", action="store_true", help=verify)
+    rank = "look at the samples of this rank only"
+    replay.add_argument("--rank", type=int, metavar="R", help=rank)
+    debug = "open a debugger in the loss function, or where a number arises that is not finite"
+    replay.add_argument("--pdb", action="store_true", help=debug)
     changed = "run the program even if it is not the one that was recorded"
     replay.add_argument("--changed", action="store_true", help=changed)
     replay.add_argument("--measure", metavar="FILE", help=argparse.SUPPRESS)
@@ -63,40 +68,14 @@ def _replay(options, arguments):
     if options.measure:
         rounding.write(history, step, options.measure)
         return 0
-    replay = Replay(history, step)
+    n_ranks = updates[step].n_ranks if step in updates else 1
+    if options.rank is not None and not 0 <= options.rank < n_ranks:
+        raise RecordError(f"--rank {options.rank}: step {step} was done by {n_ranks} ranks")
+    replay = Replay(history, step, rank=options.rank, stops=options.pdb)
     folder = os.getcwd()
     replay.run()
     os.chdir(folder)
-    return report(replay, [*arguments, "--changed"])
-
-
-def report(replay: Replay, arguments: list[str]) -> int:
-    """Prints what a replay has found; returns the exit code.
-
-    Args:
-        replay: the replay.
-        arguments: the command.
-    """
-    begun, n = replay.begun_at, len(replay.updates)
-    print(f"mpchain: step {replay.step} is reached from step {begun}, in one process")
-    found = replay.differences()
-    if not found:
-        print(f"mpchain: fingerprints of {n} updates are equal to the bit")
-        return 0
-    first = next(iter(found.values()))[0]
-    if replay.is_exact:
-        print(f"mpchain: {first}; the run was reproducible, so that bits must be equal")
-        return 1
-    steps = {i: replay.updates[i][1].t - (begun or 0) for i in found}
-    late = [i for i in found if comparison.beyond_rounding(found[i], {}, steps[i])]
-    measured = rounding.measure(arguments, replay) if late else {}
-    for i in late:
-        for difference in found[i]:
-            if comparison.beyond_rounding([difference], measured, steps[i]):
-                print(f"mpchain: {difference}; that is more than rounding")
-                return 1
-    print(f"mpchain: fingerprints of {n} updates are equal up to rounding ({first})")
-    return 0
+    return report(replay, arguments, options.rank)
 
 
 def _take_environment(about, arguments):

@@ -102,14 +102,19 @@ class History:
         Raises:
             RecordError: all are finite.
         """
-        for t, update in self.main.updates.items():
-            losses = [*update.values.values(), 0.0 if update.own is None else update.own]
-            if not (all(map(math.isfinite, losses)) and fingerprints.all_finite(update.prints)):
+        for t in self.main.updates:
+            if not self.is_finite(t):
                 return t
         raise RecordError(
             f"all losses and parameters in the record in {self.folder} are finite: choose a step "
             "by --step"
         )
+
+    def is_finite(self, t: int) -> bool:
+        """Returns whether losses and parameters of an update are finite, as far as is known."""
+        update = self.main.updates[t]
+        losses = [*update.values.values(), 0.0 if update.own is None else update.own]
+        return all(map(math.isfinite, losses)) and fingerprints.all_finite(update.prints)
 
     @property
     def main(self) -> Model:

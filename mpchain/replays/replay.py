@@ -1,16 +1,21 @@
 """Computes the steps of a record again, in one process."""
 
+import functools
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
-from mpchain.replays import comparison, pieces, program
+from mpchain.observers import Span
+from mpchain.replays import comparison, debugging, pieces, program
+from mpchain.replays.finder import Finder
 from mpchain.replays.fingerprints import unpacked
 from mpchain.replays.history import History, Model
 from mpchain.replays.pieces import Table
 from mpchain.replays.recording import Update, Watch
 from mpchain.replays.records import RecordError
+from mpchain.replays.samples import Samples, parts_of_rank
 
 _CHECKPOINT = re.compile(r"iteration_(\d+)|snapshot_iter_(\d+)")
 
@@ -76,16 +81,35 @@ class Replay(Watch):
         history: the record.
         step: the last step to compute.
         n_parts: into how many parts each batch is divided; None: like the ranks did.
+        rank: whose samples the step is looked at with; None: with those where a number that is not
+            finite arises, or rank 0's.
+        stops: whether a debugger opens in the step.
 
     Attributes:
         begun_at: the number of updates before the first that was computed.
         is_exact: whether bits do not depend on the number of ranks.
         updates: pairs of an update of the record and the same update, computed again.
+        samples: which samples the last batch has.
+        finder: has looked for numbers that are not finite, in the step.
+        at: the part of the batch that is looked at.
+        counts: the numbers of samples of the parts.
     """
 
-    def __init__(self, history: History, step: int, n_parts: int | None = None):
+    def __init__(
+        self,
+        history: History,
+        step: int,
+        n_parts: int | None = None,
+        *,
+        rank: int | None = None,
+        stops: bool = False,
+    ):
         super().__init__()
         self.history, self.step, self._n_parts = history, step, n_parts
+        self._rank, self._stops = rank, stops
+        self.samples, self.finder = Samples(), None
+        self.at = 0
+        self.counts: list[int | None] = []
         self.folders = Folders(step)
         self.begun_at: int | None = None
         self.is_exact = False
@@ -154,10 +178,57 @@ class Replay(Watch):
         own.n_ranks = recorded.n_ranks
         return recorded, own
 
+    def begins(self, span: Span) -> None:
+        super().begins(span)
+        if span.kind == "input" and span.name == "iterator":
+            self.samples.watch(span.thing)
+
     def update_begins(self, optimizer: Any) -> None:
         self.table(optimizer)
+        if self._is_the_step(optimizer):
+            self.finder = Finder(self._stop if self._rank is None else None, optimizer.target)
+            self.finder.__enter__()
+
+    def _is_the_step(self, optimizer):
+        model = self._model(optimizer)[1]
+        return optimizer.t + 1 == self.step and model is self.history.main and not self._n_parts
+
+    def parts(self, optimizer: Any, parts: Sequence) -> Sequence:
+        if self.finder is None:
+            return parts
+        self.counts = [n for n, _ in parts]
+        n_ranks = self.history.main.updates[self.step].n_ranks
+        own = parts_of_rank(self._rank or 0, n_ranks, len(parts)) if len(parts) > 1 else [0]
+        self.at = min([i for i in own if self.counts[i] != 0], default=own[0])
+        return [
+            (n, function and self._look_at(i, function)) for i, (n, function) in enumerate(parts)
+        ]
+
+    def _look_at(self, number, function):
+        """Returns a loss function that is watched, and in which the debugger opens if asked to."""
+        stops = self._stops and number == self.at
+        if self._rank is None and self.history.is_finite(self.step) is False:
+            stops = False  # it opens where the number arises
+
+        @functools.wraps(function)
+        def compute(*args, **kwargs):
+            nonlocal stops
+            self.finder.part = number
+            if not stops:
+                return function(*args, **kwargs)
+            stops = False
+            return debugging.call(function, *args, **kwargs)
+
+        return compute
+
+    def _stop(self, frame):
+        if self._stops:
+            self._stops = False
+            debugging.stop(frame)
 
     def update_ends(self, optimizer: Any, has_failed: bool) -> None:
+        if self.finder is not None:
+            self.finder.__exit__()
         if has_failed:
             return
         table, _ = self.table(optimizer)

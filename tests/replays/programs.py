@@ -57,14 +57,17 @@ def write(folder, text=MLP, name="train.py", **constants):
     return path
 
 
-def launch(folder, *arguments, code=0, **variables):
-    """Runs mpchain-launch in a folder; returns what it prints on both outputs."""
+def launch(folder, *arguments, code=0, typed="", **variables):
+    """Runs mpchain-launch in a folder; returns what it prints on both outputs.
+
+    ``typed`` is what a debugger gets.
+    """
     command = [sys.executable, "-m", "launch", *map(str, arguments)]
     done = subprocess.run(
         command,
         cwd=folder,
         env=ranks.environment() | variables,
-        stdin=subprocess.DEVNULL,
+        input=typed,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

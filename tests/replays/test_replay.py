@@ -1,5 +1,6 @@
 """Runs of several ranks are recorded, and computed again in one process."""
 
+import re
 import shutil
 
 import pytest
@@ -115,3 +116,27 @@ def test_a_nan_of_four_ranks_two_of_which_are_lost(run):
     printed = programs.launch(run, "replay", "record")
     assert "step 21 is reached from step 16" in printed
     assert "fingerprints of 5 updates are equal" in printed
+    assert "its samples: 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59\n" in printed
+    assert "NaN arises first in sqrt, at train.py:23 in forward: h = h + F.sqrt(sign)" in printed
+    assert "in sample 57 (row 9 of the batch), which rank 1 of 2 has had" in printed
+    typed = "p int(index[np.isnan(h.array).any(1)][0]), len(index)\nc\n"
+    printed = programs.launch(run, "replay", "record", "--pdb", typed=typed)
+    assert "train.py(24)forward()\n" in printed and "(57, 6)" in printed
+
+
+def test_the_debugger_opens_in_the_loss_function_with_the_samples_of_a_rank(run):
+    programs.record(run, n=3)
+    typed = "p x.shape, float(x.sum())\nc\n"
+    arguments = ["replay", "record", "--step", 18, "--pdb"]
+    shown = [
+        programs.launch(run, *arguments, *which, typed=typed)
+        for which in ([], ["--rank", 0], ["--rank", 2])
+    ]
+    values = [re.search(r"\(\(4, 20\), [\d.]+\)", text)[0] for text in shown]
+    assert values[0] == values[1] != values[2]
+    assert all("-> return self.l2(F.dropout(F.relu(self.l1(x))))" in text for text in shown)
+    samples = [re.search(r"the samples of rank \d: (.*)", text)[1] for text in shown[1:]]
+    every = re.search(r"its samples: (.*)", shown[0])[1].split(", ")
+    assert [text.split(", ") for text in samples] == [every[:4], every[8:]]
+    printed = programs.launch(run, "replay", "record", "--step", 18, "--rank", 3, code=2)
+    assert "--rank 3: step 18 was done by 3 ranks" in printed

@@ -1,0 +1,60 @@
+"""Which samples of the data the parts of a batch are."""
+
+from typing import Any
+
+from mpchain.distributed.communicators.arrays import partition
+from mpchain.iterators.prefetching import PrefetchingIterator
+
+
+class Samples:
+    """Notes which samples the next batch of an iterator has, by their indices.
+
+    Attributes:
+        indices: those of the last batch, None if they are unknown.
+
+    Example:
+        >>> iterator = mpchain.iterators.SerialIterator("abcd", 2, shuffle=False)
+        >>> samples = Samples()
+        >>> samples.watch(iterator)
+        >>> next(iterator), samples.indices
+        (['a', 'b'], [0, 1])
+    """
+
+    def __init__(self):
+        self.indices: list[int] | None = None
+        self._watched = set()
+
+    def watch(self, iterator: Any) -> None:
+        """Sees the indices of an iterator from now on, or of the one that it wraps."""
+        iterator = getattr(iterator, "actual_iterator", iterator)
+        if id(iterator) in self._watched or isinstance(iterator, PrefetchingIterator):
+            return
+        choose = getattr(iterator, "next_indices", None)
+        if choose is None:
+            return
+        self._watched.add(id(iterator))
+
+        def next_indices():
+            found = choose()
+            self.indices = found.tolist()
+            return found
+
+        iterator.next_indices = next_indices
+
+
+def parts_of_rank(rank: int, n_ranks: int, n_parts: int) -> range:
+    """Returns the parts of a batch that a rank has had.
+
+    >>> parts_of_rank(1, 2, 4)
+    range(2, 4)
+    """
+    return range(rank * n_parts // n_ranks, (rank + 1) * n_parts // n_ranks)
+
+
+def rows_of_part(part: int, n_parts: int, n_samples: int) -> range:
+    """Returns the rows of the whole batch that a part has.
+
+    >>> rows_of_part(1, 3, 10)
+    range(4, 7)
+    """
+    return range(*partition(n_samples, part, n_parts))
