@@ -15,7 +15,16 @@ from mpchain.typing import Array, Input
 from mpchain.variable import Variable
 
 
-def _weights(query, key, scale, is_causal, bias):
+def attention_weights(
+    query: Input, key: Input, scale: float, is_causal: bool, bias: Array | None
+) -> Variable:
+    """Returns what :func:`composed_attention` multiplies values by.
+
+    Example:
+        >>> attention_weights(np.ones((1, 1, 2, 4)), np.ones((1, 1, 2, 4)), 1.0, True, None).array
+        array([[[[1. , 0. ],
+                 [0.5, 0.5]]]])
+    """
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     scores = scores if bias is None else scores + bias
     if is_causal:
@@ -36,13 +45,13 @@ def composed_attention(
         >>> composed_attention(x, x, x, 1.0, True).shape
         (1, 2, 3, 4)
     """
-    return matmul(_weights(query, key, scale, is_causal, bias), value)
+    return matmul(attention_weights(query, key, scale, is_causal, bias), value)
 
 
 def _derivative(g, query, key, value, y, aux, scale, is_causal, bias):
     if not isinstance(g, Variable):
         return kernels.attention_gradient(g, query, key, value, y, *aux, scale, is_causal, bias)
-    weights = _weights(query, key, scale, is_causal, bias)
+    weights = attention_weights(query, key, scale, is_causal, bias)
     change = matmul(g, swapaxes(value, -1, -2))
     change = change - sum_over(change * weights, axis=-1, keepdims=True)
     change = change * weights * scale

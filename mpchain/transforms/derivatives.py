@@ -76,11 +76,10 @@ def linearize(f: _Function, *primals: Any) -> tuple[Any, _Function]:
         variable([ 2., 60.])
     """
     trace = Trace("linearize", f, primals)
-    push = trace.pusher()
 
     def linear(*tangents):
         vs = trees.matching("linearize", "tangents", tangents, "primals", primals)
-        return trace.result(trace.y, push(vs))
+        return trace.result(trace.y, trace.push(vs))
 
     return trace.result(trace.y, trace.ys), linear
 
@@ -106,7 +105,7 @@ def jvp(f: _Function, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     _arguments("jvp", "primals", primals)
     vs = trees.matching("jvp", "tangents", tangents, "primals", primals)
     trace = Trace("jvp", f, primals)
-    tangent = trace.result(trace.y, trace.pusher()(vs))
+    tangent = trace.result(trace.y, trace.push(vs))
     return trace.result(trace.y, trace.ys), tangent
 
 
@@ -212,9 +211,8 @@ def hvp(f: _Function, primals: tuple, tangents: tuple) -> Any:
     _arguments("hvp", "primals", primals)
     vs = trees.matching("hvp", "tangents", tangents, "primals", primals)
     trace = Trace("hvp", f, primals)
-    loss = trace.weighted()
-    gradients = trace.pull([np.ones_like(loss.array)], [loss], keeps=True)
-    products = trace.summed(trace.pull(vs, gradients))
+    slope = trace.slope(trace.weighted(), vs)
+    products = trace.summed(trace.pull([np.ones_like(slope.array)], [slope]))
     return _bare(trace.result(primals, products))
 
 
@@ -244,7 +242,7 @@ def ggn(f: _Function, loss: _Function, primals: tuple, tangents: tuple) -> Any:
     _arguments("ggn", "primals", primals)
     vs = trees.matching("ggn", "tangents", tangents, "primals", primals)
     trace = Trace("ggn", f, primals)
-    tangent = trees.rebuilt(trace.y, trace.pusher()(vs))
+    tangent = trees.rebuilt(trace.y, trace.push(vs))
     product = hvp(loss, (trace.y,), (tangent,))
     gys = [trace.share(g) for _, g in trees.leaves(product)]
     return _bare(trace.result(primals, trace.summed(trace.pull(gys))))
@@ -319,8 +317,7 @@ def _jacobian(name, f, argnums, mode):
         is_forward = mode == "forward" or (mode is None and _size(primals) < _size(trace.y))
         xs = trace.xs
         if is_forward:
-            push = trace.pusher()
-            blocks = _rows([push(v) for v in _basis(xs)], xs, trace.ys, False)
+            blocks = _rows([trace.push(v) for v in _basis(xs)], xs, trace.ys, False)
             blocks = list(zip(*blocks))
         else:
             rows = [trace.summed(trace.pull(g)) for g in _basis(trace.ys)]

@@ -8,7 +8,7 @@ from mpchain import functions as F
 from mpchain.configuration import config, force_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
 from mpchain.functions import counting
-from mpchain.transforms import trees
+from mpchain.transforms import forward, trees
 from mpchain.variable import Variable, as_variable
 
 
@@ -164,23 +164,16 @@ class Trace:
                     result[i] = F.reshape(total[begin:end], gxs[i].shape)
         return result
 
-    def pusher(self) -> Callable[[Sequence], list[Variable]]:
-        """Returns the function from tangents of the arguments to those of the results.
+    def push(self, tangents: Sequence) -> list[Variable]:
+        """Returns tangents of the results for those of the arguments."""
+        tys = forward.push(self.ys, self.xs, list(map(as_variable, tangents)), self.keeps)
+        tys = [_zeros(y) if t is None else t for t, y in zip(tys, self.ys)]
+        return [self._tied(t, self.keeps) for t in tys]
 
-        The gradients of the arguments are linear in those of the results. What they are
-        multiplied by, transposed, is found by a second backpropagation: "double reverse".
-        """
-        us = [Variable(_zeros(y).array) for y in self.ys]
-        gxs = self.pull(us, keeps=True)
-
-        def push(tangents):
-            vs = [as_variable(v) for v in tangents]
-            with using_config("enable_backprop", True):
-                tys = backprop.grad(gxs, us, vs, enable_double_backprop=self.keeps)
-            tys = [_zeros(y) if t is None else t for t, y in zip(tys, self.ys)]
-            return [self._tied(t, self.keeps) for t in tys]
-
-        return push
+    def slope(self, y: Variable, tangents: Sequence) -> Variable:
+        """Returns the tangent of a number that was computed from the arguments, with its graph."""
+        (slope,) = forward.push([y], self.xs, list(map(as_variable, tangents)), True)
+        return _zeros(y) if slope is None else slope
 
 
 def _is_named(primal):

@@ -7,6 +7,8 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers, transforms
+from mpchain.distributed import functions as D
+from mpchain.distributed.links import MultiNodeBatchNormalization
 
 X = np.random.RandomState(0).normal(size=(7, 3))
 T = np.arange(7) % 4
@@ -112,3 +114,43 @@ def test_vectors_of_parameters_are_refused_within_an_update(comm):
 
     if comm.size > 1:
         optimizer.update(step, X)
+
+
+def _normalized_tangents(model, x, v):
+    params = transforms.parameters(model)
+    vs = {name: np.cos(np.arange(p.size)).reshape(p.shape) for name, p in params.items()}
+
+    def function(x, params):
+        return F.tanh(mpchain.functional_call(model, params, x))
+
+    y, tangent = mpchain.jvp(function, (x, params), (v, vs))
+    with mpchain.no_backprop_mode():
+        _, without_graph = mpchain.jvp(function, (x, params), (v, vs))
+    np.testing.assert_allclose(without_graph.array, tangent.array, rtol=1e-12, atol=1e-14)
+    return np.stack([y.array, tangent.array], axis=1)
+
+
+def test_tangents_through_normalization_by_the_batch_of_all_ranks(comm):
+    with mpchain.using_config("dtype", np.float64):
+        model = MultiNodeBatchNormalization(3, comm)
+        alone = L.BatchNormalization(3)
+    bounds = np.linspace(0, len(X), comm.size + 1).astype(int)
+    part = slice(*bounds[comm.rank : comm.rank + 2])
+    found = comm.allgather_obj(_normalized_tangents(model, X[part], V[part]))
+    expected = _normalized_tangents(alone, X, V)
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_tangents_through_collectives(comm):
+    def function(x):
+        total = D.allreduce(comm, x**2)
+        (first, *_) = D.allgather(comm, F.sin(x))
+        return total * first
+
+    x, v = X[0] + comm.rank, V[0] * (comm.rank + 1)
+    xs, vs = comm.allgather_obj(x), comm.allgather_obj(v)
+    y, tangent = mpchain.jvp(function, (x,), (v,))
+    total, slope = sum(x**2 for x in xs), sum(2 * x * v for x, v in zip(xs, vs))
+    np.testing.assert_allclose(y.array, total * np.sin(xs[0]), rtol=1e-12)
+    expected = slope * np.sin(xs[0]) + total * np.cos(xs[0]) * vs[0]
+    np.testing.assert_allclose(tangent.array, expected, rtol=1e-12)

@@ -373,6 +373,21 @@ class Application(FunctionNode):
         node_class.pull_arrays = written_out.pull_arrays(declaration, _pull_any_arrays, fit)
         return node_class.pull_arrays(self, targets, gys)
 
+    def kept(self, as_variables: bool) -> Sequence:
+        """The inputs that derivatives need, or None for each, then ``aux`` and the output or None.
+
+        They are arrays, or the Variables of the graph that hold these; ``aux`` is as it is.
+        """
+        if not as_variables:
+            return self._kept
+        *inputs, aux, output = self._kept
+        kept = [None if x is None else self.input_variable(i, x) for i, x in enumerate(inputs)]
+        if type(output) is tuple:
+            output = tuple(self.output_variable(i, y) for i, y in enumerate(output))
+        elif output is not None:
+            output = self.output_variable(0, output)
+        return [*kept, aux, output]
+
     def row_arguments(self, index: int, gys: Sequence) -> tuple:
         """What the derivative asks for: the gradient, kept arrays, and others, such as shapes."""
         find = self.declaration.row_arguments[index]
@@ -388,14 +403,8 @@ class Application(FunctionNode):
             node_class = type(self)
             node_class.pull_variables = written_out.pull_variables(declaration, fit)
             return node_class.pull_variables(self, targets, gys)
-        *inputs, aux, output = self._kept
-        kept = [None if x is None else self.input_variable(i, x) for i, x in enumerate(inputs)]
-        if type(output) is tuple:
-            output = tuple(self.output_variable(i, y) for i, y in enumerate(output))
-        elif output is not None:
-            output = self.output_variable(0, output)
         g = gys if declaration.has_many_outputs else gys[0]
-        gxs = declaration.joint(g, [*kept, aux, output], self.constants, self.inputs)
+        gxs = declaration.joint(g, self.kept(True), self.constants, self.inputs)
         return [fit(gxs[i], self.inputs[i], False) for i in targets]
 
 

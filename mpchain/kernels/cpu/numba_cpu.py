@@ -300,6 +300,22 @@ def _place_in_windows(y, places, window):
     return x
 
 
+@reference.take_from_windows.kernel(
+    "numba_cpu", lambda x, places, window: _refuse_pooling(x, window), SINGLE_OR_DOUBLE
+)
+def _take_from_windows(x, places, window):
+    """As the reference, a window at a time."""
+    if is_only_last(places):
+        y = empty_last(places.shape, x.dtype)
+        arrays = [v.transpose(0, 2, 3, 1) for v in (as_last(x), y, places)]
+        _in_parts(_take_at_places_last, len(x), x.size, *arrays, *_geometry(window))
+        return y
+    y = np.empty(places.shape, x.dtype)
+    arrays = list(map(_planes, (x, y, places)))
+    _in_parts(_take_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
+    return y
+
+
 def _refuse_rows(rows, ids, n):
     return _TOO_SMALL if rows.size < thresholds.compiled_rows else why_not_compiled()
 
@@ -456,6 +472,38 @@ def _add_at_places(begin, end, x, y, places, rows, columns, down, right, top, le
                 column = j * right - left + place % columns * wide
                 if 0 <= row < x.shape[1] and 0 <= column < x.shape[2]:
                     x[n, row, column] += y[n, i, j]
+
+
+def _take_at_places(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
+    for n in range(begin, end):
+        for i in range(y.shape[1]):
+            for j in range(y.shape[2]):
+                place = places[n, i, j]
+                row = i * down - top + place // columns * far
+                column = j * right - left + place % columns * wide
+                is_inside = 0 <= row < x.shape[1] and 0 <= column < x.shape[2]
+                y[n, i, j] = x[n, row, column] if is_inside else 0
+
+
+def _take_at_places_last(
+    begin, end, x, y, places, rows, columns, down, right, top, left, far, wide
+):
+    for n in range(begin, end):
+        for i in range(y.shape[1]):
+            for j in range(y.shape[2]):
+                values, where = y[n, i, j], places[n, i, j]
+                values[:] = 0
+                for a in range(rows):
+                    row = i * down - top + a * far
+                    if row < 0 or row >= x.shape[1]:
+                        continue
+                    for b in range(columns):
+                        column = j * right - left + b * wide
+                        if column < 0 or column >= x.shape[2]:
+                            continue
+                        place, pixel = np.int32(a * columns + b), x[n, row, column]
+                        for c in range(values.size):
+                            values[c] = pixel[c] if where[c] == place else values[c]
 
 
 def _find_maxima_last(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):

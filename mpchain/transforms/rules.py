@@ -1,0 +1,206 @@
+"""Tangents of functions that are not elementwise: of linear ones, products and normalizations.
+
+A rule takes the function, a tangent (or None) for each input, and whether tangents are Variables,
+which get a graph, or arrays. It returns the tangent of the output, or a list of those of several.
+Functions without a rule are differentiated twice in reverse instead.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.declaring.declaration import registry
+from mpchain.functions.fused_attention import attention_weights
+from mpchain.variable import as_variable
+
+_LINEAR = """
+    cast reshape transpose broadcast_to sum_to cumsum sum mean scatter_item get_item take place
+    take_along put_along map_axis copy flip sum_windows spread_windows take_from_windows
+    place_in_windows unfold_windows fold_windows shift drop with_contiguous_gradient take_rows
+    add_rows rotate neighbors map_boxes spread_boxes split concat separate stack cut_sequences
+    transpose_sequence transform split_gates join_gates scatter_add add_dropped add_and_order
+""".split()
+"""Linear in all inputs together."""
+
+_PRODUCTS = """
+    matrix_product contract linear convolution_output convolution_input convolution_filter
+    sums_of_rows products_of_rows
+""".split()
+"""Linear in each of two inputs."""
+
+_PADDING = {"pad_with_constants": 1, "pad_sequence": 1}
+"""Linear but for a constant, that of the number, which is 0 for tangents."""
+
+_WITH_BIAS = {"linear_with_bias": "linear", "convolution_with_bias": "convolution_output"}
+
+_SYMMETRIC = ["softmax", "scaled_softmax"]
+"""The matrix of their derivative is symmetric."""
+
+_REDUCTIONS = ["max", "min", "logsumexp"]
+"""Each output depends on the elements along axes alone, which are the first constant."""
+
+
+def spread(t: Any, y: Any) -> Any:
+    """Returns a tangent in the shape and dtype of the output, a node of the graph.
+
+    Example:
+        >>> y = Variable(np.zeros((2, 3)))
+        >>> spread(np.ones(3), y.node).shape
+        (2, 3)
+    """
+    if t is not None and t.shape != y.shape:
+        t = registry["broadcast_to"].on(t, y.shape)
+    if t is not None and t.dtype != y.dtype:
+        t = registry["cast"].on(t, y.dtype)
+    return t
+
+
+def _plus(*terms):
+    """The sum of those that are not None, which broadcast."""
+    known = [t for t in terms if t is not None]
+    if not known:
+        return None
+    total = known[0]
+    for t in known[1:]:
+        total = total + t
+    return total
+
+
+def _filled(function, ts):
+    """The tangents, with zeros for None."""
+    xp = get_array_module(*[getattr(t, "array", t) for t in ts if t is not None])
+    pairs = zip(ts, function.inputs)
+    return [xp.zeros(x.shape, x.dtype) if t is None else t for t, x in pairs]
+
+
+def _again(function, ts, constants):
+    declaration = function.declaration
+    arguments = (ts,) if declaration.takes_sequence else ts
+    return declaration.on(*arguments, *constants)
+
+
+def _linear(function, ts, keeps):
+    return _again(function, _filled(function, ts), function.constants)
+
+
+def _padding(function, ts, keeps):
+    constants = list(function.constants)
+    constants[_PADDING[function.declaration.name]] = 0
+    return _again(function, _filled(function, ts), constants)
+
+
+def _product(function, ts, keeps, name=None):
+    on = registry[name or function.declaration.name].on
+    a, b, *_ = function.kept(keeps)
+    ta, tb, *rest = ts
+    of_a = None if ta is None else on(ta, b, *function.constants)
+    of_b = None if tb is None else on(a, tb, *function.constants)
+    return _plus(of_a, of_b, *rest)
+
+
+def _with_bias(function, ts, keeps):
+    tx, tW, tb = ts
+    y = function.outputs[0]()
+    if tb is not None:
+        # Channels are the second axis.
+        tb = registry["reshape"].on(tb, (-1,) + (1,) * (len(y.shape) - 2))
+    return _product(function, (tx, tW, tb), keeps, _WITH_BIAS[function.declaration.name])
+
+
+def _symmetric(function, ts, keeps):
+    pull = function.pull_variables if keeps else function.pull_arrays
+    return pull((0,), ts)[0]
+
+
+def _log_softmax(function, ts, keeps):
+    (t,), y = ts, function.kept(keeps)[-1]
+    return t - registry["sum"].on(t * registry["exp"].on(y), function.constants[0], True)
+
+
+def _reduction(function, ts, keeps):
+    (t,), y = ts, function.outputs[0]()
+    ones = get_array_module(getattr(t, "array", t)).ones(y.shape, y.dtype)
+    factors = _symmetric(function, [as_variable(ones) if keeps else ones], keeps)
+    total = registry["sum"].on(factors * t, function.constants[0], False)
+    return registry["reshape"].on(total, y.shape)
+
+
+def _max_windows(function, ts, keeps):
+    _, places, _ = function.kept(keeps)
+    return registry["take_from_windows"].on(ts[0], places, *function.constants)
+
+
+def _inverse(function, ts, keeps):
+    y = function.kept(keeps)[-1]
+    return -np.matmul(np.matmul(y, ts[0]), y)
+
+
+def _shifted_and_scaled(function, ts, keeps):
+    x, mean, scale, *_ = function.kept(keeps)
+    tx, tmean, tscale, tbeta = ts
+    moved = tx if tmean is None else _plus(tx, -tmean)
+    of_scale = None if tscale is None else (x - mean) * tscale
+    return _plus(None if moved is None else moved * scale, of_scale, tbeta)
+
+
+def _follow_not(*statistics):
+    """What is called with the statistics of a batch, for a tangent: they were followed before."""
+
+
+def _normalization(function, ts, keeps):
+    """Linear in gamma and beta; by x, the gradient is symmetric but for the factor gamma."""
+    declaration, kept, results = function.declaration, list(function.kept(keeps)), []
+    if any(t is not None for t in ts[1:]):
+        pairs = zip(declaration.constant_names, function.constants)
+        constants = [_follow_not if name == "follow" else value for name, value in pairs]
+        parameters = _filled(function, ts)[1:]
+        results.append(declaration.on(kept[0], *parameters, *constants))
+    if ts[0] is not None and declaration.name.endswith("batch_normalization"):
+        results.append(_symmetric(function, ts[:1], keeps))
+    elif ts[0] is not None:
+        gamma, kept[1] = kept[1], _ones(kept[1], keeps)
+        gxs = declaration.joint(ts[0], kept, function.constants, function.inputs)
+        results.append(gxs[0] * gamma)
+    return _plus(*results)
+
+
+def _ones(x, keeps):
+    array = x.array if keeps else x
+    ones = get_array_module(array).ones(array.shape, array.dtype)
+    return as_variable(ones) if keeps else ones
+
+
+def _attention(function, ts, keeps):
+    q, k, v, *_ = map(as_variable, function.kept(keeps)[:3])
+    tq, tk, tv = (None if t is None else as_variable(t) for t in ts)
+    weights = attention_weights(q, k, *function.constants)
+    scale = function.constants[0]
+    change = _plus(
+        None if tq is None else np.matmul(tq * scale, np.swapaxes(k, -1, -2)),
+        None if tk is None else np.matmul(q * scale, np.swapaxes(tk, -1, -2)),
+    )
+    ty = None if tv is None else np.matmul(weights, tv)
+    if change is not None:
+        change = change * weights
+        change = change - weights * np.sum(change, axis=-1, keepdims=True)
+        ty = _plus(ty, np.matmul(change, v))
+    return ty if keeps else ty.array
+
+
+RULES = {
+    **dict.fromkeys(_LINEAR, _linear),
+    **dict.fromkeys(_PADDING, _padding),
+    **dict.fromkeys(_PRODUCTS, _product),
+    **dict.fromkeys(_WITH_BIAS, _with_bias),
+    **dict.fromkeys(_SYMMETRIC, _symmetric),
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    **dict.fromkeys(["batch_normalization", "sample_normalization"], _normalization),
+    **dict.fromkeys(["rms_normalization", "multi_node_batch_normalization"], _normalization),
+    "fused_attention": _attention,
+    "inverse": _inverse,
+    "log_softmax": _log_softmax,
+    "max_windows": _max_windows,
+    "shifted_and_scaled": _shifted_and_scaled,
+}
+"""The rule of each declaration that has one, by name."""
