@@ -4,12 +4,13 @@ import json
 import os
 import re
 import shlex
+import socket
 import sys
 
-from . import allocations, gpu_doctor, inquiry, mpi_library, mpirun, plan
+from . import allocations, batch_doctor, gpu_doctor, inquiry, mpirun, plan, reach
 from .findings import FAILURE, NOTE, OK, WARNING, Finding, show
 from .hosts import add_hosts, find_hosts
-from .processes import ask, find_program
+from .processes import ask
 from .talk import Parser, whole_number
 
 GIB = 1 << 30
@@ -18,6 +19,8 @@ PROBE_ALLREDUCE = os.path.join(plan.FOLDER, "probe_allreduce.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
 MOST_LATENCY = 1e-3
 LEAST_TEMPORARY = 1 << 26
+LEAST_PROCESSES = 1024  # a rank has a dozen threads
+LEAST_ADDRESS_SPACE = 64 * GIB  # CUDA alone reserves as much as there is memory
 MOST_CLOCK = 300.0  # seconds, after which Slurm's munge refuses a message
 
 # Versions of Open MPI in which a loss while ranks recover can end an elastic job.
@@ -41,6 +44,11 @@ MISSING = {
     "nccl": (WARNING, "gradients would travel through host memory: pip install 'mpchain[gpu]'"),
     "cudnn": (NOTE, "convolutions on GPUs would be slower: pip install 'mpchain[gpu]'"),
     "shared_memory": (WARNING, "ranks of a host exchange arrays through /dev/shm"),
+    "connection": (
+        FAILURE,
+        "a firewall, or a name: mpirun's daemons and the ranks connect back, so allow TCP between "
+        "the hosts on all ports",
+    ),
 }
 ON_GPUS = ("cuda_aware", "driver", "topology", "cuda", "nccl", "cudnn")
 
@@ -73,7 +81,7 @@ def main(arguments: list[str]) -> int:
         findings += judge(answer, host if slots else "")
     findings += compare(answers)
     if not any(finding.verdict == FAILURE for finding in findings):
-        findings += _measure(options)
+        findings += _measure(options, any(map(_has_adapters, answers.values())))
     return show(findings, options.json)
 
 
@@ -110,7 +118,7 @@ def judge(answer: dict, host: str = "") -> list[Finding]:
     findings = []
     has_gpus = bool(answer["gpus"]) and not _error(answer["gpus"])
     for item, value in answer.items():
-        if item in ("host", "clock") or (item in ON_GPUS and not has_gpus):
+        if item in ("host", "clock", "adapters") or (item in ON_GPUS and not has_gpus):
             continue
         if item in _JUDGES and not _error(value):
             verdict, found, hint = _JUDGES[item](value)
@@ -166,7 +174,45 @@ _CONTAINER = (
     "an mpirun outside must be of the MPI, and the version, that mpi4py loads inside; a launcher "
     "that runs inside needs no more"
 )
+# How a folder of the host gets into a container.
+_BIND = {"Docker": "docker run -v {0}:{0} ...", "Podman": "podman run -v {0}:{0} ..."}
+_BIND |= {"Apptainer": "apptainer exec --bind {0} ...", "": "choose another folder, or TMPDIR"}
+_BIND["Singularity"] = _BIND["Apptainer"].replace("apptainer", "singularity")
+
+
+def _judge_folders(found):
+    bind = lambda places: " ".join(_BIND[found["container"]].format(place) for place in places)
+    if places := found["unwritable"]:
+        return FAILURE, f"cannot write {' '.join(places)}", bind(places)
+    if places := found["inside"]:
+        hint = f"what is written there ends with the container: {bind(places)}"
+        return NOTE, f"{' '.join(places)} is in the container", hint
+    return OK, "can be written", ""
+
+
+def _judge_limit(least, unit, name, hint):
+    """A judge of a limit, of which -1 means none."""
+
+    def judge_limit(limit):
+        if limit < 0:
+            return OK, "no limit", ""
+        found = f"at most {limit / unit:.4g}{name}"
+        return (OK, found, "") if limit >= least else (WARNING, found, hint)
+
+    return judge_limit
+
+
 _JUDGES = {
+    "process_limit": _judge_limit(
+        LEAST_PROCESSES, 1, "", "ranks and their threads may not start: ulimit -u 65536"
+    ),
+    "address_space": _judge_limit(
+        LEAST_ADDRESS_SPACE, GIB, " GiB", "CUDA and threads reserve more: ulimit -v unlimited"
+    ),
+    "memory": _judge_limit(
+        GIB, GIB, " GiB", "ranks are killed beyond it: ask for more (--mem of Slurm, mem of PBS)"
+    ),
+    "folders": _judge_folders,
     "container": lambda kind: (NOTE, kind, _CONTAINER) if kind else (OK, "none", ""),
     "locked_memory": lambda size: (
         (OK, "enough", "") if size < 0 else (WARNING, f"at most {size} bytes", _LOCKED)
@@ -205,7 +251,7 @@ def _find_mpirun(allocation):
     if not found:
         return [Finding("mpirun", WARNING, "none", f"several ranks need it: {mpirun.INSTALL}")]
     findings = [Finding("mpirun", OK, f"{found.path} ({found.flavour or 'Slurm'})")]
-    findings += _judge_srun(found)
+    findings += batch_doctor.judge(found, os.environ)
     try:
         found.elastic()
     except mpirun.NotElasticError as error:
@@ -217,29 +263,21 @@ def _find_mpirun(allocation):
     return [*findings, Finding("elastic", OK, "yes: Open MPI has ULFM")]
 
 
-def _judge_srun(starter):
-    """Returns what is to be said of Slurm's plug-ins for MPI, where there is Slurm."""
-    srun = find_program(["srun"], os.get_exec_path())
-    if not srun:
-        return []
-    plugins = set(re.findall(r"\b(?:pmix|pmi2|cray_shasta)\b", ask([srun, "--mpi=list"])))
-    found = " ".join(sorted(plugins)) or "no plug-in for MPI"
-    needed = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}.get(starter.flavour)
-    if needed in plugins or (starter.flavour is None and plugins):
-        return [Finding("srun", OK, found)]
-    hint = f"srun cannot start ranks, for lack of {needed or 'PMI'}: use mpirun (mpchain-launch)"
-    return [Finding("srun", NOTE, found, hint)]
-
-
 def _ask_hosts(slots, allocation, results):
     """Returns the answers of the hosts, and a failure for each host without one."""
     # Ranks would get this variable, too.
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     words = ["env", *path, sys.executable, PROBE_HOST, os.path.abspath(results)]
-    shell, line = allocation.remote_shell, shlex.join(words)
-    wanted = {host: inquiry.command_on(host, shell, line, TIME_TO_CONNECT) for host in slots}
+    shell, wanted = allocation.remote_shell, {}
     answers, failures = {}, []
-    for host, (code, output, errors) in inquiry.run_on_all(wanted, TIME_TO_PROBE).items():
+    with socket.create_server(("", 0), backlog=len(slots)) as listener:
+        port = str(listener.getsockname()[1])
+        for host in slots:
+            back = [] if reach.is_local(host) else [",".join([*reach.own_addresses([host]), port])]
+            line = shlex.join([*words, *back])
+            wanted[host] = inquiry.command_on(host, shell, line, TIME_TO_CONNECT)
+        told = inquiry.run_on_all(wanted, TIME_TO_PROBE)
+    for host, (code, output, errors) in told.items():
         if code == 0:
             answers[host] = json.loads(output.strip().rpartition("\n")[2])
             continue
@@ -249,14 +287,19 @@ def _ask_hosts(slots, allocation, results):
     return answers, failures
 
 
-def _measure(options):
-    """Measures an all-reduce between ranks that this launcher starts."""
+def _has_adapters(answer):
+    return bool(answer.get("adapters")) and not _error(answer["adapters"])
+
+
+def _measure(options, has_adapters=False):
+    """Measures an all-reduce between ranks that this launcher starts, and says what carries it."""
     ranks = str(options.ranks or ("auto" if options.hosts or options.hostfile else 2))
     launcher = [sys.executable, "-m", __package__, "-n", ranks, "--no-prefix", "--timeout=120"]
     for name in ("hosts", "hostfile"):
         if getattr(options, name):
             launcher += [f"--{name}", getattr(options, name)]
-    command = [*inquiry.with_own_path(), *launcher, PROBE_ALLREDUCE]
+    shown = "OMPI_MCA_ompi_display_comm=mpi_init"  # Open MPI prints what connects the ranks
+    command = [*inquiry.with_own_path(), shown, *launcher, PROBE_ALLREDUCE]
     answer = inquiry.run_on_all({"": command}, 2 * TIME_TO_PROBE)
     code, output, errors = answer[""]
     if code != 0:
@@ -275,4 +318,20 @@ def _measure(options):
     latency = Finding("latency", verdict, found, hint)
     speeds = [f"{size >> 10} KiB in {1e3 * t:.2f} ms" for size, t in times.items() if size > small]
     bandwidth = f"{large / times[large] / GIB:.2f} GiB/s ({', '.join(speeds)}) {ranks}"
-    return [latency, Finding("bandwidth", OK, bandwidth)]
+    speed = [latency, Finding("bandwidth", OK, bandwidth)]
+    return [*_judge_transports(output, has_adapters), *speed]
+
+
+def _judge_transports(output, has_adapters):
+    """Returns which components of Open MPI carry messages; nothing for other libraries."""
+    lines = re.findall(r"^ *(on-host|off-host): +all connections are (\S.*?) *$", output, re.M)
+    found = ", ".join(f"{where} {what}" for where, what in lines if what != "n/a")
+    if not found:
+        return []
+    if has_adapters and "tcp" in dict(lines).get("off-host", ""):
+        hint = (
+            "there are InfiniBand adapters, and messages between hosts take TCP: use an Open MPI "
+            "with UCX, and unset OMPI_MCA_pml and OMPI_MCA_btl"
+        )
+        return [Finding("transports", WARNING, found, hint)]
+    return [Finding("transports", OK, found)]

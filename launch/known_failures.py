@@ -39,17 +39,17 @@ KNOWN = [
      "once by hand, and accept the key"),
     (rb"Permission denied \((?:publickey|gssapi|password)", "ssh asks for a password", "make a key "
      "with ssh-keygen, and copy it by ssh-copy-id HOST"),
-    (rb"unable to find the specified executable", "the program is missing on a host", "start on a "
-     "file system that all hosts share; " + _DOCTOR),
+    (rb"unable to find the specified executable|could not\s+access an executable",
+     "the program is missing on a host", "start on a file system that all hosts share; " + _DOCTOR),
     (rb"failed to report back after being spawned", *_UNREACHABLE),
     (rb"lost communication with a remote daemon", "a host, or the network to it, was lost", "see "
      "whether the host runs; --elastic continues without it"),
     (rb"not built with SLURM's PMI", *_NO_PMI),
     (rb"OPAL ERROR: Unreachable", *_NO_PMI),
     (rb"PMI2_Init failed to in", *_NO_PMI),
-    (rb"No components were able to be opened in the pml", "OMPI_MCA_pml, or a parameter file, asks "
-     "for a transport that cannot be used here", "unset OMPI_MCA_pml; ompi_info | grep pml shows "
-     "what there is"),
+    (rb"No components were able to be opened in the pml|requested component was not found",
+     "OMPI_MCA_pml, or a parameter file, asks for a transport that cannot be used here",
+     "unset OMPI_MCA_pml; ompi_info | grep pml shows what there is"),
     (rb"processes are unable to reach each other", *_NO_TRANSPORT),
     (rb"not enough space for.{0,200}shared.memory backing", *_NO_MEMORY),
     (rb"Signal: Bus error", *_NO_MEMORY),
@@ -61,9 +61,20 @@ KNOWN = [
     (rb"UCX +ERROR.{0,300}(?:Destination is unreachable|no .{0,30}transport)", "UCX finds no "
      "transport between two ranks", "unset UCX_TLS, or let it include tcp, sm and self; ucx_info "
      "-d shows the devices"),
+    # The first is what PMIx says in a full folder, the second where it may open no more files.
+    (rb"PMIX_ERR_FILE_WRITE_FAILURE", "the folder of temporary files is full, or read-only", "free "
+     "/tmp, or set TMPDIR to a local folder with room"),
+    (rb"PMIX_ERR_FILE_OPEN_FAILURE", "mpirun may not open files in the folder of temporary files",
+     "set ulimit -n 4096, or TMPDIR to a local folder that you can write"),
+    (rb"odls_default_module\.c|fork\W[^\n]*Resource temporarily unavailable",
+     "mpirun may not start so many processes",
+     "set ulimit -u 65536, also for ssh and the daemons of the batch system"),
+    (rb"can not load PMIx library", "Slurm's plug-in for PMIx lacks its library", "start by mpirun "
+     "(--mpi openmpi), or have libpmix installed where the plug-in looks for it"),
     # PMIx, after what says more
-    (rb"PMIX ERROR:|pmix_[a-z_]*dmdx", "the PMIx of mpirun or Slurm and that of the MPI library do "
-     "not understand each other", "take mpirun and library from one installation, in a container "
+    (rb"PMIX ERROR:|pmixp?_[a-z_]*dmdx",
+     "the PMIx of mpirun or Slurm and that of the MPI library do not understand each other",
+     "take mpirun and library from one installation, in a container "
      "as well; within Slurm try another plug-in of srun --mpi=list"),
     # MPICH
     (rb"HYDU_create_process.{0,200}execvp error", "the program is missing on a host", "start on a "

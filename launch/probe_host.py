@@ -1,6 +1,7 @@
 """Prints as JSON what this host has; a program that the doctor starts on each host.
 
-Its argument is the folder of the results. Each answer is a text or a number, or a dictionary with
+Its arguments are the folder of the results and, on another host, addresses of the doctor and its
+port, joined by commas. Each answer is a text or a number, or a dictionary with
 an ``error``.
 """
 
@@ -189,6 +190,100 @@ def container(root: str = "/") -> str:
     return next((marks[x] for x in marks if os.path.exists(os.path.join(root, x))), "")
 
 
+def process_limit() -> int:
+    """Processes and threads that this user may start here; -1 without limit.
+
+    Example:
+        >>> process_limit() != 0
+        True
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    return -1 if limit == resource.RLIM_INFINITY or os.geteuid() == 0 else limit
+
+
+def address_space() -> int:
+    """Bytes of virtual memory that a process may map; -1 without limit.
+
+    Example:
+        >>> address_space() != 0
+        True
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return -1 if limit == resource.RLIM_INFINITY else limit
+
+
+def memory(root: str = "/") -> int:
+    """Bytes of memory that this job may use: those of its cgroups, at most those of the host.
+
+    Args:
+        root: The root of the file system.
+
+    Example:
+        >>> memory() > 0
+        True
+    """
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+        _, controllers, group = line.split(":", 2)
+        kinds = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
+        if controllers in kinds:
+            folder, name = kinds[controllers]
+            place = os.path.join(root, "sys/fs/cgroup", folder)
+            for part in ["", *group.strip("/").split("/")]:  # a group has the limits of its parents
+                place = os.path.join(place, part)
+                text = _read(os.path.join(place, name)).strip()
+                sizes += [int(text)] if text.isdecimal() else []
+    return min(sizes)
+
+
+def folders() -> dict[str, object]:
+    """Folders that ranks cannot write, and those that end with their container.
+
+    Example:
+        >>> sorted(folders())  # doctest: +SKIP
+        ['container', 'inside', 'unwritable']
+    """
+    kind, results = container(), os.path.abspath(sys.argv[1])
+    while not os.path.exists(results):
+        results = os.path.dirname(results)
+    places = dict.fromkeys([results, tempfile.gettempdir()])
+    unwritable = [place for place in places if not os.access(place, os.W_OK)]
+    inside = [results] if kind and os.stat(results).st_dev == os.stat("/").st_dev else []
+    return {"container": kind, "unwritable": unwritable, "inside": inside}
+
+
+def connection() -> str:
+    """Whether the doctor can be reached from this host, on a port that it has chosen.
+
+    Example:
+        >>> connection()  # doctest: +SKIP
+        'yes'
+    """
+    if len(sys.argv) < 3:
+        return "not needed"
+    *addresses, port = sys.argv[2].split(",")
+    for address in addresses:
+        try:
+            socket.create_connection((address, int(port)), timeout=5.0).close()
+            return "yes"
+        except OSError as error:
+            last = error
+    raise last
+
+
+def adapters(folder: str = "/sys/class/infiniband") -> list[str]:
+    """Names of the adapters of InfiniBand and its like.
+
+    Args:
+        folder: Where the kernel lists them.
+
+    Example:
+        >>> adapters("/nowhere")
+        []
+    """
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
 def mpchain() -> str:
     """Version of mpchain.
 
@@ -213,8 +308,18 @@ QUESTIONS = {
     **{"cuda": cuda, "nccl": nccl, "cudnn": lambda: version("nvidia-cudnn-cu13")},
     **{"shared_memory": shared_memory, "free_disk": free_disk},
     **{question.__name__: question for question in (temporary_files, locked_memory, container)},
+    **{question.__name__: question for question in (process_limit, address_space, memory)},
+    **{question.__name__: question for question in (folders, connection, adapters)},
     "clock": time.time,
 }
+
+
+def _read(path):
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _nvidia_smi(*arguments):

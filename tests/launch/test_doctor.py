@@ -1,11 +1,12 @@
 import importlib.util
 import json
 import os
+import socket
 import sys
 
 import pytest
 
-from launch import doctor, inquiry, mpirun, probe_host
+from launch import batch_doctor, doctor, inquiry, mpirun, probe_host
 from launch.findings import Finding, table
 
 GIB = 1 << 30
@@ -31,6 +32,12 @@ HEALTHY = {
     "temporary_files": 50 * GIB,
     "locked_memory": -1,
     "container": "",
+    "process_limit": 60000,
+    "address_space": -1,
+    "memory": 64 * GIB,
+    "folders": {"container": "", "unwritable": [], "inside": []},
+    "connection": "yes",
+    "adapters": [],
     "clock": 1e9,
 }
 
@@ -99,6 +106,16 @@ def test_different_versions():
     }
 
 
+def test_another_mpi4py():
+    other = HEALTHY | {"mpi4py": "3.1.6"}
+    (finding,) = doctor.compare({"a": HEALTHY, "b": other})
+    assert (finding.item, finding.verdict, finding.found) == (
+        *("mpi4py differs", "FAIL"),
+        "a: 4.1.2, b: 3.1.6",
+    )
+    assert finding.hint == "install the same mpi4py on all hosts"
+
+
 def test_table():
     findings = [
         Finding("python", "ok", "3.11.7", host="a"),
@@ -137,7 +154,8 @@ def test_mpirun_that_does_not_fit(monkeypatch):
     assert (finding.verdict, finding.hint) == ("FAIL", "x is not the mpirun of y")
 
 
-def test_mpirun_whose_jobs_cannot_be_elastic(monkeypatch):
+def test_mpirun_whose_jobs_cannot_be_elastic(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))  # without srun
     monkeypatch.setattr(mpirun, "find", lambda in_slurm: mpirun.Mpich("/x/mpirun"))
     found, elastic = doctor._find_mpirun(None)
     assert (found.verdict, found.found) == ("ok", "/x/mpirun (MPICH)")
@@ -151,6 +169,28 @@ def test_mpirun_whose_jobs_cannot_be_elastic(monkeypatch):
         ("container", "Docker", "note", "an mpirun outside must be of the MPI, and the version"),
         ("locked_memory", 65536, "WARN", "set ulimit -l unlimited"),
         ("temporary_files", 1 << 20, "WARN", "set TMPDIR to a local folder with room"),
+        ("process_limit", 100, "WARN", "ulimit -u 65536"),
+        ("address_space", GIB, "WARN", "ulimit -v unlimited"),
+        ("memory", GIB // 2, "WARN", "ask for more (--mem of Slurm, mem of PBS)"),
+        ("connection", {"error": "TimeoutError: timed out"}, "FAIL", "allow TCP between the hosts"),
+        (
+            "folders",
+            {"container": "Apptainer", "unwritable": ["/out"], "inside": []},
+            "FAIL",
+            "apptainer exec --bind /out ...",
+        ),
+        (
+            "folders",
+            {"container": "", "unwritable": ["/out"], "inside": []},
+            "FAIL",
+            "choose another folder, or TMPDIR",
+        ),
+        (
+            "folders",
+            {"container": "Docker", "unwritable": [], "inside": ["/out"]},
+            "note",
+            "what is written there ends with the container: docker run -v /out:/out ...",
+        ),
     ],
 )
 def test_planted_surroundings(item, value, verdict, words):
@@ -204,9 +244,113 @@ def plant(folder, name, words):
 def test_plug_ins_of_srun(monkeypatch, tmp_path, plugins, verdict, words):
     plant(tmp_path, "srun", f"MPI plugin types are... {plugins}")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    (finding,) = doctor._judge_srun(mpirun.OpenMpi("/x/mpirun"))
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi("/x/mpirun"), {})
     assert finding.verdict == verdict
     assert words in finding.hint
+
+
+def test_a_plug_in_that_cannot_be_loaded(monkeypatch, tmp_path):
+    """Debian's plug-in for PMIx is listed, and fails for lack of the library that it names."""
+    path = tmp_path / "srun"
+    plant(tmp_path, "srun", "")
+    path.write_text(
+        "#!/bin/sh\n[ $1 = --mpi=list ] && echo pmix && exit\n"
+        "echo 'srun: error: pmi/pmix: can not load PMIx library' >&2; exit 1\n"
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi("/x/mpirun"), {"SLURM_JOB_ID": "1"})
+    assert finding.verdict == "note"
+    assert "srun --mpi=pmix failed (Slurm's plug-in for PMIx lacks its library" in finding.hint
+
+
+@pytest.mark.parametrize(
+    ("components", "verdict", "words"),
+    [("MCA plm: ssh", "note", "build one --with-tm"), ("MCA plm: tm", "ok", "")],
+)
+def test_pbs_that_does_not_start_the_ranks(monkeypatch, tmp_path, components, verdict, words):
+    monkeypatch.setenv("PATH", str(tmp_path))  # without srun
+    plant(tmp_path, "prte_info", components)
+    variables = {"PBS_NODEFILE": plant(tmp_path, "nodes", "a")}
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi(f"{tmp_path}/mpirun"), variables)
+    assert finding.verdict == verdict
+    assert words in finding.hint
+
+
+def test_pbs_on_a_host_without_the_list(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))  # without srun
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi("/x/mpirun"), {"PBS_NODEFILE": "/nowhere"})
+    assert (finding.verdict, finding.found) == ("FAIL", "cannot read /nowhere")
+    assert "start there, or give --hosts" in finding.hint
+
+
+def test_lsf_without_blaunch(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi("/x/mpirun"), {"LSB_DJOB_HOSTFILE": "/x"})
+    assert (finding.verdict, finding.found) == ("WARN", "no blaunch in PATH")
+    assert finding.hint.endswith("source LSF's profile.lsf")
+    plant(tmp_path, "blaunch", "")
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi("/x/mpirun"), {"LSB_DJOB_HOSTFILE": "/x"})
+    assert finding.verdict == "ok"
+
+
+def test_probe_of_memory(tmp_path):
+    """The least limit of the job's groups counts, in both versions of cgroups."""
+    process = tmp_path / "proc/self"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text("4:memory:/job/step\n0::/user\n")
+    for folder in ("sys/fs/cgroup/memory/job/step", "sys/fs/cgroup/user"):
+        (tmp_path / folder).mkdir(parents=True)
+    whole = probe_host.memory(str(tmp_path))
+    assert whole == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    (tmp_path / "sys/fs/cgroup/user/memory.max").write_text("max\n")
+    (tmp_path / "sys/fs/cgroup/memory/job/memory.limit_in_bytes").write_text("3000000\n")
+    assert probe_host.memory(str(tmp_path)) == 3000000
+    (tmp_path / "sys/fs/cgroup/user/memory.max").write_text("2000000\n")
+    assert probe_host.memory(str(tmp_path)) == 2000000
+
+
+def test_probe_of_limits_and_folders():
+    """A user who may start 100 processes, in 1 GiB of addresses, with folders not their own."""
+    code = (
+        "import os, resource, sys, json; sys.argv[1:] = ['/proc/1']; import probe_host\n"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "if os.geteuid() == 0: os.setgroups([]), os.setresgid(1, 1, 1), os.setresuid(1, 1, 1)\n"
+        "found = probe_host.process_limit(), probe_host.address_space(), probe_host.folders()\n"
+        "print(json.dumps(found))"
+    )
+    command = ["env", f"PYTHONPATH={os.path.dirname(doctor.PROBE_HOST)}", sys.executable]
+    ((code, output, errors),) = inquiry.run_on_all({"": [*command, "-c", code]}, 60).values()
+    assert code == 0, errors
+    processes, addresses, folders = json.loads(output)
+    assert (processes, addresses) == (100, 1 << 30)
+    assert "/proc/1" in folders["unwritable"]
+
+
+def test_probe_of_the_connection(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"127.0.0.1,{listener.getsockname()[1]}"
+        monkeypatch.setattr(sys, "argv", ["probe_host.py", ".", place])
+        assert probe_host.connection() == "yes"
+    assert "error" in probe_host._ask(probe_host.connection)  # nobody listens any more
+
+
+SUMMARY = "Connection summary: (pml)\n  on-host:  all connections are sm\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "adapters", "verdict", "found"),
+    [
+        ("  off-host: all connections are n/a\n", True, "ok", "on-host sm"),
+        ("  off-host: all connections are tcp\n", False, "ok", "on-host sm, off-host tcp"),
+        ("  off-host: all connections are tcp\n", True, "WARN", "on-host sm, off-host tcp"),
+        ("  off-host: all connections are ucx\n", True, "ok", "on-host sm, off-host ucx"),
+    ],
+)
+def test_transports(line, adapters, verdict, found):
+    (finding,) = doctor._judge_transports(SUMMARY + line, adapters)
+    assert (finding.verdict, finding.found) == (verdict, found)
+    assert ("use an Open MPI with UCX" in finding.hint) == (verdict == "WARN")
 
 
 @pytest.mark.parametrize(("version", "verdict"), [("5.0.9", "ok"), ("5.0.11", "note")])

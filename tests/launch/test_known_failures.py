@@ -32,6 +32,11 @@ PLANTED = [
         "file system that all hosts share",
     ),
     (
+        "prterun was unable to launch the specified application as it could not\n"
+        "access an executable:\n\n   Executable: /nosuch/prog\n",
+        "file system that all hosts share",
+    ),
+    (
         "A daemon failed to report back after being spawned. This could\n"
         "be due to several factors\n",
         "allow TCP between the hosts",
@@ -42,9 +47,14 @@ PLANTED = [
         "but OMPI was not built with SLURM's PMI support and therefore cannot\nexecute.\n",
         "start by mpirun",
     ),
-    ("[n1:123] OPAL ERROR: Unreachable in file ext3x_client.c at line 112\n", "srun --mpi=list"),
+    ("[n1:123] OPAL ERROR: Unreachable in file pmix3x_client.c at line 112\n", "srun --mpi=list"),
     ("PMI2_Init failed to intialize.  Return code: 14\n", "srun --mpi=list"),
     ("No components were able to be opened in the pml framework.\n", "unset OMPI_MCA_pml"),
+    (
+        "A requested component was not found, or was unable to be opened.  This\n"
+        "means that this component is either not installed or is unable to be\n",
+        "unset OMPI_MCA_pml",
+    ),
     (
         "At least one pair of MPI processes are unable to reach each other for\n"
         "MPI communications.\n",
@@ -69,6 +79,33 @@ PLANTED = [
         "select.c:629  UCX  ERROR   no active messages transport to <no debug data>: "
         "self/memory - Destination is unreachable\n",
         "unset UCX_TLS",
+    ),
+    (
+        "[vm:15476] PMIX ERROR: PMIX_ERR_FILE_WRITE_FAILURE in file ptl_base_listener.c at line\n"
+        "The PMIx server's listener thread failed to start. We cannot\ncontinue.\n",
+        "set TMPDIR to a local folder with room",
+    ),
+    (
+        "[vm:1] Impossible to open the file /tmp/ompi.1/pmix.vm.tool in write mode\n"
+        "[vm:1] PMIX ERROR: PMIX_ERR_FILE_OPEN_FAILURE in file ptl_base_listener.c at line 244\n",
+        "ulimit -n 4096",
+    ),
+    (
+        "[vm:1] PRTE ERROR: Unknown error in file odls_default_module.c at line 579\n",
+        "ulimit -u 65536",
+    ),
+    (
+        "srun: error:  mpi/pmix_v4: init: (null) [0]: mpi_pmix.c:195: pmi/pmix: can not load PMIx "
+        "library\nsrun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types\n",
+        "have libpmix installed",
+    ),
+    (
+        "slurmstepd: error: st05 [0] pmixp_dmdx.c:320 [_dmdx_req] mpi/pmix: ERROR: Bad\n",
+        "one installation",
+    ),
+    (
+        "[n1:3972318] PMIX ERROR: OUT-OF-RESOURCE in file base/bfrop_base_unpack.c at line 750\n",
+        "one installation",
     ),
     ("[n1:1] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 169\n", "one installation"),
     (

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import sys
 import time
 
 import pytest
@@ -107,6 +108,24 @@ def test_a_requeued_job_resumes(slurm, submit, tmp_path):
     assert [each["epoch"] for each in after] == list(range(1, EPOCHS + 1))
     # What was measured before is measured once: the second start continues.
     assert after[: len(before)] == before
+
+
+def test_doctor_tries_srun(slurm):
+    command = ["salloc", "-N2", "-n2", sys.executable, "-m", "launch", "doctor", "--json"]
+    printed = slurm.ask("env", f"PYTHONPATH={ROOT}", *command)
+    findings = {each["item"]: each for each in json.loads(printed)}
+    assert findings["batch system"]["found"] == "Slurm; hosts a:1, b:1"
+    assert findings["connection"]["found"] == "yes"
+    assert findings["transports"]["found"] == "on-host self, off-host tcp"
+    assert (findings["srun"]["verdict"], findings["srun"]["hint"]) == ("ok", "")
+
+
+def test_singletons(slurm):
+    """Each of two processes of one job believes to be alone: mpchain refuses with the remedy."""
+    code = "import mpchain; mpchain.create_communicator()"
+    with pytest.raises(RuntimeError, match=r"started as 2 ranks \(SLURM_STEP_NUM_TASKS\)"):
+        words = ["srun", "--mpi=none", "-N2", sys.executable, "-c", code]
+        slurm.ask("env", f"PYTHONPATH={ROOT}", *words)
 
 
 def newest_snapshot(folder):
