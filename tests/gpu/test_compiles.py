@@ -29,8 +29,8 @@ from mpchain.kernels.gpu import (
     loss_scale,
 )
 from mpchain.optimizer import GradientMethod
+from mpchain.testing.kernel_cases import CASES
 from tests.gpu import nvrtc
-from tests.kernels.test_kernels import CASES
 
 pytestmark = pytest.mark.skipif(nvrtc.load() is None, reason=nvrtc.REASON)
 

@@ -10,7 +10,7 @@ from mpchain.functions.attention import project_heads
 from mpchain.kernels.gpu import cublas, cuda_windows
 from mpchain.kernels.reference import product
 from mpchain.random import SampleGenerator
-from tests.kernels.test_kernels import CASES
+from mpchain.testing.kernel_cases import CASES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
