@@ -13,6 +13,7 @@ in all of the above get the same kernel.
 """
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -201,11 +202,31 @@ class Operation:
         """Says, in one line per kernel, which one runs and why each before it does not."""
         lines, chosen = [], False
         for kernel in self.kernels:
+            _explained.by = []
             reason = kernel.refuse and kernel.refuse(*args)
-            verdict = f"no: {reason}" if reason else "not needed" if chosen else "runs"
+            by = "".join(f" by {what}" for what in _explained.by)
+            verdict = f"no: {reason}" if reason else "not needed" if chosen else f"runs{by}"
             chosen = chosen or not reason
             lines.append(f"{self.name}: {kernel.library}: {verdict}")
+        _explained.by = None
         return "\n".join(lines)
+
+
+class _Explained(threading.local):
+    by: list[str] | None = None
+
+
+_explained = _Explained()
+
+
+def explain_by(what: str) -> None:
+    """Adds to what :meth:`Operation.explain` says of a kernel, if it asks whether the kernel runs.
+
+    Example:
+        >>> explain_by("plan eng0")
+    """
+    if _explained.by is not None:
+        _explained.by = [what]
 
 
 def _refuse_kind(x, library, dtypes):

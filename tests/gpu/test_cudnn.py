@@ -12,8 +12,8 @@ import mpchain
 import mpchain.functions as F
 from mpchain import kernels
 from mpchain.kernels.gpu import cudnn
+from mpchain.testing.kernel_cases import CASES
 from tests.gpu.test_graphs import Capturing
-from tests.kernels.test_kernels import CASES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -215,7 +215,8 @@ def test_captured_steps_keep_the_plans_that_they_launch(library):
         (np.float16, {}, "fast"),
         (np.float16, {"cudnn_deterministic": True}, "exact"),
         (np.float16, {"use_cudnn_tensor_core": "never"}, "exact"),
-        (np.float32, {}, "exact"),
+        (np.float32, {}, "fast"),  # TF32, as convolutions everywhere
+        (np.float32, {"use_cudnn_tensor_core": "never"}, "exact"),
         (np.float32, {"use_cudnn_tensor_core": "always"}, "fast"),
         (np.float64, {}, "exact"),
     ],
@@ -227,6 +228,39 @@ def test_the_configuration_chooses_the_plan(dtype, options, plan, library):
             stack.enter_context(mpchain.using_config(name, value))
         _compute("convolution_output", arguments)
     assert library.executed == [("CONV_FPROP", plan)]
+
+
+@pytest.mark.parametrize("cores, right", [("auto", "fast"), ("never", "exact")])
+def test_engines_of_the_front_end_are_taken_only_if_asked_for(cores, right, library, monkeypatch):
+    """They declare no numerical notes, so that no setting would hold."""
+    monkeypatch.setattr(library, "python_engines", ["conv_sm100[TILE=128]", "conv_sm107"])
+    arguments = _arguments("convolution_output", "large", np.float16)
+    with mpchain.using_config("use_cudnn_tensor_core", cores):
+        explained = kernels.explain("convolution_output", *arguments)
+        assert f"cudnn: runs by plan {right}\n" in explained
+        _compute("convolution_output", arguments)
+        assert library.executed == [("CONV_FPROP", right)]
+        with mpchain.using_config("kernels", ("cudnn_python",)):
+            explained = kernels.explain("convolution_output", *arguments)
+    assert "cudnn: runs by plan conv_sm100[TILE=128]\n" in explained
+
+
+def test_no_engine_of_the_front_end_computes_gradients_of_attention(library, monkeypatch):
+    monkeypatch.setattr(library, "python_engines", ["sdpa_bwd_sm100"])
+    arguments = _arguments("attention_gradient", "heads", np.float16)
+    arguments[5] = arguments[5].astype("f")
+    with mpchain.using_config("cudnn_deterministic", True):
+        _compute("attention_gradient", arguments)
+    assert library.executed == [("SDPA_BWD", "exact")]
+
+
+def test_an_engine_of_the_front_end_that_cannot_be_barred_is_refused(library, monkeypatch):
+    monkeypatch.setattr(library, "python_engines", ["conv_sm100"])
+    monkeypatch.setattr(library.pygraph, "deselect_engines", lambda self, names: None)
+    reason = _kernel("convolution_output").refuse(*_arguments("convolution_output", "large"))
+    assert reason == (
+        "cuDNN has no plan: the front end takes conv_sm100, which declares no numerical notes"
+    )
 
 
 def test_the_workspace_is_limited(library, monkeypatch):

@@ -103,8 +103,8 @@ FAULTS = [
     Fault(
         "a workspace that is too small",
         "mpchain/kernels/gpu/cudnn.py",
-        'workspace = xp.empty(self._n_workspace, "u1")',
-        'workspace = xp.empty(self._n_workspace // 2, "u1")',
+        'workspace = xp.empty(self.n_bytes, "u1")',
+        'workspace = xp.empty(self.n_bytes // 2, "u1")',
         ("tests/gpu/test_cudnn.py", "-k", "configuration_chooses"),
         "the workspace: .* bytes at .* are not in an array's memory",
     ),

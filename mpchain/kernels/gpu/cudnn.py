@@ -6,8 +6,11 @@ shapes, strides and dtypes of the arrays, by the GPU and by what the configurati
 
 * ``use_cudnn = "never"``: nothing;
 * ``cudnn_deterministic``: only what gives the same bits each time;
-* ``use_cudnn_tensor_core``: tensor cores for half precision; with ``"always"`` for single too,
-  whose factors then keep ten bits (TF32); with ``"never"`` for none;
+* ``use_cudnn_tensor_core``: tensor cores for half precision and for convolutions of single, whose
+  factors then keep ten bits (TF32); with ``"always"`` for products of single, too; with ``"never"``
+  for none;
+* ``kernels`` with ``"cudnn_python"``: engines of the front end itself, too, which declare no
+  numerical notes, so that neither of the two settings above holds for them;
 * ``mpchain.cuda.set_max_workspace_size``: the memory for a call, beside copies of its arrays in
   the order of axes that the plan needs.
 
@@ -26,6 +29,7 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.kernels import reference
+from mpchain.kernels.operation import explain_by
 from mpchain.kernels.window import Window
 from mpchain.observers import current
 from mpchain.typing import Array
@@ -35,6 +39,10 @@ DTYPES = tuple(_TYPES)
 """The names of the dtypes that cuDNN takes."""
 ALIGNMENT = 16
 """Plans are made for addresses that are multiples of this number of bytes."""
+PYTHON_ENGINES = "cudnn_python"
+"""The word in ``config.kernels`` that lets the front end take its own engines."""
+_FIRST_PYTHON_ENGINE = 10_000
+"""The front end numbers its own engines from here on; smaller numbers are those of cuDNN."""
 MOST_PLANS = 1024
 """Plans that are kept; of more, those that were used least recently are made anew."""
 
@@ -157,14 +165,22 @@ def make_graph(library: Any, request: Request, **where: Any) -> Any:
     return graph
 
 
-def make_plan(library: Any, graph: Any, avoided: Sequence[str], n_bytes: int) -> None:
-    """Chooses the plan of a graph, by cuDNN's heuristics.
+def make_plan(
+    library: Any,
+    graph: Any,
+    avoided: Sequence[str],
+    n_bytes: int,
+    takes_python: bool = False,
+) -> str:
+    """Chooses the plan of a graph, by cuDNN's heuristics, and returns its name.
 
     Args:
         library: the front end's module.
         graph: as :func:`make_graph` returns it.
         avoided: names of numerical notes; plans that have one of them are left out.
         n_bytes: the most workspace.
+        takes_python: whether the plan may be one of the front end's own engines, written in Python.
+            They declare no notes, so that nobody knows which of ``avoided`` hold for them.
 
     Raises:
         library.cudnnGraphNotSupportedError, RuntimeError: there is no plan.
@@ -173,27 +189,41 @@ def make_plan(library: Any, graph: Any, avoided: Sequence[str], n_bytes: int) ->
         >>> make_plan(cudnn, graph, ["NONDETERMINISTIC"], 1 << 23)  # doctest: +SKIP
     """
     graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+    plans = getattr(graph, "plans", [])  # before 1.32, all are of cuDNN itself
+    of_python = [i for i, plan in enumerate(plans) if plan.engine_id >= _FIRST_PYTHON_ENGINE]
+    if of_python and not takes_python:
+        names = {graph.get_plan_name_at_index(i).partition("[")[0] for i in of_python}
+        graph.deselect_engines(sorted(names))
     graph.deselect_numeric_notes([getattr(library.numerical_note, name) for name in avoided])
     graph.deselect_workspace_greater_than(n_bytes)
     graph.check_support()
     graph.build_plans()
+    engine = getattr(graph, "selected_engine", None)
+    if engine is not None and not takes_python:
+        raise RuntimeError(f"the front end takes {engine.name}, which declares no numerical notes")
+    return graph.get_plan_name_at_index(getattr(graph, "_plan_index", 0))
 
 
 class _Plan:
-    """A graph with its plan, ready to be run."""
+    """A graph with its plan, ready to be run.
 
-    def __init__(self, library, request, avoided, n_bytes, device_id):
+    Attributes:
+        name: cuDNN's name of the plan.
+        n_bytes: of the workspace.
+    """
+
+    def __init__(self, library, request, avoided, n_bytes, device_id, takes_python):
         handle = _handles.get(device_id)
         self._library, self._device_id = library, device_id
         self._graph = make_graph(library, request, handle=handle)
-        make_plan(library, self._graph, avoided, n_bytes)
-        self._n_workspace = self._graph.get_workspace_size()
+        self.name = make_plan(library, self._graph, avoided, n_bytes, takes_python)
+        self.n_bytes = self._graph.get_workspace_size()
 
     def __call__(self, *arrays, scalars=()):
         xp = cuda.get_array_module(arrays[0])
         handle = _handles.get(self._device_id)
         self._library.set_stream(handle, xp.cuda.get_current_stream().ptr)
-        workspace = xp.empty(self._n_workspace, "u1") if self._n_workspace else None
+        workspace = xp.empty(self.n_bytes, "u1") if self.n_bytes else None
         numbers = [np.array(value, np.float32) for value in scalars]
         addresses = [*(x.data.ptr for x in arrays), *(x.ctypes.data for x in numbers)]
         pointers = dict(enumerate(addresses, 1))
@@ -202,31 +232,36 @@ class _Plan:
             current.graph.keep(self)  # it launches the plan's kernels, also of a forgotten plan
 
 
-def avoided_notes(dtype: str) -> tuple[str, ...]:
+def avoided_notes(dtype: str, is_convolution: bool = False) -> tuple[str, ...]:
     """Returns the numerical notes of plans that the configuration rules out for a dtype.
 
     Sums of half precision in half precision are always ruled out.
+
+    Args:
+        dtype: of the arrays.
+        is_convolution: whether the plan is one of a convolution, or of one of its gradients.
 
     Example:
         >>> with mpchain.using_config("cudnn_deterministic", True):
         ...     avoided_notes("float16")
         ('REDUCED_PRECISION_REDUCTION', 'NONDETERMINISTIC')
     """
-    is_half, wanted = dtype.endswith("float16"), config.use_cudnn_tensor_core
+    wanted = config.use_cudnn_tensor_core
+    is_usual = dtype.endswith("float16") or (is_convolution and dtype == "float32")
     names = ["REDUCED_PRECISION_REDUCTION"]
     if config.cudnn_deterministic:
         names.append("NONDETERMINISTIC")
-    if not (wanted == "always" or (wanted == "auto" and is_half)):
+    if not (wanted == "always" or (wanted == "auto" and is_usual)):
         names += ["TENSOR_CORE", "DOWN_CONVERT_INPUTS"]
     return tuple(names)
 
 
 @functools.lru_cache(maxsize=MOST_PLANS)
-def _made(request, avoided, n_bytes, device_id):
+def _made(request, avoided, n_bytes, device_id, takes_python):
     """Returns the plan, or the reason why there is none (str)."""
     library = _library()
     try:
-        return _Plan(library, request, avoided, n_bytes, device_id)
+        return _Plan(library, request, avoided, n_bytes, device_id, takes_python)
     except (library.cudnnGraphNotSupportedError, RuntimeError, TypeError, ValueError) as error:
         return f"cuDNN has no plan: {str(error).strip().splitlines()[0]}"
 
@@ -238,7 +273,12 @@ def plan_of(request: Request, device: Any) -> Any:
         >>> plan_of(request, x.device)(x, W, y)  # doctest: +SKIP
     """
     limit = cuda.get_max_workspace_size() + request.n_extra
-    return _made(request, avoided_notes(request.reads[0].dtype), limit, device.id)
+    is_convolution = request.add in (_add_convolution, _add_with_bias)
+    avoided = avoided_notes(request.reads[0].dtype, is_convolution)
+    plan = _made(request, avoided, limit, device.id, PYTHON_ENGINES in (config.kernels or ()))
+    if not isinstance(plan, str):
+        explain_by(f"plan {plan.name}")
+    return plan
 
 
 def refusal(*arrays: Array) -> str | None:

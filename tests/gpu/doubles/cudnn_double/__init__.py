@@ -10,6 +10,7 @@ import enum
 import itertools
 import json
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 from cupy import _machine
@@ -31,6 +32,24 @@ _DTYPES = {"HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64"}
 
 executed = []
 """The plans that ran, in order: (tags of the nodes, name of the plan)."""
+
+python_engines = []
+"""Names of engines that the front end ranks before the plans of cuDNN: its faked manifest."""
+
+
+class Plan(NamedTuple):
+    """An entry of the ranked list; those of the front end's own engines declare no notes."""
+
+    name: str
+    notes: frozenset
+    n_bytes: int
+    engine_id: int = 0
+
+
+class Engine(NamedTuple):
+    """An engine of the front end."""
+
+    name: str
 
 
 class cudnnGraphNotSupportedError(Exception):
@@ -223,29 +242,47 @@ class pygraph:
             raise cudnnGraphNotSupportedError(reason)
         copies = sum(int(np.prod(x.dim)) * 8 for x in self._tensors if not x.is_virtual)
         fast = {"TENSOR_CORE", "NONDETERMINISTIC", "DOWN_CONVERT_INPUTS"}
-        self._plans = [("rough", {"REDUCED_PRECISION_REDUCTION"}, 0), ("fast", fast, copies // 4)]
+        plans = [("rough", {"REDUCED_PRECISION_REDUCTION"}, 0), ("fast", fast, copies // 4)]
         if self._nodes[0][0]["tag"] == "MATMUL":
-            self._plans = [("fast", {"TENSOR_CORE", "DOWN_CONVERT_INPUTS"}, 0)]
+            plans = [("fast", {"TENSOR_CORE", "DOWN_CONVERT_INPUTS"}, 0)]
         elif self._nodes[0][0].get("use_deterministic_algorithm", True):
-            self._plans += [("exact", set(), WORKSPACE)]
+            plans += [("exact", set(), WORKSPACE)]
+        own = [Plan(name, frozenset(), 0, 20_600 + i) for i, name in enumerate(python_engines)]
+        self.plans = own + [Plan(*plan) for plan in plans]
+        self._plan_index, self._barred = 0, set()
+
+    def _bar(self, is_barred):
+        self._barred |= {i for i, plan in enumerate(self.plans) if is_barred(plan)}
 
     def deselect_numeric_notes(self, notes):
         names = {note.name for note in notes}
-        self._plans = [plan for plan in self._plans if not plan[1] & names]
+        self._bar(lambda plan: plan.notes & names)
 
     def deselect_workspace_greater_than(self, n):
-        self._plans = [plan for plan in self._plans if plan[2] <= n]
+        self._bar(lambda plan: plan.n_bytes > n)
+
+    def deselect_engines(self, names):
+        self._bar(lambda plan: any(name in plan.name for name in names))
+
+    def get_plan_name_at_index(self, index):
+        return self.plans[index].name
+
+    @property
+    def selected_engine(self):
+        plan = self.plans[self._plan_index]
+        return Engine(plan.name.partition("[")[0]) if plan.engine_id >= 20_000 else None
 
     def check_support(self):
         self._step("checked_support")
-        if not self._plans:
+        if len(self._barred) == len(self.plans):
             raise cudnnGraphNotSupportedError("No execution plans support the graph.")
 
     def build_plans(self):
         self._step("built_plans")
+        self._plan_index = min({*range(len(self.plans))} - self._barred)
 
     def get_workspace_size(self):
-        return self._plans[0][2]
+        return self.plans[self._plan_index].n_bytes
 
     # ---- running
 
@@ -283,7 +320,9 @@ class pygraph:
             stream.capture.keep_blocks(blocks.values())
             stream.capture.work.append(again)
         again()
-        executed.append(("+".join(node["tag"] for node in graph["nodes"]), self._plans[0][0]))
+        executed.append(
+            ("+".join(node["tag"] for node in graph["nodes"]), self.plans[self._plan_index].name)
+        )
 
     def _use_workspace(self, pointer, stream, views):
         size = self.get_workspace_size()
