@@ -8,7 +8,7 @@ import socket
 import sys
 
 from . import allocations, batch_doctor, gpu_doctor, inquiry, mpirun, plan, reach
-from .findings import FAILURE, NOTE, OK, WARNING, Finding, show
+from .findings import FAILURE, NOTE, OK, WARNING, Finding, show, table
 from .hosts import add_hosts, find_hosts
 from .processes import ask
 from .talk import Parser, whole_number
@@ -68,11 +68,10 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.gpu:
-        try:
-            findings = gpu_doctor.check_gpu(options.gpu)
-        except OSError as error:
-            parser.error(f"--gpu {options.gpu}: {error.strerror}")
-        return show(findings, options.json)
+        return _check_gpu(parser, options)
+    for name in ("double", "seconds", "only"):
+        if getattr(options, name):
+            parser.error(f"--{name} needs --gpu FOLDER")
     allocation, slots = find_hosts(parser, options)
     findings = [_describe_allocation(allocation, slots), *_find_mpirun(allocation)]
     answers, failures = _ask_hosts(slots or {"localhost": 0}, allocation, options.results)
@@ -85,6 +84,26 @@ def main(arguments: list[str]) -> int:
     return show(findings, options.json)
 
 
+def _check_gpu(parser, options):
+    if options.double and not gpu_doctor.DOUBLES.is_dir():
+        parser.error(
+            f"--double needs mpchain's source tree, as installations have no tests: no "
+            f"{gpu_doctor.DOUBLES}"
+        )
+    say = lambda finding: print(table([finding]), flush=True)
+    how = {"is_double": options.double, "only": options.only or ""}
+    how["seconds"] = options.seconds or gpu_doctor.SECONDS
+    try:
+        if options.json:
+            return show(gpu_doctor.check_gpu(options.gpu, **how), as_json=True)
+        findings = gpu_doctor.check_gpu(options.gpu, **how, say=say)
+    except OSError as error:
+        parser.error(f"--gpu {options.gpu}: {error.strerror}")
+    print("\nIn all, first what is wrong:")
+    order = FAILURE, WARNING, NOTE, OK
+    return show(sorted(findings, key=lambda f: order.index(f.verdict)), as_json=False)
+
+
 def _parser():
     parser = Parser(
         prog="mpchain-launch doctor",
@@ -95,10 +114,14 @@ def _parser():
     add("-n", "--ranks", type=whole_number(2), metavar="N", help="ranks of the all-reduce")
     add("--results", default="result", metavar="FOLDER", help="folder of results (default: result)")
     add("--json", action="store_true", help="print JSON instead of a table")
-    gpu = (
-        "compare the first GPU of this host with its CPU instead, and write all that is found there"
-    )
-    add("--gpu", metavar="FILE", help=gpu)
+    gpu = "compare the first GPU of this host with its CPU and with PyTorch instead"
+    add("--gpu", metavar="FOLDER", help=f"{gpu}; results.jsonl there has all that is found")
+    seconds = f"with --gpu: after which the rest is left out (default: {gpu_doctor.SECONDS})"
+    add("--seconds", type=whole_number(1), metavar="N", help=seconds)
+    only = "with --gpu: only the parts whose title has one of these words"
+    add("--only", metavar="WORD[,WORD]", help=only)
+    double = "with --gpu: rehearse on the double of the tests, in mpchain's source tree"
+    add("--double", action="store_true", help=double)
     add_hosts(parser)
     return parser
 

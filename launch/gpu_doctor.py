@@ -1,159 +1,420 @@
-"""Tests the GPUs of this host: programs of :mod:`mpchain.gpu_doctor` compare them with the CPU, and
-their times with PyTorch's.
+"""Tests the GPUs of this host: parts of :mod:`mpchain.gpu_doctor`, each a process of its own.
+
+Every result is a line of a file, written when it is known: what hangs, crashes or comes too late
+loses no other.
 """
 
+import collections
+import concurrent.futures
+import itertools
 import json
+import os
+import pathlib
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
-from . import inquiry, mpirun
+from . import mpirun
 from .findings import FAILURE, NOTE, OK, Finding
 
-TIME_TO_CHECK = 600.0  # CuPy compiles each kernel at its first use
-TIME_TO_MEASURE = 600.0
-TIME_OF_RANKS = 300
+SECONDS = 570
+FILE = "results.jsonl"
+DOUBLES = pathlib.Path(__file__).parents[1] / "tests" / "gpu" / "doubles"
+AT_ONCE = 6
+TIME_TO_PLAN = 60.0
+TIME_OF_RANKS = 80
+LEAST = 2.0  # seconds in which a process may still tell something
 SHARED = "NCCL_MULTI_RANK_GPU_ENABLE=1"  # NCCL's own variable
 VERSIONS = ("mpchain", "GPU", "CUDA driver", "CUDA runtime", "CuPy", "NCCL")
+PARTS = "mpchain.gpu_doctor.parts"
 
 
-def check_gpu(path: str) -> list[Finding]:
-    """Returns the findings about GPUs: functions and trainings on the first GPU, then two ranks,
-    compared with the CPU; times of training steps, compared with PyTorch.
+class Step(NamedTuple):
+    """A program that tells results.
 
-    Each part runs in processes that begin anew, as a GPU may refuse all work after an error.
+    Attributes:
+        title: what a result is called that the program should have told.
+        command: what runs it, after Python.
+        limit: seconds for each result.
+        at_once: whether others may run beside it.
+        failed: the verdict on what goes wrong.
+        can_go_on: whether it takes ``--after``.
+    """
+
+    title: str
+    command: tuple[str, ...]
+    limit: float
+    at_once: bool = False
+    failed: str = FAILURE
+    can_go_on: bool = True
+
+
+class Doctor:
+    """Runs steps, and writes and judges what they tell.
 
     Args:
-        path: A file for all that was found, versions included, as JSON.
+        folder: where the file of the results is; made if it is not there.
+        seconds: after which nothing begins, and what runs is ended.
+        is_double: whether the tests' double stands for the GPU.
+        say: called with each finding when it is known.
+
+    Attributes:
+        path: of the file.
+        environment: of the processes.
+        rows: all results.
+        findings: about them.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        seconds: float = SECONDS,
+        is_double: bool = False,
+        say: Callable[[Finding], None] = lambda finding: None,
+    ):
+        os.makedirs(folder, exist_ok=True)
+        self.path = os.path.join(folder, FILE)
+        self._file = open(self.path, "a", encoding="utf-8", buffering=1)
+        self._end, self._lock = time.monotonic() + seconds, threading.Lock()
+        self._begin = time.monotonic()
+        self.is_double, self._say = is_double, say
+        self.rows: list[dict] = []
+        self.findings: list[Finding] = []
+        self.environment = dict(os.environ)
+        paths = [str(DOUBLES), str(DOUBLES / "rehearsal")] if is_double else []
+        self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, *sys.path]))
+
+    def run(self, step: Step) -> list[dict]:
+        """Runs a step, from the next result on if one ends the process; returns its results."""
+        after, rows = None, []
+        while True:
+            told, begun, why = self._run_once(step, after)
+            rows += told
+            if why is None:
+                return rows
+            if why != "":
+                rows.append(self.note(step, {"name": begun or step.title, "ended": why}))
+            if begun is None or not step.can_go_on:
+                return rows
+            after = begun
+
+    def _run_once(self, step, after):
+        """Returns the results, what had begun last, and why the process ended: None at its end,
+        empty if that result was told."""
+        left = self._end - time.monotonic()
+        if left < LEAST:
+            return [], None, "no time left"
+        words = [*step.command]
+        words[2:2] = ["--after", after] if after else []
+        command = [sys.executable, *words]
+        rows, begun, is_told = [], after, False
+        with tempfile.TemporaryFile("w+", errors="replace") as messages:
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": messages}
+            process = subprocess.Popen(
+                command,
+                **pipes,
+                env=self.environment,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            watch = _Watch(process, min(step.limit, left))
+            for line in process.stdout:
+                watch.restart(min(step.limit, max(self._end - time.monotonic(), 0)))
+                row = _parsed(line)
+                if "begin" in row:
+                    begun, is_told = row["begin"], False
+                elif row:
+                    rows.append(self.note(step, row))
+                    is_told = True
+            code = process.wait()
+            watch.stop()
+            process.stdout.close()
+            messages.seek(0)
+            said = messages.read()[-6000:].strip()
+        if said or code:
+            self._write({"step": step.title, "exit code": code, "messages": said})
+        if code == 0:
+            return rows, begun, None
+        if watch.has_ended:
+            why = f"no result within {step.limit:.0f} s"
+            why = "no time left" if time.monotonic() >= self._end else why
+        else:
+            why = _why(code)
+            why += f": {said.rpartition(chr(10))[2]}" if said and code > 0 else ""
+        return rows, begun, "" if is_told and not watch.has_ended else why
+
+    def _write(self, row):
+        with self._lock:
+            second = round(time.monotonic() - self._begin, 1)
+            self._file.write(json.dumps({**row, "second": second}) + "\n")
+            self._file.flush()
+
+    def note(self, step: Step, row: dict) -> dict:
+        """Writes a result, judges it and returns it."""
+        self._write({"step": step.title, **row})
+        findings = [*judge(row, step, self.path, self.is_double)]
+        with self._lock:
+            self.rows.append(row)
+            self.findings += findings
+            for finding in findings:
+                self._say(finding)
+        return row
+
+    def run_all(self, steps: Iterable[Step]) -> None:
+        """Runs steps in their order, neighbors that allow it beside one another."""
+        n = min(AT_ONCE, os.cpu_count() or 1)
+        with concurrent.futures.ThreadPoolExecutor(n) as pool:
+            waiting: list = []
+            for step in steps:
+                if not step.at_once:
+                    _finish(waiting)
+                    self.run(step)
+                else:
+                    waiting.append(pool.submit(self.run, step))
+            _finish(waiting)
+
+    def found(self, key: str) -> Any:
+        """Returns a value of the first result that has it; None if no result has."""
+        return next((row[key] for row in self.rows if key in row), None)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _finish(waiting):
+    while waiting:
+        waiting.pop(0).result()
+
+
+class _Watch:
+    """Ends a process and all that it started after a time, unless that begins anew."""
+
+    def __init__(self, process, seconds):
+        self._process, self.has_ended = process, False
+        self._timer = self._make(seconds)
+
+    def _make(self, seconds):
+        timer = threading.Timer(seconds, self._kill)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _kill(self):
+        self.has_ended = True
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def restart(self, seconds):
+        self._timer.cancel()
+        self._timer = self._make(seconds)
+
+    def stop(self):
+        self._timer.cancel()
+
+
+def _parsed(line):
+    """The object that a line is in JSON; an empty one for another library's words."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) and ("begin" in row or "name" in row) else {}
+
+
+def _why(code):
+    if code < 0:
+        return f"the process ended by {signal.Signals(-code).name}"
+    return f"the process ended with exit code {code}"
+
+
+def check_gpu(
+    folder: str,
+    seconds: float = SECONDS,
+    is_double: bool = False,
+    only: str = "",
+    say: Callable[[Finding], None] = lambda finding: None,
+) -> list[Finding]:
+    """Returns the findings about GPUs.
+
+    Args:
+        folder: For all that is found, as lines of JSON in ``results.jsonl``.
+        seconds: After which the rest is not run.
+        is_double: Whether the tests' double stands for the GPU.
+        only: A word, or several with commas: only steps whose title has one of them.
+        say: Called with each finding when it is known.
 
     Example:
-        >>> check_gpu("gpu.json")  # doctest: +SKIP
+        >>> check_gpu("gpu")  # doctest: +SKIP
     """
-    open(path, "w", encoding="utf-8").close()  # rather fail now than at the end
-    lines, failure, messages = _run(["-m", "mpchain.gpu_doctor.check"], TIME_TO_CHECK)
-    found = lines[-1] if lines else {"reason": f"the check did not end: {failure}"}
-    found["messages"] = {"check": messages}
-    if "checks" in found:
-        findings = _judge_versions(found["versions"]) + _judge_names(found.get("contract"), path)
-        findings += [_judge(name, each, path) for name, each in found["checks"].items()]
-        findings += _check_ranks(found, path)
-        findings += _measure_speed(found, path)
+    doctor = Doctor(folder, seconds, is_double, say)
+    try:
+        words = ["-m", PARTS, "plan", *["double"] * is_double]
+        first = Step("plan", tuple(words), TIME_TO_PLAN, can_go_on=False)
+        plan = [*_planned(doctor, first)]
+        doctor.run_all(plan[:1])  # the machine
+        if doctor.found("GPUs"):
+            steps = itertools.chain(plan[1:], _ranks(doctor), _suites(doctor))
+            words = [word for word in only.split(",") if word]
+            wanted = lambda step: not words or any(word in step.title for word in words)
+            doctor.run_all(filter(wanted, steps))
+        return summary(doctor.findings)
+    finally:
+        doctor.close()
+
+
+def _planned(doctor, step) -> Iterator[Step]:
+    command = [sys.executable, *step.command]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=doctor.environment,
+            timeout=step.limit,
+            check=False,
+        )
+        rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        why = "" if done.returncode == 0 else f"{_why(done.returncode)}: {done.stderr.strip()}"
+    except subprocess.TimeoutExpired:
+        rows, why = [], f"no result within {step.limit:.0f} s"
+    if why:
+        doctor.note(step, {"name": "plan", "ended": why})
+    for row in rows:
+        command = "-m", PARTS, *row["arguments"]
+        yield Step(row["title"], command, row["limit"], row["at_once"])
+
+
+def _ranks(doctor) -> Iterator[Step]:
+    """Two ranks, each with its GPU; one GPU must be refused, unless NCCL is told to allow it."""
+    try:
+        is_there = mpirun.find()
+    except mpirun.UnknownMpirunError as error:
+        is_there, reason = None, str(error)
     else:
-        findings = [Finding("GPU", FAILURE, "none that works", found["reason"])]
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(found, file, indent=2)
-    return findings
+        reason = f"it needs mpirun: {mpirun.INSTALL}"
+    if not is_there:
+        doctor.note(Step("two ranks", (), 0), {"name": "two ranks", "reason": reason})
+        return
+    for variable in (None, SHARED)[: 2 if doctor.found("GPUs") == 1 else 1]:
+        title = f"two ranks{f', {variable}' if variable else ''}"
+        launcher = ["-m", __package__, "-n", "2", "--no-prefix", f"--timeout={TIME_OF_RANKS - 10}"]
+        launcher += ["--env", variable] if variable else []
+        program = *launcher, "-m", "mpchain.gpu_doctor.ranks"
+        # With one GPU, NCCL works or refuses; neither is a fault.
+        failed = NOTE if variable else FAILURE
+        yield Step(title, program, TIME_OF_RANKS, failed=failed, can_go_on=False)
 
 
-def _run(arguments, timeout):
-    """Runs Python; returns the objects that it prints as JSON, why it failed, and its messages."""
-    command = [*inquiry.with_own_path(), sys.executable, *arguments]
-    ((code, output, messages),) = inquiry.run_on_all({"": command}, timeout).values()
-    lines = []
-    for line in output.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue  # another library's words
-    failure = (messages.strip().rpartition("\n")[2] or f"exit code {code}") if code != 0 else ""
-    return [line for line in lines if isinstance(line, dict)], failure, messages
+def _suites(doctor) -> Iterator[Step]:
+    """The tests of kernels, in a source tree; then under NVIDIA's tools that see accesses."""
+    tests = DOUBLES.parents[1]
+    if doctor.is_double or not (tests / "kernels").is_dir():
+        return
+    options = "-m gpu -o filterwarnings=default -p no:cacheprovider --maxfail=40 -q".split()
+    pytest = ["-m", PARTS, "command", sys.executable, "-m", "pytest", *options]
+    few = str(tests / "kernels" / "test_kernels.py"), "-k", "float32 and normalization"
+    yield Step("tests of kernels", (*pytest, str(tests / "kernels")), 150, can_go_on=False)
+    for tool in ("memcheck", "racecheck", "initcheck"):
+        sanitizer = ["compute-sanitizer", "--error-exitcode", "86", "--tool", tool]
+        command = ["-m", PARTS, "command", *sanitizer, *pytest[3:], *few]
+        yield Step(f"compute-sanitizer {tool}", tuple(command), 60, can_go_on=False, failed=NOTE)
 
 
-def _judge_versions(lines):
-    versions = dict(line.strip().partition(": ")[::2] for line in lines)
-    findings = [Finding(name, OK, versions[name]) for name in VERSIONS if name in versions]
-    if "convolution" not in versions:
-        return findings
-    plans, reason = versions["convolution"] == "planned", versions["convolution"]
-    hint = "" if plans else f"{reason}; slower kernels run instead"
-    return [*findings, Finding("cuDNN", OK if plans else NOTE, versions["cuDNN"], hint)]
+def judge(row: dict, step: Step, path: str, is_double: bool) -> Iterator[Finding]:
+    """Yields the findings about a result.
+
+    Example:
+        >>> step = Step("check: matmul", (), 60)
+        >>> (finding,) = judge({"name": "matmul", "ok": True, "error": 1e-7}, step, "", False)
+        >>> finding.verdict, finding.found
+        ('ok', 'as on the CPU, to 1e-07 of the largest number')
+    """
+    is_of_part = step.can_go_on or row["name"] == step.title
+    name = row["name"] if is_of_part else f"{step.title}: {row['name']}"
+    if "ended" in row:
+        verdict = NOTE if row["ended"] == "no time left" else step.failed
+        yield Finding(name, verdict, row["ended"], f"see {path}")
+    elif "versions" in row:
+        yield from _judge_versions(row, name)
+    elif "contract" in row:
+        yield from _judge_names(row["contract"], path)
+    elif "reason" in row:
+        yield Finding(name, NOTE, "not tested", row["reason"])
+    elif row.get("ok") is False:
+        yield _failure(name, row, step, path)
+    elif "seconds" in row and "found" not in row:
+        yield Finding(name, OK, f"{1e3 * row['seconds']:.3g} ms")
+    elif "found" in row:
+        is_time = is_double and "milliseconds" in row
+        hint = "not a GPU's: CuPy is the double of the tests" if is_time else ""
+        yield Finding(name, NOTE if is_time else OK, row["found"], hint)
+    elif "error" in row:
+        yield Finding(name, OK, f"as on the CPU, to {row['error']:.0e} of the largest number")
+
+
+def _failure(name, row, step, path):
+    if isinstance(row["error"], str):
+        reason = row["error"].strip().rpartition("\n")[2]
+        return Finding(name, step.failed, "an exception", f"{reason}; all is in {path}")
+    found = f"differs from the CPU by {row['error']:.0e} of the largest number"
+    kernel = f" ({row['kernel']})" if "kernel" in row else ""
+    return Finding(name, step.failed, found + kernel, f"please report it, with {path}")
+
+
+def _judge_versions(row, name):
+    if row.get("ok") is False:
+        yield Finding("GPU", FAILURE, "none that works", row["error"])
+    versions = dict(line.strip().partition(": ")[::2] for line in row["versions"])
+    yield from (Finding(item, OK, versions[item]) for item in VERSIONS if item in versions)
+    if "convolution" in versions:
+        plans, reason = versions["convolution"] == "planned", versions["convolution"]
+        hint = "" if plans else f"{reason}; slower kernels run instead"
+        yield Finding("cuDNN", OK if plans else NOTE, versions["cuDNN"], hint)
 
 
 def _judge_names(differences, path):
-    """Returns the finding about CuPy's names, if these were compared."""
-    if differences is None:
-        return []
-    if not differences:
-        return [Finding("CuPy's names", OK, "those that mpchain is tested against")]
-    found = f"{len(differences)} are not as mpchain is tested against"
-    hint = f"these matter only if a check fails; {differences[0]}; all are in {path}"
-    return [Finding("CuPy's names", NOTE, found, hint)]
+    """Yields the finding about CuPy's names, if these were compared."""
+    if differences:
+        found = f"{len(differences)} are not as mpchain is tested against"
+        hint = f"these matter only if a check fails; {differences[0]}; all are in {path}"
+        yield Finding("CuPy's names", NOTE, found, hint)
+    elif differences is not None:
+        yield Finding("CuPy's names", OK, "those that mpchain is tested against")
 
 
-def _judge(name, check, path, failed=FAILURE):
-    if "seconds" in check:
-        return Finding(name, OK, f"{1e3 * check['seconds']:.3g} ms")
-    if check["ok"]:
-        return Finding(name, OK, f"as on the CPU, to {check['error']:.0e} of the largest number")
-    if isinstance(check["error"], str):
-        reason = check["error"].strip().rpartition("\n")[2]
-        return Finding(name, failed, "an exception", f"{reason}; the traceback is in {path}")
-    found = f"differs from the CPU by {check['error']:.0e} of the largest number"
-    return Finding(name, failed, found, f"please report it, with {path}")
+def summary(findings: list[Finding]) -> list[Finding]:
+    """Returns findings, with those of equal cases of an operation that are well as one.
+
+    Example:
+        >>> good = [Finding(f"softmax, {i}, float32", OK, "as on the CPU") for i in range(3)]
+        >>> [(f.item, f.found) for f in summary(good)]
+        [('softmax', '3 cases as on the CPU')]
+    """
+    counts = collections.Counter(_operation(f) for f in findings)
+    merged = {key for key, n in counts.items() if key is not None and n > 1}
+    result, seen = [], set()
+    for finding in findings:
+        key = _operation(finding)
+        if key not in merged:
+            result.append(finding)
+        elif key not in seen:
+            seen.add(key)
+            result.append(Finding(key, OK, f"{counts[key]} cases as on the CPU"))
+    return result
 
 
-def _check_ranks(found, path):
-    """Returns the findings about two ranks, and adds to what is written what they print."""
-    try:
-        if not mpirun.find():
-            raise mpirun.UnknownMpirunError(f"it needs mpirun: {mpirun.INSTALL}")
-    except mpirun.UnknownMpirunError as error:
-        return [Finding("two ranks", NOTE, "not tested", str(error))]
-    if found["GPUs"] > 1:
-        return _start_ranks("two ranks", found, path)
-    findings = _start_ranks("two ranks, one GPU", found, path)
-    return findings + _start_ranks("two ranks, NCCL on one GPU", found, path, SHARED)
-
-
-def _start_ranks(name, found, path, variable=None):
-    # With one GPU, NCCL works or refuses; neither is a fault.
-    failed = NOTE if variable else FAILURE
-    launcher = ["-m", __package__, "-n", "2", "--no-prefix", f"--timeout={TIME_OF_RANKS}"]
-    launcher += ["--env", variable] * bool(variable)
-    program = [*launcher, "-m", "mpchain.gpu_doctor.ranks"]
-    lines, failure, found["messages"][name] = _run(program, TIME_OF_RANKS + 60)
-    found[name] = lines
-    findings = [_judge(f"{name}: {line['name']}", line, path, failed) for line in lines]
-    if failure and not any(finding.verdict == failed for finding in findings):
-        findings.append(Finding(name, failed, "did not end", f"{failure}; see {path}"))
-    return findings
-
-
-def _measure_speed(found, path):
-    """Returns the findings about times, and adds them to what is written."""
-    programs = {"mpchain": [], "PyTorch": ["pytorch"]}
-    rows = {}
-    for name, arguments in programs.items():
-        program = ["-m", "mpchain.gpu_doctor.speed", *arguments]
-        rows[name], failure, messages = _run(program, TIME_TO_MEASURE)
-        rows[name] += [{"reason": failure}] * bool(failure)
-        found["messages"][f"speed of {name}"] = messages
-    found["speed"] = rows
-    others = {row["name"]: row for row in rows["PyTorch"] if "name" in row}
-    findings = [
-        _judge_speed(row, others.get(row["name"]), found, path)
-        for row in rows["mpchain"]
-        if "name" in row
-    ]
-    for name in programs:
-        for row in rows[name]:
-            if "reason" in row:
-                findings.append(Finding(f"speed of {name}", NOTE, "not measured", row["reason"]))
-    return findings
-
-
-def _judge_speed(row, other, found, path):
-    item = f"training step: {row['name']}"
-    if "error" in row:
-        return _judge(item, {"ok": False, **row}, path)
-    text = _times(row)
-    if other is not None:
-        text += f"; PyTorch {_times(other)}"
-    if found["is a double"]:
-        return Finding(item, NOTE, text, "not times of a GPU: CuPy is the double of the tests")
-    return Finding(item, OK, text)
-
-
-def _times(row):
-    if "error" in row:
-        return "raises " + row["error"].strip().rpartition("\n")[2]
-    times = row["milliseconds"]
-    return f"{times['step']:.3g} ms ({times['host']:.3g} ms of the host)"
+def _operation(finding):
+    """The operation of a case that is well."""
+    words = finding.item.split(", ")
+    is_case = len(words) > 2 and words[-1] in ("float16", "float32", "float64")
+    is_well = finding.verdict == OK and finding.found.startswith("as on the CPU")
+    return words[0] if is_case and is_well else None

@@ -1,10 +1,7 @@
-"""``python -m mpchain.gpu_doctor.check``: compares a GPU with the CPU, and prints JSON.
-
-``mpchain-launch doctor --gpu FILE`` runs it and writes the file.
+"""Compares a GPU with the CPU: functions, trainings, and captured steps with those that run as
+always.
 """
 
-import io
-import json
 import traceback
 from collections.abc import Callable
 
@@ -12,14 +9,13 @@ import numpy as np
 
 import mpchain.functions as F
 import mpchain.links as L
-from mpchain import iterators, optimizers, training
+from mpchain import annexes, iterators, optimizers, training
 from mpchain.backend import get_device
 from mpchain.backends import cuda
-from mpchain.configuration import using_config
+from mpchain.configuration import config, mixed16, mixed_bf16, using_config
 from mpchain.dataset import ConcatWithAsyncTransfer
-from mpchain.link import Chain
+from mpchain.link import Chain, Sequential
 from mpchain.testing import cupy_contract
-from mpchain.utils.runtime_info import print_runtime_info
 from mpchain.variable import Variable
 
 TOLERANCE = 2e-3
@@ -30,6 +26,16 @@ HALF_TOLERANCE = 1e-2
 """The same for float16, whose numbers have ten bits."""
 
 Results = dict[str, np.ndarray]
+
+
+class NotHere(Exception):
+    """A check needs what this machine lacks: its text says what.
+
+    Example:
+        >>> raise NotHere("16 GiB of GPU memory")
+        Traceback (most recent call last):
+        mpchain.gpu_doctor.check.NotHere: 16 GiB of GPU memory
+    """
 
 
 def _function(
@@ -88,6 +94,8 @@ def _training(network: type[Chain], optimizer: type) -> Callable[[str], Results]
         model = _make(network, device_name)
         batches = iterators.SerialIterator(_data(), 16, shuffle=False)
         rule = optimizer().setup(model)
+        if config.dtype is mixed_bf16:
+            rule.use_fp32_update()
         updater = training.StandardUpdater(batches, rule, device=device_name)
         for _ in range(6):
             updater.update()
@@ -104,14 +112,19 @@ def _make(network, device_name):
     return model
 
 
-def _by_cudnn(check: Callable[[str], Results]) -> Callable[[str], Results]:
-    """A check that takes cuDNN wherever it has a plan."""
+def _with(name: str, value: object, check: Callable[[str], Results]) -> Callable[[str], Results]:
+    """A check under another configuration."""
 
-    def by_cudnn(device_name: str) -> Results:
-        with using_config("kernels", ("cudnn",)):
+    def with_config(device_name: str) -> Results:
+        with using_config(name, value):
             return check(device_name)
 
-    return by_cudnn
+    return with_config
+
+
+def _by_cudnn(check: Callable[[str], Results]) -> Callable[[str], Results]:
+    """A check that takes cuDNN wherever it has a plan."""
+    return _with("kernels", ("cudnn",), check)
 
 
 def _on_another_stream(check: Callable[[str], Results]) -> Callable[[str], Results]:
@@ -145,6 +158,131 @@ def _beside_copies(device_name: str) -> Results:
     return results
 
 
+def _dropout(device_name: str) -> Results:
+    """What holds of every mask. Those that samples have are compared by the cases of ``drop``."""
+    device = get_device(device_name)
+    with device.create_context():
+        x = Variable(device.xp.ones((257, 300), np.float32))
+        y, other = F.dropout(x, 0.25), F.dropout(x, 0.25)
+        F.sum(y).backward()
+        kept = y.array != 0
+        return {
+            "backward has the mask of forward": (y.array == x.grad).all(),
+            "the scale": y.array.max(),
+            "three of four are kept": abs(kept.mean() - 0.75) < 0.01,  # six standard deviations
+            "another mask each time": (kept != (other.array != 0)).any(),
+        }
+
+
+def _embedding(device_name: str) -> Results:
+    draw, device = np.random.RandomState(0), get_device(device_name)
+    W = Variable(device.send(draw.randn(50, 8).astype(config.dtype)))
+    ids = device.send(draw.randint(0, 5, (6, 40)).astype(np.int32))  # rows that many ids share
+    y = F.embed_id(ids, W, ignore_label=4)
+    F.sum(y * y).backward()
+    return {"value": y.array, "gradient": W.grad}
+
+
+def _loss_scale(device_name: str) -> Results:
+    """Trains in mixed precision, until scales overflow and steps are left out."""
+    with using_config("dtype", mixed16):
+        model = _make(_mlp, device_name)
+        optimizer = optimizers.MomentumSGD(0.01).setup(model)
+        optimizer.use_fp32_update()
+        optimizer.loss_scaling(interval=4)
+        device = get_device(device_name)
+        x, t = (device.send(np.stack(rows)) for rows in zip(*_data()))
+        for _ in range(24):
+            optimizer.update(model, x.astype(np.float16), t)
+        return {name: param.array for name, param in sorted(model.namedparams())}
+
+
+def _beyond(device_name: str) -> Results:
+    """Arrays of more than 2**31 elements, of which the last rows are compared."""
+    device = get_device(device_name)
+    is_real = isinstance(device, cuda.GpuDevice) and not is_double()
+    n_rows = (1 << 21) + 8 if is_real else 16
+    with device.create_context():
+        if is_real and cuda.cupy.cuda.Device().mem_info[0] < 16 << 30:
+            raise NotHere("16 GiB of GPU memory")
+        x = device.xp.zeros((n_rows, 1024), np.float16)
+        x[-8:] = device.send(np.random.RandomState(0).randn(8, 1024).astype(np.float16))
+        return {
+            "relu": F.relu(x).array[-8:],
+            "softmax": F.softmax(x).array[-8:],
+            "maximum": F.max(x, axis=1).array[-8:],
+            "sum": F.sum(x, axis=0).array,
+        }
+
+
+def _mlp() -> Chain:
+    hidden = L.Linear(192, 32)
+    flat = lambda x: F.cast(F.reshape(x, (len(x), -1)), hidden.W.dtype)
+    return Sequential(flat, hidden, F.relu, L.Linear(32, 4))
+
+
+class _Transformer(Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.layer = L.TransformerEncoderLayer(24, 2, 48, dropout=0.0)
+            self.out = L.Linear(24, 4)
+
+    def forward(self, x):
+        return self.out(F.mean(self.layer(F.reshape(x, (len(x), 8, 24))), axis=1))
+
+
+MODELS: dict[str, Callable[[], Chain]] = {
+    "MLP": _mlp,
+    "ConvNet": _ConvNet,
+    "LSTM": _Recurrent,
+    "transformer": _Transformer,
+}
+"""Models of which captured steps are compared with those that run as always."""
+
+
+def _six_steps(name, device_name, is_captured):
+    device = get_device(device_name)
+    with device.create_context():
+        model = _make(MODELS[name], device_name)
+        optimizer = optimizers.Adam().setup(model)
+
+        def step(x, t):
+            optimizer.update(lambda: model(x, t))
+
+        if is_captured:
+            step = annexes.load("captured", "captured.captured", "the GPU doctor").capture(step)
+        for i in range(6):
+            step(*(device.send(np.stack(rows)) for rows in zip(*_data()[8 * i : 8 * i + 8])))
+        arrays = {key: cuda.to_cpu(param.array) for key, param in sorted(model.namedparams())}
+    return arrays, step.reason if is_captured else None
+
+
+def compare_captured(name: str, device_name: str) -> dict[str, object]:
+    """Returns whether captured steps train a model as steps that run as always do.
+
+    Args:
+        name: a key of :data:`MODELS`.
+        device_name: such as ``"@cupy:0"``.
+
+    Returns:
+        As :func:`compare`.
+
+    Example:
+        >>> compare_captured("MLP", "@cupy:0")  # doctest: +SKIP
+        {'ok': True, 'error': 0.0}
+    """
+    try:
+        wanted, _ = _six_steps(name, device_name, is_captured=False)
+        got, reason = _six_steps(name, device_name, is_captured=True)
+    except Exception:
+        return {"ok": False, "error": traceback.format_exc()}
+    if reason is not None:
+        return {"ok": False, "error": f"the step is not captured: {reason}"}
+    worst = max(difference(got[key], wanted[key]) for key in wanted)
+    return {"ok": worst <= TOLERANCE, "error": worst}
+
+
 CHECKS: dict[str, Callable[[str], Results]] = {
     "elementwise": _function(lambda x, y: F.tanh(x) * F.sigmoid(y) + F.exp(-(x**2)), (33, 7), (7,)),
     "reductions": _function(lambda x: F.sum(x, axis=1) + F.max(x, axis=1), (33, 65)),
@@ -172,6 +310,42 @@ CHECKS: dict[str, Callable[[str], Results]] = {
     "ConvNet on another stream": _on_another_stream(_training(_ConvNet, optimizers.MomentumSGD)),
     "LSTM on another stream": _on_another_stream(_training(_Recurrent, optimizers.Adam)),
     "copies beside kernels": _beside_copies,
+    "matmul, transposed and in steps": _function(
+        lambda x, y: F.matmul(x.T, y[:, ::2]), (33, 65), (33, 34)
+    ),
+    "group normalization": _function(
+        lambda x, g, b: F.group_normalization(x, 3, g, b), (2, 6, 5, 4), (6,), (6,)
+    ),
+    "rows of 3,000, half precision": _function(
+        lambda x, g, b: F.softmax(F.layer_normalization(x, g, b)),
+        (5, 3000),
+        (3000,),
+        (3000,),
+        dtype=np.float16,
+    ),
+    "rows of 3,000, double precision": _function(
+        lambda x, g, b: F.softmax(F.layer_normalization(x, g, b)),
+        (5, 3000),
+        (3000,),
+        (3000,),
+        dtype=np.float64,
+    ),
+    "dropout": _dropout,
+    "embedding": _with("dtype", np.float32, _embedding),
+    "embedding, half precision": _with("dtype", np.float16, _embedding),
+    "embedding, deterministic": _with("cudnn_deterministic", True, _embedding),
+    "dynamic loss scale": _loss_scale,
+    "MLP, mixed_bf16": _with("dtype", mixed_bf16, _training(_mlp, optimizers.MomentumSGD)),
+    "convolution and product, TF32": _with(
+        "use_cudnn_tensor_core",
+        "always",
+        _function(
+            lambda x, W: F.matmul(F.convolution_2d(x, W, pad=1), F.convolution_2d(x, W, pad=1)),
+            (4, 8, 9, 9),
+            (6, 8, 3, 3),
+        ),
+    ),
+    "more than 2**31 elements": _beyond,
 }
 """Name → function of the device that returns arrays, which must be those of the CPU."""
 
@@ -188,7 +362,7 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
 
     Returns:
         ``ok``, and ``error``: the largest difference relative to the largest number, or the
-        traceback as text.
+        traceback as text; or only ``reason``, if this machine lacks what the check needs.
 
     Example:
         >>> compare(CHECKS["matmul"], "@numpy")
@@ -198,6 +372,8 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
         with using_config("dtype", np.dtype(np.float32)):
             wanted, got = check("@numpy"), check(device_name)
         errors = [difference(cuda.to_cpu(got[name]), wanted[name]) for name in wanted]
+    except NotHere as error:
+        return {"reason": f"needs {error}"}
     except Exception:
         return {"ok": False, "error": traceback.format_exc()}
     worst = float(np.max(errors))
@@ -242,48 +418,3 @@ def contract() -> list[str] | None:
     if not cuda.available or is_double():
         return None
     return cupy_contract.differences(cupy_contract.read(), cupy_contract.known())
-
-
-def run(device_name: str) -> dict[str, object]:
-    """Returns the versions of the libraries, and the result of each check.
-
-    With a second GPU, trainings run there, too, while the first is the current one.
-
-    Args:
-        device_name: such as ``"@cupy:0"``.
-
-    Example:
-        >>> sorted(run("@numpy"))
-        ['GPUs', 'checks', 'contract', 'device', 'is a double', 'versions']
-    """
-    versions = io.StringIO()
-    print_runtime_info(versions)
-    found = {name: compare(check, device_name) for name, check in CHECKS.items()}
-    if device_name == "@cupy:0" and cuda.device_count() > 1:
-        for name in ON_SECOND:
-            found[f"{name}, on the second GPU"] = compare(CHECKS[name], "@cupy:1")
-    return {
-        "device": device_name,
-        "GPUs": cuda.device_count(),
-        "is a double": is_double(),
-        "contract": contract(),
-        "versions": versions.getvalue().splitlines(),
-        "checks": found,
-    }
-
-
-def main() -> None:
-    """Prints what `run` returns for the first GPU, or the reason why there is none.
-
-    Example:
-        >>> main()  # doctest: +SKIP
-        {"device": "@cupy:0", ...}
-    """
-    if cuda.available:
-        print(json.dumps(run("@cupy:0")))
-    else:
-        print(json.dumps({"reason": cuda.unavailable_reason()}))
-
-
-if __name__ == "__main__":
-    main()

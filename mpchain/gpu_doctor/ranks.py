@@ -1,7 +1,7 @@
 """``python -m mpchain.gpu_doctor.ranks``: compares ranks on GPUs with the same ranks on CPUs, and
 prints a line of JSON for each result.
 
-``mpchain-launch doctor --gpu FILE`` runs it on two ranks.
+``mpchain-launch doctor --gpu FOLDER`` runs it on two ranks.
 """
 
 import json

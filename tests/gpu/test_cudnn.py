@@ -248,10 +248,19 @@ def test_engines_of_the_front_end_are_taken_only_if_asked_for(cores, right, libr
 def test_no_engine_of_the_front_end_computes_gradients_of_attention(library, monkeypatch):
     monkeypatch.setattr(library, "python_engines", ["sdpa_bwd_sm100"])
     arguments = _arguments("attention_gradient", "heads", np.float16)
-    arguments[5] = arguments[5].astype("f")
     with mpchain.using_config("cudnn_deterministic", True):
         _compute("attention_gradient", arguments)
     assert library.executed == [("SDPA_BWD", "exact")]
+
+
+def test_sums_of_half_precision_are_widened(library):
+    """Those of a forward that other kernels computed; cuDNN would read past their end."""
+    arguments = _arguments("attention_gradient", "heads", np.float16)
+    assert arguments[5].dtype == np.float16
+    for found, right in zip(
+        _compute("attention_gradient", arguments), _right("attention_gradient", arguments)
+    ):
+        np.testing.assert_allclose(found.get(), right, 0.02, 0.02 * np.abs(right).max())
 
 
 def test_an_engine_of_the_front_end_that_cannot_be_barred_is_refused(library, monkeypatch):

@@ -1,4 +1,4 @@
-import importlib.util
+import collections
 import json
 import os
 import pathlib
@@ -6,187 +6,190 @@ import shutil
 
 import pytest
 
-from launch import doctor, gpu_doctor, inquiry, mpirun
+from launch import doctor, gpu_doctor, mpirun
+from launch.findings import FAILURE, NOTE, OK
 from tests.launch.conftest import ROOT
 
-DOUBLES = pathlib.Path(__file__).parents[1] / "gpu" / "doubles"
-MEASURE = "mpchain.gpu_doctor.speed"
 GOOD, BAD = {"ok": True, "error": 1.2e-7}, {"ok": False, "error": 0.5}
 
 
-def lines(findings):
-    return {finding.item: (finding.verdict, finding.found) for finding in findings}
-
-
-def hints(findings):
-    return {finding.item: finding.hint for finding in findings}
-
-
-def checked(*versions, n_gpus=2, is_double=False, **checks):
-    found = {"versions": versions, "checks": checks, "GPUs": n_gpus, "is a double": is_double}
-    return json.dumps(found)
-
-
-@pytest.fixture
-def check(monkeypatch, tmp_path):
-    """Function of the answers of the programs; returns the findings, the file and the commands."""
-
-    def check(*answers):
-        answers, commands = iter(answers), []
-
-        def run_on_all(wanted, timeout):
-            commands.append(wanted[""])
-            return {"": (*next(answers, (0, "")), "", "")[:3]}
-
-        monkeypatch.setattr(inquiry, "run_on_all", run_on_all)
-        path = tmp_path / "gpu.json"
-        findings = gpu_doctor.check_gpu(str(path))
-        assert next(answers, None) is None
-        written = json.loads(path.read_text())
-        if len(commands) > 1:
-            assert [c[-2:] for c in commands[-2:]] == [["-m", MEASURE], [MEASURE, "pytorch"]]
-        return findings, written, commands
-
-    monkeypatch.setattr(mpirun, "find", lambda: object())
-    return check
-
-
-@pytest.mark.parametrize(("plan", "verdict"), [("planned", "ok"), ("no library", "note")])
-def test_first_gpu(check, monkeypatch, plan, verdict):
-    monkeypatch.setattr(mpirun, "find", lambda: None)
-    failed = {"ok": False, "error": "Traceback ...\nValueError: no kernel\n"}
-    versions = "mpchain: 0.1.0", "SciPy: 1.17", "  GPU: H200", "cuDNN: 9.28", "  convolution: "
-    output = checked(*versions[:4], versions[4] + plan, matmul=GOOD, pooling=BAD, softmax=failed)
-    findings, written, _ = check((0, f"a line\n{output}\n", "a warning"))
-    assert json.loads(output).items() <= written.items()
-    assert written["messages"]["check"] == "a warning"
-    assert lines(findings) == {
-        "mpchain": ("ok", "0.1.0"),
-        "GPU": ("ok", "H200"),
-        "cuDNN": (verdict, "9.28"),
-        "matmul": ("ok", "as on the CPU, to 1e-07 of the largest number"),
-        "pooling": ("FAIL", "differs from the CPU by 5e-01 of the largest number"),
-        "softmax": ("FAIL", "an exception"),
-        "two ranks": ("note", "not tested"),
-    }
-    said = hints(findings)
-    assert said["softmax"].startswith("ValueError: no kernel; the traceback is in ")
-    assert said["pooling"].startswith("please report it, with ")
-    assert said["cuDNN"] == ("" if verdict == "ok" else "no library; slower kernels run instead")
-    assert said["two ranks"].startswith("it needs mpirun: ")
+def judged(row, title="check: matmul", **options):
+    step = gpu_doctor.Step(title, (), 60, **options)
+    return [*gpu_doctor.judge(row, step, "results.jsonl", is_double=False)]
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("row", "verdict", "found", "hint"),
     [
-        ((0, '{"reason": "no CuPy"}'), "no CuPy"),
-        ((-11, ""), "the check did not end: exit code -11"),
-        ((None, "", "no answer within 600 s"), "the check did not end: no answer within 600 s"),
+        (GOOD, OK, "as on the CPU, to 1e-07 of the largest number", ""),
+        (BAD, FAILURE, "differs from the CPU by 5e-01 of the largest number", "please report it"),
+        (
+            {**BAD, "kernel": "cudnn, strided"},
+            FAILURE,
+            "differs from the CPU by 5e-01 of the largest number (cudnn, strided)",
+            "please report it, with results.jsonl",
+        ),
+        (
+            {"ok": False, "error": "Traceback ...\nValueError: no kernel\n"},
+            FAILURE,
+            "an exception",
+            "ValueError: no kernel; all is in results.jsonl",
+        ),
+        ({"reason": "needs PyTorch"}, NOTE, "not tested", "needs PyTorch"),
+        ({"ended": "the process ended by SIGSEGV"}, FAILURE, "the process ended by SIGSEGV", "see"),
+        ({"ended": "no time left"}, NOTE, "no time left", "see"),
+        ({"found": "0.7 ms, 2950 GB/s", "milliseconds": 0.7}, OK, "0.7 ms, 2950 GB/s", ""),
+        ({"ok": True, "seconds": 2e-3}, OK, "2 ms", ""),
     ],
 )
-def test_gpu_that_does_not_work(check, answer, reason):
-    (finding,), written, _ = check(answer)
-    assert (finding.verdict, finding.hint) == ("FAIL", reason)
-    assert written["reason"] == reason
+def test_verdicts(row, verdict, found, hint):
+    (finding,) = judged({"name": "matmul", **row})
+    assert (finding.item, finding.verdict, finding.found) == ("matmul", verdict, found)
+    assert finding.hint.startswith(hint)
 
 
-@pytest.mark.parametrize(("differences", "verdict"), [([], "ok"), (["cupy.tri: missing"], "note")])
-def test_names_of_cupy(check, monkeypatch, differences, verdict):
-    monkeypatch.setattr(mpirun, "find", lambda: None)
-    (finding, _), _, _ = check((0, json.dumps({**json.loads(checked()), "contract": differences})))
+@pytest.mark.parametrize(("plan", "verdict"), [("planned", OK), ("no library", NOTE)])
+def test_versions(plan, verdict):
+    lines = "mpchain: 0.1.0", "SciPy: 1.17", "  GPU: H200", "cuDNN: 9.28", f"  convolution: {plan}"
+    findings = judged({"name": "versions", "versions": lines, "GPUs": 1})
+    assert [(f.item, f.verdict, f.found) for f in findings] == [
+        ("mpchain", OK, "0.1.0"),
+        ("GPU", OK, "H200"),
+        ("cuDNN", verdict, "9.28"),
+    ]
+    hint = "" if verdict == OK else "no library; slower kernels run instead"
+    assert findings[-1].hint == hint
+
+
+@pytest.mark.parametrize(("differences", "verdict"), [([], OK), (["cupy.tri: missing"], NOTE)])
+def test_names_of_cupy(differences, verdict):
+    (finding,) = judged({"name": "CuPy's names", "contract": differences})
     assert finding.verdict == verdict
     assert all(line in finding.hint for line in differences)
 
 
-def results(**found):
-    return "".join(json.dumps({"name": name, **each}) + "\n" for name, each in found.items())
+def test_what_a_refusal_of_nccl_on_one_gpu_is():
+    """That NCCL does not let ranks share a GPU is no failure."""
+    options = {"title": "two ranks, A=1", "failed": NOTE, "can_go_on": False}
+    (finding,) = judged({"name": "training", **BAD}, **options)
+    assert (finding.item, finding.verdict) == ("two ranks, A=1: training", NOTE)
 
 
-def test_ranks_with_a_gpu_each(check):
-    printed = results(training=GOOD, collectives=BAD, sum={"ok": True, "seconds": 2e-3})
-    findings, written, (_, command, *_) = check((0, checked()), (0, f"a line\n{printed}"))
-    assert command[-2:] == ["-m", "mpchain.gpu_doctor.ranks"] and "--env" not in command
-    assert [each["name"] for each in written["two ranks"]] == ["training", "collectives", "sum"]
-    assert lines(findings) == {
-        "two ranks: training": ("ok", "as on the CPU, to 1e-07 of the largest number"),
-        "two ranks: collectives": ("FAIL", "differs from the CPU by 5e-01 of the largest number"),
-        "two ranks: sum": ("ok", "2 ms"),
-    }
+def _lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_ranks_that_do_not_end(check):
-    ended = (1, results(training=GOOD), "mpchain-launch: the job took more than 300 s\n")
-    findings, written, _ = check((0, checked()), ended)
-    assert lines(findings)["two ranks"] == ("FAIL", "did not end")
-    assert hints(findings)["two ranks"].startswith("mpchain-launch: the job took more than 300 s;")
-    assert written["messages"]["two ranks"] == ended[2]
+CRASH = "os.kill(os.getpid(), signal.SIGSEGV)"
+PROGRAM = """
+import json, os, signal, sys, time
+
+def tell(**row):
+    print(json.dumps(row), flush=True)
+
+names = ["first", "second", "third", "fourth", "fifth"]
+if sys.argv[1:2] == ["--after"]:
+    del names[: names.index(sys.argv[2]) + 1]
+print("the words of another library")
+for name in names:
+    tell(begin=name)
+    if name == "second":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if name == "third":
+        time.sleep(1000)
+    if name == "fourth":
+        tell(name=name, ok=False, error="Traceback ...\\nIllegal address")
+        sys.exit(3)
+    tell(name=name, ok=True, error=0.0)
+"""
 
 
-def test_ranks_that_share_a_gpu(check):
-    """That NCCL does not let them is no failure; that mpchain does not say so is one."""
-    refused = results(refusal={"ok": False, "error": "no error"})
-    error = results(an_exception={"ok": False, "error": "Traceback ...\nNcclError: duplicate GPU"})
-    answers = (0, checked(n_gpus=1)), (0, refused), (1, error, "it failed")
-    findings, _, (_, _, command, *_) = check(*answers)
-    assert command[command.index("--env") + 1] == "NCCL_MULTI_RANK_GPU_ENABLE=1"
-    assert lines(findings) == {
-        "two ranks, one GPU: refusal": ("FAIL", "an exception"),
-        "two ranks, NCCL on one GPU: an_exception": ("note", "an exception"),
-    }
+@pytest.fixture
+def run_program(tmp_path):
+    """Function that runs a program under the doctor: the doctor, and the rows of its file."""
+
+    def run(text, limit=20, seconds=200):
+        (tmp_path / "program.py").write_text(text)
+        own = gpu_doctor.Doctor(str(tmp_path / "out"), seconds)
+        own.environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
+        own.run_all([gpu_doctor.Step("all", ("-m", "program"), limit)])
+        own.close()
+        return own, _lines(pathlib.Path(own.path))
+
+    return run
 
 
-@pytest.mark.parametrize(("is_double", "verdict"), [(False, "ok"), (True, "note")])
-def test_speed(check, monkeypatch, is_double, verdict):
-    monkeypatch.setattr(mpirun, "find", lambda: None)
-    times = [{"milliseconds": {"step": 0.5 * i, "host": 0.25}} for i in (1, 2)]
-    failed = {"error": "Traceback ...\nMemoryError: too large\n"}
-    ours = results(MLP=times[0], layer=times[0], conv=times[0], cell=failed)
-    theirs = json.dumps({"version": "2.13"}) + "\n" + results(MLP=times[1], layer=failed)
-    answers = (0, ours), (-9, theirs, "")
-    findings, written, _ = check((0, checked(is_double=is_double)), *answers)
-    assert written["speed"]["PyTorch"][0] == {"version": "2.13"}
-    assert lines(findings[1:]) == {
-        "training step: MLP": (
-            verdict,
-            "0.5 ms (0.25 ms of the host); PyTorch 1 ms (0.25 ms of the host)",
-        ),
-        "training step: layer": (
-            verdict,
-            "0.5 ms (0.25 ms of the host); PyTorch raises MemoryError: too large",
-        ),
-        "training step: conv": (verdict, "0.5 ms (0.25 ms of the host)"),
-        "training step: cell": ("FAIL", "an exception"),
-        "speed of PyTorch": ("note", "not measured"),
-    }
-    assert hints(findings)["speed of PyTorch"] == "exit code -9"
-    assert ("not times of a GPU" in hints(findings)["training step: MLP"]) == is_double
+def test_a_crash_a_hang_and_a_lost_gpu_lose_one_result_each(run_program):
+    own, rows = run_program(PROGRAM, limit=3)
+    assert [(f.item, f.verdict, f.found) for f in own.findings] == [
+        ("first", OK, "as on the CPU, to 0e+00 of the largest number"),
+        ("second", FAILURE, "the process ended by SIGSEGV"),
+        ("third", FAILURE, "no result within 3 s"),
+        ("fourth", FAILURE, "an exception"),
+        ("fifth", OK, "as on the CPU, to 0e+00 of the largest number"),
+    ]
+    assert [row["name"] for row in rows if "name" in row] == [f.item for f in own.findings]
 
 
-def test_file_that_cannot_be_written(capsys):
+def test_a_program_that_does_not_begin(run_program):
+    own, rows = run_program("import no_such_library\n")
+    (finding,) = own.findings
+    assert (finding.item, finding.verdict) == ("all", FAILURE)
+    assert "exit code 1: ModuleNotFoundError: No module named 'no_such_library'" in finding.found
+    assert rows[0]["messages"].startswith("Traceback")
+
+
+def test_results_are_written_when_they_are_known(run_program, tmp_path):
+    """The program goes on when it finds its first result in the file."""
+    path = tmp_path / "out" / gpu_doctor.FILE
+    look = f"while 'first' not in open({str(path)!r}).read(): pass"
+    own, _ = run_program(PROGRAM.replace(f"    {CRASH}", f"    {look}"), limit=8)
+    assert own.findings[1].verdict == OK
+
+
+def test_the_end_of_the_time(run_program):
+    own, _ = run_program(PROGRAM.replace(CRASH, "pass"), 90, 5)
+    assert [f.verdict for f in own.findings] == [OK, OK, NOTE, NOTE]
+    assert [f.found for f in own.findings[2:]] == ["no time left"] * 2
+
+
+def test_folder_that_cannot_be_made(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit):
-        doctor.main(["--gpu", "no/such/folder/gpu.json"])
-    assert "--gpu no/such/folder/gpu.json: No such file or directory" in capsys.readouterr().err
+        doctor.main(["--gpu", str(tmp_path / "file" / "folder")])
+    assert "folder: Not a directory" in capsys.readouterr().err
 
 
-needs_double = pytest.mark.skipif(
-    not (shutil.which("g++") and mpirun.find()),
-    reason="the doubles need g++ and mpirun",
-)
+def test_rehearsals_need_the_source_tree(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_doctor, "DOUBLES", tmp_path / "none")
+    with pytest.raises(SystemExit):
+        doctor.main(["--gpu", str(tmp_path), "--double"])
+    assert "--double needs mpchain's source tree" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--double"], ["--seconds", "9"], ["--only", "nccl"]])
+def test_options_that_need_the_option_gpu(words, capsys):
+    with pytest.raises(SystemExit):
+        doctor.main(words)
+    assert f"{words[0]} needs --gpu FOLDER" in capsys.readouterr().err
+
+
+needs_double = pytest.mark.skipif(not shutil.which("g++"), reason="the doubles need g++")
 
 
 @pytest.fixture
 def examine(start, tmp_path):
-    """Function that runs the doctor on the doubles: its exit code, the findings, and the file."""
+    """Function that runs the doctor on the doubles: its exit code, findings, and results."""
 
-    def examine(*folders, n_gpus=2):
-        path = os.pathsep.join(map(str, [*folders, DOUBLES, ROOT]))
+    def examine(*words, folders=(), n_gpus=2):
+        path = os.pathsep.join(map(str, [*folders, ROOT]))
         variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         variables["CUPY_DOUBLE_DEVICES"] = str(n_gpus)
-        process = start("doctor", "--gpu", "gpu.json", "--json", env=variables).process
+        command = "doctor", "--gpu", "gpu", "--double", "--json", *words
+        process = start(*command, env=variables).process
         output, errors = process.communicate(timeout=800)
         assert errors == ""
-        found = json.loads((tmp_path / "gpu.json").read_text())
-        return process.returncode, json.loads(output), found
+        rows = _lines(tmp_path / "gpu" / gpu_doctor.FILE)
+        return process.returncode, json.loads(output), rows
 
     return examine
 
@@ -194,46 +197,89 @@ def examine(start, tmp_path):
 @needs_double
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("n_gpus", [pytest.param(1, marks=pytest.mark.nightly), 2])
-def test_double(examine, n_gpus):
-    code, findings, found = examine(n_gpus=n_gpus)
-    assert code == 0, findings
-    passed = {finding["item"] for finding in findings if finding["verdict"] == "ok"}
-    assert {"GPU", "CuPy", *found["checks"]} <= passed
-    ranks = ["two ranks"] if n_gpus == 2 else ["two ranks, one GPU", "two ranks, NCCL on one GPU"]
-    for name in ranks:
-        assert found[name] and {f"{name}: {each['name']}" for each in found[name]} <= passed
-    for name in ("mpchain", "PyTorch")[: 1 + bool(importlib.util.find_spec("torch"))]:
-        rows = [row for row in found["speed"][name] if "name" in row]
-        assert len(rows) == 6 and all(row["milliseconds"]["step"] > 0 for row in rows), rows
-    assert found["messages"]["check"] == ""  # such as accesses to memory without an order
-
-
-FAULTS = """
-import numpy as np
-import mpchain.functions as F
-from mpchain.distributed.communicators import nccl
-
-right, run = F.tanh, nccl.Connection.run
-F.tanh = lambda x: right(x) * (1 if isinstance(x.array, np.ndarray) else 1.01)
-
-def sum_half(self, name, *args, stream):
-    if name == "all_reduce":
-        args = *args[:2], args[2] // 2, *args[3:]
-    run(self, name, *args, stream=stream)
-
-nccl.Connection.run = sum_half
-"""
+def test_no_gpu(start, tmp_path):
+    variables = {"PYTHONPATH": str(ROOT)}
+    process = start("doctor", "--gpu", "gpu", "--json", env=variables).process
+    output, _ = process.communicate(timeout=300)
+    failed = [f for f in json.loads(output) if f["verdict"] == FAILURE]
+    assert process.returncode == 1
+    assert [f["item"] for f in failed] == ["GPU"] and failed[0]["found"] == "none that works"
 
 
 @needs_double
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_planted_faults(examine, tmp_path):
-    """A function that is wrong by one percent on GPUs, and sums of the first half of arrays."""
+@pytest.mark.parametrize("n_gpus", [1, 2])
+def test_double(examine, n_gpus):
+    """Every part tells something, and nothing is wrong."""
+    code, findings, rows = examine(n_gpus=n_gpus)
+    assert code == 0, [f for f in findings if f["verdict"] == FAILURE]
+    assert [f["item"] for f in findings if f["found"] == "no time left"] == []
+    from mpchain.gpu_doctor import parts
+
+    steps = {row["step"] for row in rows if "name" in row}
+    expected = {row["title"] for row in parts.plan(is_double=True)}
+    assert expected | {"two ranks"} * bool(mpirun.find()) <= steps
+    # Such as accesses to memory without an order.
+    assert [row for row in rows if "messages" in row and "has no order" in row["messages"]] == []
+
+
+FAULTS = """
+import os, signal, sys, time
+
+if "mpchain.gpu_doctor.parts" in sys.orig_argv and "plan" not in sys.orig_argv:
+    import numpy as np
+    import mpchain.functions as F
+    from mpchain.kernels.gpu import cuda_reductions
+
+    def plant(name, deed):
+        right = getattr(F, name)
+
+        def planted(x, *args, **options):
+            y = right(x, *args, **options)
+            return y if isinstance(x.array, np.ndarray) else deed(y)
+
+        setattr(F, name, planted)
+
+    plant("tanh", lambda y: y * 1.01)
+    plant("average_pooling_2d", lambda y: os.kill(os.getpid(), signal.SIGSEGV))
+    plant("group_normalization", lambda y: time.sleep(1000))
+    sys.modules["ml_dtypes"] = None
+    right = cuda_reductions._along
+
+    def along(kernel, axis, *arrays, numbers=()):
+        y, x = right(kernel, axis, *arrays, numbers=numbers), arrays[0]
+        if kernel.name == "softmax" and x.shape == (3, 5) and x.dtype == np.float64 and axis == 1:
+            y *= 1.01
+        if kernel.name == "softmax" and x.shape == (2, 3, 5, 1) and x.dtype == np.float16:
+            os.abort()
+        return y
+
+    cuda_reductions._along = along
+"""
+LOST = {
+    "elementwise": "differs from the CPU by 1e-02 of the largest number",
+    "pooling": "the process ended by SIGSEGV",
+    "group normalization": "no result within ",
+    "MLP, mixed_bf16": "an exception",
+    "softmax, matrix, float64": "differs from the CPU by 1e-02 of the largest number (cuda",
+    "softmax, images, float16": "the process ended by SIGABRT",
+}
+
+
+@needs_double
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_planted_faults_lose_a_line_each(examine, tmp_path):
+    """Functions that are wrong on GPUs, crash or hang, a wrong kernel, a missing library."""
     (tmp_path / "sitecustomize.py").write_text(FAULTS)
-    code, findings, _ = examine(tmp_path)
-    failed = {finding["item"]: finding for finding in findings if finding["verdict"] == "FAIL"}
+    only = "check: elementwise,check: pooling,check: group,check: MLP,check: matmul,cases: softmax"
+    code, findings, rows = examine("--only", only, folders=[tmp_path])
     assert code == 1
-    assert failed["elementwise"]["found"].startswith("differs from the CPU by 1e-02 of the largest")
-    assert failed["two ranks: collectives"]["found"].startswith("differs from the CPU by ")
+    failed = {f["item"]: f["found"] for f in findings if f["verdict"] == FAILURE}
+    assert failed.keys() == LOST.keys()
+    assert all(failed[item].startswith(found) for item, found in LOST.items())
+    names = collections.Counter(row["name"] for row in rows if "name" in row)
+    assert names.most_common(1)[0][1] == 1
+    assert {"matmul", "matmul, transposed and in steps"} <= names.keys()
+    assert sum(name.startswith("softmax, ") for name in names) == 27

@@ -164,5 +164,6 @@ def attention_gradient(
     gradients = [_empty(xp, x.shape, x.dtype) for x in arrays[1:4]]
     bias = _given(bias)
     plan = _plan(True, arrays, scale, is_causal, bias)
-    plan(*map(_fit, arrays), log_sums, *map(_fit, bias), *gradients)
+    log_sums = log_sums.astype(np.float32, copy=False)  # another kernel may have made them
+    plan(*map(_fit, (*arrays, log_sums, *bias)), *gradients)
     return tuple(gradients)

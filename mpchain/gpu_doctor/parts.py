@@ -1,0 +1,148 @@
+"""``python -m mpchain.gpu_doctor.parts [--after NAME] PART [ARGUMENT ...]``: a part of the GPU
+doctor.
+
+Each result is a line of JSON, printed at once, after a line that says what begins, so that whoever
+started the program knows what it was about when it ended. ``--after NAME`` leaves out all results
+up to that one. ``plan`` prints the parts in their order: cheap and decisive ones first.
+
+``mpchain-launch doctor --gpu FOLDER`` runs them.
+"""
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mpchain.backends import cuda
+from mpchain.gpu_doctor import check, kernels, machine, speed
+from mpchain.testing.kernel_cases import CASES
+
+GPU_IS_LOST = 3
+"""The exit code after an error that leaves the GPU unusable for this process."""
+
+_CHECK, _CASES, _STEP = 90, 60, 90  # seconds for a result
+
+
+def _checks(name: str) -> Iterator[machine.Item]:
+    yield name, lambda: check.compare(check.CHECKS[name], "@cupy:0")
+    if cuda.device_count() > 1 and name in check.ON_SECOND:
+        yield f"{name}, on the second GPU", lambda: check.compare(check.CHECKS[name], "@cupy:1")
+
+
+def _captured(name: str) -> Iterator[machine.Item]:
+    yield f"captured steps of {name}", lambda: check.compare_captured(name, "@cupy:0")
+
+
+PARTS: dict[str, Callable[..., Iterator[machine.Item]]] = {
+    "machine": machine.machine,
+    "basics": machine.basics,
+    "check": _checks,
+    "captured": _captured,
+    "cases": kernels.cases,
+    "speeds": kernels.speeds,
+    "plans": machine.plans,
+    "nccl": machine.nccl,
+    "step": speed.own_steps,
+    "torch": speed.torch_steps,
+    "command": machine.command,
+}
+"""Name → function of the arguments that yields names of results, and functions that find them."""
+
+
+def plan(is_double: bool = False) -> Iterator[dict[str, Any]]:
+    """Yields the parts in the order in which the doctor runs them.
+
+    Args:
+        is_double: whether the plan is for the double, whose times say nothing.
+
+    Returns:
+        ``title``, ``arguments`` of this program, ``limit``: seconds for each result, and
+        ``at_once``: whether others may run beside it.
+
+    Example:
+        >>> [row["title"] for row in plan()][:3]
+        ['machine', 'basics', 'check: elementwise']
+    """
+
+    def row(limit, at_once, *arguments):
+        title = ": ".join([arguments[0], ", ".join(arguments[1:])][: len(arguments)])
+        return {"title": title, "arguments": arguments, "limit": limit, "at_once": at_once}
+
+    yield row(60, False, "machine")
+    yield row(60, False, "basics")
+    yield from (row(_CHECK, True, "check", name) for name in check.CHECKS)
+    yield from (row(_CHECK, True, "captured", name) for name in check.MODELS)
+    yield from (row(60, True, name) for name in ("plans", "nccl"))
+    yield row(60, False, "speeds")
+    yield from (row(_CASES, True, "cases", operation) for operation in CASES)
+    precisions = [*speed.PRECISIONS]
+    for name in speed.SIZES:
+        for precision in precisions[:: 2 if is_double else 1]:
+            for mode in ("as always", "captured"):
+                yield row(_STEP, is_double, "step", name, precision, mode)
+            yield row(_STEP, is_double, "torch", name, precision, "as always")
+            if name == "ResNet-50":
+                yield row(_STEP, is_double, "torch", name, precision, "channels last")
+
+
+def outcome(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns what a function finds, or its traceback, or why this machine cannot tell.
+
+    Example:
+        >>> outcome(lambda: {"found": "all"})
+        {'found': 'all'}
+    """
+    try:
+        return find()
+    except check.NotHere as error:
+        return {"reason": f"needs {error}"}
+    except Exception:
+        return {"ok": False, "error": traceback.format_exc()}
+
+
+def _is_gpu_lost():
+    if not cuda.available:
+        return False
+    try:
+        cuda.cupy.cuda.Device().synchronize()
+    except Exception:  # whatever the library raises: no later call works
+        return True
+    return False
+
+
+def main(words: list[str]) -> int:
+    """Prints the results of a part.
+
+    Returns:
+        The exit code.
+
+    Example:
+        >>> main(["captured", "MLP"])  # doctest: +SKIP
+        {"begin": "captured steps of MLP"}
+        {"name": "captured steps of MLP", "ok": true, "error": 0.0}
+    """
+    parser = argparse.ArgumentParser(prog="python -m mpchain.gpu_doctor.parts")
+    parser.add_argument("--after", metavar="NAME")
+    parser.add_argument("part", choices=["plan", *PARTS])
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args(words)
+    if given.part == "plan":
+        for row in plan(*map(bool, given.arguments)):
+            print(json.dumps(row), flush=True)
+        return 0
+    is_passed = given.after is None
+    for name, find in PARTS[given.part](*given.arguments):
+        if is_passed:
+            print(json.dumps({"begin": name}), flush=True)
+            found = outcome(find)
+            print(json.dumps({"name": name, **found}), flush=True)
+            if found.get("ok") is False and _is_gpu_lost():
+                return GPU_IS_LOST
+        is_passed = is_passed or name == given.after
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
