@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 def _is_there():
     spec = importlib.util.find_spec("mpchain")  # which imports nothing
-    folders = spec.submodule_search_locations if spec else ()
+    folders = (spec and spec.submodule_search_locations) or ()
     return any(os.path.exists(os.path.join(f, "prove", "__main__.py")) for f in folders)
 
 

@@ -25,6 +25,7 @@ from mpchain.compat.node_attributes import complete, retained
 from mpchain.configuration import config, no_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer
+from mpchain.utils.type_check import is_real
 from mpchain.variable import Variable, VariableNode, as_variable
 
 _EXTRA = {
@@ -161,7 +162,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
         if name in _LOWER:
             return name.lower()
         value = self.__dict__.get("value")
-        is_negative = np.isscalar(value) and value < 0
+        is_negative = is_real(value) and value < 0
         return _LABELS.get(name, name).format(value=f"({value})" if is_negative else value)
 
     @property
