@@ -185,6 +185,8 @@ def _step_fused(step, written, grad, scalars):
         text, constants = _write_down(step, len(written), tuple(scalars.items()))
     except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
         return False
+    if not all(x.flags.writeable for x in written):
+        raise ValueError("an optimizer's step: a parameter or its state is read-only")
     _compiled(text)(np.array(constants, dtype), grad, *written)
     return True
 

@@ -1,8 +1,11 @@
 """Links as functions of their parameters."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from mpchain import functions as F
 from mpchain.configuration import config
@@ -88,20 +91,64 @@ def functional_call(
         stack.enter_context(_restored(link))
         for param, value in pairs.values():
             stack.enter_context(param.standing_for(value))
-        before = {n: (p.array, p.array.copy()) for n, p in named.items() if p.is_initialized}
-        result = function(*args, **kwargs)
-        for name, (array, copied) in before.items():
-            if named[name].array is not array or not _are_equal(array, copied):
-                array[...] = copied
-                raise RuntimeError(
-                    f"functional_call: {type(link).__name__} changes its parameter {name} when it "
-                    "is called; a function of parameters must not update them"
-                )
+        arrays = {n: p.array for n, p in named.items() if p.is_initialized}
+        call = functools.partial(function, *args, **kwargs)
+        if all(isinstance(array, np.ndarray) for array in arrays.values()):
+            result = _call_read_only(link, call, named, arrays)
+        else:
+            result = _call_compared(link, call, named, arrays)
     return result
+
+
+def _call_read_only(link, call, named, arrays):
+    """Calls a function that cannot write into the arrays; if it tries to, says which one."""
+    try:
+        with _read_only(arrays.values()):
+            result = call()
+    except Exception as error:
+        if "read-only" not in str(error):
+            raise
+        _call_compared(link, call, named, arrays)  # raises an error that names the parameter
+        raise
+    for name, array in arrays.items():
+        if named[name].array is not array:
+            raise _changed(link, name)
+    return result
+
+
+def _call_compared(link, call, named, arrays):
+    """Calls a function, and restores arrays that it changed."""
+    copies = {name: array.copy() for name, array in arrays.items()}
+    result = call()
+    for name, array in arrays.items():
+        if named[name].array is not array or not _are_equal(array, copies[name]):
+            array[...] = copies[name]
+            raise _changed(link, name)
+    return result
+
+
+def _changed(link, name):
+    return RuntimeError(
+        f"functional_call: {type(link).__name__} changes its parameter {name} when it is called; a "
+        "function of parameters must not update them"
+    )
 
 
 def _are_equal(x, y):
     return bool(((x == y) | (x != x)).all())
+
+
+@contextlib.contextmanager
+def _read_only(arrays):
+    changed = [array for array in arrays if array.flags.writeable]
+    try:
+        for array in changed:
+            array.flags.writeable = False
+        yield
+    finally:
+        # Views can be made writable after what they are views of.
+        for array in sorted(changed, key=lambda array: array.base is not None):
+            array.flags.writeable = True
 
 
 @contextlib.contextmanager

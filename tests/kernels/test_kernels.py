@@ -374,3 +374,30 @@ def test_mixed_dtypes_give_that_of_the_first_operand():
         for first, second in itertools.product(DTYPES, DTYPES):
             result = kernels.operations[operation](a.astype(first), b.astype(second), window)
             assert result.dtype == first
+
+
+def test_loops_take_read_only_arrays_without_compiling_again():
+    x = np.ones(5)
+    x.flags.writeable = False
+    alias = numba_cpu._as_writable(x)
+    assert alias.flags.writeable and np.shares_memory(alias, x) and not x.flags.writeable
+    y = np.ones(5)
+    assert numba_cpu._as_writable(y) is y
+    spread = np.broadcast_to(np.ones(1), (3, 2))
+    assert numba_cpu._as_writable(spread).strides == spread.strides
+
+
+def test_a_compiled_step_refuses_read_only_parameters(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(kernels.thresholds, "compiled_step", 0)
+    param = mpchain.Parameter(np.ones(5, np.float32))
+    link = mpchain.Link()
+    with link.init_scope():
+        link.W = param
+    optimizer = mpchain.optimizers.MomentumSGD(0.1).setup(link)
+    for _ in range(2):
+        param.grad = np.ones(5, np.float32)
+        optimizer.update()
+    param.array.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        optimizer.update()

@@ -222,3 +222,101 @@ def _weights_of_tangent_training(wrap):
 def test_a_captured_update_with_a_tangent_equals_the_eager_one():
     captured, eager = map(_weights_of_tangent_training, (mpchain.capture, lambda step: step))
     np.testing.assert_allclose(captured, eager, rtol=1e-6)
+
+
+class _Counting(mpchain.Chain):
+    def __init__(self):
+        super().__init__(a=L.Linear(3, 3))
+        self.add_persistent("n", np.zeros(3, np.float32))
+
+    def forward(self, x):
+        self.n += 1
+        return self.a(x) * self.n
+
+
+@pytest.mark.annex("captured")
+@pytest.mark.parametrize(
+    "make", [lambda: L.BatchRenormalization(3, 3, 5), lambda: L.BatchNormalization(3), _Counting]
+)
+def test_captured_products_follow_the_state_of_links(make):
+    model = mpchain.Sequential(L.Linear(3, 3), make())
+    params = transforms.parameters(model)
+    vs = {name: np.ones_like(p.array) for name, p in params.items()}
+
+    def product(x):
+        def loss(params):
+            return F.sum(F.tanh(mpchain.functional_call(model, params, x)) ** 2)
+
+        return mpchain.hvp(loss, (params,), (vs,))["/0/W"].array
+
+    captured, random = mpchain.capture(product), np.random.RandomState(1)
+    arrays = {"avg_mean": 0.3, "avg_var": 1, "n": 1}
+    for i in range(7):
+        x = random.normal(size=(5, 3)).astype("f")
+        for link in model.links():
+            for name, value in arrays.items():
+                if hasattr(link, name):
+                    getattr(link, name)[...] = value * (i + 1)
+        expected = product(x)
+        np.testing.assert_allclose(captured(x), expected, rtol=1e-4, atol=1e-5)
+
+
+class _Writing(L.Linear):
+    """Writes into its weights every third time, in one of several ways."""
+
+    def __init__(self, write):
+        super().__init__(200, 200)
+        self.write = write
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.calls.append(1)
+        if len(self.calls) >= 3:
+            self.write(self)
+        return y
+
+
+def _update(link):
+    for _ in range(3):
+        link.W.grad = np.ones_like(link.W.array)
+        link.b.grad = np.zeros_like(link.b.array)
+        link.optimizer.update()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda link: np.multiply(link.W.array, 0.5, out=link.W.array),
+        lambda link: link.W.array.T.fill(0),
+        lambda link: link.copyparams(L.Linear(200, 200)),
+        _update,
+    ],
+)
+def test_a_parameter_that_changes_in_a_later_call(write):
+    model = _Writing(write)
+    model.calls, model.optimizer = [], optimizers.Adam().setup(model)
+    before, x = model.W.array.copy(), np.ones((1, 200), np.float32)
+    params = transforms.parameters(model)
+    for _ in range(2):
+        mpchain.functional_call(model, params, x)
+    with pytest.raises(RuntimeError, match="_Writing changes its parameter /"):
+        mpchain.functional_call(model, params, x)
+    np.testing.assert_array_equal(model.W.array, before)
+    model.W.array[...] = 1  # may be written into again
+
+
+def test_an_error_about_another_read_only_array_is_told():
+    model, other = L.Linear(3, 2), np.broadcast_to(np.zeros(1), 3)
+    model.forward = lambda x: other.fill(1)
+    with pytest.raises(ValueError, match="read-only"):
+        mpchain.functional_call(model, {}, X)
+
+
+@pytest.mark.parametrize("share", [lambda W: W.T, lambda W: W[:]])
+def test_parameters_that_share_memory_can_be_written_afterwards(share):
+    model = mpchain.Chain(a=L.Linear(3, 3), b=L.Linear(3, 3))
+    model.b.W.array = share(model.a.W.array)
+    model.forward = lambda x: model.b(model.a(x))
+    mpchain.functional_call(model, transforms.parameters(model), np.ones((1, 3), np.float32))
+    model.a.W.array[...] = 0
+    model.b.W.array[...] = 0

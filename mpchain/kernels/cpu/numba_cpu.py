@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import tempfile
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
         options: options of ``numba.njit``.
 
     Returns:
-        The compiled function.
+        The compiled function. It takes read-only arrays, which the function must not write into.
 
     Example:
         >>> def double(x):
@@ -78,10 +79,11 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
     try:
         loop_cache.cache(compiled)
     except RuntimeError:  # no folder for the cache
-        return compiled
+        return lambda *args: compiled(*map(_as_writable, args))
 
     def run(*args):
         nonlocal compiled
+        args = list(map(_as_writable, args))
         try:
             compiled(*args)
         except Exception:  # of the cache; any other is raised again
@@ -89,6 +91,15 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
             compiled(*args)
 
     return run
+
+
+def _as_writable(x):
+    """The array itself, or one of the same memory: numba would compile again if it is read-only."""
+    if not isinstance(x, np.ndarray) or x.flags.writeable:
+        return x
+    interface = x.__array_interface__
+    data = interface["data"][0], False
+    return np.asarray(types.SimpleNamespace(__array_interface__={**interface, "data": data}))
 
 
 def compile_written_loop(
