@@ -90,22 +90,34 @@ def _padding(function, ts, keeps):
     return _again(function, _filled(function, ts), constants)
 
 
-def _product(function, ts, keeps, name=None):
-    on = registry[name or function.declaration.name].on
+def _product(function, ts, keeps):
+    on = function.declaration.on
     a, b, *_ = function.kept(keeps)
-    ta, tb, *rest = ts
+    ta, tb = ts
     of_a = None if ta is None else on(ta, b, *function.constants)
     of_b = None if tb is None else on(a, tb, *function.constants)
-    return _plus(of_a, of_b, *rest)
+    return _plus(of_a, of_b)
 
 
 def _with_bias(function, ts, keeps):
+    """By functions with a bias, if of zeros: their gradients by W are computed with the function's.
+
+    Then backpropagation makes one product of both; see ``sums_over_rows``.
+    """
+    x, W, *_ = function.kept(keeps)
     tx, tW, tb = ts
-    y = function.outputs[0]()
-    if tb is not None:
-        # Channels are the second axis.
-        tb = registry["reshape"].on(tb, (-1,) + (1,) * (len(y.shape) - 2))
-    return _product(function, (tx, tW, tb), keeps, _WITH_BIAS[function.declaration.name])
+    on, constants = function.declaration.on, function.constants
+    tb = tb if tb is not None else _filled(function, ts)[2]
+    if tx is None and tW is None:  # channels are the second axis
+        return registry["reshape"].on(tb, (-1,) + (1,) * (len(function.outputs[0]().shape) - 2))
+    if tx is None:
+        return on(x, tW, tb, *constants)
+    of_x = on(tx, W, tb, *constants)
+    return (
+        of_x
+        if tW is None
+        else of_x + registry[_WITH_BIAS[function.declaration.name]].on(x, tW, *constants)
+    )
 
 
 def _symmetric(function, ts, keeps):
