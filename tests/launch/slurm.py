@@ -180,7 +180,7 @@ def main(arguments: list[str]) -> int:
         install = ["install", "-y", "--no-install-recommends", *PACKAGES]
         for words in (["update"], install):
             subprocess.run([*apt, *words], env=environment, check=True)
-        return 0
+        sys.exit(why_not() or 0)  # a night without these tests is no success
     if reason := why_not():
         sys.exit(reason)
     with Slurm("a", "b") as slurm:

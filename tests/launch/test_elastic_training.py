@@ -20,6 +20,15 @@ def test_training_continues_without_a_host_with_the_same_results(start_on_a, hos
 
 
 @pytest.mark.long
+def test_training_over_two_hosts_continues_on_one(start_on_a, hosts, tmp_path):  # noqa: F811
+    """Host c is cut off, with one of three ranks; the others are on host a."""
+    options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
+    code, errors = _train_without_c("a:2,c:1", 3, options, "convnet", start_on_a, hosts, tmp_path)
+    assert code == 0, errors
+    assert "lost 1 of 3 ranks" in errors and "iterations repeated" in errors
+
+
+@pytest.mark.long
 def test_spare_rank_replaces_that_of_a_host(start_on_a, hosts, tmp_path):  # noqa: F811
     """Host c is cut off; of the ranks on b one is spare."""
     options = ["--elastic", "--spares", 1, "--host-timeout", 5, "--grace", 0.5]

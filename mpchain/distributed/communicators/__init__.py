@@ -196,6 +196,13 @@ def _mismatch(mpi, variable, n_ranks):
             f"ranks of MPI: start the program with mpchain-launch -n {n_ranks} or mpirun. (For "
             "independent processes give mpi_comm=MPI.COMM_SELF.)"
         )
+    if variable == environment.SLURM_SIZE:
+        return (
+            f"create_communicator: srun started {n_ranks} processes ({variable}), but not as ranks "
+            "of MPI: start the program with mpchain-launch or mpirun in the job, or with srun "
+            "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH). (For independent processes give "
+            "mpi_comm=MPI.COMM_SELF.)"
+        )
     library = mpi.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
     return (
         f"create_communicator: the launcher started {n_ranks} ranks or more ({variable}), but the "

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Mapping
 
+SLURM_SIZE = "SLURM_STEP_NUM_TASKS"  # srun
 SIZE_VARIABLES = (
     "OMPI_COMM_WORLD_SIZE",  # Open MPI
     "PMI_SIZE",  # MPICH, Intel MPI, Cray
     "MV2_COMM_WORLD_SIZE",  # MVAPICH
-    "SLURM_STEP_NUM_TASKS",  # srun
+    SLURM_SIZE,
 )
 RANK_VARIABLES = ("PMIX_RANK",)
 TORCHRUN_SIZE = "WORLD_SIZE"
