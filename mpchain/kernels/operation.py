@@ -9,7 +9,10 @@ A kernel then says which dtypes it takes, and by its *refusal* what else its lib
 does no faster. A refusal may look at the dtypes, shapes, strides and addresses of arrays, at the
 other arguments (a window, axes), at ``config``, at :mod:`mpchain.kernels.thresholds`, at installed
 libraries and at the number of threads. It never reads the values of an array: two calls that agree
-in all of the above get the same kernel.
+in all of the above get the same kernel. So an operation remembers which kernel it chose for NumPy
+arrays, by their dtypes, shapes and strides and by the other arguments, which it compares in each
+call; at most :data:`MOST` choices, until a number of thresholds, the number of threads, or the
+kernels change. Where ``config`` names kernels or measures them, nothing is remembered.
 """
 
 import functools
@@ -23,6 +26,7 @@ import numpy as np
 from mpchain import observers
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.kernels import thresholds
 from mpchain.observers import current
 from mpchain.typing import Array
 
@@ -30,6 +34,8 @@ _LIBRARIES = "pointwise", "winograd", "onednn", "blas", "cudnn", "cublas", "numb
 _LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_rows", "cuda_windows"
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 SINGLE, SINGLE_OR_DOUBLE = ("float32",), ("float32", "float64")
+MOST = 1024
+"""Choices that an operation remembers."""
 HALF, HALF_TO_DOUBLE = ("float16", "bfloat16"), ("float16", "float32", "float64")
 
 
@@ -106,6 +112,9 @@ class Operation:
         self._fastest: dict = {}
         self._kernels = [Kernel(self.name, "reference", reference, None)]
         self._asked: dict = {}  # by the first array's type and dtype: functions and own refusals
+        self._chosen: dict = {}  # by all that a choice may depend on: functions
+        self._has_choice = False  # of NumPy arrays
+        thresholds.forgets(self._chosen)
 
     @classmethod
     def given(cls, rule: str, is_kept: Callable[..., bool], first: int = 0) -> Callable:
@@ -133,6 +142,8 @@ class Operation:
             self._kernels.append(Kernel(self.name, library, compute, why_not))
             self._kernels.sort(key=lambda k: _ORDER.get(k.library, len(_ORDER)))
             self._asked.clear()
+            self._chosen.clear()
+            self._has_choice = self._has_choice or not library.startswith("cu")
             return compute
 
         return add
@@ -175,17 +186,38 @@ class Operation:
             return observers.compute(self, args)
         if config.autotune or config.kernels:
             return self.select(*args).compute(*args)
+        if not self._has_choice:
+            return self._choose(args)(*args)
+        key = []  # an array begins with a tuple, another argument with a class
+        for x in args:
+            if x.__class__ is np.ndarray:
+                key += x.shape, x.strides, x.dtype
+            else:
+                key += x.__class__, x
+        key = tuple(key)
+        try:
+            compute = self._chosen[key]
+        except KeyError:
+            if len(self._chosen) >= MOST:
+                self._chosen.clear()
+            compute = self._chosen[key] = self._choose(args)
+        except TypeError:  # another kind of array, of which equality says too little
+            compute = self._choose(args)
+        return compute(*args)
+
+    def _choose(self, args):
+        """Returns the function of the first kernel that takes the arguments, as select does."""
         first = args[self._first]
-        try:  # as select does, in less time
+        try:
             asked = self._asked[first.__class__, first.dtype]
         except (AttributeError, KeyError):
             asked = self._ask(first)
         for compute, refuse in asked:
             if refuse is None or refuse(*args) is None:
                 if self._is_kept is None or self._is_kept(*args):
-                    return compute(*args)
+                    return compute
                 break
-        return self._reference(*args)
+        return self._reference
 
     def _ask(self, first):
         """Finds the kernels that take arrays like the first one."""

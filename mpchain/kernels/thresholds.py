@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_caches = []
+_caches = []  # functions that clear them
 
 
 def remembered(maxsize: int) -> Callable[[Callable], Callable]:
@@ -37,19 +37,37 @@ def remembered(maxsize: int) -> Callable[[Callable], Callable]:
 
     def decorate(function):
         cached = functools.lru_cache(maxsize)(function)
-        _caches.append(cached)
+        _caches.append(cached.cache_clear)
         return cached
 
     return decorate
 
 
-def _forget():
-    for cached in _caches:
-        cached.cache_clear()
+def forgets(choices: dict) -> None:
+    """Has a dictionary cleared when a number or the number of threads changes.
+
+    Example:
+        >>> choices = {"a": 1}
+        >>> forgets(choices)
+        >>> with using(loop=0):
+        ...     choices
+        {}
+    """
+    _caches.append(choices.clear)
+
+
+def forget() -> None:
+    """Forgets what was remembered: what it depends on has changed.
+
+    Example:
+        >>> forget()
+    """
+    for clear in _caches:
+        clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)  # for another number of threads
+    os.register_at_fork(after_in_child=forget)  # for another number of threads
 
 
 @contextlib.contextmanager
@@ -72,12 +90,12 @@ def using(**values: Any) -> Iterator[None]:
     """
     before = {name: _number(name) for name in values}
     globals().update(values)
-    _forget()
+    forget()
     try:
         yield
     finally:
         globals().update(before)
-        _forget()
+        forget()
 
 
 def _number(name):

@@ -56,7 +56,8 @@ class _Convolution(Objects):
         descriptor = self._descriptor(operation, window)
         primitive = self.make("dnnl_primitive_create", descriptor)
         kinds = _KINDS[operation]
-        self.ours, self.blocked = [], []  # memories of our arrays; of the arena, with their sizes
+        self.ours, self.blocked = [], []  # memories of our arrays; of the arena, with their starts
+        self.size, self.arena = 0, None  # of the arena, and where it was in the last call
         used = {kind: self._argument(descriptor, kind) for kind in kinds}
         memories = {kind: memory for kind, (memory, _) in used.items()}
         if "b" in self.shapes:
@@ -110,7 +111,8 @@ class _Convolution(Objects):
         if c.dnnl_memory_desc_equal(given, chosen):
             return ours, None
         theirs = self.make("dnnl_memory_create", chosen, engine, None)
-        self.blocked.append((theirs, c.dnnl_memory_desc_get_size(chosen)))
+        self.blocked.append((theirs, self.size))
+        self.size += -(-c.dnnl_memory_desc_get_size(chosen) // 64) * 64
         pair, described = (ours, theirs), (given, engine, chosen, engine)
         if kind in (_DST, _DIFF_SRC, _DIFF_WEIGHTS):
             pair, described = (theirs, ours), (chosen, engine, given, engine)
@@ -123,14 +125,25 @@ class _Convolution(Objects):
         y = (result_last if of_result else empty)(self.result_shape, np.float32, out=out)
         are_given = of_first, of_second, False  # the bias is plain
         arrays = [x if fits else np.ascontiguousarray(x) for x, fits in zip(operands, are_given)]
-        onednn, c = self.onednn, self.onednn.c
-        with onednn.lock, onednn.limited_to(self.threads):
+        onednn = self.onednn
+        with onednn.lock:
             for memory, array in zip(self.ours, (*arrays, y)):
-                c.dnnl_memory_set_data_handle(memory, address(array))
-            for memory, pointer in zip(self.blocked, onednn.arena(self.blocked)):
-                c.dnnl_memory_set_data_handle(memory[0], pointer)
-            onednn.run(self.steps)
+                onednn.c.dnnl_memory_set_data_handle(memory, address(array))
+            if self.blocked and self.arena != onednn.arena(self.size):
+                self._place(onednn.begin)
+            if onednn.openmp.omp_get_max_threads() == self.threads:  # the usual case
+                onednn.run(self.steps)
+            else:
+                with onednn.limited_to(self.threads):
+                    onednn.run(self.steps)
         return y
+
+    def _place(self, begin):
+        """Lets the memories of the arena be those from an address on."""
+        for memory, start in self.blocked:
+            pointer = ctypes.c_void_p(begin + start)
+            self.onednn.c.dnnl_memory_set_data_handle(memory, pointer)
+        self.arena = begin
 
 
 def _strides(shape, is_last):

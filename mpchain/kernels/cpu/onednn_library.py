@@ -9,7 +9,6 @@ oneDNN's, and NumPy's BLAS keeps its threads for other programs.
 import contextlib
 import ctypes
 import functools
-import itertools
 import os
 import site
 import sys
@@ -18,6 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+from mpchain.kernels import thresholds
 
 _VERSION = (3, 2)
 _CPU, _IN_ORDER = 1, 1
@@ -72,13 +73,13 @@ class Library:
         self.sgemm = self.c["dnnl_sgemm"]
         # The OpenMP runtime that it was loaded with.
         self.openmp = ctypes.CDLL("libgomp.so.1")
-        self.threads = self.openmp.omp_get_max_threads()
+        self._threads = self.openmp.omp_get_max_threads()
         if self.threads > 1 and self.openmp.omp_get_dynamic():
             raise OSError("OMP_DYNAMIC may leave it fewer threads than it waits for")
         if self.threads > self.openmp.omp_get_thread_limit():
             raise OSError("OMP_THREAD_LIMIT leaves it fewer threads than it waits for")
         self.lock = threading.Lock()
-        self.buffer = np.empty(0, np.uint8)
+        self.buffer, self.begin = np.empty(0, np.uint8), 0
         self.engine = self.make("dnnl_engine_create", ctypes.c_int(_CPU), ctypes.c_size_t(0))
         self.stream = self.make("dnnl_stream_create", self.engine, ctypes.c_int(_IN_ORDER))
 
@@ -92,6 +93,16 @@ class Library:
         """Raises RuntimeError for the status of a call that failed."""
         if status:
             raise RuntimeError(f"onednn: {name} failed with status {status}")
+
+    @property
+    def threads(self) -> int:
+        """How many threads it uses; choices of kernels depend on it, and are forgotten with it."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, n: int) -> None:
+        self._threads = n
+        thresholds.forget()
 
     @contextlib.contextmanager
     def limited_to(self, threads: int) -> Iterator[None]:
@@ -109,13 +120,12 @@ class Library:
         self.openmp.omp_set_num_threads(1)
         self.lock = threading.Lock()  # of another thread, perhaps, which is no more
 
-    def arena(self, memories: Sequence[tuple[Any, int]]) -> list[ctypes.c_void_p]:
-        """Returns addresses for memories of given sizes, which all convolutions use in turn."""
-        starts = [0, *itertools.accumulate(-(-size // 64) * 64 for _, size in memories)]
-        if starts[-1] > self.buffer.size:
-            self.buffer = np.empty(starts[-1] + 64, np.uint8)
-        begin = self.buffer.ctypes.data
-        return [ctypes.c_void_p(begin + start) for start in starts[:-1]]
+    def arena(self, size: int) -> int:
+        """Returns the address of memory of a size, which all convolutions use in turn."""
+        if size > self.buffer.size:
+            self.buffer = np.empty(size + 64, np.uint8)
+            self.begin = self.buffer.ctypes.data
+        return self.begin
 
     def run(self, steps: Iterable[tuple[ctypes.c_void_p, tuple[int, Any]]]) -> None:
         """Computes primitives with their arguments (see :meth:`Objects.arguments`) in order."""
