@@ -654,11 +654,16 @@ def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> Non
         warnings.warn(
             f"{function}: a result of grad without its graph counts as a constant here: {_REMEDY}",
             UserWarning,
-            stacklevel=_levels_to_user(),
+            stacklevel=levels_to_user(),
         )
 
 
-def _levels_to_user():
+def levels_to_user() -> int:
+    """Returns the ``stacklevel`` by which a warning shows the line that is not mpchain's.
+
+    >>> levels_to_user()
+    1
+    """
     frame, levels = sys._getframe(1), 1
     while frame is not None and frame.f_globals.get("__name__", "").startswith("mpchain."):
         frame, levels = frame.f_back, levels + 1

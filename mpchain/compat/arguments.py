@@ -10,9 +10,15 @@ import numpy as np
 
 from mpchain import function, function_node, variable
 from mpchain.backends.dtypes import is_floating
+from mpchain.compat.user_communicators import call_generic_evaluator, share_of_few
 from mpchain.configuration import using_config
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.datasets import scatter
+from mpchain.distributed.extensions import GenericMultiNodeEvaluator
+from mpchain.distributed.links import MultiNodeChainList
 from mpchain.distributed.optimizers.counts import Counts
 from mpchain.functions import broadcast, cast, recompute, regression_loss
+from mpchain.link_hooks import SpectralNormalization
 from mpchain.training.extensions import Evaluator
 from mpchain.training.progress import print_line
 from mpchain.typing import Input
@@ -25,6 +31,7 @@ _check_ends = Evaluator._check_ends
 _sum_counts = Counts._sum_counts
 _as_variable = variable.as_variable
 _noted = recompute._Environment.noted
+_singular_vectors = vars(SpectralNormalization)["_singular_vectors"]
 _said: list[bool] = []
 
 
@@ -104,11 +111,42 @@ def _noted_without_graph(environment: Any) -> Any:
         yield
 
 
+def _tuple_as_one_argument(model: Any, received: list[Variable]) -> list[Any]:
+    """A part of a MultiNodeChainList gets several results of one part as one tuple."""
+    return received if len(received) == 1 else [tuple(received)]
+
+
+def _get_config(self, name=None):
+    """Raises KeyError for an unknown entry."""
+    return dict(self._config) if name is None else self._config[name]
+
+
+def _batched_copy(self):
+    return self.get_config("batched_copy")
+
+
+def _set_batched_copy(self, value):
+    self.set_config("batched_copy", value)
+
+
+def _keep_v(self, link, matrix):
+    """Keeps the right singular vector, too, as Chainer's hook does."""
+    u, self.v = _singular_vectors(self, link, matrix)
+    return u, self.v
+
+
 REPLACED: list[tuple[Any, str, Any]] = [
     (regression_loss, "_alike", _promoted),
+    (Communicator, "batched_copy", property(_batched_copy, _set_batched_copy)),
+    (Communicator, "get_config", _get_config),
+    (GenericMultiNodeEvaluator, "__call__", call_generic_evaluator),
+    (SpectralNormalization, "_singular_vectors", _keep_v),
+    (SpectralNormalization, "v", None),
+    (MultiNodeChainList, "_as_arguments", _tuple_as_one_argument),
     (function, "_as_gradients", _unpacked),
     (variable, "as_variable", _or_empty),
     (function_node, "as_variable", _or_empty),
+    (scatter, "_share", share_of_few),
     (recompute._Environment, "noted", _noted_without_graph),
     (Evaluator, "_check_ends", _warn_of_repeat),
     (Evaluator, "_weight", _weigh_by_samples),

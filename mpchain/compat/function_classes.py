@@ -12,12 +12,14 @@ import math
 import operator
 import pathlib
 import sys
+import warnings
 import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpchain import functions
+from mpchain.backprop import levels_to_user
 from mpchain.compat.attributes import refuse_removed
 from mpchain.compat.dtypes import as_chainer
 from mpchain.compat.layout import layout
@@ -482,6 +484,23 @@ def _linear_as_chainer(linear):
     return call
 
 
+def _warning_of_one_sample(normalize):
+    """Chainer's ``batch_normalization`` warns if each statistic is of one element."""
+
+    @functools.wraps(normalize)
+    def call(x, gamma, *args, **kwargs):
+        if 0 < getattr(x, "size", 0) == getattr(gamma, "size", 0):
+            warnings.warn(
+                "A batch with no more than one sample has been given to F.batch_normalization, "
+                "whose output is then beta: evaluate with chainer.config.train = False, and train "
+                "by an iterator that repeats",
+                stacklevel=levels_to_user(),
+            )
+        return normalize(x, gamma, *args, **kwargs)
+
+    return call
+
+
 def install() -> None:
     """Makes creators, graphs and hooks show Chainer's classes."""
     if _originals:
@@ -491,6 +510,7 @@ def install() -> None:
             _originals[name] = getattr(functions, name)
     replaced = {name: _observed(name, as_chainer(name, f)) for name, f in _originals.items()}
     replaced["linear"] = _linear_as_chainer(replaced["linear"])
+    replaced["batch_normalization"] = _warning_of_one_sample(replaced["batch_normalization"])
     _replace({id(f): replaced[name] for name, f in _originals.items()})
     FunctionNode.shown, FunctionNode.shown_to_hooks = describe, _shown_to_hooks
     FunctionNode.tell_hooks = _tell_hooks

@@ -33,6 +33,10 @@ def _own(*names):
     return _all("compat.stand_ins", *names)
 
 
+def _of_users(*names):
+    return _all("compat.user_communicators", *names)
+
+
 _FOLDS = _own("get_cross_validation_datasets", "get_cross_validation_datasets_random")
 
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -157,7 +161,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainer.variable": _own("variable_repr", "variable_str"),
     "chainermn.communicators": {
         "NaiveCommunicator": "distributed.communicators:MpiCommunicator",
-    },
+    }
+    | _of_users("CommunicatorBase"),
     "chainermn.communicators._communication_utility": {"INT_MAX": 2**31 - 1},
     "chainermn.communicators.flat_communicator": {
         "FlatCommunicator": "distributed.communicators:MpiCommunicator"
@@ -174,11 +179,20 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainermn.communicators.pure_nccl_communicator": {
         "PureNcclCommunicator": "distributed.communicators:NcclCommunicator"
     },
-    "chainermn.optimizers": {"_MultiNodeOptimizer": "distributed.optimizers:MultiNodeOptimizer"},
+    "chainermn": _of_users("create_multi_node_evaluator", "create_multi_node_optimizer"),
+    "chainermn.communicators.communicator_base": _of_users("CommunicatorBase"),
+    "chainermn.extensions": _of_users("create_multi_node_evaluator"),
+    "chainermn.extensions.multi_node_evaluator": _of_users("create_multi_node_evaluator"),
+    "chainermn.optimizers": {"_MultiNodeOptimizer": "distributed.optimizers:MultiNodeOptimizer"}
+    | _of_users("create_multi_node_optimizer"),
     "chainermn.functions": _own("pseudo_connect"),
     "chainermn.functions.pseudo_connect": _own("pseudo_connect"),
     "chainermn.extensions._multi_node_snapshot": _all("serializers", "load_npz", "save_npz")
-    | {"Extension": "training:Extension"},
+    | {
+        "Extension": "training:Extension",
+        "_MultiNodeSnapshot": "distributed.extensions.multi_node_snapshot:_MultiNodeSnapshot",
+    }
+    | _own("_find_latest_snapshot", "_parse_replica_sets"),
     "chainermn.extensions.multi_node_early_stopping_trigger": {
         "EarlyStoppingTrigger": "training.triggers:EarlyStoppingTrigger"
     },

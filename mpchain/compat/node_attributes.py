@@ -49,6 +49,43 @@ def _reshaped(f):
     return f.__dict__.get("shape") or f.outputs[0]().shape
 
 
+def _kept(f, i):
+    """The i-th array that the node keeps for its derivative, None without one."""
+    kept = () if f._node is None else f._node.__dict__.get("_kept") or ()
+    return kept[i] if i < len(kept) else None
+
+
+def _softmax_of_loss(f):
+    """The probabilities that ``softmax_cross_entropy`` has computed: exponentials and their sum."""
+    parts = _kept(f, 1)
+    return None if parts is None else parts[0] / parts[1]
+
+
+def _flag(is_h):
+    """Which elements zoneout takes of h, or of x."""
+
+    def flag(f):
+        taken = _kept(f, 0)
+        return None if taken is None else taken if is_h else ~taken
+
+    return flag
+
+
+def _statistics(i):
+    """Mean, or inverse of the standard deviation, of a batch."""
+
+    def find(f):
+        values = () if f._node is None else f._node.__dict__.get("_aux") or ()
+        return values[i].squeeze(f.axis) if values else None
+
+    return find
+
+
+def _variance(f):
+    inv_std = f.__dict__["inv_std"]
+    return None if inv_std is None else (1 / (inv_std * inv_std) - f.eps).astype(inv_std.dtype)
+
+
 _REDUCED = {
     name: {"axis": lambda f: _axes(f.axis)}
     for name in ("Max", "Mean", "Min", "Prod", "Sum", "LogSumExp", "Squeeze", "NormalizeL2")
@@ -60,7 +97,12 @@ _OUTPUT_SIZE = {"outh": _size(0), "outw": _size(1)}
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
     "AveragePooling2D": {"cover_all": lambda f: False},
     "AveragePoolingND": _POOLED | {"cover_all": lambda f: False},
-    "BatchNormalization": {"axis": _all_but_channels},
+    "BatchNormalization": {
+        "axis": _all_but_channels,
+        "mean": _statistics(0),
+        "inv_std": _statistics(1),
+        "var": _variance,
+    },
     "BroadcastTo": {"_shape": lambda f: f.shape},
     "Cast": {"type": lambda f: f.typ},
     "ClippedReLU": {"cap": lambda f: f.z},
@@ -69,7 +111,8 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
     "DeconvolutionND": _CONVOLVED | {"outs": lambda f: f.outputs[0]().shape[2:]},
     "FixedBatchNormalization": {"axis": _all_but_channels},
     "GetItem": {"slices": lambda f: f.slices if isinstance(f.slices, tuple) else (f.slices,)},
-    "MaxPoolingND": _POOLED,
+    "Dropout": {"mask": lambda f: _kept(f, 1) if f.mask is None else f.mask},
+    "MaxPoolingND": _POOLED | {"indexes": lambda f: _kept(f, 1)},
     "Moveaxis": {
         "source": lambda f: _tuple(f.source),
         "destination": lambda f: _tuple(f.destination),
@@ -78,11 +121,14 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
     "Repeat": {"repeats": lambda f: _tuple(f.repeats)},
     "Reshape": {"shape": _reshaped},
     "ResizeImages": {"out_H": lambda f: f.output_shape[0], "out_W": lambda f: f.output_shape[1]},
+    "RReLU": {"r": lambda f: _kept(f, 1) if f.r is None else f.r},
+    "SoftmaxCrossEntropy": {"y": _softmax_of_loss},
     "SplitAxis": {
         "sections": _sections,
         "indices": lambda f: None if _sections(f) is not None else f.indices_or_sections,
     },
     "Unpooling2D": _OUTPUT_SIZE,
+    "Zoneout": {"flag_h": _flag(True), "flag_x": _flag(False)},
 }
 """Attributes by class, computed from the function's arguments, inputs and outputs."""
 
@@ -90,7 +136,8 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
 def complete(function: Any) -> None:
     """Sets the derived attributes of a described function."""
     derived = DERIVED.get(type(function).__name__, {})
-    function.__dict__.update({key: value(function) for key, value in derived.items()})
+    for key, value in derived.items():
+        function.__dict__[key] = value(function)
 
 
 _RETAINED = {

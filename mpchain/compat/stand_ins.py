@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import operator
+import os
 import subprocess
 import unittest
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from mpchain.dataset import convert
 from mpchain.distributed.functions import communication
 from mpchain.testing import random as testing_random
 from mpchain.testing.helper import with_requires
+from mpchain.training.output_files import find_files
 from mpchain.utils.type_check import InvalidType
 from mpchain.variable import Variable
 
@@ -258,6 +260,19 @@ def _get_nccl_data_type(dtype: Any) -> int:
     if name not in numbers:
         raise RuntimeError(f"Unexpected data type:{name}")
     return numbers[name]
+
+
+def _parse_replica_sets(replica_sets: Any, size: int) -> list[set[int]]:
+    """Returns the sets of ranks that save one snapshot each; the rest is one more set."""
+    sets = [{s} if isinstance(s, int) else set(s) for s in replica_sets]
+    rest = set(range(size)).difference(*sets)
+    return [*sets, rest] if rest else sets
+
+
+def _find_latest_snapshot(fmt: str, path: str) -> str | None:
+    """Returns the name of the file in a folder that was written last, None if there is none."""
+    files = find_files(path, fmt)
+    return os.path.basename(max(files, key=os.path.getmtime)) if files else None
 
 
 def pseudo_connect(delegate_variable: Variable | None, *actual_variables: Any) -> Any:

@@ -41,6 +41,8 @@ def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
     check(fits, "accuracy", rule, y=y, t=t)
     if t.ndim == y.ndim and t.shape[1] == 1:
         t = t[:, 0]
+    if set(y.shape[t.ndim + 1 :]) == {1}:
+        y = y.reshape(y.shape[: t.ndim + 1])
     fits = t.shape == (y.shape[0], *y.shape[2:])
     check(fits, "accuracy", "t must have the shape of y without axis 1", y=y, t=t)
     right = y.argmax(axis=1) == t

@@ -43,7 +43,16 @@ def test_each_program_has_its_line():
     assert sorted(PRINTED) == sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", sorted(PRINTED))
+IN_ANNEXES = {"private_state": ["interop"]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.annex(annex) for annex in IN_ANNEXES.get(name, ())])
+        for name in sorted(PRINTED)
+    ],
+)
 def test_program(name, tmp_path, monkeypatch, capsys):
     program = str(PROGRAMS / f"{name}.py")
     monkeypatch.chdir(tmp_path)
@@ -81,3 +90,14 @@ def test_program_of_chainermn(name, line, tmp_path):
     status, outputs, ours = ranks.run(2, command)
     assert status == 0, (outputs, ours)
     assert line in outputs[0].splitlines()
+
+
+@pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-")
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_behaviours_of_chainermn(n, tmp_path):
+    folder = PROGRAMS.parent / "chainermn_programs"
+    program = ["-W", "ignore", "-m", "mpchain.compat", str(folder / "behaviours.py")]
+    status, outputs, ours = ranks.run(n, [*program, str(tmp_path)])
+    assert status == 0, (outputs, ours)
+    expected = (folder / f"behaviours_{n}.txt").read_text("utf-8").splitlines()
+    assert [line for line in outputs[0].splitlines() if not line.startswith("mpchain")] == expected

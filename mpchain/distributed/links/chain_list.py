@@ -76,7 +76,7 @@ class MultiNodeChainList(ChainList):
             link: the part.
             rank_in: the rank or ranks whose results are its arguments; None: it gets the arguments
                 of the model.
-            rank_out: the rank or ranks to which its result is sent, a Variable or a tuple of them;
+            rank_out: the rank or ranks to which its result is sent, a Variable or several of them;
                 None: it is the model's result on this rank. Both may include the rank itself.
 
         Raises:
@@ -159,18 +159,22 @@ class MultiNodeChainList(ChainList):
                 xs = []
                 for rank in ranks_in:
                     received, token = self._receive(rank, token, kept)
-                    xs += received
+                    xs += self._as_arguments(received)
             y = link(*xs)
             if ranks_out is None:
                 result = y
                 continue
-            ys = list(y) if isinstance(y, tuple) else [y]
+            ys = list(y) if isinstance(y, (tuple, list)) else [y]
             for rank in ranks_out:
                 if rank == self.comm.rank:
                     kept.append(ys)
                 else:
                     _, token = communicate("send", self.comm, ys, token, rank=rank, tag=0)
         return result, token
+
+    def _as_arguments(self, received):
+        """A part's arguments for the result of another: one for each Variable."""
+        return received
 
     def _receive(self, rank, token, kept):
         if rank != self.comm.rank:

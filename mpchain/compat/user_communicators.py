@@ -1,0 +1,178 @@
+"""Communicators that programs write, which average gradients in their own way."""
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mpchain.distributed import extensions, optimizers
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.arrays import partition
+
+_ABSTRACT = (
+    "allgather allreduce allreduce_obj alltoall bcast bcast_obj gather gather_obj recv recv_obj "
+    "scatter send send_obj split"
+).split()
+_PLACES = "inter_rank inter_size intra_rank intra_size rank size".split()
+
+
+def _undefined(name: str) -> Any:
+    def method(self, *args, **kwargs):
+        raise NotImplementedError(f"{type(self).__name__} does not define {name}")
+
+    return method
+
+
+def _pass(comm: Any, user: Any, reason: str) -> None:
+    """Does nothing: jobs of ChainerMN end if a rank is lost."""
+
+
+class CommunicatorBase(abc.ABC):
+    """The interface of ChainerMN's communicators; a program derives its own from it.
+
+    ``create_multi_node_optimizer``, ``create_multi_node_evaluator`` and ``scatter_dataset`` take
+    these. mpchain's communicators pass for instances, too.
+    """
+
+    def __init__(self) -> None:
+        self._configs = {}
+
+    def set_config(self, name: str, value: Any = True, **kwargs: Any) -> None:
+        """Raises ValueError: a subclass has the entries."""
+        raise ValueError(f"Unknown config: {name}")
+
+    def get_config(self, name: str | None = None) -> Any:
+        """Returns an entry of the configuration, or all."""
+        return self._configs if name is None else self._configs[name]
+
+    @contextlib.contextmanager
+    def config_scope(self) -> Iterator["CommunicatorBase"]:
+        """Context manager: yields the communicator."""
+        yield self
+
+    def broadcast_data(self, model: Any) -> None:
+        """As ``bcast_data``."""
+        self.bcast_data(model)
+
+    def allreduce_grad(self, model: Any, zero_fill: bool = False) -> None:
+        """As ``multi_node_mean_grad``."""
+        self.multi_node_mean_grad(model, zero_fill)
+
+    def allgather_obj(self, obj: Any) -> list[Any]:
+        """Returns the objects of all ranks."""
+        gathered: Any = self.gather_obj(obj)  # pyright: ignore
+        return self.bcast_obj(gathered)  # pyright: ignore
+
+    refuse_to_lose_ranks = _pass
+
+    def finalize(self) -> None:
+        """Forgets the configuration."""
+        self._configs = {}
+
+    @abc.abstractmethod
+    def bcast_data(self, model: Any) -> None:
+        """Gives all ranks the parameters of rank 0."""
+
+    @abc.abstractmethod
+    def multi_node_mean_grad(self, model: Any, zero_fill: bool = False) -> None:
+        """Replaces gradients by their means over the ranks."""
+
+
+for _name in _ABSTRACT:
+    setattr(CommunicatorBase, _name, abc.abstractmethod(_undefined(_name)))
+CommunicatorBase.__abstractmethods__ |= {*_ABSTRACT}
+for _name in _PLACES:
+    setattr(CommunicatorBase, _name, property(_undefined(_name)))
+CommunicatorBase.register(Communicator)
+
+
+def _averages_by_itself(comm: Any) -> bool:
+    """Whether a program defines how this communicator averages gradients."""
+    if not isinstance(comm, Communicator):
+        return isinstance(comm, CommunicatorBase)
+    means = ("multi_node_mean_grad", "allreduce_grad")
+    return any(getattr(type(comm), name) is not getattr(Communicator, name) for name in means)
+
+
+class _Averaging:
+    """A step of ChainerMN's: the first sends the parameters, others average gradients."""
+
+    _comm: Any
+    _zero_fill = True
+    _is_sent = False
+
+    def setup(self, link: Any) -> Any:
+        self._is_sent = False
+        return super().setup(link)  # pyright: ignore
+
+    def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> None:
+        target: Any = self.target  # pyright: ignore
+        if lossfun is not None:
+            loss = lossfun(*args, **kwargs)
+            target.cleargrads()
+            loss.backward()
+            del loss
+        if not self._is_sent:
+            self._is_sent = True
+            self._comm.bcast_data(target)
+            return
+        self._comm.multi_node_mean_grad(target, self._zero_fill)
+        super().update(None)  # pyright: ignore
+
+
+def create_multi_node_optimizer(
+    actual_optimizer: Any,
+    communicator: Any,
+    double_buffering: bool = False,
+    zero_fill: bool = True,
+    **options: Any,
+) -> Any:
+    """See :func:`mpchain.distributed.create_multi_node_optimizer`.
+
+    With a communicator that averages gradients by itself, its ``multi_node_mean_grad`` does so,
+    and the first update sends parameters only, as in ChainerMN.
+    """
+    if not _averages_by_itself(communicator):
+        return optimizers.create_multi_node_optimizer(
+            actual_optimizer, communicator, double_buffering, zero_fill, **options
+        )
+    if double_buffering or options:
+        raise ValueError(
+            "create_multi_node_optimizer: double_buffering and options of mpchain need one of its "
+            f"communicators, but {type(communicator).__name__} averages gradients by itself"
+        )
+    cls = type(actual_optimizer)
+    own = {"rule": cls.rule, "_comm": communicator, "_zero_fill": zero_fill}
+    actual_optimizer.__class__ = type(cls.__name__, (_Averaging, cls), own)
+    return actual_optimizer
+
+
+def create_multi_node_evaluator(actual_evaluator: Any, communicator: Any) -> Any:
+    """See :func:`mpchain.distributed.create_multi_node_evaluator`.
+
+    A program's own communicator averages the ranks' means by ``allreduce_obj``.
+    """
+    if isinstance(communicator, Communicator):
+        return extensions.create_multi_node_evaluator(actual_evaluator, communicator)
+    evaluate = actual_evaluator.evaluate
+
+    def evaluate_on_all() -> dict[str, Any]:
+        means = sorted(evaluate().items())
+        return {k: communicator.allreduce_obj(v) / communicator.size for k, v in means}
+
+    actual_evaluator.evaluate = evaluate_on_all
+    return actual_evaluator
+
+
+def share_of_few(function: str, n: int, comm: Any, force_equal_length: bool) -> tuple[int, int]:
+    """Returns a rank's share of samples; of fewer than ranks, ranks share some or have none."""
+    if not force_equal_length:
+        return partition(n, comm.rank, comm.size)
+    begin = n * comm.rank // comm.size
+    return begin, begin - (-n // comm.size)
+
+
+def call_generic_evaluator(evaluator: Any, trainer: Any = None) -> Any:
+    """Returns the aggregated result on the root, None elsewhere; ChainerMN's reports nothing."""
+    result = evaluator.evaluate()
+    return result if evaluator.comm.rank == evaluator.root else None
