@@ -522,7 +522,7 @@ def exchanged(function: Callable[[np.ndarray], Any], array: Any) -> np.ndarray:
     computed, in order with the other messages. Where a step is compared with its replay, the
     function is called once: the replay gets what the step has received, after a check that it would
     have sent the same array. So a rank that records or compares a step sends what ranks send that
-    replay it or run it as always.
+    replay it or run it normally.
 
     Args:
         function: gets a copy of the array, and returns an array whose shape and dtype follow from

@@ -105,7 +105,7 @@ def rows_of(samples: Any = None, axis: int = 0) -> contextlib.AbstractContextMan
     It is for arrays whose first axis is time, atoms or the concatenated elements of sequences, or
     samples in another order, of which the shape does not tell it. A row gets the draws of its
     sample and of its number among the sample's rows. Arrays of another length along the axis are
-    drawn as always. Where draws do not belong to samples it has no effect.
+    drawn normally. Where draws do not belong to samples it has no effect.
 
     Args:
         samples: array of integers, or list: for each row the number of its sample among those

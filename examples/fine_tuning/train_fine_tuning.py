@@ -4,9 +4,9 @@
     mpchain-launch -n 2 train_fine_tuning.py    two ranks, the same numbers
 
 A network learns the digits 0 to 4, and is saved. Then a new one loads its convolutions, gets a new
-last layer, and learns the digits 5 to 9 from few pictures: first with the convolutions frozen,
-then with all layers at a lower learning rate. The digits come with mpchain; --test makes
-pictures up.
+last layer, and learns the digits 5 to 9 from few images: first with the convolutions frozen,
+then with all layers at a lower learning rate. The digits come with mpchain; --test uses
+synthetic images.
 """
 
 import argparse
@@ -51,14 +51,14 @@ class Network(mpchain.Chain):
 
 
 def load_digits(made_up: bool) -> tuple[Array, Array]:
-    """Returns pictures (N, 1, 8, 8) of digits, and the digits."""
+    """Returns images (N, 1, 8, 8) of digits, and the digits."""
     if not made_up:
         train, test = datasets.get_digits(ndim=3)
         return mpchain.dataset.concat_examples([*train, *test])
     labels = np.arange(200, dtype=np.int32) % 10
-    pictures = np.random.RandomState(0).uniform(0, 0.3, (200, 1, 8, 8)).astype(np.float32)
-    pictures[np.arange(200), 0, labels % 8, labels // 8 * 4] = 1
-    return pictures, labels
+    images = np.random.RandomState(0).uniform(0, 0.3, (200, 1, 8, 8)).astype(np.float32)
+    images[np.arange(200), 0, labels % 8, labels // 8 * 4] = 1
+    return images, labels
 
 
 def train(network: Network, data: list, lr: float, n_epochs: int, name: str, comm, args) -> None:
@@ -75,7 +75,7 @@ def train(network: Network, data: list, lr: float, n_epochs: int, name: str, com
     evaluator = extensions.Evaluator(test_iter, model)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
     if comm.rank == 0:
-        print(f"{name}: {len(training_data)} pictures")
+        print(f"{name}: {len(training_data)} images")
     columns = ["epoch", "main/loss", "main/accuracy", "validation/main/accuracy"]
     extensions.standard_reports(trainer, columns)
     trainer.run()
@@ -84,8 +84,8 @@ def train(network: Network, data: list, lr: float, n_epochs: int, name: str, com
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epoch", type=int, default=10, help="sweeps of each of the three parts")
-    parser.add_argument("--batchsize", type=int, default=20, help="pictures in a global batch")
-    parser.add_argument("--few", type=int, default=100, help="pictures for fine-tuning")
+    parser.add_argument("--batchsize", type=int, default=20, help="images in a global batch")
+    parser.add_argument("--few", type=int, default=100, help="images for fine-tuning")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="trained model, instead of the first part")
     parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")

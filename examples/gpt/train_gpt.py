@@ -1,4 +1,4 @@
-"""Trains a small GPT on text, letter by letter, and lets it write.
+"""Trains a small GPT on text, character by character, and lets it write.
 
     python train_gpt.py [--text FILE]           one process
     mpchain-launch -n 2 train_gpt.py            two ranks, the same numbers
@@ -34,7 +34,7 @@ from mpchain.typing import Array
 class GPT(mpchain.Chain):
     """A stack of transformer layers, each position of which sees itself and those before it."""
 
-    def __init__(self, n_letters: int, length: int, size: int, n_layers: int, n_heads: int):
+    def __init__(self, n_characters: int, length: int, size: int, n_layers: int, n_heads: int):
         super().__init__()
         small = mpchain.initializers.Normal(0.02)
         layers = [
@@ -43,16 +43,16 @@ class GPT(mpchain.Chain):
         ]
         self.length = length
         with self.init_scope():
-            self.letter = L.EmbedID(n_letters, size, initialW=small)
+            self.character = L.EmbedID(n_characters, size, initialW=small)
             self.position = L.EmbedID(length, size, initialW=small)
             self.layers = mpchain.ChainList(*layers)
             self.norm = L.LayerNormalization(size)
-            self.head = L.Linear(size, n_letters, initialW=small)
+            self.head = L.Linear(size, n_characters, initialW=small)
 
     def predict(self, x: Array) -> Variable:
-        """Returns scores (B, T, n_letters) of the letters that follow each of x (B, T), int32."""
+        """Returns scores (B, T, n_characters) of what follows each of x (B, T), int32."""
         n, length = x.shape
-        h = self.letter(x) + self.position(self.xp.arange(length, dtype=np.int32))
+        h = self.character(x) + self.position(self.xp.arange(length, dtype=np.int32))
         h = F.dropout(h, 0.1)
         for layer in self.layers:
             h = layer(h, is_causal=True)
@@ -66,28 +66,28 @@ class GPT(mpchain.Chain):
         return loss
 
     def write(self, start: Array, n: int, temperature: float) -> Array:
-        """Returns ``n`` letters that continue the first ones, drawn one by one."""
-        letters = list(start)
+        """Returns ``n`` characters that continue the first ones, drawn one by one."""
+        characters = list(start)
         with mpchain.using_config("train", False), mpchain.no_backprop_mode():
             for _ in range(n):
-                x = self.xp.asarray([letters[-self.length :]], np.int32)
+                x = self.xp.asarray([characters[-self.length :]], np.int32)
                 p = F.softmax(self.predict(x)[0, -1:] / temperature).array[0]
                 p = mpchain.backends.cuda.to_cpu(p).astype(np.float64)
-                letters.append(np.random.choice(len(p), p=p / p.sum()))
-        return np.array(letters[len(start) :])
+                characters.append(np.random.choice(len(p), p=p / p.sum()))
+        return np.array(characters[len(start) :])
 
 
 class Pieces(DatasetMixin):
-    """Pieces of a text (int32): an example is ``length`` letters, and those that follow each."""
+    """Pieces of a text (int32): an example is ``length`` characters, and those that follow each."""
 
-    def __init__(self, letters: Array, length: int):
-        self.letters, self.length = letters, length
+    def __init__(self, characters: Array, length: int):
+        self.characters, self.length = characters, length
 
     def __len__(self) -> int:
-        return (len(self.letters) - 1) // self.length
+        return (len(self.characters) - 1) // self.length
 
     def get_example(self, i: int) -> tuple[Array, Array]:
-        piece = self.letters[i * self.length : (i + 1) * self.length + 1]
+        piece = self.characters[i * self.length : (i + 1) * self.length + 1]
         return piece[:-1], piece[1:]
 
 
@@ -102,12 +102,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--text", help="a text file; default: see above")
     parser.add_argument("--iteration", type=int, default=2000, help="number of updates")
     parser.add_argument("--batchsize", type=int, default=32, help="pieces in a global batch")
-    parser.add_argument("--length", type=int, default=64, help="letters of a piece")
-    parser.add_argument("--size", type=int, default=96, help="numbers that describe a letter")
+    parser.add_argument("--length", type=int, default=64, help="characters of a piece")
+    parser.add_argument("--size", type=int, default=96, help="numbers that describe a character")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--lr", type=float, default=2e-3, help="largest learning rate")
-    parser.add_argument("--temperature", type=float, default=0.8, help="low for safe letters")
+    parser.add_argument("--temperature", type=float, default=0.8, help="low for safe characters")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
@@ -125,8 +125,8 @@ def main() -> None:
     np.random.seed(0)
 
     text = "To be, or not to be, that is the question. " * 40 if args.test else read_text(args.text)
-    alphabet, letters = np.unique(list(text), return_inverse=True)
-    pieces = Pieces(letters.astype(np.int32), args.length)
+    alphabet, characters = np.unique(list(text), return_inverse=True)
+    pieces = Pieces(characters.astype(np.int32), args.length)
     # The end of the text is for validation, of which some pieces are enough.
     train, rest = datasets.split_dataset(pieces, len(pieces) * 9 // 10)
     test = rest[: 10 * args.batchsize]
@@ -150,7 +150,9 @@ def main() -> None:
     evaluator = extensions.Evaluator(test_iter, model, device=device)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm), trigger=now_and_then)
     if comm.rank == 0:
-        print(f"{len(text)} letters, {len(alphabet)} different, {model.count_params()} parameters")
+        print(
+            f"{len(text)} characters, {len(alphabet)} different, {model.count_params()} parameters"
+        )
     columns = ["iteration", "main/loss", "validation/main/loss", "elapsed_time"]
     extensions.standard_reports(
         trainer, columns, trigger=now_and_then, snapshots=now_and_then, arguments=args
@@ -159,7 +161,7 @@ def main() -> None:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
     if comm.rank == 0:
-        start = letters[-args.length :]
+        start = characters[-args.length :]
         n = 20 if args.test else 500
         print("".join(alphabet[model.write(start, n, args.temperature)]))
 

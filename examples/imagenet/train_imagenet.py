@@ -1,12 +1,12 @@
-"""Trains ResNet-50 on folders of pictures.
+"""Trains ResNet-50 on folders of images.
 
     python train_imagenet.py FOLDER                       one process
     mpchain-launch -n 8 train_imagenet.py FOLDER --gpu    eight ranks, one GPU for each
 
-FOLDER has the folders train/ and val/, and these one folder of pictures for each class. Each rank
+FOLDER has the folders train/ and val/, and these one folder of images for each class. Each rank
 reads and decodes its own part of each batch, in threads. Checkpoints are written by all ranks
 together, and --resume continues from the latest one on any number of ranks. With --test a few small
-pictures are made up.
+images are made up.
 
 See K. He et al., Deep residual learning for image recognition, CVPR 2016; P. Goyal et al.,
 Accurate, large minibatch SGD, 2017.
@@ -29,7 +29,7 @@ from mpchain.typing import Array
 
 
 class ImageFolder(DatasetMixin):
-    """Pictures in one folder for each class: pairs of picture (3, size, size) and class."""
+    """Images in one folder for each class: pairs of image (3, size, size) and class."""
 
     def __init__(self, root: pathlib.Path, size: int, augment: bool):
         self.classes = sorted(path.name for path in root.iterdir() if path.is_dir())
@@ -55,7 +55,7 @@ class ImageFolder(DatasetMixin):
         return pixels, np.int32(label)
 
     def choose_box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Returns the part of a picture to see: the middle, or any of random size and place."""
+        """Returns the part of an image to see: the middle, or any of random size and place."""
         if self.augment:
             side = min(width, height) * np.random.uniform(0.5, 1)
             left, top = np.random.uniform(0, (width - side, height - side))
@@ -80,8 +80,8 @@ class ResNet50(mpchain.Chain):
         return self.base(x, layers=["fc6"])["fc6"]
 
 
-def make_up_pictures(root: pathlib.Path) -> None:
-    """Writes some pictures of one color in noise for each of two classes."""
+def make_up_images(root: pathlib.Path) -> None:
+    """Writes some images of one color in noise for each of two classes."""
     random = np.random.RandomState(0)
     for part in ("train", "val"):
         for name, color in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
@@ -97,16 +97,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("folder", nargs="?", help="folder that contains train/ and val/")
     parser.add_argument("--size", type=int, default=224, help="pixels of a side")
     parser.add_argument("--epoch", type=int, default=90, help="sweeps over the training data")
-    parser.add_argument("--batchsize", type=int, default=256, help="pictures in a global batch")
+    parser.add_argument("--batchsize", type=int, default=256, help="images in a global batch")
     parser.add_argument("--threads", type=int, default=4, help="threads that read, on each rank")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up pictures")
+    parser.add_argument("--test", action="store_true", help="a few seconds with made-up images")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.size, args.threads = 1, 8, 64, 2
-        args.folder = pathlib.Path(args.out, "pictures")
+        args.folder = pathlib.Path(args.out, "images")
     elif args.folder is None:
         parser.error("name the folder that contains train/ and val/, or --test")
     return args
@@ -119,7 +119,7 @@ def main() -> None:
     np.random.seed(0)
     if args.test:
         if comm.rank == 0:
-            make_up_pictures(args.folder)
+            make_up_images(args.folder)
         comm.barrier()
 
     train = ImageFolder(pathlib.Path(args.folder, "train"), args.size, augment=True)
@@ -152,7 +152,7 @@ def main() -> None:
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
     trainer.extend(checkpoint(comm, autoload=args.resume))
     if comm.rank == 0:
-        print(f"{len(train)} pictures of {len(train.classes)} classes, {comm.size} ranks")
+        print(f"{len(train)} images of {len(train.classes)} classes, {comm.size} ranks")
     columns = ["epoch", "main/loss", "main/accuracy"]
     columns += ["validation/main/loss", "validation/main/accuracy", "elapsed_time"]
     extensions.standard_reports(trainer, columns, arguments=args)

@@ -5,7 +5,7 @@
 
 Each rank computes its share of the output channels of every convolution; then the ranks exchange
 what they have. The values between the layers, and the losses, are the same on all ranks, and those
-of one process. The digits come with mpchain; --test makes pictures up.
+of one process. The digits come with mpchain; --test uses synthetic images.
 """
 
 import argparse
@@ -60,19 +60,19 @@ class Network(mpchain.Chain):
 
 
 def load_digits(made_up: bool) -> list:
-    """Returns training and test set: pictures (1, 8, 8) and digits."""
+    """Returns training and test set: images (1, 8, 8) and digits."""
     if not made_up:
         return datasets.get_digits(ndim=3)
     labels = np.arange(120, dtype=np.int32) % 10
-    pictures = np.random.RandomState(0).uniform(0, 0.5, (120, 1, 8, 8)).astype(np.float32)
-    pictures[np.arange(120), 0, labels % 8, labels // 8 * 4] = 1
-    return datasets.split_dataset(datasets.TupleDataset(pictures, labels), 80)
+    images = np.random.RandomState(0).uniform(0, 0.5, (120, 1, 8, 8)).astype(np.float32)
+    images[np.arange(120), 0, labels % 8, labels // 8 * 4] = 1
+    return datasets.split_dataset(datasets.TupleDataset(images, labels), 80)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epoch", type=int, default=5, help="sweeps over the training data")
-    parser.add_argument("--batchsize", type=int, default=40, help="pictures in a batch")
+    parser.add_argument("--batchsize", type=int, default=40, help="images in a batch")
     parser.add_argument("--channels", type=int, default=32, help="of the first convolution")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument(

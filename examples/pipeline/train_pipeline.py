@@ -5,7 +5,7 @@
 
 Each rank has some of the layers, and sends their output to the next rank. Since a batch passes in
 micro-batches, all ranks work at the same time. The losses are those of one process. The digits come
-with mpchain; --test makes pictures up.
+with mpchain; --test uses synthetic images.
 """
 
 import argparse
@@ -88,19 +88,19 @@ def report_accuracy(model: MultiNodeChainList, test, has_result: bool):
 
 
 def load_digits(made_up: bool) -> list:
-    """Returns training and test set: pictures (64,) and digits."""
+    """Returns training and test set: images (64,) and digits."""
     if not made_up:
         return datasets.get_digits(ndim=1)
     labels = np.arange(120, dtype=np.int32) % 10
-    pictures = np.random.RandomState(0).uniform(0, 0.5, (120, 64)).astype(np.float32)
-    pictures[np.arange(120), labels * 5] = 1
-    return datasets.split_dataset(datasets.TupleDataset(pictures, labels), 80)
+    images = np.random.RandomState(0).uniform(0, 0.5, (120, 64)).astype(np.float32)
+    images[np.arange(120), labels * 5] = 1
+    return datasets.split_dataset(datasets.TupleDataset(images, labels), 80)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epoch", type=int, default=10, help="sweeps over the training data")
-    parser.add_argument("--batchsize", type=int, default=40, help="pictures in a batch")
+    parser.add_argument("--batchsize", type=int, default=40, help="images in a batch")
     parser.add_argument("--micro-batches", type=int, default=4, help="parts of a batch")
     parser.add_argument("--units", type=int, default=100, help="units of the hidden layers")
     parser.add_argument("--out", default="result", help="folder of the results")
@@ -122,7 +122,7 @@ def main() -> None:
     np.random.seed(0)
 
     train, test = load_digits(args.test)
-    # The first rank needs the pictures, the last one the labels: all ranks read the same batches.
+    # The first rank needs the images, the last one the labels: all ranks read the same batches.
     batches = create_synchronized_iterator(iterators.SerialIterator(train, args.batchsize), comm)
     model = make_pipeline(comm, args.units, args.micro_batches)
     # No gradients are averaged: each rank has other parameters.

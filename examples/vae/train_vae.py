@@ -3,7 +3,7 @@
     python train_vae.py                         one process
     mpchain-launch -n 2 train_vae.py            two ranks, the same numbers
 
-The digits come with mpchain (8x8 pixels); --test makes pictures up. The noise of the samples is
+The digits come with mpchain (8x8 pixels); --test uses synthetic images. The noise of the samples is
 drawn inside the loss function: it belongs to the samples of the batch, and does not depend on the
 number of ranks.
 
@@ -44,7 +44,7 @@ class VAE(mpchain.Chain):
         return distributions.Bernoulli(logit=self.decoder(z))
 
     def forward(self, x: Array) -> Variable:
-        """Returns the negative evidence lower bound of x (N, n_pixels), in nats a picture."""
+        """Returns the negative evidence lower bound of x (N, n_pixels), in nats an image."""
         posterior = self.encode(x)
         prior = distributions.Normal(self.xp.zeros_like(posterior.mean.array), scale=1.0)
         kl = F.mean(F.sum(mpchain.kl_divergence(posterior, prior), axis=1))
@@ -57,7 +57,7 @@ class VAE(mpchain.Chain):
 
 
 def load_digits(made_up: bool) -> tuple[Array, Array]:
-    """Returns training and test pictures (N, 64) whose pixels are 0 or 1, float32."""
+    """Returns training and test images (N, 64) whose pixels are 0 or 1, float32."""
     if made_up:
         train = np.repeat(np.arange(60) % 8, 64).reshape(60, 64) == np.arange(64) // 8
         return train.astype(np.float32), train[:16].astype(np.float32)
@@ -66,23 +66,23 @@ def load_digits(made_up: bool) -> tuple[Array, Array]:
 
 
 def show(model: VAE, x: Array) -> None:
-    """Prints pictures, what becomes of them, and new ones below, in characters."""
+    """Prints images, what becomes of them, and new ones below, in characters."""
     with mpchain.using_config("train", False), mpchain.no_backprop_mode():
         x = model.xp.asarray(x)
         z = np.random.RandomState(0).normal(size=(len(x), model.to_mean.out_size))
         again = model.decode(model.encode(x).mean).mean.array
         new = model.decode(model.xp.asarray(z.astype(np.float32))).mean.array
-    for title, pictures in (("pictures", x), ("decoded", again), ("new", new)):
+    for title, images in (("images", x), ("decoded", again), ("new", new)):
         print(title)
-        pictures = mpchain.backends.cuda.to_cpu(pictures).reshape(-1, 8, 8)
-        for row in np.concatenate(list(pictures), axis=1):
+        images = mpchain.backends.cuda.to_cpu(images).reshape(-1, 8, 8)
+        for row in np.concatenate(list(images), axis=1):
             print("".join(" .:-=+*#%@"[int(9 * value)] * 2 for value in row))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=100, help="sweeps over the pictures")
-    parser.add_argument("--batchsize", type=int, default=64, help="pictures in a global batch")
+    parser.add_argument("--epoch", type=int, default=100, help="sweeps over the images")
+    parser.add_argument("--batchsize", type=int, default=64, help="images in a global batch")
     parser.add_argument("--units", type=int, default=128, help="units of the hidden layers")
     parser.add_argument("--latent", type=int, default=8, help="size of the latent vectors")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")

@@ -161,10 +161,10 @@ def _why_eager(args, kwargs):
 def capture(function: Callable[..., Any]) -> Captured:
     """Records what a function computes, and replays it in later calls with equal shapes.
 
-    The first call with arguments of certain shapes runs as always, the next two are recorded and
+    The first call with arguments of certain shapes runs normally, the next two are recorded and
     compared (two more if they differ), and all later ones are replayed: the same calls of NumPy and
     of kernels, on memory that was planned once, without Variables, graph and backward's walk.
-    Optimizers update as always, on the gradients that a replay computed; reports and random draws
+    Optimizers update normally, on the gradients that a replay computed; reports and random draws
     are made again, and what the step writes into arrays is written.
 
     A replay is trusted only as far as it was compared: results, gradients, persistent values and
@@ -174,7 +174,7 @@ def capture(function: Callable[..., Any]) -> Captured:
     Bools that are read from arrays and shapes that depend on data are guards of each call. Values
     of parameters, arrays and hyperparameters of optimizers may change at any time.
 
-    A step that cannot be replayed runs as always; a warning says why, and ``reason`` of what is
+    A step that cannot be replayed runs normally; a warning says why, and ``reason`` of what is
     returned. Such are steps that read values of arrays (``float(loss.array)``), in which numbers
     change that are not arrays, that return objects other than nested tuples, lists, dicts and
     dataclasses, or that compute by other means than NumPy and mpchain. The guide to performance
@@ -183,7 +183,7 @@ def capture(function: Callable[..., Any]) -> Captured:
 
     On a GPU the second call is captured as a CUDA graph, which is compared with the step before its
     first launch counts. Graphs hold the sums of gradients by NCCL; all ranks launch theirs, or run
-    the step as always.
+    the step normally.
     The gradients of parameters are overwritten by the next replay.
 
     Args:

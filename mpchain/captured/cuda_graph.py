@@ -405,7 +405,7 @@ class CudaGraph(Graph):
     def compare(
         self, arrays: Sequence[Array], function: Callable[[], Any]
     ) -> tuple[Any, str | None]:
-        """Calls the step as always, and compares what it computes with what a replay computes,
+        """Calls the step normally, and compares what it computes with what a replay computes,
         which was prepared.
 
         Returns:

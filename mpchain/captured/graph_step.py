@@ -58,7 +58,7 @@ class GraphStep:
         return self._reason or why, result
 
     def _next(self, arrays):
-        """Returns what is to be done, and why the step is to run as always if it is; launches are
+        """Returns what is to be done, and why the step is to run normally if it is; launches are
         prepared."""
         if self._reason is None and any(not cuda.is_gpu_array(x) for x in arrays):
             self._refuse("an argument is on the host, but parameters are on a GPU")
@@ -74,7 +74,7 @@ class GraphStep:
         if graph.fits() and graph.prepare():
             return _REPLAY if self._is_compared else _COMPARE, None
         self._forget()
-        if graph.is_released or graph.lacks_scale():  # a step as always connects, and brings back
+        if graph.is_released or graph.lacks_scale():  # a normal step connects, and brings back
             return AS_ALWAYS, "it is being recorded"
         return self._next(arrays)
 

@@ -33,7 +33,7 @@ class Ranks:
         return [value]
 
     def computes_no_loss(self) -> bool:
-        """Returns whether this one runs the step as always, since its batch counts for nothing."""
+        """Returns whether this one runs the step normally, since its batch counts for nothing."""
         return False
 
     def begin_capture(self) -> int:
@@ -87,7 +87,7 @@ class RanksOfOptimizer(Ranks):
 class Launch:
     """What a launch of a graph tells other ranks, before and after it: the same as an update.
 
-    So ranks that replay a step work together with ranks that run it as always.
+    So ranks that replay a step work together with ranks that run it normally.
 
     Args:
         optimizer: the multi-node optimizer.

@@ -32,11 +32,11 @@ _MOST_OTHERS = 32  # calls in a row that a plan was not made for
 class Stage(enum.Enum):
     """What the next call does."""
 
-    FIRST = enum.auto()  # it runs as always, and initializes parameters
+    FIRST = enum.auto()  # it runs normally, and initializes parameters
     RECORD = enum.auto()  # it is recorded, and becomes a plan
     COMPARE = enum.auto()  # it is recorded and compared with the plan
     REPLAY = enum.auto()  # it is replayed; compared once more when an argument varies
-    REFUSED = enum.auto()  # it runs as always
+    REFUSED = enum.auto()  # it runs normally
     GRAPH = enum.auto()  # it is left to the graph of a GPU
 
 
@@ -248,7 +248,7 @@ class Step:
         recorded = [x.view(RecordedArray) for x in inputs]
         shared = {i for pair in overlapping(arrays) for i in pair}
         for i, (x, view) in enumerate(zip(arrays, recorded)):
-            # Copies do not share memory: a step that writes into what does runs as always.
+            # Copies do not share memory: a step that writes into what does runs normally.
             view.flags.writeable = x.flags.writeable and i not in shared
         of_each = {id(x): view for x, view in zip(arrays, recorded)}
         args = [of_each.get(id(x), x) for x in args]

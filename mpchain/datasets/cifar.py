@@ -42,7 +42,7 @@ _SOURCES = {
 def get_cifar10(
     withlabel: bool = True, ndim: int = 3, scale: float = 1.0, dtype: DTypeLike | None = None
 ) -> list[TupleDataset] | list[Array]:
-    """Returns CIFAR-10: 50,000 and 10,000 color pictures of 32x32 pixels in ten classes.
+    """Returns CIFAR-10: 50,000 and 10,000 color images of 32x32 pixels in ten classes.
 
     It is downloaded (170 MB) on the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.

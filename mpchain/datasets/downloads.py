@@ -80,7 +80,7 @@ def make_datasets(
             (n,).
         white: the largest pixel value.
         withlabel: whether examples are pairs of image and label, or images only.
-        ndim: number of axes of an image: (pixels,), (height, width), which pictures with
+        ndim: number of axes of an image: (pixels,), (height, width), which images with
             channels do not have, or (channels, height, width).
         scale: what ``white`` becomes; 0 stays 0.
         dtype: of the images; None for the configuration's.
@@ -107,9 +107,9 @@ def make_datasets(
     brightness = (np.arange(white + 1) * (scale / white)).astype(dtype)
     datasets = []
     for part in parts:
-        pictures = _with_axes(brightness[arrays[f"{part}_x"]], ndim, rgb_format)
+        images = _with_axes(brightness[arrays[f"{part}_x"]], ndim, rgb_format)
         labels = arrays[f"{part}_y"].astype(label_dtype)
-        datasets.append(TupleDataset(pictures, labels) if withlabel else pictures)
+        datasets.append(TupleDataset(images, labels) if withlabel else images)
     return datasets
 
 

@@ -1,4 +1,4 @@
-"""Pictures in folders, one for each class."""
+"""Images in folders, one for each class."""
 
 import os
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", 
 
 
 class ImageFolderDataset(DatasetMixin):
-    """Picture files in a folder that has a folder for each class.
+    """Image files in a folder that has a folder for each class.
 
     An example is a pair of an array (channels, height, width), with values mostly from 0 to 255,
     and a label: the number of the class in the order of the names, an array of shape (). Files lie
     in the folder of their class or below it, and are sorted by path, so that the order is the same
-    everywhere. The dataset holds paths only. Pictures are decoded by whoever asks: a worker of
+    everywhere. The dataset holds paths only. Images are decoded by whoever asks: a worker of
     :class:`~mpchain.iterators.MultiprocessIterator`, or the rank to which
     :func:`~mpchain.distributed.scatter_dataset` or
     :func:`~mpchain.distributed.create_sharded_iterator` has given the example.
@@ -28,9 +28,9 @@ class ImageFolderDataset(DatasetMixin):
     Args:
         root: the folder.
         classes: names of the classes in the order of their labels; None: all folders, sorted.
-        color: ``'RGB'`` or ``'L'`` (gray) converts all pictures; None leaves them as they are.
-        extensions: ends of the names of files that are pictures, in small letters.
-        dtype: of the pictures; None for ``config.dtype``.
+        color: ``'RGB'`` or ``'L'`` (gray) converts all images; None leaves them as they are.
+        extensions: ends of the names of files that are images, in small letters.
+        dtype: of the images; None for ``config.dtype``.
         label_dtype: of the labels.
 
     Attributes:
@@ -39,7 +39,7 @@ class ImageFolderDataset(DatasetMixin):
         labels: array of the labels, (n,).
 
     Raises:
-        ValueError: there are no classes, or one of them has no pictures.
+        ValueError: there are no classes, or one of them has no images.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:
@@ -65,7 +65,7 @@ class ImageFolderDataset(DatasetMixin):
         self.classes = list(classes)
         if not self.classes:
             raise ValueError(f"ImageFolderDataset: {os.fspath(root)} has no folders of classes")
-        found = [_pictures(os.path.join(root, name), extensions) for name in self.classes]
+        found = [_images(os.path.join(root, name), extensions) for name in self.classes]
         self.paths = [path for paths in found for path in paths]
         self.labels = np.repeat(np.arange(len(found)), list(map(len, found))).astype(label_dtype)
         self._color = color
@@ -80,7 +80,7 @@ class ImageFolderDataset(DatasetMixin):
         return image, self.labels[i, ...]
 
 
-def _pictures(folder, extensions):
+def _images(folder, extensions):
     if not os.path.isdir(folder):
         raise ValueError(f"ImageFolderDataset: there is no folder {folder}")
     found = [
@@ -91,5 +91,5 @@ def _pictures(folder, extensions):
     ]
     if not found:
         endings = ", ".join(extensions)
-        raise ValueError(f"ImageFolderDataset: {folder} has no pictures ({endings})")
+        raise ValueError(f"ImageFolderDataset: {folder} has no images ({endings})")
     return sorted(found)

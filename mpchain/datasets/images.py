@@ -1,4 +1,4 @@
-"""Datasets of picture files, decoded by Pillow (the extra ``data``) when they are read."""
+"""Datasets of image files, decoded by Pillow (the extra ``data``) when they are read."""
 
 import io
 import os
@@ -17,11 +17,11 @@ from mpchain.typing import Array, DTypeLike
 
 
 class ImageDataset(DatasetMixin):
-    """Picture files.
+    """Image files.
 
-    An example is an array of shape (channels, height, width): one channel for gray pictures (and
-    palette pictures, whose values are palette indices), three for colors, four with transparency.
-    Values are those of the file, mostly 0 to 255; pictures of different kinds or sizes must be
+    An example is an array of shape (channels, height, width): one channel for gray images (and
+    palette images, whose values are palette indices), three for colors, four with transparency.
+    Values are those of the file, mostly 0 to 255; images of different kinds or sizes must be
     brought to one form before they make a batch.
 
     Args:
@@ -59,7 +59,7 @@ class ImageDataset(DatasetMixin):
 
 
 class _Labeled(DatasetMixin):
-    """Pairs of picture and label."""
+    """Pairs of image and label."""
 
     def __init__(self, images, labels, label_dtype):
         self._images = images
@@ -73,14 +73,14 @@ class _Labeled(DatasetMixin):
 
 
 class LabeledImageDataset(_Labeled):
-    """Picture files with labels; an example is a pair of array (as :class:`ImageDataset`) and label
+    """Image files with labels; an example is a pair of array (as :class:`ImageDataset`) and label
     (array of shape ()).
 
     Args:
         pairs: list of pairs of path and label, or the path of a text file with a path, a blank and
             a label in each line.
         root: folder from which the paths are counted.
-        dtype: of the pictures; None for ``config.dtype``.
+        dtype: of the images; None for ``config.dtype``.
         label_dtype: of the labels.
 
     Raises:
@@ -106,14 +106,14 @@ class LabeledImageDataset(_Labeled):
 
 
 class ZippedImageDataset(DatasetMixin):
-    """The picture files of a zip archive, in the archive's order (examples as
+    """The image files of a zip archive, in the archive's order (examples as
     :class:`ImageDataset`).
 
     The archive stays open while the dataset is used; other processes, and copies that were pickled,
     open it again.
 
     Args:
-        zipfilename: path of the archive, which must have nothing but pictures.
+        zipfilename: path of the archive, which must have nothing but images.
         dtype: of the arrays; None for ``config.dtype``.
 
     Raises:
@@ -165,7 +165,7 @@ class ZippedImageDataset(DatasetMixin):
         return self.read(self._names[i])
 
     def read(self, name: str) -> Array:
-        """Returns the array of the picture with that name in the archive."""
+        """Returns the array of the image with that name in the archive."""
         path = f"{self._path}/{name}"
         try:
             content = self._open().read(name)
@@ -179,7 +179,7 @@ class ZippedImageDataset(DatasetMixin):
 
 
 class MultiZippedImageDataset(ConcatenatedDataset):
-    """The picture files of several zip archives, one archive after the other.
+    """The image files of several zip archives, one archive after the other.
 
     Args:
         zipfilenames: list of paths of archives.
@@ -194,13 +194,13 @@ class MultiZippedImageDataset(ConcatenatedDataset):
 
 
 class LabeledZippedImageDataset(_Labeled):
-    """Picture files of a zip archive with labels (examples as :class:`LabeledImageDataset`).
+    """Image files of a zip archive with labels (examples as :class:`LabeledImageDataset`).
 
     Args:
         zipfilename: path of the archive.
         labelfilename: path of a text file with a name in the archive, a blank and a label in
             each line.
-        dtype: of the pictures; None for ``config.dtype``.
+        dtype: of the images; None for ``config.dtype``.
         label_dtype: of the labels.
 
     Raises:
@@ -235,7 +235,7 @@ def load_pillow(kind: str) -> Any:
 
 
 def decode(path: str, file: Any, dtype: DTypeLike, color: str | None = None) -> Array:
-    """Returns the array (channels, height, width) of a picture.
+    """Returns the array (channels, height, width) of an image.
 
     Args:
         path: its name, for errors.
@@ -244,13 +244,13 @@ def decode(path: str, file: Any, dtype: DTypeLike, color: str | None = None) -> 
         color: Pillow's mode to convert it to; None leaves it as it is.
 
     Raises:
-        ValueError: it is no picture.
+        ValueError: it is no image.
     """
     try:
         with load_pillow("ImageDataset").open(file) as image:
             array = np.asarray(image if color is None else image.convert(color))
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as a picture: {error}") from error
+        raise ValueError(f"{path} cannot be read as an image: {error}") from error
     array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
     return np.ascontiguousarray(array, dtype)
 

@@ -25,7 +25,7 @@ def get_svhn(
     label_dtype: DTypeLike = np.int32,
     add_extra: bool = False,
 ) -> list[TupleDataset] | list[Array]:
-    """Returns SVHN: 73,257 and 26,032 color pictures of 32x32 pixels, digits of house numbers.
+    """Returns SVHN: 73,257 and 26,032 color images of 32x32 pixels, digits of house numbers.
 
     It is downloaded (246 MB; 1.6 GB with ``add_extra``) on the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.

@@ -1,4 +1,4 @@
-"""Changes of pictures, for :class:`~mpchain.datasets.AugmentedDataset`.
+"""Changes of images, for :class:`~mpchain.datasets.AugmentedDataset`.
 
 Each is a function of an array (channels, height, width) and a :class:`numpy.random.Generator`.
 Those that are not random need no generator.
@@ -40,7 +40,7 @@ class Compose:
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """Gives pictures another size, by linear interpolation that averages where it makes smaller.
+    """Gives images another size, by linear interpolation that averages where it makes smaller.
 
     Args:
         size: (height, width), or the length of the shorter side, which keeps the proportions.
@@ -146,7 +146,7 @@ class RandomResizedCrop:
 
 @dataclasses.dataclass(frozen=True)
 class RandomFlip:
-    """Mirrors some of the pictures.
+    """Mirrors some of the images.
 
     Args:
         p: probability.
@@ -170,7 +170,7 @@ class RandomFlip:
 
 @dataclasses.dataclass(frozen=True)
 class RandomErasing:
-    """Fills a rectangle of drawn area and place in some of the pictures.
+    """Fills a rectangle of drawn area and place in some of the images.
 
     Args:
         p: probability.
@@ -209,7 +209,7 @@ class ColorJitter:
 
     Args:
         brightness, contrast, saturation: greatest difference of the factor from 1.
-        white: the greatest value of a picture; results are limited to values from 0 to it.
+        white: the greatest value of an image; results are limited to values from 0 to it.
 
     Example:
         >>> ColorJitter(0.4, 0.4, 0.4)(np.ones((3, 2, 2)), np.random.default_rng(0)).shape
@@ -264,7 +264,7 @@ class Normalize:
 
 
 def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Returns a picture in another size, as floats.
+    """Returns an image in another size, as floats.
 
     >>> resized(np.ones((1, 4, 4), np.float32), (2, 3)).shape
     (1, 2, 3)

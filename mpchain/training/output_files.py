@@ -143,9 +143,9 @@ class OutputFiles:
             self._lock.release()
             self._lock, self._trainer, self._earlier = None, None, {}
         for path, name in self._renamed[:_MOST_NAMED]:
-            print_line(f"{path} of an earlier run is now {name}")
+            print_line(f"renamed existing {path} to {name}")
         if len(self._renamed) > _MOST_NAMED:
-            print_line(f"and {len(self._renamed) - _MOST_NAMED} more files, renamed alike")
+            print_line(f"and {len(self._renamed) - _MOST_NAMED} more files")
         self._renamed = []
 
 

@@ -71,11 +71,11 @@ class Trainer:
     show or write results (:attr:`Extension.is_report`) are then called on rank 0 alone, and only
     rank 0 writes the file of a :class:`~mpchain.training.extensions.LogReport`.
 
-    With ``test=True``, :meth:`run` tries out in seconds whether a program works: it does two
+    With ``test=True``, :meth:`run` finds out in seconds whether a program works: it does two
     iterations, whatever the stop trigger says. After the second one, every extension is called,
     and every interval ends (``(n, unit)``). Evaluators use two batches. The folder ``out`` of this
-    run is a temporary one, in which nothing is found and of which nothing is kept. But the model is
-    trained, and what the program itself writes elsewhere stays.
+    run is an empty temporary one, and nothing in it is saved. But the model is trained, and files
+    that the program itself writes elsewhere stay.
 
     Args:
         updater: an :class:`Updater`.
@@ -315,7 +315,7 @@ class Trainer:
         return [comm for comm in communicators if comm is not None]
 
     def _go_back(self, copies, error, entries):
-        """Continues from a copy with the ranks that are left; raises ``error`` if none is lost."""
+        """Continues from a copy with the surviving ranks; raises ``error`` if none is lost."""
         elapsed_time = self.elapsed_time
         copies.go_back(error, functools.partial(self._fit_to_ranks, entries))
         self._earlier_elapsed_time, self._started_at = elapsed_time, time.perf_counter()

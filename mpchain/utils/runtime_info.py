@@ -14,6 +14,7 @@ from mpchain.utils.version import __version__
 LAST_RUN_ON_HARDWARE = "never"
 """When GPU code last ran on a GPU, and on which; README.md and the guide to GPUs say the same."""
 
+_STATE_OF_GPU_CODE = "tested only against mock CUDA libraries; last run on a real GPU: "
 _MISSING = "not installed"
 
 
@@ -50,7 +51,7 @@ def _runtime_info():
         "cuDNN": _version("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
         "  front end": _version("nvidia-cudnn-frontend"),
         **_plans_of_cudnn(),
-        "GPU code": f"verified on test doubles; last run on hardware: {LAST_RUN_ON_HARDWARE}",
+        "GPU code": _STATE_OF_GPU_CODE + LAST_RUN_ON_HARDWARE,
         "mpi4py": _version("mpi4py"),
         "  MPI": _mpi(),
     }

@@ -62,12 +62,12 @@ def test_workers_decode(root):
 def test_wrong_folders(root, folder, classes, message):
     if message is None:
         (root / "cats" / "empty").mkdir()
-        message = r"empty has no pictures \(.bmp, .gif"
+        message = r"empty has no images \(.bmp, .gif"
     with pytest.raises(ValueError, match=message):
         ImageFolderDataset(root / folder, classes)
 
 
 def test_a_damaged_file_is_named(root):
     (root / "dogs" / "e.png").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"dogs.e.png cannot be read as a picture"):
+    with pytest.raises(ValueError, match=r"dogs.e.png cannot be read as an image"):
         ImageFolderDataset(root)[4]

@@ -108,7 +108,7 @@ def test_files_that_are_no_pictures(folder):
     (folder / "text.png").write_text("hello")
     dataset = datasets.ImageDataset(["cut.png", "text.png", "missing.png"], folder)
     for i, name in enumerate(("cut.png", "text.png")):
-        with pytest.raises(ValueError, match=f"{folder}/{name} cannot be read as a picture"):
+        with pytest.raises(ValueError, match=f"{folder}/{name} cannot be read as an image"):
             dataset[i]
     with pytest.raises(FileNotFoundError, match=r"missing\.png"):
         dataset[2]

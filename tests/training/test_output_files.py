@@ -87,7 +87,7 @@ def test_a_killed_job_keeps_nobody_out_and_leaves_nothing(tmp_path, running):
     assert code == 0, errors
     kept = ["at_1.old1", "log.old1"]
     assert names(tmp_path) == sorted(["at_1", "at_2", "at_3", "at_4", "log", *kept])
-    assert "at_1 of an earlier run is now" in out
+    assert "at_1 to " in out
 
 
 @pytest.mark.long
@@ -231,7 +231,7 @@ def test_the_file_of_an_earlier_run_is_kept(make_trainer, tmp_path, name, capsys
     assert (tmp_path / f"{root}.old1{extension}").read_bytes() == contents[0]
     assert (tmp_path / f"{root}.old2{extension}").read_bytes() == contents[1]
     assert (tmp_path / name).read_bytes() == contents[2]
-    line = f"{tmp_path / name} of an earlier run is now {tmp_path}/{root}.old1{extension}\n"
+    line = f"renamed existing {tmp_path / name} to {tmp_path}/{root}.old1{extension}\n"
     assert capsys.readouterr().out.count(line) == 1
 
 
@@ -258,8 +258,8 @@ def test_messages_about_earlier_files_come_after_the_table(make_trainer, capsys)
     assert lines[: len(before)] == before
     names = ["log", *(f"snapshot_iter_{i}" for i in (1, 2, 3))]
     assert lines[len(before) :] == [
-        *(f"{out}/{name} of an earlier run is now {out}/{name}.old1" for name in names),
-        "and 6 more files, renamed alike",
+        *(f"renamed existing {out}/{name} to {out}/{name}.old1" for name in names),
+        "and 6 more files",
     ]
 
 

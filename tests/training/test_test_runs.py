@@ -46,7 +46,7 @@ def test_nothing_is_kept(make_trainer, tmp_path, capsys):
         "loss",
         "1",
         "0.8 epochs (2 iterations) in 0:00:00: loss 1",
-        "this was a test, of which nothing is kept",
+        "test run finished; nothing was saved",
     ]
 
 

@@ -83,7 +83,7 @@ class Checkpoint(Extension):
             self._finish()
 
     def on_ranks_lost(self, trainer: Trainer) -> None:
-        """Gives up a checkpoint that is being written; the ranks that are left write the next."""
+        """Gives up a checkpoint that is being written; the surviving ranks write the next."""
         if self._saving is not None:
             self._saving.abandon()
             self._saving = None

@@ -663,7 +663,7 @@ class Communicator(PointToPoint):
         return recovery.InMemoryCheckpoint(self, objects)
 
     def shrink(self, *, goes_back: bool = True) -> bool:
-        """Makes this the communicator of the ranks that are left; all of them call it.
+        """Makes this the communicator of the surviving ranks; all of them call it.
 
         Everything that is under way is dropped. Ranks are numbered anew, in the same order. Call it
         after a :class:`~mpchain.distributed.RanksLost`, which all calls raise until then.

@@ -205,7 +205,7 @@ class Elasticity:
             self._has_lost = True
             self._revoke()
         base = old
-        with self._waiting("the agreement on the ranks that are left"):
+        with self._waiting("the agreement on the surviving ranks"):
             while True:
                 base = base.Shrink()
                 flags = self._rebuild(base, goes_back)

@@ -93,7 +93,7 @@ class Copy:
         """Returns the values that this rank gets now; collective.
 
         Args:
-            comm: the ranks that are left. Those that have no values yet get them from a peer.
+            comm: the surviving ranks. Those that have no values yet get them from a peer.
         """
         is_new = not self.arrays
         held = comm.allgather_obj((is_new, self._uncommon()))
@@ -209,7 +209,7 @@ class KeptValues(Values):
 
     Args:
         copy: the copy.
-        comm: the ranks that are left.
+        comm: the surviving ranks.
 
     Attributes:
         arrays: those that are here, by name and number.

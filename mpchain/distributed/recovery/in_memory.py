@@ -73,7 +73,7 @@ class InMemoryCheckpoint:
     def is_before(self, n: int) -> bool:
         """Returns whether fewer than ``n`` steps are done; collective.
 
-        Once it is False, the results are final: all ranks that are left have done all steps.
+        Once it is False, the results are final: all surviving ranks have done all steps.
         """
         if self.iteration < n:
             return True
@@ -166,7 +166,7 @@ class InMemoryCheckpoint:
         self._comm.agree()
 
     def go_back(self, error: Exception, prepare: Callable[[], None] | None = None) -> int:
-        """Continues with the ranks that are left, from the latest copy that all of them have.
+        """Continues with the surviving ranks, from the latest copy that all of them have.
 
         Args:
             error: what was raised on this rank.

@@ -38,7 +38,7 @@ class Spares:
         options: arguments of :func:`~mpchain.create_communicator`.
 
     Attributes:
-        n: number of spare ranks that are left.
+        n: number of spare ranks left.
         resumes: whether training begins again.
         lost: why ranks were lost, by number among all ranks of the job, before it began last.
         replaced: the ranks that then took the places of lost ones, by these.
@@ -238,7 +238,7 @@ def fill(places: Sequence[int], left: Sequence[int], hosts: Sequence[str]) -> di
 
     Args:
         places: for each place the rank that has had it.
-        left: the ranks that are left, spare ones included.
+        left: the surviving ranks, spare ones included.
         hosts: for each rank its host.
 
     >>> fill([0, 1, 2], [1, 3, 4], ["a", "b", "b", "b", "a"])

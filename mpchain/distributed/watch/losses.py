@@ -18,7 +18,7 @@ class RanksLost(RuntimeError):
 
     Attributes:
         ranks, cause: as given.
-        has_shrunk: whether the communicator is that of the ranks that are left already.
+        has_shrunk: whether the communicator is that of the surviving ranks already.
         is_handled: whether :func:`~mpchain.distributed.run_elastic` lets spare ranks take their
             places, so that it is no failure of the program.
 

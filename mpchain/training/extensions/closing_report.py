@@ -80,7 +80,7 @@ class ClosingReport(Extension):
         values = _last_values(trainer)
         self._print(start + _progress(trainer) + (f": {values}" if values else ""))
         if trainer.is_test:
-            self._print("this was a test, of which nothing is kept")
+            self._print("test run finished; nothing was saved")
             return
         self._print(f"results are in {trainer.out}")
         saver = _latest_saver(trainer)

@@ -40,7 +40,7 @@ class StandardUpdater(Updater):
             sweep over the main iterator's data.
         input_device: device to which batches are sent, if not ``device``.
         graph: record updates and replay them, as :func:`mpchain.capture` does. What cannot be
-            replayed runs as always, and a warning says why.
+            replayed runs normally, and a warning says why.
 
     Attributes:
         converter: the converter.

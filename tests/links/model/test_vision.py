@@ -191,7 +191,7 @@ def test_what_is_no_picture(image):
 
 def test_resizing_without_pillow(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(ImportError, match="resizing a picture needs pillow: pip install pillow"):
+    with pytest.raises(ImportError, match="resizing an image needs pillow: pip install pillow"):
         vgg.prepare(PICTURE)
     assert vgg.prepare(PICTURE, size=None).shape == (3, 40, 50)
 

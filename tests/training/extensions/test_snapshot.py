@@ -417,7 +417,7 @@ def test_retention_leaves_the_snapshots_of_an_earlier_run(make_trainer, capsys):
     assert names(second) == expected
     assert (first.out / "snapshot_iter_4.old1").read_bytes() == content
     path = first.out / "snapshot_iter_4"
-    assert capsys.readouterr().out == f"{path} of an earlier run is now {path}.old1\n"
+    assert capsys.readouterr().out == f"renamed existing {path} to {path}.old1\n"
     third = run(make_trainer, extensions.snapshot(autoload=True), (9, "iteration"))
     assert third.updater.iteration == 9
     assert f"resuming from {first.out}/snapshot_iter_8\n" in capsys.readouterr().out

@@ -39,7 +39,7 @@ _OF_CAFFE = {
 
 
 def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
-    """Converts a picture to the input of GoogLeNet.
+    """Converts an image to the input of GoogLeNet.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
         (3, 10, 20)

@@ -20,7 +20,7 @@ _ADDRESS = "https://www.robots.ox.ac.uk/%7Evgg/software/very_deep/caffe/"
 
 
 def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
-    """Converts a picture to the input of the VGG networks.
+    """Converts an image to the input of the VGG networks.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
         (3, 10, 20)

@@ -20,7 +20,7 @@ _CROP = 224
 
 
 def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float]) -> Array:
-    """Converts a picture to the input of a network: BGR, minus the mean color of its training set.
+    """Converts an image to the input of a network: BGR, minus the mean color of its training set.
 
         >>> prepare_image(np.zeros((10, 20, 3), np.uint8), None, (104, 117, 123)).shape
         (3, 10, 20)
@@ -36,7 +36,7 @@ def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float
 
     Raises:
         ImportError: resizing needs pillow, which is not installed.
-        TypeError: ``image`` is not a picture.
+        TypeError: ``image`` is not an image.
     """
     pixels = _pixels(image)
     if size is not None and pixels.shape[1::-1] != tuple(size):
@@ -47,7 +47,7 @@ def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float
 
 
 def _pixels(image):
-    """Returns a picture as an array (H, W, 3) of uint8."""
+    """Returns an image as an array (H, W, 3) of uint8."""
     if hasattr(image, "convert"):  # a PIL image
         return np.asarray(image.convert("RGB"))
     array = np.asarray(image)
@@ -70,7 +70,7 @@ def _resized(pixels, size):
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            "prepare: resizing a picture needs pillow: pip install pillow "
+            "prepare: resizing an image needs pillow: pip install pillow "
             "(or resize it yourself, and pass size=None)"
         ) from error
     return np.asarray(Image.fromarray(pixels).resize(tuple(size)))
@@ -161,7 +161,7 @@ class VisionModel(Chain):
         Set ``config.train`` to False for inference.
 
         Args:
-            images: pictures, see ``prepare``.
+            images: images, see ``prepare``.
             layers: names of the layers to return; None means the last feature layer.
             size: width and height to resize to; None keeps the sizes.
 
@@ -175,7 +175,7 @@ class VisionModel(Chain):
         """Classifies images, in inference mode.
 
         Args:
-            images: pictures, see ``prepare``; they are resized to 256x256.
+            images: images, see ``prepare``; they are resized to 256x256.
             oversample: whether to average over ten crops: corners and center, each also mirrored;
                 otherwise only the center is used.
 
