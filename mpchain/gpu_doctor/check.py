@@ -238,7 +238,7 @@ MODELS: dict[str, Callable[[], Chain]] = {
     "LSTM": _Recurrent,
     "transformer": _Transformer,
 }
-"""Models of which captured steps are compared with those that run as always."""
+"""Models of which captured steps are compared with normal ones."""
 
 
 def _six_steps(name, device_name, is_captured):
@@ -259,7 +259,7 @@ def _six_steps(name, device_name, is_captured):
 
 
 def compare_captured(name: str, device_name: str) -> dict[str, object]:
-    """Returns whether captured steps train a model as steps that run as always do.
+    """Returns whether captured steps train a model as normal steps do.
 
     Args:
         name: a key of :data:`MODELS`.
