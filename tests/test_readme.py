@@ -49,6 +49,18 @@ def test_the_example_prints_the_same_on_one_and_two_ranks(tmp_path):
         np.testing.assert_allclose(numbers, list(map(float, SHOWN[0].split())), atol=2e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.annex("prove")
+@pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not())
+def test_the_example_is_proved(tmp_path):
+    path = tmp_path / "sine.py"
+    path.write_text(SINE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shown = re.search(r"^proved: .*(?=, greatest)", README, re.MULTILINE)[0]
+    options = {"cwd": tmp_path, "env": environment}
+    assert output_of("-m", "launch", "prove", "-n", 2, path, **options).startswith(shown)
+
+
 def test_a_function_of_the_user_has_derivatives_of_every_order():
     numbers = list(map(float, re.findall(r"[-.\de]+", output_of("-c", OWN_FUNCTION))))
     assert numbers == [1 / 4, -1 / 4, 3 / 8, -3 / 4]

@@ -101,6 +101,18 @@ def joined(
     return whole, int(sum(sizes))
 
 
+def length(batch: dict[str, Any]) -> int | None:
+    """Returns the length that the arrays and lists of a batch have in common; None if there is
+    none.
+
+    Example:
+        >>> length({"x": np.zeros((3, 2)), "t": [1, 2, 3]}), length({"x": [1], "t": [1, 2]})
+        (3, None)
+    """
+    lengths = {len(value) for value in batch.values()}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
 def _join(values, sizes):
     if all(isinstance(value, list) for value in values):
         is_batch = all(len(value) == n for value, n in zip(values, sizes))
@@ -127,6 +139,36 @@ def samples(batch: dict[str, Any], n: int | None) -> list[bytes]:
     """
     rows = [value for value in batch.values() if n is not None and len(value) == n]
     return [pickle.dumps([_exact(value[i]) for value in rows]) for i in range(n or 0)] * bool(rows)
+
+
+def changed_part(whole: dict[str, Any], own: dict[str, Any], n: int) -> str:
+    """Returns by what part samples of the ranks are others than those of one process, if they are
+    the same by all other parts; else an empty text.
+
+    Example:
+        >>> ranks = {"x": np.array([1, 2]), "t": np.array([5, 6])}
+        >>> changed_part(ranks, {"x": np.array([1, 3]), "t": np.array([5, 6])}, 2)
+        'x'
+    """
+    ours, theirs = _parts_of(whole, n), _parts_of(own, n)
+    if ours.keys() != theirs.keys():
+        return ""
+    same = [name for name in ours if ours[name] == theirs[name] and len({*ours[name]}) > 1]
+    other = [name for name in ours if ours[name] != theirs[name]]
+    return other[0] if same and other else ""
+
+
+def _parts_of(batch, n):
+    """Returns each part of all samples, as texts."""
+    found = {}
+    for path, value in batch.items():
+        if len(value) == n and isinstance(value, list) and isinstance(value[0], (tuple, dict)):
+            keys = value[0].keys() if isinstance(value[0], dict) else range(len(value[0]))
+            for key in keys:
+                found[f"{path}[{key!r}]"] = [repr(_exact(sample[key])) for sample in value]
+        elif len(value) == n:
+            found[path] = [repr(_exact(row)) for row in value]
+    return found
 
 
 def _exact(value):

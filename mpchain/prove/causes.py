@@ -17,11 +17,27 @@ HYPERPARAMETER = (
     "it depends on the rank or on the number of ranks; since gradients are means over all samples, "
     "it must not"
 )
+MISSED = (
+    "samples that are missed: they are dropped on several ranks, but not in one process; ranks may "
+    "have unequal numbers of samples, so divide batches by create_sharded_iterator or comm.batch"
+)
+PADDED = (
+    "padding by repeated samples: scatter_dataset(..., force_equal_length=False), or "
+    "create_sharded_iterator, take each sample once"
+)
+DATA_OF_RANK = (
+    "data that differ: the same samples have other values on some ranks, such as by a "
+    "normalization that depends on the rank's own data"
+)
 REPEATED = (
     "a sampler that repeats samples: each rank draws from the whole data; divide batches by "
     "create_sharded_iterator or comm.batch, or data by scatter_dataset"
 )
 OTHER_STATE = "rank-dependent code builds other models"
+DIVIDED = (
+    "the model is divided among the ranks: what they compute together is not what one of them "
+    "computes alone, and cannot be compared by parameters"
+)
 RESULT = (
     "the mean of the ranks' values is not the value of all samples together, or ranks evaluate "
     "other samples"
@@ -31,8 +47,21 @@ BATCH = (
     "same rank; use MultiNodeBatchNormalization, or mpchain.batch_mean"
 )
 COUNT = (
-    "a mean over counts that differ between ranks: divide by mpchain.batch_count, or use "
-    "mpchain.batch_mean"
+    "a mean over counts that differ between ranks: divide mpchain.batch_sum by "
+    "mpchain.batch_count, or use mpchain.batch_mean"
+)
+WEIGHTS = (
+    "ranks have unequal numbers of samples, but equal weights: set optimizer.n_samples, or divide "
+    "the batch by comm.batch"
+)
+NUMBER = (
+    "a number that differs between ranks: it depends on the rank, or is computed from the rank's "
+    "own samples"
+)
+MAXIMUM = "the loss of the whole batch is no mean of the ranks' losses"
+SAMPLES = (
+    "a sampler that repeats or misses samples, or data that differ: some ranks have other samples "
+    "than one process, others the same; divide batches by create_sharded_iterator or comm.batch"
 )
 SUM = "a sum over samples: each rank must return the mean over its own samples"
 DRAW = (
@@ -47,11 +76,11 @@ STATE = "a state kept by one rank: what it is computed from is no sample, and di
 NOT_AVERAGED = "missing averaging: ranks have other gradients than each other"
 SCALE = "a wrong scale: gradients of the ranks are {factor} times those of one process"
 GRADIENT = (
-    "gradients are changed between the loss and their average, such as by clipping, or the loss of "
-    "the whole batch is no mean of the ranks' losses"
+    "gradients are changed between the loss and their average, such as by clipping or "
+    "compression, or the loss of the whole batch is no mean of the ranks' losses"
 )
 HOOK = (
-    "a hook, or code around the update, that draws numbers, or acts on some ranks only; gradients "
+    "a hook that draws, or code around the update that acts on some ranks only; gradients "
     "were the same"
 )
 START = (
@@ -70,26 +99,31 @@ def of_function(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) ->
     """
     if suspect.kind == "other functions" or suspect.one is None:
         return OTHER_FUNCTIONS
-    number = suspect.number
-    applications = [p.applications[number] for p in ranks]
-    if _leaves_differ(ranks, one, applications, suspect.one):
+    if (leaf := _different_leaf(ranks, one, suspect.ranks, suspect.one)) is not None:
         names = sorted({name for p in [*ranks, *one] for name in p.draws})
-        return DRAW.format(names=" and ".join(names)) if names else DATA
+        if names:
+            return DRAW.format(names=" and ".join(names))
+        if np.ndim(leaf):
+            return DATA
+        return NUMBER if np.ndim(suspect.one.outputs[0]) else COUNT
     if suspect.kind.startswith(("rows", "axis")):
         return BATCH
     return COUNT if suspect.one.parents else STATE
 
 
-def _leaves_differ(ranks, one, applications, own):
+def _different_leaf(ranks, one, applications, own):
+    """Returns an array or number that a function gets, and that differs; None if there is none."""
     for i, leaf in enumerate(own.leaves):
         held = [a.leaves[i] if i < len(a.leaves) else None for a in applications]
         if isinstance(leaf, str) or any(x is None or isinstance(x, str) for x in held):
             continue
-        if best([(p.n, x) for p, x in zip(ranks, held)], [(one[0].n, leaf)])[1] is None:
-            return True
-        if best([(p.n, x) for p, x in zip(ranks, held)], [(one[0].n, leaf)])[1].is_large:
-            return True
-    return False
+        column = [(p.n, x) for p, x in zip(ranks, held)]
+        difference = best(column, [(one[0].n, leaf)])[1]
+        if np.ndim(leaf) == 0:
+            difference = max((gap(x, leaf) for x in held), key=lambda g: g.size)
+        if difference is None or difference.is_large:
+            return leaf
+    return None
 
 
 def of_value(ranks: Sequence[tuple[Any, Any]], one: Sequence[tuple[Any, Any]]) -> str:
@@ -101,7 +135,7 @@ def of_value(ranks: Sequence[tuple[Any, Any]], one: Sequence[tuple[Any, Any]]) -
     kind, difference = best(ranks, one)
     if difference is not None and not difference.is_large and kind == "sum":
         return SUM
-    return COUNT
+    return MAXIMUM if kind in ("maximum", "minimum") else COUNT
 
 
 def of_gradient(ranks: Sequence[Any], own: Any, rank: int) -> str:
@@ -122,6 +156,8 @@ def of_gradient(ranks: Sequence[Any], own: Any, rank: int) -> str:
 
 def of_state(kind: str, ranks: Sequence[Any], own: Any, when: str) -> str:
     """Returns the likely cause of a difference of a parameter or persistent value."""
+    if any(np.shape(x) != np.shape(own) for x in ranks):
+        return DIVIDED
     if kind == "persistents":
         return STATISTICS
     return HOOK if when == "after" else START

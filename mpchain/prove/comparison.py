@@ -143,11 +143,13 @@ def wholes(parts: Column) -> Iterator[tuple[str, Any]]:
     for axis in range(first.ndim):
         others = {array.shape[:axis] + array.shape[axis + 1 :] for array in arrays}
         lengths = [array.shape[axis] for array in arrays]
-        if len(others) > 1 or (None not in sizes and not _are_multiples(lengths, sizes)):
+        if len(others) > 1:
             continue
+        are_multiples = None not in sizes and _are_multiples(lengths, sizes)
         kind = "rows" if axis == 0 else f"axis {axis}"
-        yield kind, np.concatenate(arrays, axis)
-        if None not in sizes and lengths != list(sizes):
+        if are_multiples or len({*lengths}) == 1 or len(sizes) == 1 or axis == 0:
+            yield kind, np.concatenate(arrays, axis)
+        if are_multiples and lengths != list(sizes):
             yield f"{kind} of steps", _by_step(arrays, lengths, sizes, axis)
 
 
@@ -196,13 +198,11 @@ class Suspect(NamedTuple):
     """An application that ranks and one process compute differently.
 
     Attributes:
-        number: the application's.
         kind: how it was compared; "other functions" if other ones were called.
         gap: the difference; None if the values cannot be compared.
         one, ranks: the application of one process, and of the ranks; None if there is none.
     """
 
-    number: int
     kind: str
     gap: Gap | None
     one: Application | None
@@ -216,12 +216,12 @@ def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> Iterator[Suspect]:
         ranks: passes of all ranks, in the order of samples.
         one: those of one process.
     """
-    all_passes = [*ranks, *one]
-    for k in range(max(len(p.applications) for p in all_passes)):
-        called = [p.applications[k] if k < len(p.applications) else None for p in all_passes]
+    lists = [[a for a in p.applications if not a.exchanges] for p in [*ranks, *one]]
+    for k in range(max(map(len, lists), default=0)):
+        called = [held[k] if k < len(held) else None for held in lists]
         of_ranks, of_one = called[: len(ranks)], called[len(ranks) :]
         if len({application and application.name for application in called}) > 1:
-            yield Suspect(k, "other functions", None, of_one[0], of_ranks)
+            yield Suspect("other functions", None, of_one[0], of_ranks)
             return
         for i in range(max(len(application.outputs) for application in called)):
             columns = [
@@ -230,7 +230,7 @@ def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> Iterator[Suspect]:
             ]
             kind, difference = best(*columns)
             if difference is None or difference.is_large:
-                yield Suspect(k, kind, difference, of_one[0], of_ranks)
+                yield Suspect(kind, difference, of_one[0], of_ranks)
                 break
 
 

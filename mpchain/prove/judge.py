@@ -1,14 +1,18 @@
 """The two runs of a program: that of the ranks is written down, that of one process compared."""
 
+import gc
 import os
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from mpchain.distributed.extensions import AllreducePersistent
 from mpchain.distributed.optimizers.draws import Division
 from mpchain.prove import batches, causes
 from mpchain.prove.comparison import (
+    FACTOR,
     ancestors,
     best,
     bound,
@@ -42,7 +46,7 @@ class Writer(Tracer):
     """
 
     def __init__(self, folder: str, who: str, steps: int, doubles: bool = False):
-        super().__init__(steps, doubles)
+        super().__init__(steps, doubles, os.path.join(folder, "files of ranks"))
         self._folder, self._who = folder, who
 
     def end_update(self, optimizer: Any) -> None:
@@ -69,7 +73,7 @@ class Judge(Tracer):
     """
 
     def __init__(self, folder: str, n_ranks: int, steps: int, doubles: bool = False):
-        super().__init__(steps, doubles)
+        super().__init__(steps, doubles, tempfile.mkdtemp(dir=folder))
         self._folder, self._n_ranks = folder, n_ranks
         self._ranks: list[Update] = []
         self.functions = self.parameters = 0
@@ -82,13 +86,8 @@ class Judge(Tracer):
             DifferenceError: the last results differ.
             RefusedError: there were too few updates.
         """
-        ends = [load(path_of(self._folder, f"rank {r}", "end")) for r in range(self._n_ranks)]
-        if not any(end["are_of_ranks"] for end in ends):
-            raise RefusedError(
-                "the program has no multi-node optimizer (create_multi_node_optimizer)"
-                if self.optimizers
-                else "the program updates no optimizer"
-            )
+        if not self.updates:
+            raise RefusedError("the program updates no optimizer")
         if min(self._counts.values(), default=0) < self.steps:
             raise RefusedError(
                 f"the program makes fewer than {self.steps} updates; ask for fewer by --steps"
@@ -113,6 +112,8 @@ class Judge(Tracer):
     # One process
 
     def begin_update(self, optimizer: Any) -> None:
+        if self.updates == 1:
+            self._check_kind()
         self._ranks = self._load(self.updates)
         self._compared, self._took_gradients, self._division = set(), False, None
         if not self._ranks:
@@ -121,8 +122,16 @@ class Judge(Tracer):
             self._compare_texts(name)
         self._compare_state("before", f"before the update of {self.update.kind}")
         self._compare_hyperparameters()
+        self._check_iterators()
         self._compare_results("results", self.update.results)
         self._take_over(optimizer)
+
+    def _check_kind(self):
+        ends = [load(path_of(self._folder, f"rank {r}", "end")) for r in range(self._n_ranks)]
+        if not any(end["are_of_ranks"] for end in ends):
+            raise RefusedError(
+                "the program has no multi-node optimizer (create_multi_node_optimizer)"
+            )
 
     def _load(self, number):
         paths = [path_of(self._folder, f"rank {r}", number) for r in range(self._n_ranks)]
@@ -176,19 +185,17 @@ class Judge(Tracer):
         sizes = [n for each in theirs for n in each.sizes if n != 0]
         owners = [r for r, each in enumerate(theirs) for n in each.sizes if n != 0]
         whole, n = batches.joined(held, sizes)
-        own, n_own = batches.joined(
-            [b for b, n in zip(evaluation.batches, evaluation.sizes) if n != 0],
-            [n for n in evaluation.sizes if n != 0],
-        )
-        self._check_samples(whole, n, own, n_own, sizes, owners)
+        own = [b for b, n in zip(evaluation.batches, evaluation.sizes) if n != 0]
+        self._check_samples(held, own, owners)
+        own, _ = batches.joined(own, [n for n in evaluation.sizes if n != 0])
         if not whole or _equal(whole, own):
             return parts
         at = [i for i, (_, function) in enumerate(parts) if function is not None]
         if len(at) == len(held) > 1:  # micro-shards
             return [*self._given(parts, zip(at, held), sizes)]
-        if getattr(optimizer, "communicator", None) is not None:
-            self._set_division(optimizer.communicator, n)
         size = None if evaluation.sizes[at[0]] is None and None in sizes else n
+        if optimizer.communicator is not None and size is not None:
+            self._set_division(optimizer.communicator, n)
         first = self._given(parts[at[0] : at[0] + 1], [(0, whole)], [size])
         return [*first, *([(0, None)] * (len(parts) - 1))]
 
@@ -211,23 +218,94 @@ class Judge(Tracer):
         self._division = comm, held.get("divided")
         held["divided"] = Division(mine=slice(0, n), n=n)
 
-    def _check_samples(self, whole, n, own, n_own, sizes, owners):
-        """Looks for samples that ranks have in common."""
-        texts, first = batches.samples(whole, n), {}
-        if not texts or None in sizes or len({*texts}) == len(texts):
+    def _check_samples(self, held, own, owners):
+        """Looks for samples that are repeated, missed, or differ between the ranks."""
+        sizes, own_sizes = list(map(batches.length, held)), list(map(batches.length, own))
+        if not sizes or None in sizes or None in own_sizes:
             return
-        if sorted(texts) == sorted(batches.samples(own, n_own)):
+        whole, n = batches.joined(held, sizes)
+        own, n_own = batches.joined(own, own_sizes)
+        texts, own_texts, first = batches.samples(whole, n), batches.samples(own, n_own), {}
+        if not texts or sorted(texts) == sorted(own_texts):
             return
-        ranks = np.repeat(owners, np.array(sizes, int))
-        for i, text in enumerate(texts):
-            k = first.setdefault(text, i)
-            if k != i and ranks[k] != ranks[i]:
-                raise self._found(
-                    f"the batch, {self.update.place}",
-                    f"sample {i} (of rank {ranks[i]}) is sample {k} (of rank {ranks[k]}) again: "
-                    f"{len(texts) - len({*texts})} of {len(texts)} samples are repeated",
-                    causes.REPEATED,
-                )
+        where, ranks = f"the batch, {self.update.place}", np.repeat(owners, sizes)
+        n_repeated = len(texts) - len({*texts})
+        if n_repeated and len({*own_texts}) == len(own_texts):
+            for i, text in enumerate(texts):
+                k = first.setdefault(text, i)
+                if k != i:
+                    raise self._found(
+                        where,
+                        f"sample {i} (of rank {ranks[i]}) is sample {k} (of rank {ranks[k]}) "
+                        f"again: {n_repeated} of {len(texts)} samples are repeated",
+                        causes.PADDED if n_repeated < n // 2 else causes.REPEATED,
+                    )
+        missing = [i for i, text in enumerate(own_texts) if text not in texts]
+        if n < n_own and len(missing) == n_own - n:
+            text = f"sample {missing[0]} of one process is on no rank: they miss {n_own - n}"
+            raise self._found(where, f"{text} of {n_own}", causes.MISSED)
+        if n != n_own or texts == own_texts:
+            return
+        path, i = batches.changed_part(whole, own, n), _first_unlike(texts, own_texts)
+        n_same = sum(a == b for a, b in zip(texts, own_texts))
+        is_divided = any(not each.is_shared for each in self.update.iterators)
+        if path or (n_same >= min(sizes) and not is_divided):
+            by = f", by {path}" if path else ""
+            raise self._found(
+                where,
+                f"sample {i} (of rank {ranks[i]}) is another one in one process{by}",
+                causes.DATA_OF_RANK if path else causes.SAMPLES,
+            )
+
+    def _check_iterators(self):
+        """Looks for data that ranks repeat or miss in an epoch."""
+        for i, own in enumerate(self.update.iterators):
+            held = [u.iterators[i] if i < len(u.iterators) else None for u in self._ranks]
+            known = [each for each in held if each is not None and each.n is not None]
+            if own.n is None or own.is_shared or len(known) < len(held):
+                continue
+            total = sum(each.n for each in known)
+            if total == own.n or any(each.is_shared for each in known):
+                continue
+            if all(each.n == own.n for each in known):
+                if self._are_batches_whole(i):
+                    continue
+                cause = causes.REPEATED
+            else:
+                cause = causes.PADDED if total > own.n else causes.MISSED
+            what = "repeats" if total > own.n else "misses"
+            raise self._found(
+                f"the data of {own.kind}, {self.update.place}",
+                f"{', '.join(str(each.n) for each in known)} samples on the ranks, {own.n} in one "
+                f"process: an epoch {what} {abs(total - own.n)}",
+                cause,
+            )
+
+    def _are_batches_whole(self, i):
+        """Whether all ranks get the same batches from an iterator, of which each may take a part,
+        or what the optimizer gets is known to be divided."""
+        texts = [
+            [batches.samples({"": b}, len(b)) for k, b in u.drawn if k == i and isinstance(b, list)]
+            for u in [*self._ranks, self.update]
+        ]
+        return all(each == texts[0] for each in texts[1:])
+
+    def replace_batch(self, iterator: int, batch: Any) -> Any:
+        """Gives the ranks' batches, joined, where the loss function does not show its own."""
+        ranks = self._load(self.updates + 1)
+        seen = [b for u in ranks for e in u.evaluations for b in e.batches]
+        if not ranks or any(seen) or len(ranks) < self._n_ranks:
+            return batch
+        k = sum(number == iterator for number, _ in self._drawn) - 1
+        given = [[b for number, b in update.drawn if number == iterator] for update in ranks]
+        if not isinstance(batch, list) or any(k >= len(held) for held in given):
+            return batch
+        if self._samples[iterator].is_shared:
+            return batch
+        texts = [batches.samples({"": held[k]}, len(held[k])) for held in given]
+        if all(text == texts[0] for text in texts[1:]):  # of which each takes its part
+            return batch
+        return [sample for held in given for sample in held[k]]
 
     def see_gradients(self, evaluation: Evaluation, optimizer: Any) -> None:
         e = len(self.update.evaluations) - 1
@@ -269,8 +347,6 @@ class Judge(Tracer):
         self._suspects, self._passes = [*suspects(ranks, one)], (ranks, owners, one)
         if one:
             self.functions = max(self.functions, len(one[0].applications))
-        if self._suspects and self._suspects[-1].kind == "other functions":
-            raise self._found_function()
         losses = [[(p.n, p.loss) for p in passes] for passes in (ranks, one)]
         if all(loss is not None for side in losses for _, loss in side):
             self._compare_value("the loss", *losses)
@@ -303,27 +379,39 @@ class Judge(Tracer):
         ranks, owners, one = self._passes
         on_path = ancestors(one[0]) if one else None
         relevant = [
-            s
-            for s in self._suspects
-            if on_path is None or s.number in on_path or s.kind == "other functions"
+            suspect
+            for suspect in self._suspects
+            if suspect.one is None or on_path is None or suspect.one.number in on_path
         ]
-        numbers = {s.number for s in relevant}
-        for suspect in relevant or self._suspects[:1] * (not what):
+        numbers = {suspect.one.number for suspect in relevant if suspect.one is not None}
+        for suspect in relevant:
             if suspect.one is None or not numbers.intersection(suspect.one.parents):
                 application = suspect.one or next(a for a in suspect.ranks if a is not None)
-                return self._found(
-                    str(application),
-                    values_of(suspect, ranks, owners),
-                    causes.of_function(suspect, ranks, one),
-                )
+                cause = causes.of_function(suspect, ranks, one)
+                is_scalar = suspect.one is not None and np.ndim(suspect.one.outputs[0]) == 0
+                if is_scalar and self._has_wrong_weights():
+                    cause = causes.WEIGHTS
+                return self._found(str(application), values_of(suspect, ranks, owners), cause)
+        if what.startswith("the loss") and one and one[0].last is not None:
+            what += f": {one[0].applications[one[0].last]}"
         return self._found(what, values, cause)
+
+    def _has_wrong_weights(self):
+        """Whether ranks are weighted alike that have other numbers of samples."""
+        held = [
+            (n, batches.length(b))
+            for update in self._ranks
+            for e in update.evaluations
+            for n, b in zip(e.sizes, e.batches)
+        ]
+        return len({n for n, _ in held}) == 1 and len({length for _, length in held} - {None}) > 1
 
     def _compare_gradients(self, e):
         one, ranks = self.update.evaluations[e].gradients, self._gradients(e)
         if one is None or any(held is None for held in ranks):
             return
         known = [g for held in [one, *ranks] for g in held.values() if g is not None]
-        floor = 1e-3 * max(map(largest, known), default=0.0)
+        floor = 0.1 * max(map(largest, known), default=0.0)
         for name, own in one.items():
             for rank, held in enumerate(ranks):
                 theirs = held.get(name)
@@ -357,7 +445,8 @@ class Judge(Tracer):
         own, states = getattr(self.update, when), [getattr(u, when) for u in self._ranks]
         self.parameters = max(self.parameters, len(own.params))
         before = self.update.before.params if when == "after" else {}
-        for kind in ("params", "persistents"):
+        # Running values may be averaged after an update, by an extension.
+        for kind in ("params", "persistents") if when == "before" else ("params",):
             for name, value in getattr(own, kind).items():
                 for rank, state in enumerate(states):
                     self._compare_part(
@@ -379,6 +468,8 @@ class Judge(Tracer):
         theirs = held[name]
         if not (is_number(value) and is_number(theirs)):
             return
+        if kind == "persistents" and self._is_averaged(name, value, states):
+            return
         a, b, tolerance = np.asarray(theirs), np.asarray(value), None
         if before is not None and a.shape == b.shape == before.shape and a.dtype == b.dtype:
             change = max(largest(a - before), largest(b - before))
@@ -393,19 +484,34 @@ class Judge(Tracer):
             )
         self._note(difference, b)
 
+    def _is_averaged(self, name, value, states):
+        """Whether an extension averages the ranks' running values, whose mean is right."""
+        if not any(isinstance(each, AllreducePersistent) for each in gc.get_objects()):
+            return False
+        sizes = [sum(n or 1 for n in u.evaluations[-1].sizes) for u in self._ranks]
+        held = [(n, state.persistents.get(name)) for n, state in zip(sizes, states)]
+        difference = best(held, [(None, value)])[1]
+        return difference is not None and not difference.is_large
+
     def _compare_results(self, name, own):
         for key, value in own.items():
             for rank, update in enumerate(self._ranks):
                 theirs = update.results.get(key)
                 if not (is_number(value) and is_number(theirs)):
                     continue
-                difference = gap(theirs, value)
+                scale = max(largest(theirs), largest(value))
+                tolerance = FACTOR * scale * 2.0 ** (-40 if self._doubles else -23)
+                difference = gap(theirs, value, tolerance=tolerance)
                 if difference.is_large:
                     raise self._found(
                         f"{key!r}, which is reported, {self.update.place}",
                         both(difference, f"on rank {rank}"),
                         causes.RESULT,
                     )
+
+
+def _first_unlike(a, b):
+    return next(i for i, (x, y) in enumerate(zip(a, b)) if x != y)
 
 
 def _weighted(n, value):

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,8 @@ class Application:
         outputs: the arrays that it computed.
         parents: the numbers of the applications whose outputs it got.
         leaves: the arrays that it got besides: of the batch, constants; names of parameters.
+        number: its place among those of the pass.
+        exchanges: whether it is a message between ranks, which one process has no need of.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Application:
     outputs: list[np.ndarray]
     parents: list[int]
     leaves: list[Any]
+    number: int
+    exchanges: bool = False
 
     def __str__(self) -> str:
         where = f" of link {self.link}" if self.link else ""
@@ -102,7 +106,7 @@ class Update:
         place: the line of the user's program.
         before, after: states.
         evaluations: of the loss.
-        result: reported values and results of evaluators since the update before, by name.
+        results: reported values and results of evaluators since the update before, by name.
     """
 
     optimizer: int
@@ -113,6 +117,22 @@ class Update:
     evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
     after: State | None = None
     results: dict[str, Any] = dataclasses.field(default_factory=dict)
+    iterators: list["Samples"] = dataclasses.field(default_factory=list)
+    drawn: list[tuple[int, Any]] = dataclasses.field(default_factory=list)
+
+
+class Samples(NamedTuple):
+    """What an iterator goes through.
+
+    Attributes:
+        kind: its class.
+        n: the number of samples of its dataset; None if it does not say.
+        is_shared: whether it divides batches among ranks, or gives all the same.
+    """
+
+    kind: str
+    n: int | None
+    is_shared: bool
 
 
 def on_host(value: Any) -> Any:

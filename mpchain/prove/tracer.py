@@ -15,7 +15,7 @@ from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.observers import Observer, Span
 from mpchain.optimizer import GradientMethod, Optimizer
 from mpchain.prove import batches
-from mpchain.prove.records import Application, Evaluation, Pass, State, Update, on_host
+from mpchain.prove.records import Application, Evaluation, Pass, Samples, State, Update, on_host
 from mpchain.reporter import get_current_reporter
 from mpchain.serializers import DictionarySerializer
 from mpchain.training.updaters.replica import collecting
@@ -25,6 +25,8 @@ MOST_UPDATES = 20
 """How many updates a step may have, such as those of a critic for one of its generator."""
 
 _MOST_LOOSE = 20000  # functions outside of loss functions that are remembered
+
+_NUMBERS = (int, float, np.number)
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
@@ -42,6 +44,7 @@ class Tracer(Observer):
     Args:
         steps: the number of steps of each optimizer after which the program ends.
         doubles: whether floating-point batches are made those of double precision.
+        files: the folder that takes the place of all folders of results; None: there is none.
 
     Attributes:
         updates: the number of updates so far.
@@ -51,14 +54,15 @@ class Tracer(Observer):
 
     sees_links = True
 
-    def __init__(self, steps: int, doubles: bool = False):
-        self.steps, self._doubles = steps, doubles
+    def __init__(self, steps: int, doubles: bool = False, files: str | None = None):
+        self.steps, self._doubles, self._files = steps, doubles, files
         self.updates = 0
         self.optimizers: list[Optimizer] = []
         self.update: Update | None = None
         self.results: dict[str, Any] = {}
         self._counts, self._communicators = {}, []
-        self._depth = self._n_evaluating = 0
+        self._depth = self._n_evaluating = self._n_iterating = 0
+        self._iterators, self._samples, self._drawn = [], [], []
         self._links, self._paths = [], {}
         self._in_data: Arrays | None = None
         self._close(Pass(None))
@@ -72,6 +76,10 @@ class Tracer(Observer):
         """Returns the parts to compute in place of others."""
         return parts
 
+    def replace_batch(self, iterator: int, batch: Any) -> Any:
+        """Returns the batch to give in place of one that an iterator, known by number, gave."""
+        return batch
+
     def see_gradients(self, evaluation: Evaluation, optimizer: Any) -> None:
         """Called when the gradients of an evaluation are known, before the step."""
 
@@ -79,6 +87,11 @@ class Tracer(Observer):
         """Called at the end of each update."""
 
     # What the program does
+
+    def folder(self, path: str) -> str:
+        if self._files is None or os.path.abspath(path).startswith(self._files):
+            return path
+        return os.path.join(self._files, os.path.abspath(path).replace(os.sep, "_"))
 
     def communicator(self, comm: Any) -> None:
         self._communicators.append(comm)
@@ -94,6 +107,8 @@ class Tracer(Observer):
             self._links.append(self._paths.get(id(span.thing), type(span.thing).__name__))
         elif span.kind == "evaluation":
             self._n_evaluating += 1
+        elif span.kind == "input" and span.name == "iterator":
+            self._n_iterating += 1
 
     def ends(self, span: Span, begun: Any) -> None:
         if span.kind == "optimizer":
@@ -110,6 +125,21 @@ class Tracer(Observer):
             self._n_evaluating -= 1
             if isinstance(span.result, dict):
                 self.results |= {f"evaluator's {k}": v for k, v in on_host(span.result).items()}
+        elif span.kind == "input" and span.name == "iterator":
+            self._n_iterating -= 1
+            if not (self._n_iterating or self._n_evaluating or span.has_failed):
+                span.result = self._drew(span.thing, span.result)
+
+    def _drew(self, iterator, batch):
+        if all(known is not iterator for known in self._iterators):
+            self._iterators.append(iterator)
+            dataset = getattr(iterator, "dataset", None)
+            n = len(dataset) if hasattr(dataset, "__len__") else None
+            is_shared = hasattr(iterator, "communicator")
+            self._samples.append(Samples(type(iterator).__name__, n, is_shared))
+        number = next(i for i, known in enumerate(self._iterators) if known is iterator)
+        self._drawn.append((number, on_host(batch)))
+        return self.replace_batch(number, batch)
 
     def _begin(self, optimizer):
         if optimizer.target is None:
@@ -126,6 +156,8 @@ class Tracer(Observer):
         number, place = self.optimizers.index(optimizer), place_of(sys._getframe(2))
         self.update = Update(number, kind, is_of_ranks, place, state_of(optimizer))
         self.update.results, self.results = self.results, {}
+        self.update.iterators = list(self._samples)
+        self.update.drawn, self._drawn = self._drawn, []
         self.begin_update(optimizer)
 
     def _is_enough(self, optimizer):
@@ -227,12 +259,16 @@ class Tracer(Observer):
             else:
                 leaves.append(self._params.get(id(x)) or on_host(x))
         self._in_data = None
+        leaves += [c for c in getattr(function, "constants", ()) if isinstance(c, _NUMBERS)]
         for y in outputs:
             self._origins[id(y)] = len(done), y  # kept, so that no others get their ids
         link = self._links[-1] if self._links else ""
         place = place_of(sys._getframe(1))
         arrays = list(map(on_host, outputs))
-        done.append(Application(function.label, link, place, arrays, parents, leaves))
+        exchanges = type(function).__module__.startswith("mpchain.distributed.functions")
+        name = function.label.removeprefix("multi_node_")  # one process needs no messages
+        own = Application(name, link, place, arrays, parents, leaves, len(done), exchanges)
+        done.append(own)
 
 
 class _Called:

@@ -26,6 +26,8 @@ def _marked(names):
 
 @pytest.mark.parametrize("name", _marked(PAGES))
 def test_in_one_process(name, tmp_path):
+    if "<!-- needs mpirun -->" in PAGES[name].read_text("utf-8") and (reason := ranks.why_not()):
+        pytest.skip(reason)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "MPCHAIN_GUIDE_FOLDER": str(tmp_path)}
     command = [sys.executable, "-W", "error", "-m", "tests.docs.guides", str(PAGES[name])]
     result = subprocess.run(

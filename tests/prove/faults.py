@@ -1,45 +1,271 @@
 """Faults that make ranks compute something else than one process: a name, what is planted, and what
 the proof must say.
 
-The line with the comment ``# here`` must be named, or else the texts of ``says``.
+The line with the comment ``# here`` must be named, and the texts of ``says``.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.prove.programs import BACKWARD, GAN, SCATTERED, UPDATER
+from tests.prove.programs import BACKWARD, GAN, OWN_LOOP, SCATTERED, UPDATER
 
 
 class Fault(NamedTuple):
     """A fault: lines for places of the program, and what the proof says besides the line."""
 
-    slots: dict
-    says: tuple = ()
+    slots: dict[str, Any]
+    says: tuple[str, ...] = ()
 
 
-HERE = "  # here"
+NO_DROPOUT = {"output": "return self.l2(h)"}
 
 FAULTS = {
+    # Means over counts
     "mean over counts": Fault(
-        {"losses": "return F.sum(l * m) / max(m.sum(), 1)" + HERE}, ("mean over counts",)
+        {"losses": "return F.sum(l * m) / max(m.sum(), 1)  # here"}, ("mean over counts",)
     ),
+    "mean over labels that are not ignored": Fault(
+        {
+            "losses": "valid = (t != 0).astype(np.float32)\n"
+            "return F.sum(l * valid) / F.sum(valid)  # here"
+        },
+        ("mean over counts",),
+    ),
+    "weights of classes from the batch": Fault(
+        {
+            "losses": "share = (np.bincount(t, minlength=3) / len(t)).astype(np.float32)\n"
+            "l = l / (share[t] + 1)  # here"
+        },
+    ),
+    "variance explained": Fault(
+        {"losses": "return F.sum(l) / float(((t - t.mean()) ** 2).sum() + 1)  # here"}
+    ),
+    # Draws
     "numpy.random in the network": Fault(
-        {"hidden": "h = h + np.random.normal(size=h.shape).astype(np.float32)" + HERE},
+        {"hidden": "h = h + np.random.normal(size=h.shape).astype(np.float32)  # here"},
         ("draws outside of mpchain.random", "numpy.random"),
     ),
+    "a generator of each rank": Fault(
+        {
+            "data": "own = np.random.RandomState(comm.rank)",
+            "hidden": "h = h * own.uniform(0.9, 1.1, h.shape).astype(np.float32)  # here",
+        },
+    ),
+    "random in the loss": Fault(
+        {"setup": "random.seed(comm.rank)", "losses": "l = l * random.uniform(0.5, 1)  # here"},
+        ("draws outside of mpchain.random",),
+    ),
+    "a mask of words drawn by rank": Fault(
+        {
+            "data": "own = np.random.default_rng(comm.rank + 1)",
+            "losses": "l = l * (own.random(len(t)) < 0.5).astype(np.float32)  # here",
+        },
+    ),
+    "seeds: a projection of each rank": Fault(
+        {
+            "data": "np.random.seed(comm.rank)\n"
+            "P = np.random.randn(8, 8).astype(np.float32)\nnp.random.seed(0)",
+            "hidden": "h = F.matmul(h, P)  # here",
+        },
+    ),
+    # Statistics of the batch
     "batch normalization": Fault(
-        {"links": "self.bn = L.BatchNormalization(8)", "hidden": "h = self.bn(h)" + HERE},
+        {"links": "self.bn = L.BatchNormalization(8)", "hidden": "h = self.bn(h)  # here"},
         ("statistics of a batch",),
     ),
+    "centered by the batch": Fault(
+        {"hidden": "h = h - F.broadcast_to(F.mean(h, axis=0), h.shape)  # here"}
+    ),
+    "scaled by the batch": Fault(
+        {"hidden": "h = h / float(np.abs(h.array).max())  # here"},
+    ),
+    "in-batch negatives": Fault(
+        {
+            "losses": "z = F.matmul(y, y, transb=True)  # here\n"
+            "l = l + F.logsumexp(z, axis=1) - F.diagonal(z)"
+        },
+    ),
+    "softmax over samples": Fault({"hidden": "h = F.softmax(h, axis=0)  # here"}),
+    "the hardest sample": Fault({"losses": "return F.max(l)  # here"}),
+    "samples mixed with their neighbors": Fault(
+        {"hidden": "h = 0.8 * h + 0.2 * h[::-1]  # here"},
+    ),
+    # Rank-dependent code
     "rank-dependent code": Fault(
-        {"hidden": "if comm.rank == 0 < comm.size - 1:\n    h = F.relu(h)" + HERE},
+        {"hidden": "if comm.rank == 0 < comm.size - 1:\n    h = F.relu(h)  # here"},
         ("rank-dependent code",),
     ),
+    "a scale of each rank": Fault({"losses": "l = l * (1 + 0.1 * comm.rank)  # here"}),
+    "a layer less on many ranks": Fault(
+        {"hidden": "if comm.size == 1:\n    h = F.sin(h)  # here"},
+        ("rank-dependent code",),
+    ),
+    "an update on one rank more": Fault(
+        {
+            "loop": OWN_LOOP.replace(
+                "        optimizer.update", "        {between}\n        optimizer.update"
+            ),
+            "between": "if comm.size == 1:\n    optimizer.update(loss, X[:4], T[:4], M[:4])",
+        },
+        ("rank-dependent code",),
+    ),
+    "a learning rate of one layer on one rank": Fault(
+        {"setup": "if comm.rank == 1:\n    net.l2.b.update_rule.hyperparam.alpha = 0.001"},
+        ("parameter /l2/b after the update of Adam",),
+    ),
+    # Scales and averages
+    "a sum over samples": Fault({"losses": "return F.sum(l)  # here"}, ("sum",)),
+    "divided by the ranks again": Fault({"losses": "return F.mean(l) / comm.size  # here"}),
+    "multiplied by the ranks": Fault({"losses": "l = l * comm.size  # here"}),
+    "gradients summed over ranks": Fault(
+        {
+            "loop": BACKWARD,
+            **NO_DROPOUT,
+            "before": "for p in net.params():\n"
+            "    p.grad[...] = comm.allreduce(p.grad) if comm.size > 1 else p.grad",
+        },
+        ("averaged gradient of parameter", "2 times"),
+    ),
+    "an optimizer that is not wrapped": Fault(
+        {"loop": GAN, "second": "optimizers.SGD(0.1)", **NO_DROPOUT},
+        ("parameter /l", "after the update of SGD"),
+    ),
+    "clipping before averaging": Fault(
+        {
+            "loop": BACKWARD,
+            **NO_DROPOUT,
+            "before": "norm = np.sqrt(sum((p.grad ** 2).sum() for p in net.params()))\n"
+            "for p in net.params():\n    p.grad *= min(1, 0.1 / norm)",
+        },
+        ("averaged gradient of parameter /l", "clipping"),
+    ),
+    "noise in gradients of each rank": Fault(
+        {
+            "data": "own = np.random.RandomState(comm.rank)",
+            "loop": BACKWARD,
+            **NO_DROPOUT,
+            "before": "for p in net.params():\n"
+            "    p.grad += 0.1 * own.randn(*p.shape).astype(np.float32)",
+        },
+        ("averaged gradient of parameter /l",),
+    ),
+    "a learning rate for the number of ranks": Fault(
+        {"optimizer": "optimizers.SGD(0.01 * comm.size)"}, ("hyperparameter lr",)
+    ),
+    # Hooks, and code around updates
     "weight decay on one rank": Fault(
         {
-            "setup": "if comm.rank == 1:\n    optimizer.add_hook(mpchain.optimizer_hooks."
-            "WeightDecay(0.01))"
+            "setup": "if comm.rank == 1:\n"
+            "    optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(0.01))"
         },
-        ("parameter /l", "after the update of Adam", "a hook"),
+        ("parameter /l1/W after the update of Adam", "a hook"),
+    ),
+    "a hook that draws": Fault(
+        {
+            "data": "own = np.random.RandomState(7 + comm.rank)",
+            "setup": "def noise(rule, param):\n"
+            "    param.grad += 0.1 * own.randn(*param.shape).astype(np.float32)\n"
+            "noise.call_for_each_param = True\noptimizer.add_hook(noise)",
+        },
+        ("parameter /l1/W after the update of Adam", "a hook that draws"),
+    ),
+    "weights clipped on one rank": Fault(
+        {"after": "if comm.rank == 0:\n    net.l1.W.array[...] = net.l1.W.array.clip(-0.1, 0.1)"},
+        ("parameter /l1/W before the update", "between the updates"),
+    ),
+    "decay that counts batches of a rank": Fault(
+        {"after": "if (step + 1) % (2 // comm.size) == 0:\n    optimizer.alpha *= 0.5"},
+        ("hyperparameter alpha",),
+    ),
+    "a start that depends on the ranks": Fault(
+        {"setup": "net.l1.W.array[...] *= comm.size"},
+        ("parameter /l1/W before the update",),
+    ),
+    # State
+    "a running mean of one rank": Fault(
+        {
+            "links": "self.center = np.zeros(8, np.float32)",
+            "hidden": "h = h - self.center  # here\n"
+            "self.center = 0.9 * self.center + 0.1 * h.array.mean(0)",
+        },
+    ),
+    "stale statistics": Fault(
+        {
+            "links": "self.add_persistent('center', np.zeros(8, np.float32))",
+            "hidden": "self.center = 0.9 * self.center + 0.1 * h.array.mean(0)",
+        },
+        ("persistent value /center", "statistics"),
+    ),
+    "a target network of rank 0": Fault(
+        {
+            "data": "targets = []",
+            "losses": "if not targets or comm.rank == 0:\n    targets[:] = [net.copy('copy')]\n"
+            "z = targets[0].l2(F.tanh(net.l1(x))).array  # here\n"
+            "l = l + 0.1 * F.sum((y - z) ** 2, axis=1)",
+            **NO_DROPOUT,
+        },
+    ),
+    # Samples
+    "all ranks compute the same batch": Fault(
+        {"before": "mine = indices"}, ("the batch", "sample 13", "repeat")
+    ),
+    "a sampler that repeats samples": Fault(
+        {"indices": "indices = np.random.RandomState(step + 3 * comm.rank).permutation(64)[:13]"},
+        ("the batch", "repeat"),
+    ),
+    "padding by repeated samples": Fault(
+        {
+            "before": "mine = np.resize(indices, -(-13 // comm.size) * comm.size)\n"
+            "mine = np.split(mine, comm.size)[comm.rank]"
+        },
+        ("the batch", "repeat"),
+    ),
+    "dropped samples": Fault(
+        {"before": "mine = np.split(indices[: 13 // comm.size * comm.size], comm.size)[comm.rank]"},
+        ("the batch", "miss"),
+    ),
+    "data that differ": Fault(
+        {"setup": "X = X + 0.01 * comm.rank"},
+        ("the batch", "data that differ"),
+    ),
+    "data normalized by each rank": Fault(
+        {"loop": OWN_LOOP.replace("X[mine], T", "X[mine] / X[mine].std(), T")},
+        ("the batch", "data that differ"),
+    ),
+    "iterators over the whole data": Fault(
+        {"loop": SCATTERED.replace("distributed.scatter_dataset(", "(lambda x, *_, **__: x)(")},
+        ("repeat",),
+    ),
+    "a part of the data left out": Fault(
+        {"loop": SCATTERED.replace("batches =", "data = data[: len(data) // 7 * 7]\nbatches =")},
+        ("miss",),
+    ),
+    # Reports and evaluators
+    "perplexity of each rank": Fault(
+        {"loop": UPDATER, "losses": "mpchain.report({'perplexity': F.exp(F.mean(l))})"},
+        ("perplexity",),
+    ),
+    "an evaluator of each rank": Fault(
+        {
+            "loop": UPDATER,
+            "after": "held = iterators.SerialIterator(data[comm.rank :: comm.size], 8, "
+            "repeat=False, shuffle=False)\n"
+            "def validate(*arguments):\n    mpchain.report({'validation': loss(*arguments)})\n"
+            "evaluator = extensions.Evaluator(held, net, eval_func=validate)\n"
+            "trainer.extend(evaluator, trigger=(1, 'iteration'))",
+        },
+        ("validation",),
+    ),
+    "counts weighted by ranks": Fault(
+        {
+            "loop": OWN_LOOP.replace(
+                "    with comm.batch(len(indices)) as mine:\n        mine = indices[mine]\n",
+                "    if True:\n",
+            ),
+            "before": "mine = indices[:10] if comm.rank == 0 else indices[10:]\n"
+            "mine = indices if comm.size == 1 else mine\noptimizer.n_samples = 1",
+            **NO_DROPOUT,
+        },
+        ("unequal numbers of samples",),
     ),
 }
 
@@ -47,6 +273,59 @@ SOUND = {
     "own loop": {},
     "updater": {"loop": UPDATER},
     "scattered data": {"loop": SCATTERED},
-    "backward": {"loop": BACKWARD, "output": "return self.l2(h)"},
+    "backward": {"loop": BACKWARD, **NO_DROPOUT},
     "GAN": {"loop": GAN},
+    "documented mean over counts": {
+        "losses": "return mpchain.batch_sum(F.sum(l * m)) / mpchain.batch_count(m.sum())"
+    },
+    "draws by sample": {
+        "hidden": "h = h + mpchain.random.source(np).standard_normal(h.shape).astype(np.float32)"
+    },
+    "sharded optimizer": {
+        "loop": UPDATER,
+        "setup": "optimizer = distributed.create_sharded_optimizer(actual, comm).setup(net)",
+    },
+    "parts": {"loop": UPDATER.replace("loss_func=loss", "loss_func=loss, accumulation=2")},
+    "captured": {"loop": UPDATER.replace("loss_func=loss", "loss_func=loss, graph=True")},
+    "reproducible": {
+        "data": "comm = mpchain.create_communicator(reproducible=True)",
+        "loop": UPDATER,
+    },
+    "batch normalization of all ranks": {
+        "links": "self.bn = distributed.links.MultiNodeBatchNormalization(8, comm)",
+        "hidden": "h = self.bn(h)",
+    },
+    "hooks": {
+        "setup": "optimizer.add_hook(mpchain.optimizer_hooks.GradientClipping(0.1))\n"
+        "optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(0.01))\n"
+        "optimizer.add_hook(mpchain.optimizer_hooks.GradientNoise(0.1))",
+    },
+    "an evaluator of all ranks": {
+        "loop": UPDATER,
+        "after": "held = iterators.SerialIterator(data[comm.rank :: comm.size], 8, "
+        "repeat=False, shuffle=False)\n"
+        "def validate(*arguments):\n    mpchain.report({'validation': loss(*arguments)})\n"
+        "evaluator = extensions.Evaluator(held, net, eval_func=validate)\n"
+        "evaluator = distributed.create_multi_node_evaluator(evaluator, comm)\n"
+        "trainer.extend(evaluator, trigger=(1, 'iteration'))",
+    },
+}
+
+REFUSED = {
+    "no multi-node optimizer": (
+        {
+            "loop": GAN.replace("optimizer.update(gen", "actual.setup(net).update(gen"),
+            "second": "optimizers.SGD(0.1)",
+            **NO_DROPOUT,
+        },
+        "no multi-node optimizer",
+    ),
+    "few updates": ({"loop": OWN_LOOP.replace("range(10)", "range(2)")}, "fewer than 3 updates"),
+    "no two runs are the same": (
+        {
+            "data": "own = np.random.default_rng()",
+            "hidden": "h = h + own.normal(size=h.shape).astype(np.float32)  # here",
+        },
+        "two runs of the program in one process differ",
+    ),
 }

@@ -142,6 +142,7 @@ SLOTS = {
     "after": "",
     "second": "mpchain.create_multi_node_optimizer(optimizers.SGD(0.1), comm)",
     "generator": "",
+    "between": "",
     "out": "result",
 }
 

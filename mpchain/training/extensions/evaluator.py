@@ -117,8 +117,9 @@ class Evaluator(Extension):
         """Evaluates the model, reports the means and returns them by name."""
         self._most_batches = 2 if getattr(trainer, "is_test", False) else None
         reporter = reporter_of(self._targets, "" if self.name is None else f"{self.name}/")
-        with span("evaluation", "evaluation", self), reporter, using_config("train", False):
-            result = self.evaluate()
+        seen = span("evaluation", "evaluation", self)
+        with seen, reporter, using_config("train", False):
+            seen.result = result = self.evaluate()
         report(result)
         return result
 
