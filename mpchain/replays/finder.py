@@ -135,9 +135,13 @@ class Finder(Observer):
             self._users.setdefault(id(x), []).append(function)
             if id(x) not in self._outputs:
                 self._outputs[id(x)] = x
-                self._look(
-                    x, f"argument {i} of {function.label}, which no function computed", place
-                )
+                what = self._name_of(x) or f"argument {i} of {function.label}, of no function"
+                self._look(x, what, place)
+
+    def _name_of(self, x):
+        named = () if self._target is None else self._target.namedparams()
+        names = [name for name, param in named if param.is_initialized and param.array is x]
+        return f"the parameter {names[0]}" if names else ""
 
     def computed(self, function: Any, outputs: Arrays) -> None:
         frame = sys._getframe(1)

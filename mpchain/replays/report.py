@@ -20,6 +20,8 @@ def report(replay: Replay, arguments: Sequence[str], rank: int | None = None) ->
     """
     say(f"step {replay.step} is reached from step {replay.begun_at}, in one process")
     code = compare(replay, arguments)
+    if "--verify" in arguments:
+        return code
     show_batch(replay, rank)
     finding = replay.finder and replay.finder.finding(replay.history.is_finite(replay.step))
     if finding is not None:

@@ -37,7 +37,7 @@ def test_what_functions_get():
     x = np.ones((3, 2))
     x[2, 1] = np.nan
     finding = _find(lambda: F.exp(F.reshape(x, (2, 3))))
-    assert finding.what == "argument 0 of reshape, which no function computed"
+    assert finding.what == "argument 0 of reshape, of no function"
     assert finding.rows == [2]
 
 
@@ -73,3 +73,10 @@ def test_gradients_of_parameters():
     assert finding.what == "the derivative of sqrt" and finding.place.function == "compute"
     model.cleargrads()
     assert _find(lambda: F.sum(model(np.ones((3, 2), "f"))).backward(), target=model) is None
+
+
+def test_a_parameter_is_named():
+    model = L.Linear(2, 1)
+    model.b.array[:] = np.nan
+    finding = _find(lambda: model(np.ones((3, 2), "f")), target=model)
+    assert finding.what == "the parameter /b"
