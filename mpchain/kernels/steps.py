@@ -9,6 +9,9 @@ it copies nothing but pointers (:mod:`mpchain.kernels.gpu.cuda_steps`).
 """
 
 import functools
+import itertools
+import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -140,14 +143,32 @@ def _portions(rows):
 def _step_gathered(step, rows, scalars):
     """Takes a step on copies of small arrays, one after the other in flat ones."""
     lists = [*zip(*rows)]
-    flat = [np.concatenate([array.reshape(-1) for array in arrays]) for arrays in lists]
+    shapes = tuple([array.shape for array in lists[0]])
+    flat, views = _rooms.of(shapes, tuple([arrays[0].dtype for arrays in lists]))
+    for arrays, values in zip(lists, flat):
+        np.concatenate(arrays, axis=None, out=values)
     _step_on_host(step, flat[:-1], flat[-1], scalars)
-    for arrays, values in zip(lists[:-1], flat):
-        start = 0
-        for array in arrays:
-            stop = start + array.size
-            array[...] = values[start:stop].reshape(array.shape)
-            start = stop
+    for arrays, values in zip(lists[:-1], views):
+        for array, value in zip(arrays, values):
+            array[...] = value
+
+
+class _Rooms(threading.local):
+    """Memory in which arrays are gathered, for a thread: views take longer to make than to copy."""
+
+    def __init__(self):
+        self.of = functools.lru_cache(maxsize=8)(self._make)
+
+    @staticmethod
+    def _make(shapes, dtypes):
+        """Returns a flat array for each dtype, and lists of its parts in these shapes."""
+        stops = [*itertools.accumulate(map(math.prod, shapes))]
+        flat = [np.empty(stops[-1], dtype) for dtype in dtypes]
+        places = [*zip(shapes, [0, *stops], stops)]
+        return flat, [[x[i:j].reshape(shape) for shape, i, j in places] for x in flat]
+
+
+_rooms = _Rooms()
 
 
 def _step_on_host(step, written, grad, scalars):

@@ -1,6 +1,7 @@
 """Steps on arrays: blocks, gathered arrays and compiled loops give the same, to the bit."""
 
 import sys
+import threading
 import types
 
 import numpy as np
@@ -250,3 +251,47 @@ def test_square_sum(device):
     send = backend.get_device(device).send
     assert square_sum(send(np.full((3, 4), 200, np.float16))) == 480000
     assert square_sum(send(np.ones((0, 2), np.float32))) == 0
+
+
+def test_gathered_memory_is_shared_by_no_two_threads_and_by_few_shapes():
+    rooms = steps._rooms
+    shapes, dtypes = ((2, 3), (), (0, 4), (5,)), (np.dtype("f"), np.dtype("d"))
+    flat, views = rooms.of(shapes, dtypes)
+    assert [x.dtype for x in flat] == list(dtypes) and [x.size for x in flat] == [12, 12]
+    assert [v.shape for v in views[1]] == list(shapes)
+    assert all(np.shares_memory(v, flat[0]) for v in views[0] if v.size)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(rooms.of(shapes, dtypes)[0][0]))
+    thread.start()
+    thread.join()
+    assert not np.shares_memory(found[0], rooms.of(shapes, dtypes)[0][0])
+    for n in range(20):
+        rooms.of(((n,),), dtypes)
+    assert rooms.of.cache_info().currsize <= 8
+
+
+def test_gathered_steps_of_all_layouts_leave_no_trace_of_others():
+    """Two optimizers with the same shapes by turns; arrays in any order, without axes or elements."""
+
+    def made(seed):
+        random = np.random.RandomState(seed)
+        arrays = [
+            np.asarray(random.randn(*shape)) for shape in [(3, 4), (), (0, 2), (5,), (2, 3)] * 5
+        ]
+        arrays[0] = np.asfortranarray(arrays[0])
+        arrays[4] = random.randn(2, 6)[:, ::2]
+        return arrays
+
+    def step(p, g, m, lr):
+        m = 0.5 * m + g
+        return p - lr * m, m
+
+    for _ in range(2):
+        for seed in (1, 2):
+            p, m, g = made(seed), made(seed + 10), made(seed + 20)
+            g[3][0], g[8][1] = np.nan, np.inf
+            expected = [step(a, b, c, 0.1) for a, b, c in zip(p, g, m)]
+            steps.take_steps(step, [p, m], g, lambda: {"lr": 0.1})
+            for a, b, (new_p, new_m) in zip(p, m, expected):
+                np.testing.assert_array_equal(a, new_p)
+                np.testing.assert_array_equal(b, new_m)
