@@ -139,6 +139,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     def _find_hosts(self):
         self._host = self._own(self._split_by_host())
         self.intra_rank, self.intra_size = self._host.rank, self._host.size
+        progress.share_cores(self.intra_size)
         leader = self._host.bcast(self.rank)
         hosts = {}
         for rank, its_leader in enumerate(allgather(self.mpi_comm, leader)):

@@ -32,6 +32,11 @@ MOST_AT_ONCE = 16
 _SPINS = 100  # looks, of a microsecond or two, before the core is yielded for a moment
 _YIELDS = 300  # looks before the core is left for a nap
 _NAP = 50e-6  # seconds
+# Where ranks of a host outnumber its cores, looks of a rank that waits take time from those that
+# compute, for whom it waits. It looks but a few times, and naps for a share of its wait so far.
+_YIELDS_IN_A_CROWD = 20
+_SHARE_OF_WAIT, _LONGEST_NAP = 1 / 8, 5e-3
+_HOST = {"is crowded": False}
 
 # Pending operations of all communicators, by thread. A rank that waits anywhere must let all of
 # them continue, but only those of its own thread: another thread may be in the middle of a step.
@@ -150,15 +155,30 @@ def wait_until(is_done: Callable[[], bool]) -> None:
         raise
 
 
+def share_cores(n_ranks: int) -> None:
+    """Says how many ranks share this host, which decides how they wait.
+
+    >>> share_cores(1)
+    """
+    _HOST["is crowded"] = n_ranks > (os.cpu_count() or 1)
+
+
 def _wait_until(is_done):
+    crowded = _HOST["is crowded"]
+    spins, yields = (0, _YIELDS_IN_A_CROWD) if crowded else (_SPINS, _YIELDS)
+    begun, nap = None, _NAP
     for n_looks in itertools.count():
         if is_done():
             return
         progress_all()
-        if n_looks > _YIELDS:
+        if n_looks > yields:
             losses.check()
-            time.sleep(_NAP)
-        elif n_looks > _SPINS:
+            if crowded:
+                now = time.perf_counter()
+                begun = now if begun is None else begun
+                nap = min(max(_NAP, (now - begun) * _SHARE_OF_WAIT), _LONGEST_NAP)
+            time.sleep(nap)
+        elif n_looks > spins:
             os.sched_yield()
 
 

@@ -1,6 +1,8 @@
 """Operations that progress while something else is computed: stages of sums, threads, naps."""
 
 import collections
+import itertools
+import os
 import threading
 
 import numpy as np
@@ -95,6 +97,21 @@ def test_a_rank_that_waits_for_long_leaves_its_core(monkeypatch):
     progress.wait_until(lambda: next(looks) == 2000)
     assert 1000 < len(naps) < 2000
     assert max(naps) <= 1e-3
+
+
+@pytest.mark.parametrize(("wait", "n_looks"), [(0.01, 80), (1.0, 300), (10.0, 2100)])
+def test_a_rank_in_a_crowd_naps_for_a_share_of_its_wait(monkeypatch, wait, n_looks):
+    """Where ranks outnumber cores, few looks take time from the others, and none comes late."""
+    monkeypatch.setitem(progress._HOST, "is crowded", False)
+    progress.share_cores(1 + os.cpu_count())
+    naps, looks = [], itertools.count()
+    monkeypatch.setattr(progress.time, "sleep", naps.append)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: sum(naps))
+    progress.wait_until(lambda: next(looks) >= 0 and sum(naps) >= wait)
+    assert next(looks) < n_looks
+    assert sum(naps) <= wait + min(wait / 8, 5e-3)
+    progress.share_cores(os.cpu_count())
+    assert not progress._HOST["is crowded"]
 
 
 def run_threads(*functions):
