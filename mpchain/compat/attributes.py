@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.function_hooks import TimerHook
 from mpchain.function_hooks.report import TIME_UNITS
+from mpchain.kernels import thresholds
 from mpchain.link import ChainList, Link
 from mpchain.link_hooks import TimerHook as LinkTimerHook
 from mpchain.links.n_step import _NStepRNN
@@ -124,6 +126,7 @@ _INITIALIZING = [
 
 _ABSENT = object()
 _before: list[tuple[type, str, Any]] = []
+_numbers: dict[str, Any] = {}
 
 
 def refuse_removed(name: str, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
@@ -197,6 +200,7 @@ def install() -> None:
     """Gives mpchain's classes what programs of Chainer use of its own."""
     if _before:
         return
+    _numbers.update(thresholds.put(tiles=math.inf))
     for cls, name, value in _ATTRIBUTES:
         _set(cls, name, property(value))
     for cls, name, place in private_state.RENAMED:
@@ -225,6 +229,7 @@ def _set(cls, name, value):
 
 def uninstall() -> None:
     """Takes :func:`install` back."""
+    thresholds.put(**_numbers)
     while _before:
         cls, name, value = _before.pop()
         if value is _ABSENT:

@@ -49,9 +49,14 @@ def _reshaped(f):
     return f.__dict__.get("shape") or f.outputs[0]().shape
 
 
+def _state(f, name):
+    node = f.__dict__.get("_node")
+    return () if node is None else node.__dict__.get(name) or ()
+
+
 def _kept(f, i):
     """The i-th array that the node keeps for its derivative, None without one."""
-    kept = () if f._node is None else f._node.__dict__.get("_kept") or ()
+    kept = _state(f, "_kept")
     return kept[i] if i < len(kept) else None
 
 
@@ -75,7 +80,9 @@ def _statistics(i):
     """Mean, or inverse of the standard deviation, of a batch."""
 
     def find(f):
-        values = () if f._node is None else f._node.__dict__.get("_aux") or ()
+        values = (
+            () if f.__dict__["_node"] is None else f.__dict__["_node"].__dict__.get("_aux") or ()
+        )
         return values[i].squeeze(f.axis) if values else None
 
     return find

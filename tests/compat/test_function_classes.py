@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import mpchain.functions as F
-from mpchain import Variable, function_hooks, gradient_check
+from mpchain import Variable, compat, function_hooks, gradient_check, kernels
 from mpchain.compat import function_classes
 from mpchain.compat.layout import layout
+from mpchain.kernels import thresholds
+from mpchain.kernels.window import Window
 
 
 def draw(*shape):
@@ -201,3 +203,13 @@ def test_no_classes_for_the_parts_of_an_implementation():
     names = [n for m, (_, ns) in layout().items() if m.startswith("chainer.functions.") for n in ns]
     assert "ReLUGrad2" in names
     assert function_classes.find("chainer.functions.activation.relu", "ReLUGrad2") is None
+
+
+def test_convolutions_of_old_programs_are_sums_of_products():
+    first, second = draw(8, 64, 28, 28), draw(64, 64, 3, 3)
+    pairs = [(3, 3), (1, 1), (1, 1), (1, 1)]
+    window = Window(*pairs, 1, (28, 28), (28, 28))
+    choice = kernels.convolution_output.explain(first, second, window)
+    assert "winograd: no: " in choice and "winograd: runs" not in choice
+    compat.uninstall()
+    assert thresholds.tiles < float("inf")

@@ -11,6 +11,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, onednn_library, winograd
 from mpchain.kernels.cpu.numba_cpu import load_numba
 from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
@@ -123,6 +124,30 @@ def test_what_is_taken(member, case, reason):
         assert kernel.refuse(first.astype(float), second, window) == "not NumPy arrays of float32"
         rule = "not arrays of the sizes of the window and of one dtype"
         assert kernel.refuse(first, second.astype(float), window) == rule
+
+
+@needs_libraries
+@pytest.mark.parametrize("channels", [64, 128, 256])
+def test_errors_do_not_grow_with_channels(channels):
+    random = np.random.RandomState(0)
+    x = random.standard_normal((2, channels, 14, 14))
+    W = random.standard_normal((64, channels, 3, 3)) / channels**0.5
+    x, W = x.astype(np.float32), W.astype(np.float32)
+    right = F.convolution_2d(x.astype(float), W.astype(float), pad=1).array
+    with mpchain.using_config("kernels", ("winograd",)):
+        y = F.convolution_2d(x, W, pad=1).array
+    # Sums of all channels at once are wrong by 7.7e-7, 1.0e-6 and 1.4e-6.
+    assert ((y - right) ** 2).mean() ** 0.5 < 9e-7 * (right**2).mean() ** 0.5
+
+
+@needs_libraries
+def test_reproducible_communicators_sum_products():
+    first, second, window = _random(8, 64, 28, 28), _random(64, 64, 3, 3), _window(28)
+    assert winograd.refusal("output", first, second, window) is None
+    with thresholds.using(tiles=thresholds.tiles):
+        mpchain.create_communicator(reproducible=True)
+        reason = winograd.refusal("output", first, second, window)
+    assert reason == "not worth it: windows are as fast"
 
 
 @needs_libraries

@@ -1,5 +1,6 @@
 """Communicators: groups of ranks that exchange arrays and objects."""
 
+import math
 import os
 import sys
 from typing import Any
@@ -15,6 +16,7 @@ from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunic
 from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.distributed.communicators.nccl import NcclCommunicator as NcclCommunicator
 from mpchain.distributed.watch import check_timeout
+from mpchain.kernels import thresholds
 from mpchain.observers import current
 from mpchain.typing import DTypeLike
 
@@ -70,6 +72,7 @@ def create_communicator(
             ``update`` of a multi-node optimizer within ``comm.batch``, then divides each batch into
             ``micro_shards`` parts, whose gradients are summed in a fixed order. This is slower: the
             batch is processed in that many small steps, and summation waits for the last one.
+            Convolutions on CPUs are then sums of products in the whole process, not tiles.
         micro_shards: the number of parts, at least the number of ranks. Bits are the same on all
             numbers of ranks up to this number, which is a part of the result. Steps are fastest
             if the ranks divide it, since the others wait for a rank that has one part more.
@@ -114,6 +117,8 @@ def create_communicator(
     comm = Communicator() if mpi_comm is None else communicator_class(mpi_comm, **options)
     comm.timeout = timeout
     comm.micro_shards = micro_shards if reproducible else None
+    if reproducible:
+        thresholds.put(tiles=math.inf)
     comm.set_config("batched_copy", batched_copy)
     for observer in current.observers or ():
         observer.communicator(comm)

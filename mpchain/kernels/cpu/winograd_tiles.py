@@ -25,7 +25,8 @@ class Tiles(NamedTuple):
     """The tiles of a convolution F(m, r).
 
     The points are those, of small fractions, for which results of single precision were nearest to
-    the exact ones: errors are two to three times those of sums of products.
+    the exact ones. Most of what is left is the rounding of sums over channels, not of transforms:
+    these are therefore summed in parts (:data:`mpchain.kernels.thresholds.tile_channels`).
 
     Attributes:
         outputs: m.
