@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -337,16 +338,25 @@ class MultiNodeOptimizer(Optimizer):
     def _evaluate(self, lossfun, args, kwds):
         """Finds the gradients, and returns the loss, of the whole batch."""
         losses, n_samples = [], self.n_samples
+        n_parts = self._reducer.parts_per_batch
 
         def compute_loss(*args, **kwds):
             loss, counts = lossfun(*args, **kwds), counting.current.counts
+            if n_parts is not None:
+                losses.append(float(loss.array) * counts.share())
+                return loss
             own = as_variable(loss.array)
             losses.append(own if counts is None else counts.sum(own * counts.share()))
             return loss
 
         self.update(compute_loss, *args, **kwds)
         self.n_samples = n_samples
-        return losses[-1].array
+        if n_parts is None:
+            return losses[-1].array
+        # A first pass may have been repeated. The sum is exact, in whatever order it is taken.
+        parts = cut(lossfun, args, kwds, self._n_samples(), n_parts)
+        last = losses[len(losses) - sum(n > 0 for n, _ in parts) :]
+        return math.fsum(itertools.chain(*self.communicator.allgather_obj(last)))
 
     @observed("optimizer", "optimizer")
     def update_in_parts(

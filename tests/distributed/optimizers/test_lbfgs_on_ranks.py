@@ -8,6 +8,7 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
 from mpchain.distributed.gradients.compression import float16
+from tests.distributed import ranks
 
 X = np.random.RandomState(0).normal(size=(11, 3))
 T = np.random.RandomState(1).randint(2, size=11)
@@ -50,3 +51,28 @@ def test_sharded_is_refused(comm):
     optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.LBFGS(), comm)
     with pytest.raises(ValueError, match="setup: LBFGS cannot be sharded: its line search needs"):
         optimizer.setup(_model())
+
+
+SCRIPT = """
+import numpy as np, mpchain
+from mpchain import optimizers
+from tests.distributed.optimizers.test_lbfgs_on_ranks import T, X, _loss, _model
+comm = mpchain.create_communicator(reproducible=True, micro_shards=12)
+model = _model()
+optimizer = mpchain.create_multi_node_optimizer(optimizers.LBFGS(), comm).setup(model)
+x, t = np.concatenate([X, X[:1]]), np.concatenate([T, T[:1]])
+for _ in range(4):
+    with comm.batch(12) as mine, mpchain.shared_counts():
+        optimizer.update(lambda x, t: _loss(model, x, t), x[mine], t[mine])
+if comm.rank == 0:
+    print("bits", *[value.hex() for value in model.W.array.ravel()])
+"""
+
+
+def test_reproducible_steps_have_the_same_bits(needs_mpirun):
+    found = []
+    for n_ranks in (1, 2, 3):
+        status, outputs, text = ranks.run(n_ranks, ["-c", SCRIPT], timeout=120)
+        assert status == 0, ranks.report(status, outputs, text)
+        found.append([line for line in outputs[0].splitlines() if line.startswith("bits")])
+    assert found[0] and found[0] == found[1] == found[2]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mpchain
+from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers, training
 from mpchain.distributed import InMemoryCheckpoint, RanksLost, run_elastic
@@ -247,3 +248,28 @@ def test_an_array_without_elements_is_kept():
     copies = on_ranks(3, lambda comm: Copy.take(Empty(), comm, 0))
     for values in on_ranks(2, lambda comm: copies[comm.rank].values_for(comm)):
         assert values["x"].shape == (0, 3)
+
+
+def _minimized(comm, losses):
+    link = mpchain.Link()
+    with link.init_scope():
+        link.x = mpchain.Parameter(np.array([-1.2, 1.0] * 2))
+    optimizer = optimizers.LBFGS(memory=3).setup(link)
+
+    def loss():
+        x = link.x
+        return F.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+    state = InMemoryCheckpoint(comm, {"link": link, "optimizer": optimizer})
+    while state.is_before(9):
+        with state.step():
+            optimizer.update(loss)
+            if state.iteration in losses:
+                losses.remove(state.iteration)
+                lose()
+    return link.x.array
+
+
+def test_what_lbfgs_knows_of_the_curvature_goes_back(comm, capsys):
+    np.testing.assert_array_equal(_minimized(comm, {0, 3, 7}), _minimized(comm, set()))
+    assert comm.n_shrunk == 3
