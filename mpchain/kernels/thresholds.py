@@ -225,8 +225,9 @@ tiles = 1 << 24
 errors are smaller: reproducible communicators and old programs set it."""
 
 tile_channels = 32
-"""Channels that are summed at once: this halves the errors of sums of 256, for 7 to 10 % of the time
-that tiles gain. Where there are more than 128, twice as many, as filters are read for each part."""
+"""Channels that are summed at once: this halves the errors of sums of 256, for 7 to 10 % of the
+time that tiles gain. Where there are more than 128, twice as many, as filters are read for each
+part."""
 
 tiles_at_once = 1 << 20
 """Elements of tiles for each thread that are worked on in one go."""

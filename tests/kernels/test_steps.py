@@ -271,7 +271,7 @@ def test_gathered_memory_is_shared_by_no_two_threads_and_by_few_shapes():
 
 
 def test_gathered_steps_of_all_layouts_leave_no_trace_of_others():
-    """Two optimizers with the same shapes by turns; arrays in any order, without axes or elements."""
+    """Two optimizers with the same shapes by turns; arrays in any order, some of no elements."""
 
     def made(seed):
         random = np.random.RandomState(seed)
