@@ -39,7 +39,8 @@ def compile_text(text, architecture, options=()):
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"text.cu", 0, None, None):
         raise RuntimeError("NVRTC creates no program")
     words = [f"--gpu-architecture={architecture}", *(f"-I{folder}" for folder in headers)]
-    words += ["-std=c++17", "-default-device", "-DCUPY_USE_JITIFY=0", *options]
+    # As CuPy, which puts -ftz=true after the options of its callers.
+    words += ["-std=c++17", "-default-device", "-DCUPY_USE_JITIFY=0", *options, "-ftz=true"]
     encoded = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
     failed = library.nvrtcCompileProgram(program, len(words), encoded)
     size = ctypes.c_size_t()

@@ -1,7 +1,8 @@
 """Optimizer steps on GPUs: one kernel for the arrays of many parameters.
 
-The kernel is CUDA C, written from the trace of the step's body. It computes the same bits as NumPy,
-as it joins no product with a sum.
+The kernel is CUDA C, written from the trace of the step's body. It joins no product with a sum, so
+that it computes the same bits as NumPy, but for numbers of single precision below 1.2e-38: CuPy
+compiles all kernels so that they take these for zero.
 """
 
 import contextlib
@@ -179,12 +180,13 @@ def _numbers(body, rows, computed, describe):
 
 def _guarded_numbers(body, rows, computed):
     guard, n = guarding.guard, len(rows[0])
-    table = np.zeros(1, np.dtype([("c", computed, (len(rows), max(n, 1)))]))
-    table["c"][0, :, :n] = rows
+    # Always of one size: another one would be another kernel, to be compiled.
+    table = np.zeros(1, np.dtype([("c", computed, (MOST_ROWS, max(n, 1)))]))
+    table["c"][0, : len(rows), :n] = rows
     first = ["if (*found) return;", "const T* c = table.c[*left_out - n_known];"]
     first += [f"T c{i} = c[{i}];" for i in range(n)]
     declared = ["const Table table", "const int* found", "const int* left_out", "int n_known"]
-    types = f"struct Table {{ T c[{len(rows)}][{max(n, 1)}]; }};\n"
+    types = f"struct Table {{ T c[{MOST_ROWS}][{max(n, 1)}]; }};\n"
     texts = declared, body, "\n".join("  " + line for line in first), types
     return [table, guard.found, guard.n_left_out, np.int32(guard.n_known)], texts
 
@@ -269,7 +271,7 @@ def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Arra
 
 def _not_finite(dtype):
     body = """    T x = (T)arrays.g[k][i];
-    if (!(x - x == 0)) found[0] = places[k] = 1;"""
+    if (!(x - x == 0)) { atomicOr(found, 1); atomicOr(places + k, 1); }"""
     kind = "double" if dtype.char == "d" else "float"
     return _Function("mpchain_not_finite", kind, ["int* found", "int* places"], body)
 

@@ -12,13 +12,16 @@ import tempfile
 
 import numpy as np
 
+from cupy import _simt
 from cupy._array import SCALARS, finish, ndarray
 from cupy._graphs import in_use
 from cupy._machine import check_current_device, check_dtype, launch, ledger, pool
 
 CACHE = pathlib.Path(tempfile.gettempdir()) / f"cupy_double_{os.getuid()}"
 ARRAYS = pathlib.Path(__file__).with_name("kernels.hpp").read_text()
+SIMT = pathlib.Path(__file__).with_name("simt.hpp").read_text()
 THREADS = pathlib.Path(__file__).with_name("threads.hpp").read_text()
+IN_DOUBLE = re.compile(r"typedef double [TW];|\bdouble\s*\*")
 C_TYPES = {
     "bool": "bool",
     "float16": "float16",
@@ -153,9 +156,11 @@ class _Kernel:
             for k, (parameter, dtype) in enumerate(zip(self.params, dtypes))
         )
         headers = ARRAYS + "#include <complex>\n" * any(dtype.kind == "c" for dtype in dtypes)
+        if any(dtype.name in ("float64", "complex128") for dtype in dtypes):
+            headers = f"#define IN_DOUBLE\n{headers}"
         text = f"{headers}{aliases}{self.preamble}\n"
         text += 'extern "C" void run_elements(void** _args, Dims _dims) {\n'
-        return text + declared + body + "}\n"
+        return text + "FLUSH\n" + declared + body + "}\n"
 
 
 class ElementwiseKernel(_Kernel):
@@ -354,32 +359,50 @@ class RawKernel:
             for k, kind in enumerate(self._types)
         )
         at_once = "__syncthreads" in self.code
-        headers = f"#define AT_ONCE\n{ARRAYS}{THREADS}" if at_once else ARRAYS + THREADS
+        arrays_of = f"#define IN_DOUBLE\n{ARRAYS}" if IN_DOUBLE.search(self.code) else ARRAYS
+        headers = f"#define AT_ONCE\n{arrays_of}{THREADS}" if at_once else arrays_of + THREADS
         code = self.code.replace("#include <cupy/float16.cuh>", "")
         text = (
-            f'{headers}{code}\nextern "C" int run_threads('
-            f"void** _args, long* _sizes, long* _dims) {{\n{checks}\n"
-            f"run_blocks(_dims, [&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
+            f'{headers}{code}\nextern "C" int check_sizes(const long* _sizes) {{\n{checks}\n'
+            f'return 0;\n}}\nextern "C" int run_threads(void** _args, long* _dims) {{\n'
+            f"FLUSH\nrun_blocks(_dims, [&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
         )
         ledger.kernels[self.name, ()] = text
         finish(arrays)
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         dims = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), shared_mem]
         library = compile_text(text, "-std=c++14 -O1 -nostdlib") if at_once else compile_text(text)
+        noted = self._noted(arrays_of, code, arrays, dims)
         if (capture := in_use()) is not None:
             capture.keep(arrays)
         hosts = [array._memory.host for array in arrays]
 
         def again(_keep=(values, hosts)):
-            return library.run_threads(
-                pointers, (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_long * 7)(*map(int, dims))
-            )
+            return library.run_threads(pointers, (ctypes.c_long * 7)(*map(int, dims)))
 
-        wrong = again()
+        wrong = library.check_sizes((ctypes.c_long * len(sizes))(*sizes))
         if wrong:
             kind, size = self._types[wrong - 1], sizes[wrong - 1]
             raise TypeError(f"{self.name}: {size} bytes given for the {kind} (argument {wrong})")
+        if noted is not None:
+            written = list({id(x._memory): x._memory.host for x in writes}.values())
+            _simt.run(noted[0], self.name, pointers, dims, noted[1], written)
+        else:
+            again()
         launch(self.name, arrays, writes, again)
+
+    def _noted(self, arrays_of, code, arrays, dims):
+        """The library of the text that notes accesses, and the arrays' places; None for large
+        launches, and for texts that cannot be changed so, which the ledger lists."""
+        ranges = _simt.ranges_of(array._host for array in arrays)
+        if not _simt.takes(dims, ranges):
+            return None
+        try:
+            text = _simt.text_of(arrays_of + SIMT, code, self.name, self._types)
+            return compile_text(text, "-std=c++17 -O1 -fno-strict-aliasing"), ranges
+        except RuntimeError as error:
+            ledger.not_noted[self.name] = str(error)
+            return None
 
     def _pointed_to(self, struct):
         """Returns (whether it is const, array) for the arrays that a struct of arguments names."""

@@ -19,7 +19,7 @@ import weakref
 
 import numpy as np
 
-from cupy._records import CUDARuntimeError, Fate, History, RaceError
+from cupy._records import CUDARuntimeError, Fate, History, OutOfMemoryError, RaceError
 
 N_DEVICES = int(os.environ.get("CUPY_DOUBLE_DEVICES", "2"))
 _HERE = str(pathlib.Path(__file__).parents[1])
@@ -34,6 +34,7 @@ class Ledger:
         synchronizations: {(what waited, file:line): times} of the host's waits for a device.
         faults: accesses without an order, and memory freed while another stream used it.
         kernels: the texts of all kernels that were compiled.
+        not_noted: why the accesses of kernels could not be noted, by their names.
     """
 
     def __init__(self):
@@ -45,6 +46,7 @@ class Ledger:
         self.synchronizations = collections.Counter()
         self.faults = []
         self.kernels = {}
+        self.not_noted = {}
 
 
 ledger = Ledger()
@@ -85,7 +87,11 @@ class Device:
     """A device; entering it makes it the current one."""
 
     compute_capability = "90"
-    mem_info = (80 << 30, 80 << 30)
+
+    @property
+    def mem_info(self):
+        """Free and all bytes of the device, by the pools' account."""
+        return memory_size - _held(self.id), memory_size
 
     def __init__(self, device=None):
         self.id = here.device if device is None else int(device)
@@ -373,6 +379,7 @@ class Memory:
         self._tickets = []
         self.line = place()
         owner = here.allocator(self.size) if here.allocator else pool
+        owner.take(self.device_id, self.size)
         owner.n_served += 1
         self.fate = Fate(owner)
         if self._stream.capture is not None:
@@ -388,6 +395,8 @@ class Memory:
         if _host is None or not hasattr(self, "fate"):  # the interpreter ends; there is no memory
             return
         owner = self.fate.pool()
+        if owner is not None:
+            owner.give_back(self.device_id, self.size)
         self.fate.freed_at = owner.n_served if owner is not None else 0
         capture = self._stream.capture
         if owner is not pool and capture is None:
@@ -468,16 +477,59 @@ class MemoryPointer:
         return Device(self.device_id)
 
 
+memory_size = 80 << 30
+"""The bytes of each device."""
+
+_pools = weakref.WeakSet()
+
+
+def _rounded(size):
+    return -(-size // 512) * 512
+
+
+def _held(device_id):
+    return sum(pool.held[device_id] for pool in _members(_pools))
+
+
 class MemoryPool:
-    """Counts the memory of all live arrays, if it is the one that all share.
+    """Counts the memory of arrays, and keeps what is freed for its own next arrays alone.
 
     Attributes:
         n_served: how many blocks it gave.
+        held: bytes that CUDA gave to the pool, by device.
+        kept: of these, bytes that no array uses.
     """
 
     def __init__(self):
         self.blocks = weakref.WeakSet()
         self.n_served = 0
+        self.held, self.kept = collections.Counter(), collections.Counter()
+        with _lock:
+            _pools.add(self)
+
+    def take(self, device_id, size):
+        """Takes memory for an array; OutOfMemoryError if the device has no more.
+
+        What it keeps is taken whole or in parts: the double does not know fragments.
+        """
+        size = _rounded(size)
+        with _lock:
+            if size <= self.kept[device_id]:
+                self.kept[device_id] -= size
+                return
+            if _held(device_id) + size > memory_size:
+                self._free(device_id)
+            if _held(device_id) + size > memory_size:
+                raise OutOfMemoryError(size, self.held[device_id])
+            self.held[device_id] += size
+
+    def give_back(self, device_id, size):
+        """Keeps the memory of an array that is gone."""
+        self.kept[device_id] += _rounded(size)
+
+    def _free(self, device_id):
+        self.held[device_id] -= self.kept[device_id]
+        self.kept[device_id] = 0
 
     def malloc(self, size):
         """Returns the pool: the double allocates arrays, not bytes."""
@@ -491,16 +543,19 @@ class MemoryPool:
         return sum(block.size for block in _members(self.blocks))
 
     def total_bytes(self):
-        return self.used_bytes()
+        return self.held[here.device]
 
     def free_all_blocks(self, stream=None):
         """Returns free memory to CUDA, also that of graphs."""
+        with _lock:
+            self._free(here.device)
         self.n_served += 1
 
     def free_bytes(self):
-        return 0
+        return self.kept[here.device]
 
-    n_free_blocks = free_bytes
+    def n_free_blocks(self):
+        return int(self.kept[here.device] > 0)
 
 
 pool = MemoryPool()

@@ -13,6 +13,15 @@ class CUDARuntimeError(RuntimeError):
     """An error that the CUDA runtime would return."""
 
 
+class OutOfMemoryError(MemoryError):
+    """A device has not enough memory."""
+
+    def __init__(self, size, held):
+        super().__init__(
+            f"Out of memory allocating {size:,} bytes (allocated so far: {held:,} bytes)."
+        )
+
+
 class CaptureError(RuntimeError):
     """What would become a wrong graph, though CUDA does not notice."""
 

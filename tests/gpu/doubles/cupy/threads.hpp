@@ -44,6 +44,8 @@ template <typename T> static T atomicAdd(T* p, T x) {
   return old;
 }
 
+template <typename T> static T atomicOr(T* p, T x) { return __atomic_fetch_or(p, x, __ATOMIC_RELAXED); }
+
 // dims: grid, block, bytes of shared memory. Blocks run one after another, as their shared memory
 // is one; the threads of a block too, unless they wait for one another.
 template <typename F> static void run_blocks(const long* dims, F body) {

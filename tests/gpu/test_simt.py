@@ -1,0 +1,178 @@
+"""What the double finds of CUDA texts by random orders of threads and notes of every access."""
+
+import numpy as np
+import pytest
+
+from mpchain import kernels
+from mpchain.backends import cuda
+from mpchain.kernels.gpu import cuda_reductions, cuda_steps
+from mpchain.testing.kernel_cases import CASES, arguments
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _double(double):
+    cuda_reductions._compiled.cache_clear()
+    cuda_reductions._sized.cache_clear()
+    yield
+    cuda_reductions._compiled.cache_clear()
+    cuda_reductions._sized.cache_clear()
+    assert double.not_noted == {}
+
+
+def _send(value):
+    return cuda.cupy.asarray(value) if isinstance(value, np.ndarray) else value
+
+
+def _random(*shape):
+    return np.random.uniform(-2, 2, shape)
+
+
+# More sums than one block has groups, along rows, columns and channels.
+ROWS, COLUMNS, KEPT = (40, 33), (33, 40), (1, 70, 1, 1)
+MEAN = _random(40, 1), np.abs(_random(40, 1)) + 0.5
+OPERATIONS = {
+    "softmax": (_random(*ROWS), 1),
+    "softmax_gradient": (_random(*COLUMNS), _random(*COLUMNS), 0),
+    "log_softmax": (_random(*COLUMNS), 0),
+    "log_softmax_gradient": (_random(*ROWS), _random(*ROWS), 1),
+    "batch_normalization": (
+        *(_random(3, 70, 2, 3), _random(*KEPT), _random(*KEPT)),
+        *((0, 2, 3), 1e-3),
+    ),
+    "batch_normalization_gradient": (
+        *(_random(*COLUMNS), _random(*COLUMNS), *(_random(1, 40) for _ in range(3))),
+        (0,),
+    ),
+    "sample_normalization": (_random(*ROWS), _random(33), _random(33), (-1,), 1e-3),
+    "sample_normalization_gradient": (_random(*ROWS), _random(*ROWS), _random(33), *MEAN, (-1,)),
+}
+
+
+def _run(operation, dtype):
+    send = lambda x: _send(x.astype(dtype)) if isinstance(x, np.ndarray) else x
+    given = [send(x) for x in OPERATIONS[operation]]
+    (kernel,) = (k for k in kernels.operations[operation].kernels if k.library == "cuda_reductions")
+    assert kernel.refuse(*given) is None
+    return kernel.compute(*given)
+
+
+DTYPES = [np.float16, np.float32, np.float64]
+ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
+N_BARRIERS = cuda_reductions._TEXT.count("__syncthreads();")
+
+
+@pytest.mark.parametrize(
+    "operation, dtype",
+    [
+        pytest.param(operation, dtype, id=f"{operation}-{dtype.__name__}")
+        for operation in OPERATIONS
+        for dtype in DTYPES[operation.startswith("sample") :]
+    ],
+)
+@pytest.mark.parametrize("barrier", range(N_BARRIERS))
+def test_a_barrier_that_is_missing_is_found(barrier, operation, dtype, monkeypatch):
+    """The last one keeps the sums of a block until the next round of its grid-stride loop."""
+    parts = cuda_reductions._TEXT.split("__syncthreads();")
+    parts[barrier : barrier + 2] = [";".join(parts[barrier : barrier + 2])]
+    monkeypatch.setattr(cuda_reductions, "_TEXT", "__syncthreads();".join(parts))
+    monkeypatch.setattr(cuda_reductions, "_BLOCKS", 1)
+    with pytest.raises(RuntimeError, match=r"without a barrier|nobody wrote|depend on the order"):
+        _run(operation, dtype)
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("by", [1, -1])
+def test_an_index_off_by_one_is_found(by, dtype, monkeypatch):
+    text = cuda_reductions._TEXT.replace("+ place * shape.near;", f"+ place * shape.near + {by};")
+    assert text != cuda_reductions._TEXT
+    monkeypatch.setattr(cuda_reductions, "_TEXT", text)
+    with pytest.raises(RuntimeError, match="outside of the arrays"):
+        _run("softmax", dtype)
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("n_blocks", [1, 2])
+def test_blocks_that_go_on_to_other_sums(n_blocks, operation, dtype, monkeypatch):
+    """No shape of the other tests has more sums than a grid has blocks."""
+    monkeypatch.setattr(cuda_reductions, "_BLOCKS", n_blocks)
+    for case in CASES[operation]:
+        given = arguments(operation, case, dtype, send=_send)
+        *others, reference = kernels.operations[operation].kernels
+        for kernel in others:
+            if kernel.library != "cuda_reductions" or kernel.refuse(*given) is not None:
+                continue
+            right = reference.compute(*given)
+            found = kernel.compute(*given)
+            pairs = zip(found, right) if isinstance(right, tuple) else [(found, right)]
+            tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
+            for a, b in pairs:
+                a, b = a.get(), b.get()
+                atol = tolerance * max(1, np.abs(b).max(initial=0))
+                np.testing.assert_allclose(a, b, tolerance, atol, case)
+
+
+def _kernel(body, n=64, block=32, n_blocks=2):
+    """Runs statements on int* x of n elements."""
+    text = f'extern "C" __global__ void own(int* x) {{ {body} }}'
+    x = cuda.cupy.zeros(n, np.int32)
+    cuda.cupy.RawKernel(text, "own")((n_blocks,), (block,), (x,))
+    return x.get()
+
+
+MINE = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+FAULTS = {
+    "a write outside of the arrays": f"{MINE} x[i + 1] = i;",
+    "a read outside of the arrays": "if (!threadIdx.x && !blockIdx.x) { int y = x[-1]; x[0] = y; }",
+    "two writes without a barrier": "x[threadIdx.x] = 1;",
+    "a read of shared memory that nobody wrote": (
+        f"__shared__ int s[32]; {MINE} int y = s[threadIdx.x]; __syncthreads(); x[i] = y;"
+    ),
+    r"a read without a barrier after a write|a write without a barrier after a read": (
+        f"__shared__ int s[32]; {MINE} s[threadIdx.x] = i; __syncthreads(); "
+        "int y = s[31 - threadIdx.x]; s[threadIdx.x] = y; x[i] = y;"
+    ),
+    "threads that end while others wait": (f"{MINE} if (threadIdx.x) __syncthreads(); x[i] = i;"),
+    "threads at two barriers": (
+        f"{MINE} if (threadIdx.x) {{ __syncthreads();\n}} else {{\n __syncthreads(); }} x[i] = i;"
+    ),
+    "its results depend on the order": (
+        f"{MINE} if (!i) atomicOr(x, 1); else x[i] = atomicOr(x, 0);"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_faults(message):
+    with pytest.raises(RuntimeError, match=message):
+        _kernel(FAULTS[message])
+
+
+def test_what_is_right():
+    np.testing.assert_array_equal(_kernel(f"{MINE} x[i] = i;"), np.arange(64))
+    reverse = f"__shared__ int s[32]; {MINE} s[threadIdx.x] = i; __syncthreads(); "
+    reverse += "x[i] = s[31 - threadIdx.x];"
+    np.testing.assert_array_equal(_kernel(reverse), np.arange(64).reshape(2, 32)[:, ::-1].ravel())
+    assert _kernel("atomicOr(x, 1 << threadIdx.x);")[0] == -1
+    assert _kernel("atomicAdd(x, 1);")[0] == 64
+
+
+def test_flags_are_set_by_all_threads_without_a_race():
+    bad = cuda.cupy.full(5000, np.nan, np.float32)
+    names, found = cuda_steps.find_not_finite([("a", bad), ("b", cuda.cupy.ones(70, np.float32))])
+    assert dict(zip(names, found.get()[1:].tolist())) == {"a": 1, "b": 0} and found[0] == 1
+
+
+@pytest.mark.parametrize("dtype, is_zero", [(np.float32, True), (np.float64, False)])
+def test_subnormal_numbers_are_zero_in_single_precision(dtype, is_zero):
+    """As CuPy compiles; but for halves, whose subnormal numbers are single precision's normal."""
+    tiny = cuda.cupy.full(4, np.finfo(dtype).smallest_subnormal, dtype)
+    twice = cuda.cupy.ElementwiseKernel("T x", "T y", "y = x * (T)2", "twice")(tiny)
+    assert (float(twice[0]) == 0) == is_zero
+    kind = {np.float32: "float", np.float64: "double"}[dtype]
+    text = f'extern "C" __global__ void own(const {kind}* x, {kind}* y) {{ *y = *x * ({kind})2; }}'
+    y = cuda.cupy.ones(1, dtype)
+    cuda.cupy.RawKernel(text, "own")((1,), (1,), (tiny, y))
+    assert (float(y[0]) == 0) == is_zero
