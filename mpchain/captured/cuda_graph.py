@@ -9,6 +9,7 @@ NCCL; what ranks tell each other besides is told before and after each launch.
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 import traceback
@@ -85,6 +86,7 @@ class CudaGraph(Graph):
         self.state, self.unknown_params, self._others = state, [], others
         self.in_use, self.alike = {}, []
         self._exchanging: Any = None
+        self._is_of_ranks = False
         self._drawing: Callable[[], contextlib.AbstractContextManager] | None = None
         self._graph: Any = None
         self._before: list[tuple[Callable, tuple]] = []
@@ -212,6 +214,7 @@ class CudaGraph(Graph):
         super().update_of_ranks(optimizer, parts, observations)
         if reason := optimizer.why_not_in_graphs():
             raise _Refused(reason)
+        self._is_of_ranks = True
         capture_update(self, optimizer, *parts[0], observations)
 
     @contextlib.contextmanager
@@ -237,6 +240,9 @@ class CudaGraph(Graph):
         Raises:
             Exception: it cannot be captured; counts of optimizers are as before.
         """
+        # What others have freed stays in their pool, of which a graph's pool gets nothing.
+        gc.collect()
+        self._cupy.get_default_memory_pool().free_all_blocks()
         inputs = iter(self._inputs)
         args = [next(inputs) if cuda.is_gpu_array(x) else x for x in args]
         kwargs = {k: next(inputs) if cuda.is_gpu_array(x) else x for k, x in kwargs.items()}
@@ -422,17 +428,48 @@ class CudaGraph(Graph):
             for array, value in before:
                 array.set(value)
             self._count(-1)
-            with _Repeated(drawn) as listener:
-                result = function()
+            result, listener = self._as_always(function, drawn, before)
+            if self._graph is None:
+                return result, "the GPU's memory does not suffice for a step beside its graph"
             grads = [p.grad for p, _ in self._grads]
             found = self._outcome(grads, result, self._carried.found())
             params = [value for _, value in before[: len(updated)]]
             reason = listener.reason or _difference(expected, found)
             if not (reason or _move_alike(params, updated, self._values_of_params())):
                 reason = "a replay updated parameters otherwise"
+            # Replays need nothing of what the step beside the graph has used.
+            self._cupy.get_default_memory_pool().free_all_blocks()
         if simple_of(result) != simple_of(self._result):
             reason = reason or "it returns other numbers in each step"
         return result, reason
+
+    def _as_always(self, function, drawn, before):
+        """Runs the step beside the graph; if memory does not suffice, gives up the graph first."""
+        counts = [(counted, counted.t) for counted, _ in self._counts]
+        for is_last in (self._is_of_ranks, True):
+            try:
+                with _Repeated(drawn) as listener:
+                    return function(), listener
+            except MemoryError:
+                if is_last:
+                    raise
+            self._give_up_memory()
+            for array, value in before:
+                array.set(value)
+            for counted, t in counts:
+                counted.t = t
+        raise AssertionError
+
+    def _give_up_memory(self):
+        """Returns to CUDA what the graph and the steps before have used."""
+        for param, _ in self._grads:
+            param.cleargrad()
+        self.release()
+        self._result, self._grads, self._inputs, self._kept = None, [], [], []
+        self._unchanged, self._stored, self.workspace = set(), None, None
+        gc.collect()
+        self._pool.free_all_blocks()
+        self._cupy.get_default_memory_pool().free_all_blocks()
 
     def _values_of_params(self):
         return [p.array.get() for p in self.state.params]

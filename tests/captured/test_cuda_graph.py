@@ -1,6 +1,8 @@
 """Captured steps on GPUs: equal to steps that run as always, bit by bit on the double of CuPy."""
 
 import collections
+import gc
+import sys
 import warnings
 
 import numpy as np
@@ -10,6 +12,7 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, serializers
+from mpchain.backends import cuda
 from mpchain.training.updaters import StandardUpdater
 from tests.captured.test_captured import (
     BATCH,
@@ -556,3 +559,73 @@ class TestUpdater:
         assert_same(model, other)
         assert found == expected
         assert all(set(values) == {"main/loss", "main/accuracy"} for values in found)
+
+
+class TestMemory:
+    """A graph needs the memory of a step; the comparison once needs it twice."""
+
+    N = 1 << 15
+
+    def _train(self, cupy, n_steps=4):
+        np.random.seed(0)
+        layers = [L.Linear(8, 8) for _ in range(6)]
+        model = mpchain.Sequential(*(part for layer in layers for part in (layer, F.tanh)))
+        model.to_device("@cupy:0")
+        optimizer = optimizers.SGD(0.1).setup(model)
+        x = cupy.asarray(np.random.randn(self.N, 8).astype(np.float32))
+
+        def update(x):
+            optimizer.update(lambda: F.mean(model(x) ** 2))
+
+        return update, x, model
+
+    def _peak(self, cupy):
+        """The most bytes that a step as always needs."""
+        update, x, model = self._train(cupy)
+        for _ in range(4):
+            update(x)
+        held = cupy.get_default_memory_pool().total_bytes()
+        return held, [p.array.get() for p in model.params()]
+
+    @pytest.fixture(autouse=True)
+    def _free(self, cupy):
+        gc.collect()
+        cupy.get_default_memory_pool().free_all_blocks()
+
+    @pytest.fixture
+    def cupy(self, request):
+        if request.config.option.gpu != "double":
+            pytest.skip("sets the memory of the double of CuPy: --gpu=double")
+        return cuda.cupy
+
+    def _limit(self, cupy, monkeypatch, n_bytes):
+        gc.collect()
+        cupy.get_default_memory_pool().free_all_blocks()
+        machine = sys.modules["cupy._machine"]
+        monkeypatch.setattr(machine, "memory_size", machine._held(0) + n_bytes)
+
+    def test_a_step_that_does_not_fit_twice_goes_on_as_always(self, cupy, monkeypatch):
+        peak, right = self._peak(cupy)
+        self._limit(cupy, monkeypatch, int(peak / 0.6) + (32 << 20))  # cuBLAS has a workspace
+        update, x, model = self._train(cupy)
+        step = mpchain.capture(update)
+        step(x)
+        with pytest.warns(UserWarning, match="does not suffice for a step beside its graph"):
+            step(x)
+        for _ in range(2):
+            step(x)
+        assert "does not suffice" in step.reason
+        for param, value in zip(model.params(), right, strict=True):
+            np.testing.assert_allclose(param.array.get(), value, 1e-5, 1e-6)
+
+    def test_replays_keep_the_memory_of_one_step(self, cupy, monkeypatch):
+        peak, right = self._peak(cupy)
+        self._limit(cupy, monkeypatch, int(peak * 2.3) + (32 << 20))
+        update, x, model = self._train(cupy)
+        step = mpchain.capture(update)
+        for _ in range(4):
+            step(x)
+        assert step.reason is None
+        assert cupy.get_default_memory_pool().total_bytes() < peak / 2
+        for param, value in zip(model.params(), right, strict=True):
+            np.testing.assert_allclose(param.array.get(), value, 1e-5, 1e-6)
