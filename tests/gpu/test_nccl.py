@@ -9,16 +9,24 @@ from mpchain.distributed.communicators.nccl import NcclCommunicator, check_one_r
 
 def test_two_ranks_on_one_gpu_are_named():
     gpus = ["0000:01:00.0", "0000:02:00.0"]
-    check_one_rank_per_gpu([(host, gpu) for host in "ab" for gpu in gpus])
-    places = [("a", gpus[0]), ("a", gpus[1]), ("b", gpus[0]), ("a", gpus[1])]
+    check_one_rank_per_gpu([(host, gpu, b"") for host in "ab" for gpu in gpus])
+    places = [("a", gpus[0], b""), ("a", gpus[1], b""), ("b", gpus[0], b""), ("a", gpus[1], b"")]
     message = "ranks 1 and 3 use the same GPU, 0000:02:00.0 of host a.*'non_cuda_aware'"
     with pytest.raises(RuntimeError, match=message):
         check_one_rank_per_gpu(places)
 
 
+def test_parts_of_a_gpu_and_containers_are_known_by_their_identities():
+    check_one_rank_per_gpu([("a", "0000:01:00.0", b"1"), ("a", "0000:01:00.0", b"2")])
+    with pytest.raises(
+        RuntimeError, match="ranks 0 and 1 use the same GPU, 0000:02:00.0 of host b"
+    ):
+        check_one_rank_per_gpu([("a", "0000:01:00.0", b"1"), ("b", "0000:02:00.0", b"1")])
+
+
 def test_nccl_may_allow_two_ranks_on_one_gpu(monkeypatch):
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    check_one_rank_per_gpu([("a", "0000:01:00.0")] * 2)
+    check_one_rank_per_gpu([("a", "0000:01:00.0", b"1")] * 2)
 
 
 @pytest.fixture

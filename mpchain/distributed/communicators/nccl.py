@@ -73,7 +73,8 @@ class OverNccl:
         if self._nccl is None:
             self.gpu = x.device
             host, gpu = socket.gethostname(), x.device.pci_bus_id
-            check_one_rank_per_gpu(self.allgather_obj((host, gpu)))
+            identity = cuda.cupy.cuda.runtime.getDeviceProperties(x.device.id).get("uuid", b"")
+            check_one_rank_per_gpu(self.allgather_obj((host, gpu, identity)))
             identity = self.bcast_obj(new_identity(self._binding) if self.rank == 0 else None)
             connect = functools.partial(Connection, self.size, identity, self.rank, self._binding)
             self._use(self._unless_lost(connect))
@@ -199,7 +200,9 @@ class OverNccl:
         Yields the event after the work within. Until then the arrays are kept: dropped memory is
         reused by the stream that it was allocated on.
         """
-        self._stream.wait_event(_current_stream().record())
+        made = cuda.Event(disable_timing=True)
+        made.record(_current_stream())
+        self._stream.wait_event(made)
         event = cuda.cupy.cuda.Event(disable_timing=True)
         try:
             yield event
@@ -366,19 +369,24 @@ class NcclCommunicator(OverNccl, MpiCommunicator):
     """
 
 
-def check_one_rank_per_gpu(places: Sequence[tuple[str, str]]) -> None:
-    """Raises RuntimeError if two ranks have the same place, a pair of host and GPU.
+def check_one_rank_per_gpu(places: Sequence[tuple[str, str, bytes]]) -> None:
+    """Raises RuntimeError if two ranks have the same GPU.
 
     NCCL itself only says "invalid usage".
 
+    Args:
+        places: of each rank the host, the GPU's bus, and its identity. Parts of a GPU (MIG) share
+            the bus, and containers may share the name of their host; identities are their own.
+
     Example:
-        >>> check_one_rank_per_gpu([("a", "0000:01:00.0"), ("b", "0000:01:00.0")])
+        >>> check_one_rank_per_gpu([("a", "0000:01:00.0", b"1"), ("a", "0000:01:00.0", b"2")])
     """
     # NCCL's own variable, which allows it.
     if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
         return
-    for rank, place in enumerate(places):
-        other = places.index(place)
+    identities = [place[2] or place[:2] for place in places]
+    for rank, (place, identity) in enumerate(zip(places, identities)):
+        other = identities.index(identity)
         if other != rank:
             raise RuntimeError(
                 f"NcclCommunicator: ranks {other} and {rank} use the same GPU, {place[1]} of host "
