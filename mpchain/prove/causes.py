@@ -25,6 +25,10 @@ PADDED = (
     "padding by repeated samples: scatter_dataset(..., force_equal_length=False), or "
     "create_sharded_iterator, take each sample once"
 )
+DRAWN = (
+    "draws outside of mpchain.random: {names} drew numbers, perhaps in this function; draw by "
+    "mpchain.random.source. Otherwise the result for a sample depends on the other ones of a rank"
+)
 DATA_OF_RANK = (
     "data that differ: the same samples have other values on some ranks, such as by a "
     "normalization that depends on the rank's own data"
@@ -59,6 +63,10 @@ NUMBER = (
     "own samples"
 )
 MAXIMUM = "the loss of the whole batch is no mean of the ranks' losses"
+SHARED_DATA = (
+    "data that differ: ranks divide the batches of one process, so that all of them must have the "
+    "same data in the same order"
+)
 SAMPLES = (
     "a sampler that repeats or misses samples, or data that differ: some ranks have other samples "
     "than one process, others the same; divide batches by create_sharded_iterator or comm.batch"
@@ -107,7 +115,8 @@ def of_function(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) ->
             return DATA
         return NUMBER if np.ndim(suspect.one.outputs[0]) else COUNT
     if suspect.kind.startswith(("rows", "axis")):
-        return BATCH
+        names = sorted({name for p in [*ranks, *one] for name in p.draws})
+        return DRAWN.format(names=" and ".join(names)) if names else BATCH
     return COUNT if suspect.one.parents else STATE
 
 

@@ -191,7 +191,47 @@ def best(ranks: Column, one: Column) -> tuple[str, Gap | None]:
                 result = kind, difference
             if not difference.is_large:
                 return kind, difference
-    return result
+    padded = _padded(ranks, one)
+    return result if padded is None else ("rows", padded)
+
+
+def _padded(ranks, one):
+    """Returns the difference of arrays whose samples are padded to the longest of each rank; None
+    if they differ, or are something else."""
+    sizes = [n for n, _ in ranks]
+    if len(one) > 1 or None in sizes or not all(sizes):
+        return None
+    for arrange in (_by_sample, _by_sample_and_step, _by_step_and_sample, _by_step_of_sample):
+        arrays = [arrange(np.asarray(x), int(n)) for n, x in ranks]
+        whole = arrange(np.asarray(one[0][1]), int(sum(sizes)))
+        if whole is None or any(x is None or x.ndim != whole.ndim for x in arrays):
+            continue
+        begin, gaps = 0, []
+        for x in arrays:
+            part = whole[begin : begin + len(x)][(slice(None), *map(slice, x.shape[1:]))]
+            begin += len(x)
+            gaps.append(gap(x, part, largest(whole) if is_number(whole) else None))
+        if not any(each.is_large for each in gaps):
+            return max(gaps, key=lambda each: each.size)
+    return None
+
+
+def _by_sample(x, n):
+    return x if x.ndim > 1 and len(x) == n else None
+
+
+def _by_sample_and_step(x, n):
+    return x.reshape(n, -1, *x.shape[1:]) if x.ndim and len(x) and len(x) % n == 0 else None
+
+
+def _by_step_and_sample(x, n):
+    return np.moveaxis(x, 1, 0) if x.ndim > 1 and x.shape[1] == n else None
+
+
+def _by_step_of_sample(x, n):
+    if not (x.ndim and len(x) and len(x) % n == 0):
+        return None
+    return np.moveaxis(x.reshape(-1, n, *x.shape[1:]), 1, 0)
 
 
 class Suspect(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpchain.distributed.extensions import AllreducePersistent
 from mpchain.distributed.optimizers.draws import Division
-from mpchain.prove import batches, causes
+from mpchain.prove import batches, causes, samples
 from mpchain.prove.comparison import (
     FACTOR,
     ancestors,
@@ -122,7 +122,9 @@ class Judge(Tracer):
             self._compare_texts(name)
         self._compare_state("before", f"before the update of {self.update.kind}")
         self._compare_hyperparameters()
-        self._check_iterators()
+        for i, own in enumerate(self.update.iterators):
+            held = [u.iterators[i] if i < len(u.iterators) else None for u in self._ranks]
+            self._check(samples.of_iterator(held, own, self._have_equal_batches(i)))
         self._compare_results("results", self.update.results)
         self._take_over(optimizer)
 
@@ -186,7 +188,8 @@ class Judge(Tracer):
         owners = [r for r, each in enumerate(theirs) for n in each.sizes if n != 0]
         whole, n = batches.joined(held, sizes)
         own = [b for b, n in zip(evaluation.batches, evaluation.sizes) if n != 0]
-        self._check_samples(held, own, owners)
+        is_divided = any(not each.is_shared for each in self.update.iterators)
+        self._check(samples.of_batch(held, own, owners, is_divided))
         own, _ = batches.joined(own, [n for n in evaluation.sizes if n != 0])
         if not whole or _equal(whole, own):
             return parts
@@ -218,72 +221,14 @@ class Judge(Tracer):
         self._division = comm, held.get("divided")
         held["divided"] = Division(mine=slice(0, n), n=n)
 
-    def _check_samples(self, held, own, owners):
-        """Looks for samples that are repeated, missed, or differ between the ranks."""
-        sizes, own_sizes = list(map(batches.length, held)), list(map(batches.length, own))
-        if not sizes or None in sizes or None in own_sizes:
-            return
-        whole, n = batches.joined(held, sizes)
-        own, n_own = batches.joined(own, own_sizes)
-        texts, own_texts, first = batches.samples(whole, n), batches.samples(own, n_own), {}
-        if not texts or sorted(texts) == sorted(own_texts):
-            return
-        where, ranks = f"the batch, {self.update.place}", np.repeat(owners, sizes)
-        n_repeated = len(texts) - len({*texts})
-        if n_repeated and len({*own_texts}) == len(own_texts):
-            for i, text in enumerate(texts):
-                k = first.setdefault(text, i)
-                if k != i:
-                    raise self._found(
-                        where,
-                        f"sample {i} (of rank {ranks[i]}) is sample {k} (of rank {ranks[k]}) "
-                        f"again: {n_repeated} of {len(texts)} samples are repeated",
-                        causes.PADDED if n_repeated < n // 2 else causes.REPEATED,
-                    )
-        missing = [i for i, text in enumerate(own_texts) if text not in texts]
-        if n < n_own and len(missing) == n_own - n:
-            text = f"sample {missing[0]} of one process is on no rank: they miss {n_own - n}"
-            raise self._found(where, f"{text} of {n_own}", causes.MISSED)
-        if n != n_own or texts == own_texts:
-            return
-        path, i = batches.changed_part(whole, own, n), _first_unlike(texts, own_texts)
-        n_same = sum(a == b for a, b in zip(texts, own_texts))
-        is_divided = any(not each.is_shared for each in self.update.iterators)
-        if path or (n_same >= min(sizes) and not is_divided):
-            by = f", by {path}" if path else ""
-            raise self._found(
-                where,
-                f"sample {i} (of rank {ranks[i]}) is another one in one process{by}",
-                causes.DATA_OF_RANK if path else causes.SAMPLES,
-            )
+    def _check(self, found):
+        if found is not None:
+            what, values, cause = found
+            raise self._found(f"{what}, {self.update.place}", values, cause)
 
-    def _check_iterators(self):
-        """Looks for data that ranks repeat or miss in an epoch."""
-        for i, own in enumerate(self.update.iterators):
-            held = [u.iterators[i] if i < len(u.iterators) else None for u in self._ranks]
-            known = [each for each in held if each is not None and each.n is not None]
-            if own.n is None or own.is_shared or len(known) < len(held):
-                continue
-            total = sum(each.n for each in known)
-            if total == own.n or any(each.is_shared for each in known):
-                continue
-            if all(each.n == own.n for each in known):
-                if self._are_batches_whole(i):
-                    continue
-                cause = causes.REPEATED
-            else:
-                cause = causes.PADDED if total > own.n else causes.MISSED
-            what = "repeats" if total > own.n else "misses"
-            raise self._found(
-                f"the data of {own.kind}, {self.update.place}",
-                f"{', '.join(str(each.n) for each in known)} samples on the ranks, {own.n} in one "
-                f"process: an epoch {what} {abs(total - own.n)}",
-                cause,
-            )
-
-    def _are_batches_whole(self, i):
-        """Whether all ranks get the same batches from an iterator, of which each may take a part,
-        or what the optimizer gets is known to be divided."""
+    def _have_equal_batches(self, i):
+        """Whether ranks and one process get the same batches from an iterator, of which each rank
+        may take a part."""
         texts = [
             [batches.samples({"": b}, len(b)) for k, b in u.drawn if k == i and isinstance(b, list)]
             for u in [*self._ranks, self.update]
@@ -508,10 +453,6 @@ class Judge(Tracer):
                         both(difference, f"on rank {rank}"),
                         causes.RESULT,
                     )
-
-
-def _first_unlike(a, b):
-    return next(i for i, (x, y) in enumerate(zip(a, b)) if x != y)
 
 
 def _weighted(n, value):

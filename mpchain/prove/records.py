@@ -128,11 +128,13 @@ class Samples(NamedTuple):
         kind: its class.
         n: the number of samples of its dataset; None if it does not say.
         is_shared: whether it divides batches among ranks, or gives all the same.
+        texts: of each sample, the same for the same numbers; None if they are too many.
     """
 
     kind: str
     n: int | None
     is_shared: bool
+    texts: list[bytes] | None = None
 
 
 def on_host(value: Any) -> Any:

@@ -1,10 +1,12 @@
 """Sees the updates of a program, and what each of them computes."""
 
 import functools
+import hashlib
 import os
 import random
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -25,6 +27,10 @@ MOST_UPDATES = 20
 """How many updates a step may have, such as those of a critic for one of its generator."""
 
 _MOST_LOOSE = 20000  # functions outside of loss functions that are remembered
+
+_MOST_SAMPLES = 5000  # of a data set that is read as a whole, to compare it
+
+_MOST_SECONDS = 2.0  # for that
 
 _NUMBERS = (int, float, np.number)
 
@@ -136,7 +142,8 @@ class Tracer(Observer):
             dataset = getattr(iterator, "dataset", None)
             n = len(dataset) if hasattr(dataset, "__len__") else None
             is_shared = hasattr(iterator, "communicator")
-            self._samples.append(Samples(type(iterator).__name__, n, is_shared))
+            texts = _texts_of(dataset) if n is not None and n <= _MOST_SAMPLES else None
+            self._samples.append(Samples(type(iterator).__name__, n, is_shared, texts))
         number = next(i for i, known in enumerate(self._iterators) if known is iterator)
         self._drawn.append((number, on_host(batch)))
         return self.replace_batch(number, batch)
@@ -269,6 +276,22 @@ class Tracer(Observer):
         name = function.label.removeprefix("multi_node_")  # one process needs no messages
         own = Application(name, link, place, arrays, parents, leaves, len(done), exchanges)
         done.append(own)
+
+
+def _texts_of(dataset):
+    """Returns short texts of all samples, the same for the same numbers, if that is fast."""
+    states, end, texts = generators(), time.monotonic() + _MOST_SECONDS, []
+    try:
+        for i in range(len(dataset)):
+            (text,) = batches.samples({"": [dataset[i]]}, 1)
+            texts.append(hashlib.blake2b(text, digest_size=8).digest())
+            if time.monotonic() > end:
+                return None
+    except Exception:  # the program will see it, where it reads the sample
+        return None
+    finally:
+        set_generators(states)
+    return texts
 
 
 class _Called:

@@ -235,6 +235,47 @@ FAULTS = {
         {"loop": SCATTERED.replace("distributed.scatter_dataset(", "(lambda x, *_, **__: x)(")},
         ("repeat",),
     ),
+    "parts of the data that overlap": Fault(
+        {
+            "data": "np.random.seed(comm.rank)",
+            "loop": SCATTERED.replace("shuffle=True, seed=2)", "shuffle=False)").replace(
+                "data = distributed.scatter_dataset(list(zip(X, T, M))",
+                "order = np.random.permutation(64)\n"
+                "data = distributed.scatter_dataset(list(zip(X[order], T[order], M[order]))",
+            ),
+        },
+        ("the data of SerialIterator", "misses"),
+    ),
+    "another order of the data on each rank": Fault(
+        {
+            "loop": UPDATER.replace(
+                "data = list(zip(X, T, M))",
+                "order = np.random.RandomState(comm.rank).permutation(64)\n"
+                "data = list(zip(X[order], T[order], M[order]))",
+            )
+        },
+        ("the data of SerialIterator", "same order"),
+    ),
+    "a vocabulary of each rank": Fault(
+        {"setup": "T = (T + comm.rank) % 3"}, ("the batch", "data that differ", "[1]")
+    ),
+    "a function that draws": Fault(
+        {
+            "data": "@mpchain.differentiable(lambda g: g)\n"
+            "def noisy(x):\n    return x + np.random.normal(size=x.shape).astype(x.dtype)",
+            "hidden": "h = noisy(h)  # here",
+        },
+        ("draws outside of mpchain.random", "numpy.random"),
+    ),
+    "a mean over padded words": Fault(
+        {
+            "data": "LENGTHS = rng.randint(1, 60, 64)",
+            "hidden": "n = LENGTHS[(abs(x[:, 0]) * 20).astype(int) % 64]\n"
+            "mask = (np.arange(n.max()) < n[:, None]).astype(np.float32)\n"
+            "words = F.broadcast_to(h[:, None], (*mask.shape, 8)) * mask[..., None]\n"
+            "h = h + F.mean(words, axis=1)  # here",
+        },
+    ),
     "a part of the data left out": Fault(
         {"loop": SCATTERED.replace("batches =", "data = data[: len(data) // 7 * 7]\nbatches =")},
         ("miss",),
@@ -275,6 +316,34 @@ SOUND = {
     "scattered data": {"loop": SCATTERED},
     "backward": {"loop": BACKWARD, **NO_DROPOUT},
     "GAN": {"loop": GAN},
+    "closure": {
+        "loop": OWN_LOOP.replace(
+            "optimizer.update(loss, X[mine], T[mine], M[mine])",
+            "optimizer.update(lambda: loss(X[mine], T[mine], M[mine]))",
+        )
+    },
+    "backward of scattered data": {
+        "loop": SCATTERED.replace(
+            "    updater.update()",
+            "    x, t, m = mpchain.dataset.concat_examples(next(batches))\n"
+            "    net.cleargrads()\n    loss(x, t, m).backward()\n    optimizer.update()",
+        ),
+        **NO_DROPOUT,
+    },
+    "padded words": {
+        "data": "LENGTHS = rng.randint(1, 60, 64)",
+        "hidden": "n = LENGTHS[(abs(x[:, 0]) * 20).astype(int) % 64]\n"
+        "mask = (np.arange(n.max()) < n[:, None]).astype(np.float32)\n"
+        "words = F.broadcast_to(h[:, None], (*mask.shape, 8)) * mask[..., None]\n"
+        "h = h + F.sum(words, axis=1) / n[:, None].astype(np.float32)",
+    },
+    "whole batches of all ranks": {
+        "loop": OWN_LOOP.replace("rng.permutation(64)[:13]", "np.array(next(numbers))").replace(
+            "for step",
+            "numbers = iterators.SerialIterator([*range(64)], 13)\n"
+            "numbers = distributed.create_synchronized_iterator(numbers, comm)\nfor step",
+        )
+    },
     "documented mean over counts": {
         "losses": "return mpchain.batch_sum(F.sum(l * m)) / mpchain.batch_count(m.sum())"
     },

@@ -162,13 +162,13 @@ def program(loop=OWN_LOOP, **slots):
     return text
 
 
-def prove(path, n=2, *options, arguments=(), timeout=240):
+def prove(path, n=2, *options, arguments=(), folder=None, timeout=400):
     """Runs ``mpchain-launch prove``; returns its exit code and what it prints."""
     command = [sys.executable, "-m", "launch", "prove", "-n", str(n), *options, str(path)]
     result = subprocess.run(
         [*command, *map(str, arguments)],
         env=ranks.environment(),
-        cwd=path.parent,
+        cwd=folder or path.parent,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
