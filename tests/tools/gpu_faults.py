@@ -119,7 +119,7 @@ FAULTS = [
     Fault(
         "a sum that begins before the gradients are there",
         "mpchain/distributed/communicators/nccl.py",
-        "        self._stream.wait_event(_current_stream().record())\n",
+        "        self._stream.wait_event(made)\n",
         "",
         ("tests/gpu/test_nccl.py", "-k", "work_of_nccl"),
         "has no order with the access of another stream",
