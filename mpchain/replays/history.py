@@ -32,6 +32,12 @@ class Model:
         """The names of the parameters."""
         return [name for name, *_ in self.shape]
 
+    def forget(self, t: int) -> None:
+        """Forgets updates from a number on, which are going to be repeated."""
+        for updates in (self.updates, self.starts):
+            for later in [number for number in updates if number >= t]:
+                del updates[later]
+
     def pieces(self) -> list[pieces.Piece]:
         """Returns what the fingerprints are of."""
         return pieces.divide([_product(shape) for _, shape, _ in self.shape])
@@ -82,19 +88,12 @@ class History:
             update = unpack(line, self._values)
             model = self.models[update.model]
             if update.is_start:
+                model.forget(update.t + 1)
                 model.starts[update.t] = update
-                self._forget(update.t + 1)
             else:
                 if update.t in model.updates:
-                    self._forget(update.t)
+                    model.forget(update.t)
                 model.updates[update.t] = update
-
-    def _forget(self, t):
-        """Forgets updates from a number on, which are going to be repeated."""
-        for model in self.models.values():
-            for updates in (model.updates, model.starts):
-                for later in [number for number in updates if number >= t]:
-                    del updates[later]
 
     def first_not_finite(self) -> int:
         """Returns the number of the first update whose losses or parameters are not finite.

@@ -84,7 +84,10 @@ class Table:
         names: of the parameters.
         shape: what a record says of them.
         pieces: the pieces.
+        key: what identifies the optimizer in a record.
     """
+
+    key = ""
 
     def __init__(self, params: Mapping[str, Parameter]):
         self.names = list(params)

@@ -2,10 +2,12 @@
 
 import base64
 import dataclasses
+import gc
 import os
 import struct
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -56,42 +58,48 @@ class Watch(Observer):
     """Sees updates of optimizers; subclasses say what becomes of them.
 
     It sees the outermost update only: multi-node optimizers call others.
+
+    Attributes:
+        n_forward: how many losses were computed in the update.
     """
 
     sees_functions = False
 
     def __init__(self):
         self._tables: dict[int, Table] = {}
-        self._depth, self._own, self._values = 0, [], None
+        self._keys: dict[str, list[weakref.ref]] = {}  # optimizers of models that are alike
+        self._depth, self._t, self._own, self._values = 0, 0, [], None
         self._n_samples = None
+        self.n_forward = 0
 
     def begins(self, span: Span) -> None:
         if span.kind != "optimizer" or span.thing.target is None:
             return
         self._depth += 1
         if self._depth == 1:
-            self._own, self._values, self._n_samples = [], None, None
+            self._t, self._own, self.n_forward = span.thing.t, [], 0
+            self._values = self._n_samples = None
             self.update_begins(span.thing)
 
     def ends(self, span: Span, begun: Any) -> None:
-        if span.kind == "forward" and self._depth and not self._own and span.result is not None:
-            self._own.append(as_array(span.result))
+        if span.kind == "forward" and self._depth and span.result is not None:
+            self.n_forward += 1
+            if not self._own:
+                self._own.append(as_array(span.result))
         if span.kind != "optimizer" or span.thing.target is None:
             return
         if isinstance(span.result, dict):
             self._values = span.result
-        comm = span.thing.communicator
-        if comm is not None and comm.divided.n is not None:
-            self._n_samples = int(comm.divided.n)
         self._depth -= 1
         if self._depth == 0:
-            self.update_ends(span.thing, span.has_failed)
+            self._n_samples = _n_samples(span.thing)
+            self.update_ends(span.thing, not span.has_failed and span.thing.t > self._t)
 
     def update_begins(self, optimizer: Any) -> None:
         """Called before an update."""
 
-    def update_ends(self, optimizer: Any, has_failed: bool) -> None:
-        """Called after it."""
+    def update_ends(self, optimizer: Any, is_done: bool) -> None:
+        """Called after it; it may have failed, or only have added to gradients."""
 
     def table(self, optimizer: Any) -> tuple[Table, list]:
         """Returns the pieces of an optimizer's parameters, and these, which are initialized."""
@@ -100,14 +108,27 @@ class Watch(Observer):
         table = self._tables.get(id(optimizer))
         if table is None or table.ids != tuple(map(id, params)):
             table = self._tables[id(optimizer)] = Table(named)
+            table.key = self._key(optimizer, table)
             self.new_table(optimizer, table)
         return table, params
+
+    def _key(self, optimizer, table):
+        """Returns what identifies an optimizer, also where several have models that are alike."""
+        key = pieces.checksum(table.shape)
+        known = self._keys.setdefault(key, [])
+        if known and optimizer not in (reference() for reference in known):
+            gc.collect()  # a program that starts again has made another one in its place
+        places = [i for i, reference in enumerate(known) if reference() in (None, optimizer)]
+        place = places[0] if places else len(known)
+        known[place : place + 1] = [weakref.ref(optimizer)]
+        return f"{key}.{place}" if place else key
 
     def new_table(self, optimizer: Any, table: Table) -> None:
         """Called when parameters are seen for the first time."""
 
-    def describe(self, optimizer: Any, model: str) -> Update:
+    def describe(self, optimizer: Any) -> Update:
         """Returns what is known of the update that has just ended, without fingerprints."""
+        model = self._tables[id(optimizer)].key
         comm = optimizer.communicator
         own = float(self._own[0]) if self._own else None
         values = {
@@ -146,8 +167,8 @@ class Recorder(Watch):
             self._step = passed if self._step is None else 0.8 * self._step + 0.2 * passed
         self._began = now
 
-    def update_ends(self, optimizer: Any, has_failed: bool) -> None:
-        if has_failed or not self._writes(optimizer):
+    def update_ends(self, optimizer: Any, is_done: bool) -> None:
+        if not is_done or not self._writes(optimizer):
             return
         began = time.perf_counter()
         table, params = self.table(optimizer)
@@ -155,7 +176,7 @@ class Recorder(Watch):
             return
         n_elements = _SHARE * self._step / self._speed if self._step and self._speed else 0
         first, last = table.turn(optimizer.t, n_elements)
-        update = self.describe(optimizer, pieces.checksum(table.shape))
+        update = self.describe(optimizer)
         update.first, update.prints = first, table.take(params, first, last)
         self._write(lambda writer: self._write_update(writer, update))
         passed = (time.perf_counter() - began) / max(table.n_elements(first, last), 1)
@@ -164,14 +185,13 @@ class Recorder(Watch):
     def new_table(self, optimizer: Any, table: Table) -> None:
         if not table.names:
             return
-        model = pieces.checksum(table.shape)
         kind = type(getattr(optimizer, "actual_optimizer", optimizer)).__name__
         params = [p for _, p in optimizer.target.namedparams() if p.is_initialized]
-        start = Update(optimizer.t, model, is_start=True)
+        start = Update(optimizer.t, table.key, is_start=True)
         start.prints = table.take(params, 0, len(table.pieces))
 
         def write(writer):
-            writer.write({"model": model, "optimizer": kind, "parameters": table.shape})
+            writer.write({"model": table.key, "optimizer": kind, "parameters": table.shape})
             self._write_update(writer, start)
 
         self._write(write)
@@ -200,6 +220,17 @@ class Recorder(Watch):
             self._names = list(update.values)
             writer.write({"values": self._names})
         writer.write(pack(update))
+
+
+def _n_samples(optimizer):
+    """The number of samples of all ranks in the last update; None if it is unknown."""
+    comm = optimizer.communicator
+    if comm is None:
+        return optimizer.n_samples
+    if comm.divided.n is not None:
+        return int(comm.divided.n)
+    n = optimizer.current_step.rank_states.n_samples
+    return None if n in (0, comm.size) else int(n)  # unknown numbers count as 1 for each rank
 
 
 def pack(update: Update) -> dict[str, Any]:

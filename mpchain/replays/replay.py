@@ -7,8 +7,10 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mpchain.observers import Span
-from mpchain.replays import comparison, debugging, pieces, program
+from mpchain.replays import comparison, debugging, program
 from mpchain.replays.finder import Finder
 from mpchain.replays.fingerprints import unpacked
 from mpchain.replays.history import History, Model
@@ -80,7 +82,8 @@ class Replay(Watch):
     Args:
         history: the record.
         step: the last step to compute.
-        n_parts: into how many parts each batch is divided; None: like the ranks did.
+        n_parts: into how many parts each batch is divided, with parameters that were rounded
+            otherwise; None: like the ranks did.
         rank: whose samples the step is looked at with; None: with those where a number that is not
             finite arises, or rank 0's.
         stops: whether a debugger opens in the step.
@@ -108,7 +111,7 @@ class Replay(Watch):
         self.history, self.step, self._n_parts = history, step, n_parts
         self._rank, self._stops = rank, stops
         self.samples, self.finder = Samples(), None
-        self.at = 0
+        self.at, self._refusal = 0, ""
         self.counts: list[int | None] = []
         self.folders = Folders(step)
         self.begun_at: int | None = None
@@ -129,23 +132,23 @@ class Replay(Watch):
     def _model(self, optimizer) -> tuple[str, Model]:
         models = self.history.models
         table = self._tables.get(id(optimizer))
-        key = "" if table is None else pieces.checksum(table.shape)
+        key = "" if table is None else table.key
         return (key, models[key]) if key in models else ("", self.history.main)
 
     def new_table(self, optimizer: Any, table: Table) -> None:
         if not table.names:
             return
-        key, t = pieces.checksum(table.shape), optimizer.t
+        key, t = table.key, optimizer.t
         model = self.history.models.get(key)
         if model is None:
-            raise RecordError(
+            self._refuse(
                 f"the program has other parameters ({', '.join(table.names[:3])}, ...) than the "
                 "record: it is another program, or has other arguments"
             )
         if self.begun_at is None:
             self.begun_at = t
             if t >= self.step:
-                raise RecordError(
+                self._refuse(
                     f"the program continued from step {t}, which is not before step {self.step}"
                 )
         start = model.starts.get(t) or model.updates.get(t)
@@ -154,13 +157,15 @@ class Replay(Watch):
         own = Update(t, key)
         _, own = self._same_pieces(start, own, optimizer, table)
         if not [*comparison.differences(start, own, table.pieces, table.shape)]:
+            if self._n_parts is not None:
+                _round_otherwise(optimizer.target)
             return
         if t in self.folders.linked:
-            raise RecordError(
+            self._refuse(
                 f"the checkpoint of step {t} has other parameters than the record: it is of "
                 "another run"
             )
-        raise RecordError(self._why_not_from_the_start())
+        self._refuse(self._why_not_from_the_start())
 
     def _why_not_from_the_start(self):
         newer = self.folders.left_out
@@ -226,21 +231,35 @@ class Replay(Watch):
             self._stops = False
             debugging.stop(frame)
 
-    def update_ends(self, optimizer: Any, has_failed: bool) -> None:
+    def update_ends(self, optimizer: Any, is_done: bool) -> None:
         if self.finder is not None:
             self.finder.__exit__()
-        if has_failed:
+        if not is_done:
+            self.finder = None
             return
         table, _ = self.table(optimizer)
-        key, model = self._model(optimizer)
-        update = self.describe(optimizer, key)
+        model = self._model(optimizer)[1]
+        update = self.describe(optimizer)
         recorded = model.updates.get(update.t)
+        self._check_batch(recorded, update)
+        if recorded is not None and self.n_forward < recorded.n_ranks:
+            update.own = None  # it is of more samples than rank 0 had
         if recorded is not None:
             self.updates.append(self._same_pieces(recorded, update, optimizer, table))
         comm = optimizer.communicator
         self.is_exact = comm is not None and bool(comm.micro_shards)
         if model is self.history.main and update.t >= self.step:
             raise Reached(0)
+
+    def _check_batch(self, recorded, update):
+        if recorded is None or None in (recorded.n_samples, update.n_samples):
+            return
+        if recorded.n_samples != update.n_samples:
+            self._refuse(
+                f"the batch of update {update.t} has {update.n_samples} samples in one process, "
+                f"but had {recorded.n_samples} on {recorded.n_ranks} ranks: divide batches among "
+                "the ranks by create_sharded_iterator or comm.batch, not data by scatter_dataset"
+            )
 
     def differences(self) -> dict[int, list[comparison.Difference]]:
         """Returns what differs from the record, by the place in :attr:`updates`."""
@@ -262,7 +281,24 @@ class Replay(Watch):
             with self:
                 program.run(self.history.about)
         except Reached:
+            if self._refusal:
+                raise RecordError(self._refusal) from None
             return
         finally:
             self.folders.close()
         raise RecordError(f"the program ended before step {self.step}")
+
+    def _refuse(self, reason):
+        """Ends the program; trainers would print a traceback of other exceptions."""
+        self._refusal = reason
+        raise Reached(2)
+
+
+def _round_otherwise(model):
+    """Changes each parameter by about one rounding."""
+    random = np.random.RandomState(0)
+    for _, param in sorted(model.namedparams()):
+        if param.is_initialized:
+            eps = 2.0 ** -(10 if param.dtype.itemsize == 2 else 23)
+            factor = 1 + eps * random.choice([-1, 1], param.shape)
+            param.array[...] *= param.xp.asarray(factor, param.dtype)

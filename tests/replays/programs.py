@@ -133,3 +133,47 @@ ELASTIC = """
     run_elastic(main, elastic=None)
 """
 """Rank 3 is lost at step 5, and rank 0 at step 11; in step 21 a sample becomes NaN."""
+
+LOOP = """
+    import numpy as np
+    import mpchain
+    import mpchain.functions as F
+    import mpchain.links as L
+    from mpchain import optimizers
+    from mpchain.distributed import load_checkpoint, save_checkpoint
+
+    class Model(mpchain.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.layer = L.Linear(20, 3)
+
+        def forward(self, x, t):
+            return F.softmax_cross_entropy(F.dropout(self.layer(x)), t)
+
+    class State:
+        def serialize(self, serializer):
+            for i, optimizer in enumerate(optimizers_of):
+                optimizer.target.serialize(serializer[f"model{i}"])
+                optimizer.serialize(serializer[f"optimizer{i}"])
+
+    np.random.seed(0)
+    comm = mpchain.create_communicator()
+    x = np.random.RandomState(1).rand(96, 20).astype("f")
+    t = (np.arange(96) % 3).astype("i")
+    models = Model(), Model()
+    optimizers_of = [
+        mpchain.create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
+        for model in models
+    ]
+    state = State()
+    for i in range(load_checkpoint("saved", state, comm) or 0, 24):
+        batch = slice(i * 12 % 96, i * 12 % 96 + 12)
+        with comm.batch(12) as mine:
+            part = x[batch][mine], t[batch][mine]
+            optimizers_of[0].update(models[0], *part)
+            optimizers_of[1].update(lambda: models[1](*part))
+        if i % 8 == 7:
+            save_checkpoint("saved", state, comm, i + 1)
+"""
+"""A loop with two optimizers whose models are alike; one gets its batch by a closure."""

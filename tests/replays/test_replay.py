@@ -140,3 +140,56 @@ def test_the_debugger_opens_in_the_loss_function_with_the_samples_of_a_rank(run)
     assert [text.split(", ") for text in samples] == [every[:4], every[8:]]
     printed = programs.launch(run, "replay", "record", "--step", 18, "--rank", 3, code=2)
     assert "--rank 3: step 18 was done by 3 ranks" in printed
+
+
+def test_a_loop_with_two_optimizers_of_models_that_are_alike(run):
+    programs.record(run, text=programs.LOOP)
+    history = History(run / "record")
+    assert [len(model.updates) for model in history.models.values()] == [24, 24]
+    before = sorted((run / "saved").iterdir())
+    printed = programs.launch(run, "replay", "record", "--step", 20)
+    assert "step 20 is reached from step 16" in printed
+    assert "fingerprints of 7 updates are equal" in printed  # the 20th of the second is not done
+    assert before == sorted((run / "saved").iterdir())
+
+
+def test_data_that_were_scattered(run):
+    """One process gets batches of its own size, not those of all ranks together."""
+    batches = """
+    data = mpchain.distributed.scatter_dataset(data, comm)
+    batches = iterators.SerialIterator(data, 12)
+"""
+    line = "    batches = create_sharded_iterator(iterators.SerialIterator(data, 12), comm)\n"
+    programs.record(run, text=programs.MLP.replace(line, batches))
+    printed = programs.launch(run, "replay", "record", "--step", 3, code=2)
+    assert "of update 1 has 12 samples in one process, but had 24 on 2 ranks: divide" in printed
+    assert "Traceback" not in printed
+
+
+NORM = "self.norm = mpchain.distributed.links.MultiNodeBatchNormalization(30, comm)"
+SNAPSHOT = "extensions.snapshot(autoload=True), trigger=(8, 'iteration')"
+VARIANTS = {
+    "joint": [
+        ("self.l2 =", f"{NORM}\n                self.l2 ="),
+        ("self.l1(x)", "self.norm(self.l1(x))"),
+    ],
+    "captured": [("optimizer, comm)", "optimizer, comm, graph=True)"), ("F.dropout", "")],
+    "accumulated": [("optimizer, comm)", "optimizer, comm, accumulation=2)")],
+    "snapshot": [("checkpoint(comm, n_retains=RETAINS)", f"training.{SNAPSHOT}")],
+    "counted": [("np.int32(i % 3)", "np.int32(i % 4 - 1)")],
+    "lazy": [("Linear(20, 30)", "Linear(None, 30)")],
+    "buffered": [("Adam(), comm)", "Adam(), comm, double_buffering=True)")],
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(run, name):
+    text = programs.MLP
+    for old, new in VARIANTS[name]:
+        assert old in text
+        text = text.replace(old, new)
+    programs.record(run, text=text)
+    printed = programs.launch(run, "replay", "record", "--step", 20)
+    assert re.search(r"step 20 is reached from step 1[56], in one process", printed)
+    assert re.search(r"fingerprints of [45] updates are equal", printed)
