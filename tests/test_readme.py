@@ -15,7 +15,7 @@ pytestmark = pytest.mark.whole
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-SINE, OWN_FUNCTION = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SINE, FLAT, OWN_FUNCTION = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 SHOWN = re.findall(r"^(?:\[0-1\] )?([\d.]+ [\d.]+)$", README, re.MULTILINE)
 
 
@@ -42,11 +42,24 @@ def test_the_example_prints_the_same_on_one_and_two_ranks(tmp_path):
     alone = output_of(path, **options)
     together = output_of("-m", "launch", "-n", 2, path, **options)
     lines = re.findall(r"^\[(?:0|1|0-1)\] (.*\n)", together, re.MULTILINE)
-    assert set(lines) == {alone} and len(SHOWN) == 2  # once or twice, as the ranks are in step
+    assert set(lines) == {alone} and len(SHOWN) == 3  # once or twice, as the ranks are in step
     for text in (alone, *SHOWN):
         numbers = list(map(float, text.split()))
         np.testing.assert_allclose(numbers, np.sin([0.5, 1]), atol=0.02)
         np.testing.assert_allclose(numbers, list(map(float, SHOWN[0].split())), atol=2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not())
+def test_products_with_hessians_are_the_same_on_one_and_two_ranks(tmp_path):
+    path = tmp_path / "sine.py"
+    path.write_text(SINE + FLAT)
+    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    outputs = output_of(path, **options), output_of("-m", "launch", "-n", 2, path, **options)
+    shown = re.findall(r"^\[0-1\] curvature ([\d.]+)$", README, re.MULTILINE)
+    for text in outputs:
+        found = dict.fromkeys(re.findall(r"curvature ([\d.]+)$", text, re.MULTILINE))
+        np.testing.assert_allclose(list(map(float, found)), list(map(float, shown)), rtol=2e-3)
 
 
 @pytest.mark.slow

@@ -382,6 +382,13 @@ class MultiNodeOptimizer(Optimizer):
         if self._is_elsewhere():
             with self.target.device.create_context():
                 return self.update_in_parts(parts, observations, weights)
+        inner = self.actual_optimizer
+        if inner.takes_closure and not inner.is_evaluating:
+            raise TypeError(
+                f"MultiNodeOptimizer.update_in_parts: {type(inner).__name__} calls the loss "
+                "function several times: instead of a MultiNodeUpdater, or parts of a batch, use "
+                "optimizer.update(lossfun, *batch) within comm.batch"
+            )
         if self._has_new_parameters():
             self._replicate()
         step, recorder = self.current_step, current.recorder

@@ -47,6 +47,13 @@ def test_gradients_that_are_changed_are_refused(comm, options):
         optimizer.setup(_model())
 
 
+def test_parts_of_a_batch_are_refused(comm):
+    model = _model()
+    optimizer = mpchain.create_multi_node_optimizer(optimizers.LBFGS(), comm).setup(model)
+    with pytest.raises(TypeError, match="LBFGS calls the loss function several times: instead of"):
+        optimizer.update_in_parts([(len(X), lambda: _loss(model, X, T))])
+
+
 def test_sharded_is_refused(comm):
     optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.LBFGS(), comm)
     with pytest.raises(ValueError, match="setup: LBFGS cannot be sharded: its line search needs"):
