@@ -28,6 +28,8 @@ def _marked(names):
 def test_in_one_process(name, tmp_path):
     if "<!-- needs mpirun -->" in PAGES[name].read_text("utf-8") and (reason := ranks.why_not()):
         pytest.skip(reason)
+    for module in re.findall(r"<!-- needs (onnxruntime) -->", PAGES[name].read_text("utf-8")):
+        pytest.importorskip(module, reason=f"{module} is not installed")
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "MPCHAIN_GUIDE_FOLDER": str(tmp_path)}
     command = [sys.executable, "-W", "error", "-m", "tests.docs.guides", str(PAGES[name])]
     result = subprocess.run(
