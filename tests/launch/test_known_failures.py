@@ -1,15 +1,9 @@
 """Messages of MPI libraries at a failed start are explained, with the remedy."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 from launch.known_failures import KNOWN, explain
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.launch.imitated_mpirun import run_with_mpirun
 
 # Planted messages, as their programs write them, and words of the remedy.
 PLANTED = [
@@ -149,20 +143,7 @@ def own_lines(words, tmp_path, starter):
     """What the launcher itself says when such an mpirun fails."""
     path = tmp_path / "mpirun"
     path.write_text(f"#!/bin/sh\n{words}\n")
-    path.chmod(0o755)
-    code = (
-        "from launch.job import Job; from launch.plan import Plan; from launch import mpirun;"
-        f"plan = Plan(n=2, program=[], starter=mpirun.{starter}({str(path)!r}), grace=1.0);"
-        "raise SystemExit(Job(plan).run())"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = run_with_mpirun(path, starter)
     assert result.returncode != 0
     return [x for x in result.stderr.splitlines() if x.startswith("mpchain-launch: ")]
 

@@ -1,13 +1,10 @@
 """An mpirun that fails to start in passing is tried again; any other failure is not."""
 
-import os
-import pathlib
-import subprocess
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.launch.imitated_mpirun import run_with_mpirun
 
 FAKE = """#!{python}
 import os, sys
@@ -29,21 +26,7 @@ def test_a_passing_failure(words, starts, tmp_path):
     counter = tmp_path / "starts"
     fake = tmp_path / "mpirun"
     fake.write_text(FAKE.format(python=sys.executable, counter=str(counter), words=words))
-    fake.chmod(0o755)
-    code = (
-        "from launch.job import Job; from launch.plan import Plan;"
-        "from launch.mpirun import OpenMpi;"
-        f"plan = Plan(n=2, program=[], starter=OpenMpi({str(fake)!r}), grace=1.0);"
-        "raise SystemExit(Job(plan).run())"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = run_with_mpirun(fake, "OpenMpi")
     assert result.returncode == 213
     assert len(counter.read_text()) == starts
     assert result.stderr.count("failed to start; trying again") == starts - 1
