@@ -20,7 +20,7 @@ Example:
 from typing import Any
 
 from mpchain import annexes
-from mpchain.kernels.cpu import blas, numba_cpu, numpy_cpu, onednn, pointwise, winograd
+from mpchain.kernels.cpu import blas, numba_cpu, numba_rows, numpy_cpu, onednn, pointwise, winograd
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import Counters, drop, random_words
 from mpchain.kernels.reference import (

@@ -135,6 +135,9 @@ special_loop = 1 << 12
 compiled = 1 << 16
 """Elements from which on normalization, pooling and the like are compiled."""
 
+compiled_samples = 1 << 13
+"""The same of normalization of samples, which are rows."""
+
 compiled_rows = 1 << 13
 """The same of sums of rows, for which NumPy adds one element at a time."""
 

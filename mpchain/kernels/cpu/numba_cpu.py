@@ -23,7 +23,8 @@ from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.philox import random_words
 
-_TOO_SMALL = "too small to compile for"
+TOO_SMALL = "too small to compile for"
+"""Why a kernel refuses small arrays."""
 
 
 @functools.cache
@@ -156,8 +157,16 @@ def _compiled(function):
     return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
 
 
-def _in_parts(function, n, n_elements, *arguments):
-    """Calls a compiled function, whose first arguments say which part of range(n) to do."""
+def in_parts_of(function: Callable, n: int, n_elements: int, *arguments: Any) -> None:
+    """Calls a compiled function, whose first arguments say which part of range(n) to do.
+
+    Example:
+        >>> def fill(begin, end, x):
+        ...     x[begin:end] = 1
+        >>> x = np.zeros(4)
+        >>> if load_numba():
+        ...     in_parts_of(fill, 4, 4, x)
+    """
     loop = _compiled(function)
     in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements)
 
@@ -169,7 +178,7 @@ def _refuse_normalization(x, gamma, axis, part=1):
         return "not over all axes but the second"
     if x.size == 0 or math.prod(x.shape[2:]) < 4:
         return "too few elements of a channel side by side"
-    return _TOO_SMALL if x.size < thresholds.compiled // part else why_not_compiled()
+    return TOO_SMALL if x.size < thresholds.compiled // part else why_not_compiled()
 
 
 def _by_channels(x):
@@ -189,7 +198,7 @@ def _batch_normalization(x, gamma, beta, axis, eps, out=None):
     if is_only_last(x):
         _normalize_last(rows(x), rows(y), eps, *numbers)
     else:
-        _in_parts(_normalize, gamma.size, x.size, _by_channels(x), _by_channels(y), eps, *numbers)
+        in_parts_of(_normalize, gamma.size, x.size, _by_channels(x), _by_channels(y), eps, *numbers)
     return y, *statistics
 
 
@@ -203,7 +212,7 @@ def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
     var[:] = np.maximum(squares / n - (total / n) ** 2, 0)
     inverse_std[:] = (var + eps) ** -0.5
     numbers = mean, inverse_std * gamma, beta
-    _in_parts(_normalize_rows, n, x.size // thresholds.light_loop, x, y, *numbers)
+    in_parts_of(_normalize_rows, n, x.size // thresholds.light_loop, x, y, *numbers)
 
 
 @np.errstate(all="ignore")
@@ -213,14 +222,16 @@ def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta
     g_gamma[:] = along_x * inverse_std
     scale, n = gamma * inverse_std, x.dtype.type(len(x))
     numbers = mean, scale, scale * inverse_std * g_gamma / n, scale * g_beta / n
-    _in_parts(_normalize_rows_backward, len(x), x.size // thresholds.light_loop, g, x, gx, *numbers)
+    in_parts_of(
+        _normalize_rows_backward, len(x), x.size // thresholds.light_loop, g, x, gx, *numbers
+    )
 
 
 def _sums_of_columns(function, x, *arrays):
     """Two sums for each column, by a loop over parts of the rows, which threads do not change."""
     n_rows = max(thresholds.sum_part // x.shape[1], 4)
     sums = np.zeros((-(-len(x) // n_rows), 2, x.shape[1]))
-    _in_parts(function, len(sums), x.size // thresholds.light_loop, n_rows, x, *arrays, sums)
+    in_parts_of(function, len(sums), x.size // thresholds.light_loop, n_rows, x, *arrays, sums)
     return sums.sum(axis=0)
 
 
@@ -239,7 +250,7 @@ def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None
         _normalize_last_backward(*map(rows, (as_last(g), x, gx)), *numbers)
     else:
         arrays = map(_by_channels, (g, x, gx))
-        _in_parts(_normalize_backward, gamma.size, x.size, *arrays, n, *numbers)
+        in_parts_of(_normalize_backward, gamma.size, x.size, *arrays, n, *numbers)
     return gx, *of_parameters
 
 
@@ -266,7 +277,7 @@ def _refuse_pooling(x, window):
     if len(window.ksize) != 2:
         return "not two spatial axes"
     is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled
-    return _TOO_SMALL if is_small else why_not_compiled()
+    return TOO_SMALL if is_small else why_not_compiled()
 
 
 def _planes(x):
@@ -286,11 +297,11 @@ def _max_windows(x, window, out=None):
     if is_only_last(x):
         places = empty_last(shape, np.int32)
         arrays = [v.transpose(0, 2, 3, 1) for v in (x, y, places)]
-        _in_parts(_find_maxima_last, len(x), x.size, *arrays, *_geometry(window))
+        in_parts_of(_find_maxima_last, len(x), x.size, *arrays, *_geometry(window))
         return y, places
     places = np.empty(shape, np.int32)
     arrays = list(map(_planes, (x, y, places)))
-    _in_parts(_find_maxima, len(arrays[0]), x.size, *arrays, *_geometry(window))
+    in_parts_of(_find_maxima, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return y, places
 
 
@@ -303,11 +314,11 @@ def _place_in_windows(y, places, window):
     if is_only_last(places):
         x = empty_last(shape, y.dtype)
         arrays = [v.transpose(0, 2, 3, 1) for v in (x, as_last(y), places)]
-        _in_parts(_add_at_places_last, len(x), x.size, *arrays, *_geometry(window))
+        in_parts_of(_add_at_places_last, len(x), x.size, *arrays, *_geometry(window))
         return x
     x = np.zeros(shape, y.dtype)
     arrays = list(map(_planes, (x, y, places)))
-    _in_parts(_add_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
+    in_parts_of(_add_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return x
 
 
@@ -319,16 +330,16 @@ def _take_from_windows(x, places, window):
     if is_only_last(places):
         y = empty_last(places.shape, x.dtype)
         arrays = [v.transpose(0, 2, 3, 1) for v in (as_last(x), y, places)]
-        _in_parts(_take_at_places_last, len(x), x.size, *arrays, *_geometry(window))
+        in_parts_of(_take_at_places_last, len(x), x.size, *arrays, *_geometry(window))
         return y
     y = np.empty(places.shape, x.dtype)
     arrays = list(map(_planes, (x, y, places)))
-    _in_parts(_take_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
+    in_parts_of(_take_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return y
 
 
 def _refuse_rows(rows, ids, n):
-    return _TOO_SMALL if rows.size < thresholds.compiled_rows else why_not_compiled()
+    return TOO_SMALL if rows.size < thresholds.compiled_rows else why_not_compiled()
 
 
 @reference.sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
@@ -568,7 +579,7 @@ def _add_rows(x, rows, ids):
 
 def _refuse_words(samples, begins, n_blocks, *counters):
     is_small = 4 * len(samples) * n_blocks < thresholds.compiled
-    return _TOO_SMALL if is_small else why_not_compiled()
+    return TOO_SMALL if is_small else why_not_compiled()
 
 
 @random_words.kernel("numba_cpu", _refuse_words, ())
@@ -576,7 +587,7 @@ def _random_words(samples, begins, n_blocks, call, step, low, high):
     """As the reference, a block at a time."""
     words = np.empty((len(samples), 4 * n_blocks), np.uint32)
     constants = [np.uint32(value % (1 << 32)) for value in (call, step, low, high)]
-    _in_parts(_draw_words, len(samples), words.size, words, samples, begins, n_blocks, *constants)
+    in_parts_of(_draw_words, len(samples), words.size, words, samples, begins, n_blocks, *constants)
     return words
 
 

@@ -1,0 +1,167 @@
+"""Normalization of samples by loops for numba: layers, and groups of channels, row by row.
+
+A row is what is normalized together: a sample of a layer (n_rows, size), or a group of channels of
+a sample (n_rows, channels, pixels). Sums are in double precision. Those over rows are of parts that
+threads do not change.
+"""
+
+import math
+
+import numpy as np
+
+from mpchain.kernels import reference, thresholds
+from mpchain.kernels.cpu.channels_last import empty
+from mpchain.kernels.cpu.numba_cpu import TOO_SMALL, in_parts_of, why_not_compiled
+from mpchain.kernels.operation import SINGLE_OR_DOUBLE
+
+
+def _groups(x, gamma, axis):
+    """Returns how many groups of channels have parameters, 0 for a layer; None for others."""
+    if tuple(a % x.ndim for a in axis) != tuple(range(x.ndim - len(axis), x.ndim)):
+        return None
+    if gamma.shape == x.shape[x.ndim - len(axis) :]:
+        return 0
+    is_of_groups = x.ndim == 4 and len(axis) == 2 and gamma.shape == (1, *x.shape[1:3], 1)
+    return x.shape[1] if is_of_groups else None
+
+
+def _refuse(axis, x, *others):
+    gamma = others[0]
+    if any(other.dtype != x.dtype for other in others):
+        return "arrays of another dtype"
+    if not x.size or x.size < thresholds.compiled_samples:
+        return TOO_SMALL
+    return "another shape of gamma" if _groups(x, gamma, axis) is None else why_not_compiled()
+
+
+def _in_rows(x, n_rows, groups):
+    x = np.ascontiguousarray(x)
+    return x.reshape(n_rows, *((-1,) if not groups else (x.shape[2], -1)))
+
+
+@reference.sample_normalization.kernel(
+    "numba_cpu",
+    lambda x, gamma, beta, axis, eps: _refuse(axis, x, gamma, beta),
+    SINGLE_OR_DOUBLE,
+)
+def _sample_normalization(x, gamma, beta, axis, eps, out=None):
+    """As the reference, a row at a time."""
+    groups, kept = _groups(x, gamma, axis), (*x.shape[: -len(axis)], *(1 for _ in axis))
+    n_rows = math.prod(kept)
+    y = empty(x.shape, x.dtype, out=out)
+    mean, inverse_std = np.empty(kept, x.dtype), np.empty(kept, x.dtype)
+    parameters = [p.reshape(groups, -1) if groups else p.reshape(-1) for p in (gamma, beta)]
+    arrays = [_in_rows(x, n_rows, groups), y.reshape(_in_rows(y, n_rows, groups).shape)]
+    loop = _normalize_groups if groups else _normalize_layers
+    statistics = mean.reshape(-1), inverse_std.reshape(-1)
+    in_parts_of(loop, n_rows, x.size, *arrays, eps, *parameters, *statistics)
+    return y, mean, inverse_std
+
+
+@reference.sample_normalization_gradient.kernel(
+    "numba_cpu",
+    lambda g, x, gamma, mean, inverse_std, axis: _refuse(axis, x, gamma, g, mean, inverse_std),
+    SINGLE_OR_DOUBLE,
+)
+def _sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None):
+    """As the reference, a row at a time."""
+    groups, n_rows = _groups(x, gamma, axis), mean.size
+    gx = empty(x.shape, x.dtype, out=out)
+    arrays = [_in_rows(a, n_rows, groups) for a in (g, x, gx)]
+    by = gamma.reshape(groups, -1) if groups else gamma.reshape(-1)
+    n_each = max(thresholds.sum_part // (x.size // n_rows), 1)
+    sums = np.zeros((-(-n_rows // n_each), 2, *by.shape))
+    loop = _normalize_groups_backward if groups else _normalize_layers_backward
+    numbers = by, mean.reshape(-1), inverse_std.reshape(-1), sums
+    in_parts_of(loop, len(sums), x.size, n_each, *arrays, *numbers)
+    of_gamma, of_beta = sums.sum(axis=0).astype(x.dtype)
+    return gx, of_gamma.reshape(gamma.shape), of_beta.reshape(gamma.shape)
+
+
+# What is compiled.
+
+
+def _normalize_layers(begin, end, x, y, eps, gamma, beta, mean, inverse_std):
+    n = x.shape[1]
+    for row in range(begin, end):
+        total = 0.0
+        for i in range(n):
+            total += x[row, i]
+        mean[row] = total / n
+        middle = total / n
+        total = 0.0
+        for i in range(n):
+            deviation = x[row, i] - middle
+            total += deviation * deviation
+        inverse_std[row] = (total / n + eps) ** -0.5
+        center, scale = mean[row], inverse_std[row]
+        for i in range(n):
+            y[row, i] = (x[row, i] - center) * scale * gamma[i] + beta[i]
+
+
+def _normalize_groups(begin, end, x, y, eps, gamma, beta, mean, inverse_std):
+    _, channels, size = x.shape
+    for row in range(begin, end):
+        group, n = row % gamma.shape[0], channels * size
+        total = 0.0
+        for c in range(channels):
+            for i in range(size):
+                total += x[row, c, i]
+        mean[row] = total / n
+        middle = total / n
+        total = 0.0
+        for c in range(channels):
+            for i in range(size):
+                deviation = x[row, c, i] - middle
+                total += deviation * deviation
+        inverse_std[row] = (total / n + eps) ** -0.5
+        center, inverse = mean[row], inverse_std[row]
+        for c in range(channels):
+            scale, shift = inverse * gamma[group, c], beta[group, c]
+            for i in range(size):
+                y[row, c, i] = (x[row, c, i] - center) * scale + shift
+
+
+def _normalize_layers_backward(begin, end, n_each, g, x, gx, gamma, mean, inverse_std, sums):
+    n_rows, n = x.shape
+    means = np.empty(2, x.dtype)
+    for part in range(begin, end):
+        of_gamma, of_beta = sums[part, 0], sums[part, 1]
+        for row in range(part * n_each, min((part + 1) * n_each, n_rows)):
+            center, inverse = mean[row], inverse_std[row]
+            total = along_x = 0.0
+            for i in range(n):
+                normalized = (x[row, i] - center) * inverse
+                total += g[row, i] * gamma[i]
+                along_x += g[row, i] * gamma[i] * normalized
+                of_gamma[i] += g[row, i] * normalized
+                of_beta[i] += g[row, i]
+            means[0], means[1] = total / n, along_x / n * inverse
+            shift, slope = means[0], means[1]
+            for i in range(n):
+                gx[row, i] = (g[row, i] * gamma[i] - shift - (x[row, i] - center) * slope) * inverse
+
+
+def _normalize_groups_backward(begin, end, n_each, g, x, gx, gamma, mean, inverse_std, sums):
+    n_rows, channels, size = x.shape
+    means = np.empty(2, x.dtype)
+    for part in range(begin, end):
+        for row in range(part * n_each, min((part + 1) * n_each, n_rows)):
+            center, inverse, group = mean[row], inverse_std[row], row % gamma.shape[0]
+            total = along_x = 0.0
+            for c in range(channels):
+                of_g = of_x = 0.0
+                for i in range(size):
+                    of_g += g[row, c, i]
+                    of_x += g[row, c, i] * ((x[row, c, i] - center) * inverse)
+                sums[part, 0, group, c] += of_x
+                sums[part, 1, group, c] += of_g
+                total += of_g * gamma[group, c]
+                along_x += of_x * gamma[group, c]
+            n = channels * size
+            means[0], means[1] = total / n * inverse, along_x / n * inverse * inverse
+            shift, slope = means[0], means[1]
+            for c in range(channels):
+                scale = gamma[group, c] * inverse
+                for i in range(size):
+                    gx[row, c, i] = g[row, c, i] * scale - shift - (x[row, c, i] - center) * slope
