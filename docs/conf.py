@@ -19,6 +19,7 @@ needs_sphinx = "8.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "decisions"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(numpy|unittest|multiprocessing)\b.*|.*\._\w+")]
 suppress_warnings = ["ref.python"]  # shapes in types, (N, H, W), are names of attributes too
@@ -34,6 +35,7 @@ toc_object_entries = False
 
 html_theme = "furo"
 html_title = f"mpchain {version}"
+html_search_scorer = str(HERE / "search_scorer.js")
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
@@ -46,5 +48,6 @@ def setup(app):
     """Writes the pages of examples and of the API reference before Sphinx reads pages."""
     example_pages.write(HERE / "examples")
     reference.write(HERE / "api")
+    app.connect("autodoc-process-docstring", reference.complete)
     app.connect("autodoc-process-docstring", reference.escape)
     app.connect("missing-reference", reference.resolve)

@@ -14,6 +14,7 @@ import re
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.ext.napoleon import GoogleDocstring
 
 from mpchain import annexes
 
@@ -73,6 +74,9 @@ PAGES = {
         "mpchain.exporters.onnx mpchain.interop mpchain.compat",
     ),
 }
+SPLIT = ("mpchain.functions", "mpchain.links", "mpchain.training.extensions")
+"""Modules with a page for each family."""
+
 MODULES = [module for _, modules in PAGES.values() for module in modules.split()]
 
 
@@ -192,15 +196,46 @@ def _summary(family):
     return re.sub(r"([|*])", r"\\\1", text)
 
 
+def _described(module, family, names):
+    """Returns the lines that describe a family, and those names that are described elsewhere."""
+    entries = {name: _entry(module, name, value) for name, value in names.items()}
+    body = [line for entry, _ in entries.values() for line in entry]
+    return body, {name: home for name, (_, home) in entries.items()}
+
+
+def _links_of(homes):
+    return [f":py:obj:`{name} <{home}>`" for name, home in homes.items() if home]
+
+
+def _pages_of_families(module, page, families):
+    """Returns the text of the page of each family, by its path, and the lines that list them."""
+    texts, rows, hidden = {}, [], []
+    for family, names in families.items():
+        body, homes = _described(module, family, names)
+        title = _summary(family).split(":")[0] if family != module else "Others"
+        path = f"{page}/{family.rpartition('.')[2]}"
+        own = [name for name in names if not homes[name]]
+        if not own:
+            hidden += body
+            rows += [f"* {', '.join(_links_of(homes))}"]
+            continue
+        lines = [*_heading(title, "="), f".. py:currentmodule:: {module}", ""]
+        if family != module:
+            lines += [_summary(family) + ".", ""]
+        texts[path] = "\n".join([*lines, *body])
+        shown = [f":py:obj:`{name} <{homes[name] or f'{module}.{name}'}>`" for name in names]
+        rows += [f"* :doc:`{title} </api/{path}>`: {', '.join(shown)}"]
+    toctree = ["", ".. toctree::", "   :hidden:", "", *(f"   /api/{path}" for path in texts), ""]
+    return texts, [*hidden, *rows, *toctree]
+
+
 def _module(module, families):
     lines = [*_heading(f"``{module}``", "-"), f".. py:module:: {module}", ""]
     lines += [_summary(module) + ".", ""]
     elsewhere = []
     for family, names in families.items():
-        entries = {name: _entry(module, name, value) for name, value in names.items()}
-        body = [line for entry, _ in entries.values() for line in entry]
-        homes = {name: home for name, (_, home) in entries.items()}
-        elsewhere += [f":py:obj:`{name} <{home}>`" for name, home in homes.items() if home]
+        body, homes = _described(module, family, names)
+        elsewhere += _links_of(homes)
         if len(families) > 1 and family != module and not all(homes.values()):
             lines += _heading(_summary(family).split(":")[0], "~")
         lines += body
@@ -211,7 +246,7 @@ def _module(module, families):
 
 def save(path, text):
     """Writes a file, unless it has this text already."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text("utf-8") != text:
         path.write_text(text, "utf-8")
 
@@ -222,8 +257,42 @@ def write(folder):
     for page, (title, modules) in PAGES.items():
         lines = _heading(title, "=")
         for module in modules.split():
-            lines += _module(module, found[module])
+            if module not in SPLIT:
+                lines += _module(module, found[module])
+                continue
+            place = page if module == modules else module.removeprefix("mpchain.")
+            texts, rows = _pages_of_families(module, place, found[module])
+            lines += [*_heading(f"``{module}``", "-"), f".. py:module:: {module}", ""]
+            lines += [_summary(module) + ".", "", *rows]
+            for path, text in texts.items():
+                save(folder / f"{path}.rst", text)
         save(folder / f"{page}.rst", "\n".join(lines))
+
+
+def complete(app, what, name, obj, options, lines):
+    """Puts the arguments of a general function where a special one only refers to it.
+
+    The docstring of ``convolution_2d`` says that it is ``convolution_nd`` of x (N, C, H, W).
+    """
+    general = what == "function" and _general(obj)
+    if general and not any(line.startswith(":param") for line in lines):
+        text = inspect.getdoc(general).partition("\n\n")[2].partition("Example:\n")[0]
+        found = GoogleDocstring(text, app.config, app, what, name, general).lines()
+        known = inspect.signature(obj).parameters
+        fields = [re.match(r":(?:param|type) (\w+):", line) for line in found]
+        found = [line for line, field in zip(found, fields) if not field or field[1] in known]
+        end = lines.index("") if "" in lines else len(lines)
+        lines[end:end] = ["", *found]
+
+
+def _general(function):
+    """Returns the function with these arguments to which a docstring's first paragraph refers."""
+    target = re.search(r":func:`(\w+)`", (inspect.getdoc(function) or "").partition("\n\n")[0])
+    found = target and getattr(inspect.getmodule(function), target[1], None)
+    if found is None:
+        return None
+    own, others = inspect.signature(function).parameters, inspect.signature(found).parameters
+    return found if "Args:" in inspect.getdoc(found) and {*own} <= {*others} else None
 
 
 def escape(app, what, name, obj, options, lines):

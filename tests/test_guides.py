@@ -118,3 +118,15 @@ def test_the_page_of_state_lists_what_there_is():
 def test_the_citation_has_the_version():
     text = (ROOT / "CITATION.cff").read_text("utf-8")
     assert re.search(r'^version: "?([^"\n]+)"?$', text, re.MULTILINE)[1] == mpchain.__version__
+
+
+def test_speed_on_the_front_page_is_measured():
+    """Each ratio stands in the results of the machine that the page names."""
+    page = (ROOT / "docs/index.md").read_text("utf-8").partition("## Speed")[2]
+    results = (ROOT / "tests/benchmarks/RESULTS.md").read_text("utf-8")
+    assert "113 GFLOP/s" in page and "2026-11-25" in page
+    measured = results.partition("113 GFLOP/s a core")[2]
+    rows = re.findall(r"^\| [^|]+ \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 8
+    for ratio, captured in rows:
+        assert re.search(rf"^\| .* \| {ratio} \| {captured} \|", measured, re.MULTILINE), ratio

@@ -159,12 +159,15 @@ def convolution_nd(
         x: Variable or array (N, C, d1, d2, ...).
         W: Variable or array (O, C / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
-        stride, pad, dilate: for each spatial axis; pad is the number of zeros on both sides.
-        cover_all: add a window where elements would be left over.
+        stride: step from one window to the next; an int, or one for each spatial axis.
+        pad: number of zeros on both sides of each spatial axis; an int, or one for each axis.
+        cover_all: whether a last window is added where elements would be left over.
+        dilate: distance between neighboring elements of a window; 1 means that they touch.
         groups: number of groups of channels, which are convolved separately.
 
     Returns:
-        Variable (N, O, ...).
+        Variable (N, O, ...). A spatial axis of d elements becomes one of
+        (d + 2 pad - dilate (k - 1) - 1) // stride + 1 elements.
 
     Raises:
         InvalidType: ranks or channels do not fit, a window is larger than the padded input, or the

@@ -88,6 +88,50 @@ def test_the_search_knows_functions_and_guides(site):
     assert "convolution_2d" in index and "guides/variables" in index
 
 
+WORDS = [
+    "fsdp",
+    "hessian",
+    "gradient accumulation",
+    "halo exchange",
+    "tqdm",
+    "sendrecv",
+    "autocast",
+]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_of_the_field_are_in_the_glossary(site, word):
+    assert word in (site / "glossary.html").read_text("utf-8").lower()
+    assert "glossary" in (site / "searchindex.js").read_text("utf-8")
+
+
+def test_guides_come_first_in_searches(site):
+    assert "guides/" in (site / "_static/language_data.js").read_text("utf-8")
+
+
+def _entry(site, page, name):
+    text = (site / page).read_text("utf-8")
+    entry = text.partition(f'id="{name}"')[2].partition('<dl class="py ')[0]
+    return re.sub(r"<[^>]*>", "", entry)
+
+
+def test_special_functions_have_the_arguments_of_the_general_one(site):
+    """Each family of functions has a page."""
+    for name, texts in {
+        "connection.html#convolution_2d": [
+            "step from one window to the next",
+            "groups of channels",
+        ],
+        "pooling.html#max_pooling_2d": ["stride", "Returns"],
+        "pooling.html#average_pooling_2d": ["stride", "Returns"],
+    }.items():
+        page, _, function = name.partition("#")
+        entry = _entry(site, f"api/functions/{page}", f"mpchain.functions.{function}")
+        assert all(text in entry for text in texts), entry
+    entry = _entry(site, "api/functions/pooling.html", "mpchain.functions.average_pooling_2d")
+    assert "Parameters" in entry and "pad_value" not in entry.partition("Parameters")[2]
+
+
 def test_every_example_has_a_page_with_its_code(site):
     listed = (site / "examples/index.html").read_text("utf-8")
     for script in guides.ROOT.glob("examples/*/*.py"):

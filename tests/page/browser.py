@@ -89,8 +89,10 @@ class Browser:
         """Waits until a JavaScript expression is true; returns its value."""
         return wait_for(lambda: self.run(expression), expression)
 
-    def photograph(self, path):
+    def photograph(self, path, height=None):
+        """Writes a picture of the whole page, or of its upper part."""
         size = self.run("[document.documentElement.scrollWidth, document.body.scrollHeight + 60]")
+        size[1] = min(size[1], height or size[1])
         clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
         image = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(image["data"]))
