@@ -70,8 +70,8 @@ class History:
         self.folder = os.fspath(folder)
         self.about: dict[str, Any] = {}
         self.models: dict[str, Model] = {}
-        self.last = 0
         self._values: list[str] = []
+        self._is_new = False
         for line in records.read(folder):
             self._take(line)
         if not any(model.updates for model in self.models.values()):
@@ -79,7 +79,7 @@ class History:
 
     def _take(self, line):
         if "format" in line:
-            self.about = line
+            self.about, self._is_new = line, True
         elif "parameters" in line:
             self.models.setdefault(line["model"], Model(line["parameters"]))
         elif "values" in line:
@@ -88,6 +88,10 @@ class History:
             update = unpack(line, self._values)
             model = self.models[update.model]
             if update.is_start:
+                if self._is_new and update.t <= 1:  # a run from its beginning, in the same folder
+                    self.models = {update.model: Model(model.shape)}
+                    model = self.models[update.model]
+                self._is_new = False
                 model.forget(update.t + 1)
                 model.starts[update.t] = update
             else:

@@ -152,6 +152,7 @@ class Recorder(Watch):
         super().__init__()
         self._folder, self._about = folder, about
         self._writer: Writer | None = None
+        self._ranks: Any = None  # the first communicator, of all ranks
         self._has_failed = False
         self._names: list[str] = []
         self._speed = self._step = self._began = None
@@ -196,10 +197,25 @@ class Recorder(Watch):
 
         self._write(write)
 
+    def communicator(self, comm: Any) -> None:
+        if self._ranks is None:
+            self._ranks = comm
+
     def _writes(self, optimizer):
         comm = optimizer.communicator
-        is_first = comm is None or comm.rank == 0
-        return is_first and not self._has_failed and os.getpid() == self._pid
+        if self._has_failed or os.getpid() != self._pid:
+            return False
+        is_lossy = comm is None or comm.is_elastic  # it may shrink
+        if not is_lossy and self._ranks is not None and comm.size < self._ranks.size:
+            self._has_failed = True
+            self._warn("an optimizer is of a part of the ranks, which cannot be replayed", comm)
+            return False
+        return comm is None or comm.rank == 0
+
+    def _warn(self, reason, comm=None):
+        if comm is None or comm.rank == 0:
+            text = f"--record: nothing is recorded any more in {self._folder}: {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _write(self, write: Callable[[Writer], None]) -> None:
         try:
@@ -209,11 +225,7 @@ class Recorder(Watch):
             write(self._writer)
         except OSError as error:
             self._has_failed = True
-            warnings.warn(
-                f"--record: nothing is recorded any more in {self._folder}: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            self._warn(error)
 
     def _write_update(self, writer, update):
         if list(update.values) != self._names:

@@ -32,6 +32,7 @@ TESTS = {
     "metrics": "tests/distributed/test_metrics_on_ranks.py",
     "profiling": "tests/distributed/test_profiles.py tests/test_model_summary.py",
     "recovery": "tests/distributed/elastic*.py tests/distributed/test_elastic*.py",
+    "replays": "tests/benchmarks/record_cost.py",
     "transforms": "tests/distributed/test_transforms_on_ranks.py",
 }
 """Tests of annexes that stand outside the folders ``tests/...`` of the same names."""
