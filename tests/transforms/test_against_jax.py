@@ -274,3 +274,86 @@ def test_the_vector_of_a_links_parameters(name):
     expected, _ = transforms.ravel(mpchain.hvp(loss, (arrays,), (v,)))
     np.testing.assert_allclose(product.array, expected.array, rtol=1e-12, atol=1e-12)
     assert [place for place, _ in trees.leaves(unravel(vector))] == [f"[{n!r}]" for n in arrays]
+
+
+def _lstm_in_jax(jax, p, xs):
+    """One layer; the weights are those of the gates i, f, a and o, for inputs, then for states."""
+    nn, jnp = jax.nn, jax.numpy
+    outputs = []
+    for sequence in xs:
+        h = c = jnp.zeros(3)
+        for x in sequence:
+            i, f, a, o = (
+                p[f"/lstm/0/w{k}"] @ x + p[f"/lstm/0/b{k}"]
+                + p[f"/lstm/0/w{k + 4}"] @ h + p[f"/lstm/0/b{k + 4}"]
+                for k in range(4)
+            )  # fmt: skip
+            c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(a)
+            h = nn.sigmoid(o) * jnp.tanh(c)
+            outputs.append(h)
+    return jnp.stack(outputs)
+
+
+def _attention_in_jax(jax, p, x):
+    q, k, v = (x @ p[f"/{name}/W"].T + p[f"/{name}/b"] for name in "qkv")
+    return jax.nn.softmax(q @ k.transpose(0, 2, 1), axis=2) @ v
+
+
+def _convolution_in_jax(jax, p, x):
+    y = jax.lax.conv(x.reshape(2, 1, 3, 4), p["/0/W"], (1, 1), "VALID")
+    return jax.nn.sigmoid(y + p["/0/b"][:, None, None])
+
+
+def _normalization_in_jax(jax, p, x):
+    y = (x - x.mean((0, 1))) / jax.numpy.sqrt(x.var((0, 1)) + 2e-5)
+    return jax.numpy.tanh(y * p["/0/gamma"] + p["/0/beta"])
+
+
+LINKS_IN_JAX = {
+    "BatchNormalization": _normalization_in_jax,
+    "attention": _attention_in_jax,
+    "convolution": _convolution_in_jax,
+    "NStepLSTM": _lstm_in_jax,
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_equal_jax(jax, name):
+    model, loss, arrays, v = _link(name)
+    x, jnp = np.random.RandomState(0), jax.numpy
+    for param in model.params():  # the inputs are drawn after these
+        x.normal(size=param.shape)
+    x = x.normal(size=(2, 3, 4))
+
+    def theirs(params):
+        y = LINKS_IN_JAX[name](jax, params, jnp.asarray(x))
+        return (y**2 * jnp.cos(jnp.arange(y.size)).reshape(y.shape)).sum()
+
+    value, gradient = mpchain.value_and_grad(loss)(arrays)
+    their_value, their_gradient = jax.value_and_grad(theirs)(arrays)
+    _close(value, their_value)
+    _close(mpchain.jvp(loss, (arrays,), (v,))[1], jax.jvp(theirs, (arrays,), (v,))[1])
+    product = mpchain.hvp(loss, (arrays,), (v,))
+    their_product = jax.jvp(jax.grad(theirs), (arrays,), (v,))[1]
+    for path in arrays:
+        _close(gradient[path], their_gradient[path])
+        _close(product[path], their_product[path])
+
+
+@pytest.mark.annex("captured")
+@pytest.mark.parametrize("name", LINKS)
+def test_captured_products_of_links_equal_eager_ones(name):
+    _, loss, arrays, v = _link(name)
+
+    def products(scale):
+        moved = {path: array * scale for path, array in arrays.items()}
+        slope = mpchain.jvp(loss, (moved,), (v,))[1]
+        product = mpchain.hvp(loss, (moved,), (v,))
+        return [slope.array, *(product[path].array for path in arrays)]
+
+    captured = mpchain.capture(products)
+    for k in range(5):
+        scale = np.array(1 + 0.1 * k)
+        for found, expected in zip(captured(scale), products(scale), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+    assert captured.reason is None
