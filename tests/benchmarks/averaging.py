@@ -81,6 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--ranks", nargs="+", type=int, default=(2, 4), help="numbers of ranks")
+    parser.add_argument("--bind", default="cores", choices=["none", "cores", "numa"])
     parser.add_argument("--turns", type=int, default=40)
     options = parser.parse_args()
     if options.rank:
@@ -97,7 +98,7 @@ def main() -> None:
             "-n",
             str(n),
             "--no-prefix",
-            "--bind=cores",
+            f"--bind={options.bind}",
             "-m",
         ]
         subprocess.run(
