@@ -9,7 +9,7 @@ from mpchain.replays.diff import diff
 from mpchain.replays.history import History
 from mpchain.replays.records import RecordError
 from mpchain.replays.replay import Replay
-from mpchain.replays.report import report
+from mpchain.replays.report import compare, report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,18 +63,24 @@ def _replay(options, arguments):
         step = last
     elif step is None:
         step = history.first_not_finite()
-    if not 1 <= step <= last:
+    if not 1 <= step <= last + 1:  # a run that failed has no line of its last step
         raise RecordError(f"step {step} is not in the record, which has steps from 1 to {last}")
     if options.measure:
         rounding.write(history, step, options.measure)
         return 0
-    n_ranks = updates[step].n_ranks if step in updates else 1
+    n_ranks = history.main.at(step).n_ranks
     if options.rank is not None and not 0 <= options.rank < n_ranks:
         raise RecordError(f"--rank {options.rank}: step {step} was done by {n_ranks} ranks")
     replay = Replay(history, step, rank=options.rank, stops=options.pdb)
     folder = os.getcwd()
-    replay.run()
-    os.chdir(folder)
+    try:
+        replay.run()
+    except Exception as error:
+        if not isinstance(error, RecordError):
+            compare(replay, arguments)
+        raise
+    finally:
+        os.chdir(folder)
     return report(replay, arguments, options.rank)
 
 

@@ -32,6 +32,13 @@ class Model:
         """The names of the parameters."""
         return [name for name, *_ in self.shape]
 
+    def at(self, t: int) -> Update:
+        """Returns an update; of the one after the last, in which the run ended, what is likely."""
+        if t in self.updates:
+            return self.updates[t]
+        last = self.updates[max(self.updates)] if self.updates else Update(t, "")
+        return dataclasses.replace(last, t=t, own=None, values={}, prints=[])
+
     def forget(self, t: int) -> None:
         """Forgets updates from a number on, which are going to be repeated."""
         for updates in (self.updates, self.starts):
@@ -115,7 +122,7 @@ class History:
 
     def is_finite(self, t: int) -> bool:
         """Returns whether losses and parameters of an update are finite, as far as is known."""
-        update = self.main.updates[t]
+        update = self.main.at(t)
         losses = [*update.values.values(), 0.0 if update.own is None else update.own]
         return all(map(math.isfinite, losses)) and fingerprints.all_finite(update.prints)
 

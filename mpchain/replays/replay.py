@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pdb
 import re
 import tempfile
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ class Folders:
         found = [(int(m[1] or m[2]), m[0]) for m in map(_CHECKPOINT.fullmatch, names) if m]
         early = [(n, name) for n, name in found if n < self._step]
         self.left_out += [n for n, _ in found if n >= self._step]
-        for n, name in sorted(early)[-1:]:
+        for n, name in early:
             self.linked.append(n)
             os.symlink(os.path.join(path, name), os.path.join(temporary, name))
 
@@ -111,7 +112,7 @@ class Replay(Watch):
         self.history, self.step, self._n_parts = history, step, n_parts
         self._rank, self._stops = rank, stops
         self.samples, self.finder = Samples(), None
-        self.at, self._refusal = 0, ""
+        self.at, self._refusal, self._has_broken = 0, "", False
         self.counts: list[int | None] = []
         self.folders = Folders(step)
         self.begun_at: int | None = None
@@ -126,8 +127,7 @@ class Replay(Watch):
             return 1
         if any(link.needs_all_ranks for link in optimizer.target.links()):
             return 1
-        recorded = self._model(optimizer)[1].updates.get(optimizer.t + 1)
-        return self._n_parts or (1 if recorded is None else recorded.n_ranks)
+        return self._n_parts or self._model(optimizer)[1].at(optimizer.t + 1).n_ranks
 
     def _model(self, optimizer) -> tuple[str, Model]:
         models = self.history.models
@@ -202,7 +202,7 @@ class Replay(Watch):
         if self.finder is None:
             return parts
         self.counts = [n for n, _ in parts]
-        n_ranks = self.history.main.updates[self.step].n_ranks
+        n_ranks = self.history.main.at(self.step).n_ranks
         own = parts_of_rank(self._rank or 0, n_ranks, len(parts)) if len(parts) > 1 else [0]
         self.at = min([i for i in own if self.counts[i] != 0], default=own[0])
         return [
@@ -235,7 +235,7 @@ class Replay(Watch):
         if self.finder is not None:
             self.finder.__exit__()
         if not is_done:
-            self.finder = None
+            self._has_broken, self.finder = self.finder is not None, None
             return
         table, _ = self.table(optimizer)
         model = self._model(optimizer)[1]
@@ -276,6 +276,7 @@ class Replay(Watch):
 
         Raises:
             RecordError: it is another program, or does not come to the step.
+            Exception: what the program raises; a debugger was opened before, if asked to.
         """
         try:
             with self:
@@ -284,6 +285,10 @@ class Replay(Watch):
             if self._refusal:
                 raise RecordError(self._refusal) from None
             return
+        except Exception as error:
+            if self._stops and self._has_broken:
+                pdb.post_mortem(error.__traceback__)
+            raise
         finally:
             self.folders.close()
         raise RecordError(f"the program ended before step {self.step}")

@@ -63,7 +63,7 @@ def compare(replay: Replay, arguments: Sequence[str]) -> int:
 
 def show_batch(replay: Replay, rank: int | None) -> None:
     """Says which samples the step has had."""
-    update = replay.history.main.updates[replay.step]
+    update = replay.history.main.at(replay.step)
     indices, n = replay.samples.indices, update.n_samples
     losses = [f"{name} {value:.6g}" for name, value in update.values.items()]
     if not losses and update.own is not None:
@@ -88,7 +88,7 @@ def show(finding: Finding, replay: Replay) -> None:
     """Says where the first number arose that is not finite."""
     kind = "NaN" if finding.is_nan else "an infinite number"
     say(f"{kind} arises first in {finding.what}, at {finding.place}")
-    update, n_parts = replay.history.main.updates[replay.step], len(replay.counts)
+    update, n_parts = replay.history.main.at(replay.step), len(replay.counts)
     rank = finding.part * update.n_ranks // max(n_parts, 1)
     where = f"rank {rank} of {update.n_ranks}"
     n_own = replay.counts[finding.part] if finding.part < n_parts else None

@@ -78,10 +78,10 @@ def launch(folder, *arguments, code=0, typed="", **variables):
     return done.stdout
 
 
-def record(folder, *arguments, n=2, text=MLP, **constants):
+def record(folder, *arguments, n=2, text=MLP, code=0, **constants):
     """Writes a program and records a run of it on ranks."""
     path = write(folder, text, **constants)
-    return launch(folder, "-n", n, "--record", *arguments, path)
+    return launch(folder, "-n", n, "--record", *arguments, path, code=code)
 
 
 ELASTIC = """

@@ -60,8 +60,8 @@ def test_a_program_that_has_changed(run):
 def test_steps_that_cannot_be_reached(run):
     """Without seeds a run begins with other parameters; only the newest checkpoint is left."""
     programs.record(run, SEED=None, RETAINS=1)
-    printed = programs.launch(run, "replay", "record", "--step", 25, code=2)
-    assert "step 25 is not in the record, which has steps from 1 to 24" in printed
+    printed = programs.launch(run, "replay", "record", "--step", 26, code=2)
+    assert "step 26 is not in the record, which has steps from 1 to 24" in printed
     printed = programs.launch(run, "replay", "record", "--step", 20, code=2)
     assert "there is no checkpoint before step 20; the oldest that is left is of step 24" in printed
     printed = programs.launch(run, "replay", "record", code=2)
@@ -193,3 +193,23 @@ def test_variants(run, name):
     printed = programs.launch(run, "replay", "record", "--step", 20)
     assert re.search(r"step 20 is reached from step 1[56], in one process", printed)
     assert re.search(r"fingerprints of [45] updates are equal", printed)
+
+
+def test_a_step_that_raised_an_exception_on_a_rank(run):
+    """It has no line in the record."""
+    text = programs.MLP.replace(
+        "        def forward(self, x):\n",
+        "        def forward(self, x):\n"
+        "            if optimizer.t == 19 and (x == data[16][0]).all(axis=1).any():\n"
+        "                raise IndexError(f'no such word among {len(x)}')\n",
+    ).replace("(data, 12)", "(data, 12, shuffle=False)")  # sample 36 to 47 in step 20
+    text = text.replace("data[16]", "data[44]")
+    programs.record(run, text=text, code=1)
+    printed = programs.launch(run, "replay", "record", "--step", 20, code=1)
+    assert "fingerprints of 3 updates are equal to the bit" in printed
+    assert "IndexError: no such word among 6" in printed
+    typed = "p optimizer.t, len(x)\nq\n"
+    printed = programs.launch(run, "replay", "record", "--step", 20, "--pdb", typed=typed, code=1)
+    assert "(19, 6)" in printed
+    printed = programs.launch(run, "replay", "record", "--step", 21, code=2)
+    assert "step 21 is not in the record, which has steps from 1 to 19" in printed
