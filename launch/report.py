@@ -161,7 +161,10 @@ def _describe_fate(rank):
 
 
 def _is_library(path):
-    return path.startswith((_STANDARD_LIBRARY, _MPCHAIN)) or "-packages" + os.sep in path
+    # Functions whose text mpchain has generated are in files such as <mpchain: relu, 1>.
+    return (
+        path.startswith((_STANDARD_LIBRARY, _MPCHAIN, "<mpchain")) or "-packages" + os.sep in path
+    )
 
 
 def _is_starter(path):

@@ -30,6 +30,9 @@ NAMES = {
         "save": "mpchain.serializers.save_npz(file, model)",
         "load": "mpchain.serializers.load_npz(file, model)",
         "manual_seed": "numpy.random.seed(0)",
+        "seed": "numpy.random.seed(0)",
+        "seed_everything": "numpy.random.seed(0)",
+        "vmap": "a function of the whole batch, (N, ...): functions and links take batches",
         "device": 'mpchain.get_device("@cupy:0")',
         "DataLoader": _DATA,
         "cat": "mpchain.functions.concat(xs, axis=1)",
@@ -126,6 +129,7 @@ NAMES = {
         "register_buffer": "model.add_persistent(name, value)",
         "register_parameter": "self.name = mpchain.Parameter(...) in self.init_scope()",
         "add_module": "model.add_link(name, link)",
+        "summary": "print(mpchain.summary(model, x))",
         "requires_grad_": "model.disable_update()",
     },
     "Optimizer": {

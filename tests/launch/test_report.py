@@ -61,6 +61,12 @@ def test_place_in_a_library(path):
     )
 
 
+def test_generated_functions_are_not_the_users():
+    generated = '  File "<mpchain: relu, 9>", line 15 in call'
+    text = stack(generated, '  File "/x/a.py", line 7 in f', *STARTED)
+    assert report.describe_place(text) == "at a.py:7 in f, inside call (<mpchain: relu, 9>:15)"
+
+
 def test_place_of_the_thread_that_was_asked():
     other = stack('  File "/x/b.py", line 1 in b', head="Thread 0x00007a (most recent call first):")
     here = stack('  File "/x/a.py", line 2 in a')
