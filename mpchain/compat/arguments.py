@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import function, function_node, variable
+from mpchain import function, function_node, functions, variable
 from mpchain.backends.dtypes import is_floating
+from mpchain.backprop import levels_to_user
 from mpchain.compat.user_communicators import call_generic_evaluator, share_of_few
 from mpchain.configuration import using_config
 from mpchain.distributed.communicators import Communicator
@@ -17,8 +18,16 @@ from mpchain.distributed.datasets import scatter
 from mpchain.distributed.extensions import GenericMultiNodeEvaluator
 from mpchain.distributed.links import MultiNodeChainList
 from mpchain.distributed.optimizers.counts import Counts
-from mpchain.functions import broadcast, cast, recompute, regression_loss
+from mpchain.functions import (
+    broadcast,
+    cast,
+    recompute,
+    regression_loss,
+)
+from mpchain.link import Link
 from mpchain.link_hooks import SpectralNormalization
+from mpchain.links.recurrent import StatefulGRU
+from mpchain.optimizer import Optimizer
 from mpchain.training.extensions import Evaluator
 from mpchain.training.progress import print_line
 from mpchain.typing import Input
@@ -32,6 +41,7 @@ _sum_counts = Counts._sum_counts
 _as_variable = variable.as_variable
 _noted = recompute._Environment.noted
 _singular_vectors = vars(SpectralNormalization)["_singular_vectors"]
+_set_up = Optimizer.setup
 _said: list[bool] = []
 
 
@@ -135,6 +145,45 @@ def _keep_v(self, link, matrix):
     return u, self.v
 
 
+def _step_of_gru(self, h, x):
+    """Draws weights of unknown size in Chainer's order: those of r once there is a state."""
+    z, candidate = self.W_z(x), self.W(x)
+    if h is None:
+        return functions.sigmoid(z) * functions.tanh(candidate)
+    r = functions.sigmoid(self.W_r(x) + self.U_r(h))
+    z = z + self.U_z(h)
+    new = functions.tanh(candidate + self.U(r * h))
+    return functions.linear_interpolate(functions.sigmoid(z), new, h)
+
+
+def _two_paths(link: Any) -> tuple[str, str] | None:
+    """Returns two paths of one parameter of a link, None if each has one."""
+    paths: dict[int, str] = {}
+    stack = [("", link)]
+    while stack:
+        path, part = stack.pop()
+        state = vars(part)
+        for name in sorted(state.get("_params", ())):
+            param, own = getattr(part, name), f"{path}/{name}"
+            if paths.setdefault(id(param), own) != own:
+                return paths[id(param)], own
+        children = {name: state[name] for name in state.get("_children", ())}
+        children |= {str(i): layer for i, layer in enumerate(state.get("_layers", ()))}
+        stack += [(f"{path}/{name}", c) for name, c in children.items() if isinstance(c, Link)]
+    return None
+
+
+def _setup(self, link):
+    """Warns if Chainer would update a parameter several times in a step."""
+    if isinstance(link, Link) and (paths := _two_paths(link)):
+        warnings.warn(
+            f"{type(self).__name__}.setup: {' and '.join(paths)} are one parameter, which Chainer "
+            "updates twice in each step, mpchain once: losses differ from the second step on",
+            stacklevel=levels_to_user(),
+        )
+    return _set_up(self, link)
+
+
 REPLACED: list[tuple[Any, str, Any]] = [
     (regression_loss, "_alike", _promoted),
     (Communicator, "batched_copy", property(_batched_copy, _set_batched_copy)),
@@ -146,6 +195,8 @@ REPLACED: list[tuple[Any, str, Any]] = [
     (function, "_as_gradients", _unpacked),
     (variable, "as_variable", _or_empty),
     (function_node, "as_variable", _or_empty),
+    (Optimizer, "setup", _setup),
+    (StatefulGRU, "_step", _step_of_gru),
     (scatter, "_share", share_of_few),
     (recompute._Environment, "noted", _noted_without_graph),
     (Evaluator, "_check_ends", _warn_of_repeat),
