@@ -84,6 +84,17 @@ def _power_of_constant_exponent(x, c):
     return x**c
 
 
+# NumPy's power takes a hundred times as long for this exponent, which networks have.
+@elementwise(lambda g, x: g * (np.square(x) * 3), any_dtype=True)
+def _cube(x):
+    return x * x * x
+
+
+def _power_of_number(x, c):
+    is_cube = c.__class__ in (int, float) and c == 3 and x.dtype.kind != "b"
+    return _cube(x) if is_cube else _power_of_constant_exponent(x, c)
+
+
 @elementwise(lambda g, y, c: g * y * np.log(c + (c == 0)))
 def _power_of_constant_base(x, c):
     return c**x
@@ -308,7 +319,7 @@ OPERATORS = {
     "__rtruediv__": _operator(_reflected(_divide), _divide_constant),
     "__floordiv__": _operator(_floor_divide, _floor_divide),
     "__rfloordiv__": _operator(_reflected(_floor_divide), _reflected(_floor_divide)),
-    "__pow__": _operator(_power, _power_of_constant_exponent),
+    "__pow__": _operator(_power, _power_of_number),
     "__rpow__": _operator(_reflected(_power), _power_of_constant_base),
     "__neg__": _negative,
     "__pos__": lambda x: x,

@@ -43,6 +43,7 @@ SCALAR = {
     "log": (mpmath.log, (), 1.4),
     "sqrt": (mpmath.sqrt, (), 1.4),
     "square": (lambda x: x * x, (), 0.4),
+    "cube": (lambda x: x**3, (), 0.4),
     "relu": (lambda x: max(x, 0), (), 0.7),
     "leaky_relu": (lambda x, s: x if x >= 0 else s * x, (0.3,), -0.7),
     "sigmoid": (_sigmoid, (), 0.4),

@@ -55,6 +55,7 @@ KEPT = {
     "log": "x",
     "sqrt": "y",
     "square": "x",
+    "cube": "x",
     "maximum": "x1 x2",
     "minimum": "x1 x2",
     "where": "condition",

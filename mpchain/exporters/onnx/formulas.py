@@ -119,7 +119,15 @@ def _arctan2(f, y, x):
     return f(np.where, is_steep, turned, f(np.add, angle, behind))
 
 
+def _slope_of_gelu(f, x):
+    x = f(mathematics._limited, x, -40, 40)
+    density = f(np.multiply, f(np.exp, f(np.multiply, f(np.square, x), -0.5)), _DENSITY)
+    return f(np.add, f(special._ndtr, x), f(np.multiply, x, density))
+
+
+_DENSITY = 1 / math.sqrt(2 * math.pi)
 _COMPOSED: dict[Any, Callable[..., str]] = {
+    activation._slope_of_gelu: _slope_of_gelu,
     np.arctan2: _arctan2,
     np.arctanh: _arctanh,
     np.cosh: _cosh,
