@@ -1,8 +1,9 @@
 """Normalizations and softmax on GPUs: kernels that compute a few sums, and what follows from them.
 
 A group of threads, its lanes, computes the sums of one row or channel: each lane those of some
-elements, which are then added up pairwise in shared memory. The order of a sum is always the same.
-Half precision is computed in single.
+elements, which are then added up pairwise in shared memory. Few long sums are computed in parts, so
+that there are threads enough for a GPU, and joined by a second kernel. The order of a sum is always
+the same. Half precision is computed in single.
 """
 
 import functools
@@ -17,22 +18,28 @@ from mpchain.kernels import reference
 from mpchain.kernels.operation import HALF_TO_DOUBLE, SINGLE_OR_DOUBLE
 from mpchain.typing import Array
 
-_THREADS, _BLOCKS = 1024, 1 << 20
-"""The most threads of a block, and blocks of a grid."""
+_THREADS, _USUAL, _BLOCKS = 1024, 256, 1 << 20
+"""The most threads of a block: across sums, and else; the most blocks of a grid."""
+_TEXTS = "name fields zero first add last merge finish".split()
+_FILLING = 1 << 19
+"""Threads enough for a GPU: of more, sums need no parts."""
+_FEW = 32
+"""Elements that a thread adds in a row, if there are threads enough."""
 _C_TYPES = {"e": "float16", "f": "float", "d": "double"}
 _ALL_C_TYPES = _C_TYPES | {"i": "int", "l": "long long", "q": "long long"}
-_FIELDS = "n_sums n inner outer span far near groups per".split()
+_FIELDS = "n_sums n inner outer span far near groups per parts chunk".split()
 _SHAPE = np.dtype([*((name, np.int64) for name in _FIELDS), ("lanes", "i4"), ("across", "i4")])
 
 # Element j of sum r is at start(r) + (j / span) * far + (j % span) * near. Neighboring threads work
-# on neighbors in memory: on elements of one sum, or across sums.
+# on neighbors in memory: on elements of one sum, or across sums. A part of a sum has the elements
+# from part * chunk on.
 _TEXT = """{header}
 typedef {wide} W;
 struct Sums {{ W {fields}; }};
 struct Shape {{ long long {shape}; int lanes, across; }};
 #define EACH(...) {{ \\
-  long long row = lane / shape.span, place = lane % shape.span; \\
-  for (long long j = lane; j < shape.n; j += shape.lanes) {{ \\
+  long long row = (begin + lane) / shape.span, place = (begin + lane) % shape.span; \\
+  _Pragma("unroll 4") for (long long j = begin + lane; j < end; j += shape.lanes) {{ \\
     const long long at = start + row * shape.far + place * shape.near; \\
     __VA_ARGS__ \\
     row += row_step; place += place_step; \\
@@ -47,12 +54,15 @@ extern "C" __launch_bounds__({threads}) __global__ void mpchain_{name}(
   const int group = shape.across ? threadIdx.x % n_groups : threadIdx.x / shape.lanes;
   const long long row_step = shape.lanes / shape.span, place_step = shape.lanes % shape.span;
   Sums* mine = shared + (lane * n_groups + group);
-  for (long long first = (long long)blockIdx.x * n_groups; first < shape.n_sums;
+  const long long n_all = shape.n_sums * shape.parts;
+  for (long long first = (long long)blockIdx.x * n_groups; first < n_all;
        first += (long long)gridDim.x * n_groups) {{
-    const long long r = first + group;
+    const long long whole = first + group, r = whole % shape.n_sums;
     const long long start = r / shape.inner * shape.outer + r % shape.inner;
+    const long long begin = whole / shape.n_sums * shape.chunk;
+    const long long end = begin + shape.chunk < shape.n ? begin + shape.chunk : shape.n;
     Sums a = {{ {zero} }};
-    if (r < shape.n_sums) EACH({add})
+    if (whole < n_all) {{ {first} EACH({add}) {last} }}
     *mine = a;
     for (int half = shape.lanes / 2; half; half /= 2) {{
       __syncthreads();
@@ -64,7 +74,7 @@ extern "C" __launch_bounds__({threads}) __global__ void mpchain_{name}(
     }}
     __syncthreads();
     a = shared[group];
-    if (r < shape.n_sums) {{
+    if (whole < n_all) {{
       {finish}
     }}
     __syncthreads();
@@ -84,6 +94,8 @@ class _Kernel(NamedTuple):
         add: adds the element at ``at`` to the sums ``a``.
         merge: adds the sums ``b`` to the sums ``a``.
         finish: uses the sums ``a`` of sum ``r``; ``EACH`` repeats a statement for its elements.
+        first, last: before and after the elements of a thread, which begin with ``begin + lane``.
+        has_parts: whether long sums are computed in parts: ``finish`` uses no elements.
     """
 
     name: str
@@ -93,9 +105,13 @@ class _Kernel(NamedTuple):
     add: str
     merge: str
     finish: str
+    first: str = ""
+    last: str = ""
+    has_parts: bool = False
 
-    def text(self, dtypes: Sequence[str], wide: str) -> str:
-        """Returns the text for arrays of these dtypes, in the order of the parameters."""
+    def text(self, dtypes: Sequence[str], wide: str, threads: int = _THREADS) -> str:
+        """Returns the text for arrays of these dtypes, in the order of the parameters, and the most
+        threads of a block."""
         reads, writes, numbers = (names.split() for names in self.parameters)
         types = [_ALL_C_TYPES[dtype] for dtype in dtypes]
         words = [f"const {kind}* {name}" for kind, name in zip(types, reads)]
@@ -105,9 +121,9 @@ class _Kernel(NamedTuple):
             header="#include <cupy/float16.cuh>" if "e" in dtypes else "",
             wide=_C_TYPES[wide],
             shape=", ".join(_FIELDS),
-            threads=_THREADS,
+            threads=threads,
             parameters=", ".join(words),
-            **{field: getattr(self, field) for field in self._fields if field != "parameters"},
+            **{field: getattr(self, field) for field in _TEXTS},
         )
 
     def run(
@@ -115,19 +131,50 @@ class _Kernel(NamedTuple):
     ) -> list[Array]:
         """Returns new arrays, of the shapes and dtypes ``outs``."""
         xp, wide = cuda.get_array_module(ins[0]), _wide(ins[0])
+        if (parts := _parts(**shape) if self.has_parts else 1) > 1:
+            kept = [((parts, shape["n_sums"]), wide)] * (self.fields.count(",") + 1)
+            partial, join = _stages(self)
+            sums = partial.run({**shape, "parts": parts}, ins, kept, numbers)
+            return join.run(_channels(parts, shape["n_sums"], 1), sums, outs, numbers)
         arrays = [xp.ascontiguousarray(x) for x in ins]
         written = [xp.empty(size, dtype) for size, dtype in outs]
         dtypes = "".join(x.dtype.char for x in [*arrays, *written])
         table, grid, block = _sized(**shape)
-        kernel = _compiled(self, dtypes, wide.char)
+        kernel = _compiled(self, dtypes, wide.char, _THREADS if shape["across"] else _USUAL)
         scalars = [np.int64(x) if isinstance(x, int) else wide.type(x) for x in numbers]
         kernel(grid, block, (table, *arrays, *written, *scalars))
         return written
 
 
 @functools.cache
-def _compiled(kernel, dtypes, wide):
-    return cuda.raw(kernel.text(dtypes, wide), f"mpchain_{kernel.name}")
+def _compiled(kernel, dtypes, wide, threads):
+    return cuda.raw(kernel.text(dtypes, wide, threads), f"mpchain_{kernel.name}")
+
+
+@functools.cache
+def _stages(kernel):
+    """Returns the kernels of the parts of sums, and of the sums from their parts."""
+    reads, writes, numbers = kernel.parameters
+    names = [name.strip() for name in kernel.fields.split(",")]
+    kept = " ".join(f"of_{name}" for name in names)
+    written = "".join(f"of_{name}[whole] = a.{name}; " for name in names)
+    loaded = ", ".join(f"of_{name}[at]" for name in names)
+    return (
+        kernel._replace(
+            name=f"{kernel.name}_of_parts",
+            parameters=(reads, kept, numbers),
+            finish=f"if (lane == 0) {{ {written}}}",
+            has_parts=False,
+        ),
+        kernel._replace(
+            name=f"{kernel.name}_from_parts",
+            parameters=(kept, writes, numbers),
+            add=f"const Sums b = {{ {loaded} }}; {kernel.merge}",
+            first="",
+            last="",
+            has_parts=False,
+        ),
+    )
 
 
 def _wide(x):
@@ -138,12 +185,23 @@ def _power_of_two(n):
     return 1 << max(n - 1, 0).bit_length()
 
 
+def _lanes(n, across):
+    most = 32 if n <= 1024 or across else _USUAL
+    return min(most, _power_of_two(-(-n // 4) if across else n))
+
+
+def _parts(n, n_sums, across, **_):
+    """Returns in how many parts sums are computed: in one unless threads are few and busy."""
+    lanes = _lanes(n, across)
+    return max(1, min(-(-n // (lanes * _FEW)), _FILLING // (n_sums * lanes)))
+
+
 @functools.lru_cache(maxsize=1024)
-def _sized(across, **sizes):
+def _sized(across, parts=1, **sizes):
     """Returns the first argument of a kernel, its grid and its block."""
-    n, n_sums = sizes["n"], sizes["n_sums"]
-    most = 32 if n <= 1024 or across else 256
-    lanes = min(most, _power_of_two(-(-n // 4) if across else n))
+    n, n_sums = sizes["n"], sizes["n_sums"] * parts
+    sizes |= {"parts": parts, "chunk": -(-n // parts)}
+    lanes = _lanes(n, across)
     groups = min(_power_of_two(n_sums), 32 if across else max(256 // lanes, 1))
     table = np.zeros(1, _SHAPE)
     for name, value in {**sizes, "lanes": lanes, "across": across}.items():
@@ -176,12 +234,22 @@ def _refuse_empty(x):
     return None if x.size else "no elements"
 
 
-# Means and squared deviations by B. P. Welford, 1962; joined by T. F. Chan et al., 1979.
+# Each thread sums deviations from its first element, which need no division; those of threads are
+# joined by T. F. Chan et al., 1979.
 _MOMENTS = {
     "fields": "count, mean, squares",
     "zero": "0, 0, 0",
-    "add": """const W v = x[at], d = v - a.mean;
-    a.count += 1; a.mean += d / a.count; a.squares += d * (v - a.mean);""",
+    "first": """const long long j0 = begin + lane;
+    const W shift = j0 < end
+      ? (W)x[start + j0 / shape.span * shape.far + j0 % shape.span * shape.near] : (W)0;""",
+    "add": """const W d = (W)x[at] - shift; a.mean += d; a.squares += d * d;""",
+    "last": """if (j0 < end) {
+      a.count = (W)((end - j0 + shape.lanes - 1) / shape.lanes);
+      const W d = a.mean / a.count;
+      a.squares -= a.mean * d;
+      if (a.squares < 0) a.squares = 0;
+      a.mean = shift + d;
+    }""",
     "merge": """if (b.count > 0) {
           const W d = b.mean - a.mean, part = b.count / (a.count + b.count);
           a.mean += d * part; a.squares += b.squares + d * d * a.count * part;
@@ -196,6 +264,7 @@ _STATISTICS = _Kernel(
         const W v = a.squares / a.count;
         mean[r] = a.mean; var[r] = v; inverse_std[r] = (W)1 / sqrt(v + eps);
       }""",
+    has_parts=True,
 )
 _PARAMETER_GRADIENTS = _Kernel(
     "parameter_gradients",
@@ -207,6 +276,7 @@ _PARAMETER_GRADIENTS = _Kernel(
     a.beta += v; a.gamma += v * (((W)x[at] - mean[m]) * inverse_std[m]);""",
     "a.beta += b.beta; a.gamma += b.gamma;",
     "if (lane == 0) { g_gamma[r] = a.gamma; g_beta[r] = a.beta; }",
+    has_parts=True,
 )
 
 
@@ -304,6 +374,7 @@ _MEAN_LOSS = _Kernel(
         const W count = size ? (W)size : a.count > 1 ? a.count : (W)1;
         *mean = a.total / count; *scale = (W)1 / count;
       }""",
+    has_parts=True,
 )
 
 
