@@ -240,7 +240,7 @@ class Errors(Lines):
             goes_on = self._is_in_throes and text.rstrip() == b":"
             self._is_in_throes = goes_on or bool(DEATH_THROES.search(line))
             if begins := LOSS_OF_OPEN_MPI in text:
-                shown.append(self.prefix + FOLDED)
+                shown.append((self.prefix or b"") + FOLDED)
             self._is_in_loss = begins or (self._is_in_loss and bool(REST_OF_OPEN_MPI.match(text)))
             if not self._is_in_throes and not self._is_in_loss:
                 shown.append(line)
