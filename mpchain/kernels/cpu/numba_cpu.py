@@ -525,7 +525,8 @@ def _take_at_places_last(
                             continue
                         place, pixel = np.int32(a * columns + b), x[n, row, column]
                         for c in range(values.size):
-                            values[c] = pixel[c] if where[c] == place else values[c]
+                            value, old = pixel[c], values[c]  # read both, to be vectorized
+                            values[c] = value if where[c] == place else old
 
 
 def _find_maxima_last(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
