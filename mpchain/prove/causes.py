@@ -51,8 +51,8 @@ BATCH = (
     "same rank; use MultiNodeBatchNormalization, or mpchain.batch_mean"
 )
 COUNT = (
-    "a mean over counts that differ between ranks: divide mpchain.batch_sum by "
-    "mpchain.batch_count, or use mpchain.batch_mean"
+    "a mean over counts that differ between ranks, or another function of a rank's own sums: "
+    "divide mpchain.batch_sum by mpchain.batch_count, or use mpchain.batch_mean"
 )
 WEIGHTS = (
     "ranks have unequal numbers of samples, but equal weights: set optimizer.n_samples, or divide "
@@ -61,6 +61,11 @@ WEIGHTS = (
 NUMBER = (
     "a number that differs between ranks: it depends on the rank, or is computed from the rank's "
     "own samples"
+)
+SIZE = "a number that depends on the number of ranks"
+SHAPES = (
+    "shapes that depend on the rank's own samples, such as of data that are cut or padded to the "
+    "length of one of them, or other samples"
 )
 MAXIMUM = "the loss of the whole batch is no mean of the ranks' losses"
 SHARED_DATA = (
@@ -77,8 +82,8 @@ DRAW = (
     "{names} drew numbers; draw by mpchain.random.source, which gives each sample its own"
 )
 DATA = (
-    "data that differ: the function gets an array that is neither of the batch nor of a parameter, "
-    "and differs between the ranks and one process"
+    "data that differ, or a state kept by a rank: the function gets an array that is neither of "
+    "the batch nor of a parameter, and differs between the ranks and one process"
 )
 STATE = "a state kept by one rank: what it is computed from is no sample, and differs"
 NOT_AVERAGED = "missing averaging: ranks have other gradients than each other"
@@ -88,8 +93,8 @@ GRADIENT = (
     "compression, or the loss of the whole batch is no mean of the ranks' losses"
 )
 HOOK = (
-    "a hook that draws, or code around the update that acts on some ranks only; gradients "
-    "were the same"
+    "a hook that draws, acts on some ranks only, or depends on their number, or other code around "
+    "the update; gradients were the same"
 )
 START = (
     "models that differ at the start, or code between the updates that depends on the rank, or on "
@@ -107,31 +112,43 @@ def of_function(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) ->
     """
     if suspect.kind == "other functions" or suspect.one is None:
         return OTHER_FUNCTIONS
-    if (leaf := _different_leaf(ranks, one, suspect.ranks, suspect.one)) is not None:
-        names = sorted({name for p in [*ranks, *one] for name in p.draws})
-        if names:
-            return DRAW.format(names=" and ".join(names))
+    mine = [ranks[i] for i in suspect.passes]
+    found = _different_leaf(mine, one, suspect.ranks, suspect.one)
+    if found is not None:
+        leaf, are_alike = found
+        if names := _drawn(ranks, one):
+            return DRAW.format(names=names)
         if np.ndim(leaf):
             return DATA
+        if are_alike:
+            return SIZE
         return NUMBER if np.ndim(suspect.one.outputs[0]) else COUNT
-    if suspect.kind.startswith(("rows", "axis")):
-        names = sorted({name for p in [*ranks, *one] for name in p.draws})
-        return DRAWN.format(names=" and ".join(names)) if names else BATCH
-    return COUNT if suspect.one.parents else STATE
+    if suspect.gap is None and np.ndim(suspect.one.outputs[0]):
+        return SHAPES
+    if suspect.kind.startswith(("rows", "axis")) or not suspect.one.parents:
+        if names := _drawn(ranks, one):
+            return DRAWN.format(names=names)
+        return BATCH if suspect.one.parents else STATE
+    return COUNT
+
+
+def _drawn(ranks, one):
+    """Returns the names of generators that were drawn from."""
+    return " and ".join(sorted({name for p in [*ranks, *one] for name in p.draws}))
 
 
 def _different_leaf(ranks, one, applications, own):
-    """Returns an array or number that a function gets, and that differs; None if there is none."""
+    """Returns an array or number that a function gets, and that differs, and whether all ranks get
+    the same; None if there is none."""
     for i, leaf in enumerate(own.leaves):
         held = [a.leaves[i] if i < len(a.leaves) else None for a in applications]
         if isinstance(leaf, str) or any(x is None or isinstance(x, str) for x in held):
             continue
-        column = [(p.n, x) for p, x in zip(ranks, held)]
-        difference = best(column, [(one[0].n, leaf)])[1]
-        if np.ndim(leaf) == 0:
-            difference = max((gap(x, leaf) for x in held), key=lambda g: g.size)
-        if difference is None or difference.is_large:
-            return leaf
+        kind, difference = best([(p.n, x) for p, x in zip(ranks, held)], [(one[0].n, leaf)])
+        is_same = difference is not None and not difference.is_large
+        if not is_same or kind in ("mean", "sum", "maximum", "minimum"):
+            are_alike = len(held) > 1 and not any(gap(held[0], x).is_large for x in held[1:])
+            return leaf, are_alike and not (is_same and kind == "sum")
     return None
 
 

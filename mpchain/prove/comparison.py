@@ -240,48 +240,102 @@ class Suspect(NamedTuple):
     Attributes:
         kind: how it was compared; "other functions" if other ones were called.
         gap: the difference; None if the values cannot be compared.
-        one, ranks: the application of one process, and of the ranks; None if there is none.
+        one: the application of one process; None if there is none.
+        ranks: those of the ranks' passes.
+        passes: the numbers of these passes.
     """
 
     kind: str
     gap: Gap | None
     one: Application | None
     ranks: list[Application]
+    passes: list[int]
+
+    @property
+    def first(self) -> Application:
+        """The application of one process, or of a rank."""
+        return self.one or self.ranks[0]
 
 
-def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> Iterator[Suspect]:
-    """Yields the applications that differ, in order, until other functions are called.
+def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> list[Suspect]:
+    """Returns the applications that differ, in order.
+
+    Applications of one function at one line are compared with each other: in a loop over steps each
+    with its own, in one over samples those of all ranks with those of one process.
 
     Args:
         ranks: passes of all ranks, in the order of samples.
         one: those of one process.
     """
-    lists = [[a for a in p.applications if not a.exchanges] for p in [*ranks, *one]]
-    for k in range(max(map(len, lists), default=0)):
-        called = [held[k] if k < len(held) else None for held in lists]
-        of_ranks, of_one = called[: len(ranks)], called[len(ranks) :]
-        if len({application and application.name for application in called}) > 1:
-            yield Suspect("other functions", None, of_one[0], of_ranks)
+    calls, found = {}, []
+    for side, passes in enumerate((ranks, one)):
+        for i, p in enumerate(passes):
+            for a in p.applications:
+                if not a.exchanges:  # one process needs no messages
+                    key = a.name, a.link, a.place
+                    both = calls.setdefault(key, ([[] for _ in ranks], [[] for _ in one]))
+                    both[side][i].append(a)
+    for of_ranks, of_one in calls.values():
+        found += _suspects_of_line(ranks, one, of_ranks, of_one)
+    return sorted(found, key=lambda suspect: suspect.first.number)
+
+
+def _suspects_of_line(ranks, one, of_ranks, of_one):
+    counts, own_counts = list(map(len, of_ranks)), list(map(len, of_one))
+    if sum(counts) == sum(own_counts) != max(counts):  # a loop over samples
+        places = [(i, a) for i, applications in enumerate(of_ranks) for a in applications]
+        for (i, a), b in zip(places, (b for applications in of_one for b in applications)):
+            yield from _suspect([ranks[i]], [one[0]], [a], [b], [i])
+    elif max(counts) == max(own_counts):  # in a loop over steps some ranks may make fewer
+        passes = list(range(len(ranks)))
+        for k in range(min(counts + own_counts)):
+            own = [applications[k] for applications in of_one]
+            yield from _suspect(ranks, one, [each[k] for each in of_ranks], own, passes)
+        if min(counts) == 0 < max(counts):
+            yield _other(of_ranks, of_one)
+    else:
+        yield _other(of_ranks, of_one)
+
+
+def _other(of_ranks, of_one):
+    called = [(i, applications[0]) for i, applications in enumerate(of_ranks) if applications]
+    own = next((applications[0] for applications in of_one if applications), None)
+    return Suspect("other functions", None, own, [a for _, a in called], [i for i, _ in called])
+
+
+def _suspect(ranks, one, of_ranks, of_one, passes):
+    for i in range(min(len(a.outputs) for a in [*of_ranks, *of_one])):
+        columns = [
+            [(p.n, a.outputs[i]) for p, a in zip(side, applications)]
+            for side, applications in ((ranks, of_ranks), (one, of_one))
+        ]
+        kind, difference = best(*columns)
+        if difference is None or difference.is_large:
+            yield Suspect(kind, difference, of_one[0], of_ranks, passes)
             return
-        for i in range(max(len(application.outputs) for application in called)):
-            columns = [
-                [(p.n, a.outputs[i]) for p, a in zip(passes, of)]
-                for passes, of in ((ranks, of_ranks), (one, of_one))
-            ]
-            kind, difference = best(*columns)
-            if difference is None or difference.is_large:
-                yield Suspect(kind, difference, of_one[0], of_ranks)
-                break
 
 
-def ancestors(p: Pass) -> set[int] | None:
-    """Returns the applications that the loss is computed from; None if it is unknown."""
-    if p.last is None:
-        return None
-    found, waiting = set(), [p.last]
+def before(found: Sequence[Suspect], p: Pass, last: int | None) -> list[Suspect]:
+    """Returns the suspects from which a value is computed, by way of suspects alone.
+
+    Where arrays are the same again, what came before has no influence. Means may hide it.
+
+    Args:
+        found: suspects, in order.
+        p: the pass of one process.
+        last: the number of the application that computed the value; None if none is known.
+    """
+    by_number = {suspect.one.number: suspect for suspect in found if suspect.one is not None}
+    if last is None:
+        return list(found)
+    seen, waiting = set(), [last]
     while waiting:
         number = waiting.pop()
-        if number not in found:
-            found.add(number)
+        is_mean = all(np.size(y) == 1 for y in p.applications[number].outputs)
+        if (number in by_number or is_mean) and number not in seen:
+            seen.add(number)
             waiting += p.applications[number].parents
-    return found
+    seen.intersection_update(by_number)
+    absent = [suspect for suspect in found if suspect.one is None] if seen else []
+    chain = sorted([by_number[n] for n in seen] + absent, key=lambda each: each.first.number)
+    return [s for s in chain if s.one is None or not seen.intersection(s.one.parents)]

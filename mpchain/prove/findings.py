@@ -7,7 +7,6 @@ import numpy as np
 
 from mpchain.backends.dtypes import is_floating
 from mpchain.prove.comparison import Gap, Suspect
-from mpchain.prove.records import Pass
 
 
 @dataclasses.dataclass
@@ -72,30 +71,29 @@ def both(gap: Gap, ranks: str = "on the ranks") -> str:
     return f"{number(gap.a)} {ranks}, {number(gap.b)} in one process{where}"
 
 
-def values_of(suspect: Suspect, ranks: list[Pass], owners: list[int]) -> str:
+def values_of(suspect: Suspect, owners: list[int]) -> str:
     """Returns the values that a function computed, for the sample that differs most.
 
     Args:
         suspect: the function.
-        ranks: the passes of the ranks.
-        owners: the rank of each of these.
+        owners: the rank of each of the ranks' passes.
     """
+    ranks, gap = [owners[i] for i in suspect.passes], suspect.gap
     if suspect.kind == "other functions":
-        pairs = [*zip([f"rank {r}" for r in owners], suspect.ranks), ("one process", suspect.one)]
-        held = {}
-        for who, application in pairs:
-            held.setdefault(str(application) if application else "no function", []).append(who)
-        return "; ".join(f"{', '.join(who)}: {text}" for text, who in held.items())
-    gap = suspect.gap
+        called = ", ".join(map(str, sorted({*ranks})))
+        who = f"it is called on rank {called}" if ranks else "it is called on no rank"
+        return f"{who}, and {'in' if suspect.one else 'not in'} one process, or at other times"
     if gap is None or suspect.kind in ("mean", "sum", "maximum", "minimum", "alike"):
+        if gap is not None and len(ranks) == 1:
+            return both(gap, f"on rank {ranks[0]}")
         values = ", ".join(
-            f"{_shown(a.outputs[0])} on rank {r}" for r, a in zip(owners, suspect.ranks)
+            f"{_shown(a.outputs[0])} on rank {r}" for r, a in zip(ranks, suspect.ranks)
         )
         return f"{values}, {_shown(suspect.one.outputs[0])} in one process"
     axis = 0 if suspect.kind.startswith("rows") else int(suspect.kind.split()[1])
     row = gap.index[axis] if gap.index else 0
     begin, who = 0, ""
-    for owner, application in zip(owners, suspect.ranks):
+    for owner, application in zip(ranks, suspect.ranks):
         length = application.outputs[0].shape[axis] if application.outputs[0].ndim > axis else 0
         if begin <= row < begin + length:
             who = f" (row {row - begin} of rank {owner})"

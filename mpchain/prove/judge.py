@@ -13,7 +13,7 @@ from mpchain.distributed.optimizers.draws import Division
 from mpchain.prove import batches, causes, samples
 from mpchain.prove.comparison import (
     FACTOR,
-    ancestors,
+    before,
     best,
     bound,
     gap,
@@ -289,7 +289,7 @@ class Judge(Tracer):
             ranks += passes
             owners += [rank] * len(passes)
         one = [p for p in self.update.evaluations[e].passes if p.n != 0]
-        self._suspects, self._passes = [*suspects(ranks, one)], (ranks, owners, one)
+        self._suspects, self._passes = suspects(ranks, one), (ranks, owners, one)
         if one:
             self.functions = max(self.functions, len(one[0].applications))
         losses = [[(p.n, p.loss) for p in passes] for passes in (ranks, one)]
@@ -301,9 +301,9 @@ class Judge(Tracer):
                 [_weighted(p.n, held[name]) for p, held in zip(passes, side) if name in held]
                 for passes, side in zip((ranks, one), reports)
             ]
-            self._compare_value(f"reported value {name!r}", *columns)
+            self._compare_value(f"reported value {name!r}", *columns, one[0].origins.get(name))
 
-    def _compare_value(self, what, ranks, one):
+    def _compare_value(self, what, ranks, one, last=None):
         if not ranks or not all(is_number(value) for _, value in [*ranks, *one]):
             return
         kind, difference = best(ranks, one)
@@ -317,28 +317,27 @@ class Judge(Tracer):
             f"{what}, {self.update.place}",
             f"{values}; {number(one[0][1])} in one process",
             causes.of_value(ranks, one),
+            last,
         )
 
-    def _found_function(self, what="", values="", cause=""):
-        """Returns the error that names the first function that differs; if none does, a value."""
+    def _found_function(self, what, values="", cause="", last=None):
+        """Returns the error that names the first function that differs before a value; if none
+        does, the value.
+
+        Args:
+            last: the number of the application that computed the value; None: the loss.
+        """
         ranks, owners, one = self._passes
-        on_path = ancestors(one[0]) if one else None
-        relevant = [
-            suspect
-            for suspect in self._suspects
-            if suspect.one is None or on_path is None or suspect.one.number in on_path
-        ]
-        numbers = {suspect.one.number for suspect in relevant if suspect.one is not None}
-        for suspect in relevant:
-            if suspect.one is None or not numbers.intersection(suspect.one.parents):
-                application = suspect.one or next(a for a in suspect.ranks if a is not None)
+        if one:
+            last = one[0].last if last is None else last
+            for suspect in before(self._suspects, one[0], last)[:1]:
                 cause = causes.of_function(suspect, ranks, one)
                 is_scalar = suspect.one is not None and np.ndim(suspect.one.outputs[0]) == 0
                 if is_scalar and self._has_wrong_weights():
                     cause = causes.WEIGHTS
-                return self._found(str(application), values_of(suspect, ranks, owners), cause)
-        if what.startswith("the loss") and one and one[0].last is not None:
-            what += f": {one[0].applications[one[0].last]}"
+                return self._found(str(suspect.first), values_of(suspect, owners), cause)
+            if last is not None and not what.startswith("the averaged"):
+                what += f": {one[0].applications[last]}"
         return self._found(what, values, cause)
 
     def _has_wrong_weights(self):

@@ -49,6 +49,7 @@ class Pass:
         loss: what it returned; None without a loss function.
         last: the number of the application that computed the loss; None if none did.
         reports: what it reported, by name.
+        origins: the numbers of the applications that computed reported values, by name.
         draws: which global generators it drew from.
     """
 
@@ -57,6 +58,7 @@ class Pass:
     loss: np.ndarray | None = None
     last: int | None = None
     reports: dict[str, Any] = dataclasses.field(default_factory=dict)
+    origins: dict[str, int] = dataclasses.field(default_factory=dict)
     draws: list[str] = dataclasses.field(default_factory=list)
 
 

@@ -217,6 +217,9 @@ class Tracer(Observer):
             self._pass = before
         array = getattr(loss, "array", None)
         new.loss, new.last = on_host(array), self._origins.get(id(array), (None,))[0]
+        arrays = {name: getattr(value, "array", None) for name, value in new.reports.items()}
+        origins = {name: self._origins.get(id(array)) for name, array in arrays.items()}
+        new.origins = {name: origin[0] for name, origin in origins.items() if origin is not None}
         new.reports = on_host(new.reports)
         new.draws = _drawn(states)
         vars(of_part).update(vars(new))  # of the last pass, if there are several

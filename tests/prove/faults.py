@@ -254,7 +254,7 @@ FAULTS = {
                 "data = list(zip(X[order], T[order], M[order]))",
             )
         },
-        ("the data of SerialIterator", "same order"),
+        ("the data of ShardedIterator", "same order"),
     ),
     "a vocabulary of each rank": Fault(
         {"setup": "T = (T + comm.rank) % 3"}, ("the batch", "data that differ", "[1]")
