@@ -29,6 +29,11 @@ _ALLOWED = {
 
 @differentiable(lambda g, x_shape, widths: g[_inner(x_shape, widths)])
 def _pad_with_constants(x, widths, values):
+    if x.__class__ is np.ndarray and len({value for pair in values for value in pair}) == 1:
+        # NumPy's pad takes longer than small arrays do.
+        y = np.full([a + n + b for n, (a, b) in zip(x.shape, widths)], values[0][0], x.dtype)
+        y[_inner(x.shape, widths)] = x
+        return y
     return get_array_module(x).pad(x, widths, "constant", constant_values=values)
 
 

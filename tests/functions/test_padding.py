@@ -139,3 +139,16 @@ def test_extremes_against_numpy_and_differences(mode, stat_length):
     np.testing.assert_array_equal(y.array, expected)
     function = weighted_sum(lambda x: F.pad(x, widths, mode, stat_length=stat_length), [x])
     check_orders(function, [x], orders=1)
+
+
+@pytest.mark.parametrize("dtype", ["e", "f", "d", "i", "?"])
+@pytest.mark.parametrize("value", [0, 1.5, -2, np.inf, ((3, 3), (3, 3)), ((1, 2), (3, 4))])
+@pytest.mark.parametrize("width", [0, 2, ((0, 3), (2, 0))])
+def test_constants_are_padded_as_by_numpy(dtype, value, width):
+    if value == np.inf and dtype in "i?":
+        pytest.skip("an infinite integer")
+    x = (np.arange(12).reshape(3, 4) - 5).astype(dtype)
+    y = F.pad(x.T, width, "constant", constant_values=value).array
+    expected = np.pad(x.T, width, "constant", constant_values=value)
+    assert y.dtype == expected.dtype
+    np.testing.assert_array_equal(y, expected)
