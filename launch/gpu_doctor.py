@@ -374,7 +374,9 @@ def _judge_versions(row, name):
     if row.get("ok") is False:
         yield Finding("GPU", FAILURE, "none that works", row["error"])
     versions = dict(line.strip().partition(": ")[::2] for line in row["versions"])
-    yield from (Finding(item, OK, versions[item]) for item in VERSIONS if item in versions)
+    for item in filter(versions.__contains__, VERSIONS):
+        is_missing = "not installed" in versions[item]
+        yield Finding(item, NOTE if is_missing else OK, versions[item])
     if "convolution" in versions:
         plans, reason = versions["convolution"] == "planned", versions["convolution"]
         hint = "" if plans else f"{reason}; slower kernels run instead"

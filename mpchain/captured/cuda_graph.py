@@ -466,7 +466,7 @@ class CudaGraph(Graph):
             param.cleargrad()
         self.release()
         self._result, self._grads, self._inputs, self._kept = None, [], [], []
-        self._unchanged, self._stored, self.workspace = set(), None, None
+        self._unchanged, self.workspace = set(), None
         gc.collect()
         self._pool.free_all_blocks()
         self._cupy.get_default_memory_pool().free_all_blocks()

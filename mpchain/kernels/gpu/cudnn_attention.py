@@ -162,8 +162,8 @@ def attention_gradient(
     """See :func:`mpchain.kernels.reference.attention_gradient`."""
     xp, arrays = cuda.get_array_module(query), (g, query, key, value, y)
     gradients = [_empty(xp, x.shape, x.dtype) for x in arrays[1:4]]
-    bias = _given(bias)
-    plan = _plan(True, arrays, scale, is_causal, bias)
+    given: Any = _given(bias)
+    plan = _plan(True, arrays, scale, is_causal, given)
     log_sums = log_sums.astype(np.float32, copy=False)  # another kernel may have made them
-    plan(*map(_fit, (*arrays, log_sums, *bias)), *gradients)
+    plan(*map(_fit, (*arrays, log_sums, *given)), *gradients)
     return tuple(gradients)
