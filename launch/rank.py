@@ -230,7 +230,7 @@ class Supervisor:
         self._pipes = {}
         self._program = self._code = None
         self._signalled = self._asked = self._alone = self.is_left = self.is_loss = False
-        self._is_over = False
+        self._is_over = self._is_ending = False
         self._guard, self._losses = guard, None
         self._oom_kills = processes.oom_kills()
         self.processors, self.segments = set(), set()
@@ -338,7 +338,13 @@ class Supervisor:
     def _lose_guard(self):
         self._loop.on_readable(self._lifeline, None)
         self._channel.send(messages.TOLD)
-        self._loop.after(self._patience, lambda: self._ask_then_stop(signal.SIGTERM, GRACE))
+        self._loop.after(self._patience, self._follow_guard)
+
+    def _follow_guard(self):
+        # A batch system that cancels a job signals the launcher and the ranks. What the launcher
+        # asked for takes its time: a second signal would end the program before it saved its work.
+        if not self._is_ending:
+            self._ask_then_stop(signal.SIGTERM, GRACE)
 
     def _ask_then_stop(self, number, grace):
         """Ends the program after it has written its stacks."""
@@ -348,6 +354,7 @@ class Supervisor:
         self._loop.after(TIME_TO_TELL, lambda: self._stop(number, grace))
 
     def _stop(self, number, grace):
+        self._is_ending = True
         self._signal(number)
         self._loop.after(grace, self._kill)
 

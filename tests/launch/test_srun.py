@@ -46,3 +46,32 @@ def test_srun(run, script, tmp_path):
     code, output, errors = run("-n", 2, "--mpi", "srun", path, env=environment)
     assert (code, sorted(output.splitlines())) == (5, ["[0] 0 of 2", "[1] 1 of 2"])
     assert "rank 1 of 2 on " in errors.splitlines()[-1]
+
+
+def test_a_cancelled_job_has_its_time_of_grace(start, script, tmp_path, monkeypatch):
+    """Slurm signals the launcher and what srun started: the program gets one signal, not two."""
+    srun = script(SRUN, "srun")
+    srun.chmod(0o755)
+    path = script("""
+        import os, signal, time
+
+        def note(number, frame):
+            received.append(number)
+            if len(received) == 1:
+                os.kill(os.getppid(), signal.SIGTERM)  # as Slurm does, to the guard
+
+        received = []
+        signal.signal(signal.SIGTERM, note)
+        print("ready", flush=True)
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end or not received:
+            time.sleep(0.05)
+            end = time.monotonic() + 2.0 if not received else end
+        print(len(received), "signals", flush=True)
+    """)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    launched = start("-n", 1, "--mpi", "srun", "--prefix", path)
+    assert launched.read_lines(1) == ["[0] ready"]
+    launched.process.terminate()
+    code, output, errors = launched.finish()
+    assert (code, output) == (143, "[0] 1 signals\n"), errors
