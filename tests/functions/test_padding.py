@@ -142,11 +142,9 @@ def test_extremes_against_numpy_and_differences(mode, stat_length):
 
 
 @pytest.mark.parametrize("dtype", ["e", "f", "d", "i", "?"])
-@pytest.mark.parametrize("value", [0, 1.5, -2, np.inf, ((3, 3), (3, 3)), ((1, 2), (3, 4))])
+@pytest.mark.parametrize("value", [0, 1.5, -2, ((3, 3), (3, 3)), ((1, 2), (3, 4))])
 @pytest.mark.parametrize("width", [0, 2, ((0, 3), (2, 0))])
 def test_constants_are_padded_as_by_numpy(dtype, value, width):
-    if value == np.inf and dtype in "i?":
-        pytest.skip("an infinite integer")
     x = (np.arange(12).reshape(3, 4) - 5).astype(dtype)
     y = F.pad(x.T, width, "constant", constant_values=value).array
     expected = np.pad(x.T, width, "constant", constant_values=value)
