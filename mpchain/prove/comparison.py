@@ -337,5 +337,5 @@ def before(found: Sequence[Suspect], p: Pass, last: int | None) -> list[Suspect]
             waiting += p.applications[number].parents
     seen.intersection_update(by_number)
     absent = [suspect for suspect in found if suspect.one is None] if seen else []
-    chain = sorted([by_number[n] for n in seen] + absent, key=lambda each: each.first.number)
+    chain = sorted(absent + [by_number[n] for n in seen], key=lambda each: each.first.number)
     return [s for s in chain if s.one is None or not seen.intersection(s.one.parents)]
