@@ -115,7 +115,7 @@ class Doctor:
         rows, begun, is_told = [], after, False
         with tempfile.TemporaryFile("w+", errors="replace") as messages:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": messages}
-            process = subprocess.Popen(
+            process: Any = subprocess.Popen(
                 command,
                 **pipes,
                 env=self.environment,
