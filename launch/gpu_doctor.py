@@ -124,7 +124,7 @@ class Doctor:
                 start_new_session=True,
             )
             watch = _Watch(process, min(step.limit, left))
-            for line in process.stdout:
+            for line in process.stdout or ():
                 watch.restart(min(step.limit, max(self._end - time.monotonic(), 0)))
                 row = _parsed(line)
                 if "begin" in row:

@@ -117,7 +117,7 @@ class CudaGraph(Graph):
                 cublas = annexes.find("gpu_kernels", "kernels.gpu.cublas")
                 n_bytes = cublas.workspace_bytes(capability) if cublas else 0
                 self.workspace = self._cupy.empty(n_bytes, np.uint8)
-                self._stored = self._cupy.zeros(_MOST_NUMBERS, np.float64)
+                self._stored: Any = self._cupy.zeros(_MOST_NUMBERS, np.float64)
                 self._inputs = [x.copy() for x in arrays]
                 self._carried = Carried(_parts(state.links))
 

@@ -36,7 +36,7 @@ def of_batch(
     whole, n = batches.joined(held, sizes)
     own, n_own = batches.joined(own, own_sizes)
     texts, own_texts = batches.samples(whole, n), batches.samples(own, n_own)
-    if not texts or sorted(texts) == sorted(own_texts):
+    if n is None or n_own is None or not texts or sorted(texts) == sorted(own_texts):
         return None
     where, ranks = "the batch", np.repeat(owners, sizes)
     n_repeated = len(texts) - len({*texts})
