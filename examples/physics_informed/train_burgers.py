@@ -93,11 +93,12 @@ def report_error(model: Solution, trigger: tuple[int, str]):
 
 def minimize(model: Solution, comm: CommunicatorBase, points: Array, n_steps: int) -> None:
     """Takes steps of L-BFGS, with all points, and prints the error now and then."""
-    optimizer = mpchain.create_multi_node_optimizer(optimizers.LBFGS(memory=50), comm).setup(model)
-    for step in range(1, n_steps + 1):
+    lbfgs = optimizers.LBFGS(memory=50, max_iter=max(1, n_steps // 8))
+    optimizer = mpchain.create_multi_node_optimizer(lbfgs, comm).setup(model)
+    for step in range(lbfgs.max_iter, n_steps + 1, lbfgs.max_iter):
         with comm.batch(len(points)) as mine:
             optimizer.update(model, points[mine])
-        if step % max(1, n_steps // 8) == 0 and comm.rank == 0:
+        if comm.rank == 0:
             print(f"L-BFGS {step:4}   error {error_of(model):.4g}")
 
 

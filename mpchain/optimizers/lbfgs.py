@@ -19,20 +19,24 @@ _DECREASE, _CURVATURE, _MOST_TRIALS = 1e-4, 0.9, 25
 class LBFGS(Optimizer):
     """Limited-memory BFGS with a line search for the strong Wolfe conditions.
 
-    Each update takes one step. It calls the loss function at least twice, and as often as the line
-    search needs: the loss must be the same function of the parameters all the while, on one batch,
+    An update calls the loss function once, and for each step as often as the line search needs, at
+    least once: the loss must be the same function of the parameters all the while, on one batch,
     without dropout. If no step along the quasi-Newton direction will do, the memory is dropped and
     the step taken along the gradient; if that fails too, the update takes no step and warns once.
 
     See J. Nocedal and S. Wright, Numerical Optimization, algorithms 3.5, 3.6 and 7.4. A
     :class:`mpchain.distributed.optimizers.MultiNodeOptimizer` of it takes the same steps on all
-    ranks. Computes in float64 on the host.
+    ranks. Rounding differs with their number, and grows over many line searches: with
+    ``reproducible=True`` the steps are those of one process to the bit. Computes in float64 on the
+    host.
 
     Args:
         memory: the number of last steps that it learns the curvature from.
+        max_iter: the number of steps of an update, fewer if one fails. With 10, an update needs
+            about half as many calls of the loss function as 10 updates of one step.
 
     Raises:
-        ValueError: ``memory`` is not positive.
+        ValueError: ``memory`` or ``max_iter`` is not positive.
 
     Example:
         >>> model = L.Linear(2, 1, nobias=True, initialW=1.0)
@@ -47,10 +51,11 @@ class LBFGS(Optimizer):
     is_evaluating = False  # whether the gradients that are set belong to a step under way
     _has_warned = False
 
-    def __init__(self, memory: int = 10):
-        if memory < 1:
-            raise ValueError(f"LBFGS: memory must be at least 1, not {memory}")
-        self.memory = memory
+    def __init__(self, memory: int = 10, max_iter: int = 1):
+        for name, value in (("memory", memory), ("max_iter", max_iter)):
+            if value < 1:
+                raise ValueError(f"LBFGS: {name} must be at least 1, not {value}")
+        self.memory, self.max_iter = memory, max_iter
         self._steps = self._changes = np.zeros((0, 0))
 
     def setup(self, link: Any) -> "LBFGS":
@@ -65,7 +70,7 @@ class LBFGS(Optimizer):
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
     ) -> None:
-        """Takes a step.
+        """Takes :attr:`max_iter` steps.
 
         Args:
             lossfun: function that returns the loss; it is called several times.
@@ -96,7 +101,7 @@ class LBFGS(Optimizer):
         self.step(evaluate)
 
     def step(self, evaluate: Callable[[], Any]) -> None:
-        """Takes a step.
+        """Takes :attr:`max_iter` steps.
 
         Args:
             evaluate: returns the loss, and sets the parameters' gradients.
@@ -114,18 +119,23 @@ class LBFGS(Optimizer):
             return value, self._gradient()
 
         (value, gradient), x = at(None), self._point()
+        if not math.isfinite(value):
+            raise RuntimeError(f"LBFGS.update: the loss is {value} where the step begins")
+        self.t += 1
         try:
-            self._search_and_step(at, x, value, gradient)
+            for _ in range(self.max_iter):
+                found = self._search_and_step(at, x, value, gradient)
+                if found is None:
+                    break
+                x, value, gradient = found
         except BaseException:  # Ctrl-C, too, must not leave a trial of the line search
             self._put(x)
             raise
 
     def _search_and_step(self, at, x, value, gradient):
-        if not math.isfinite(value):
-            raise RuntimeError(f"LBFGS.update: the loss is {value} where the step begins")
-        self.t += 1
+        """Takes a step; returns the point, loss and gradient after it, None if there is none."""
         if not gradient.any():
-            return
+            return None
         found = None
         if len(self._steps):
             found = _search(at, x, value, gradient, self._direction(gradient), 1.0)
@@ -136,10 +146,11 @@ class LBFGS(Optimizer):
         if found is None:
             self._put(x)
             self._warn()
-            return
-        new, new_gradient = found
+            return None
+        new, _, new_gradient = found
         self._put(new)
         self._remember(new - x, new_gradient - gradient)
+        return found
 
     def _warn(self):
         if not self._has_warned:
@@ -208,7 +219,7 @@ def _flat(arrays):
 
 
 def _search(at, x, value, gradient, direction, first):
-    """The point and gradient of a step that meets the strong Wolfe conditions, or None."""
+    """The point, loss and gradient of a step that meets the strong Wolfe conditions, or None."""
     slope = gradient @ direction
     if not slope < 0:
         return None
@@ -233,7 +244,7 @@ def _search(at, x, value, gradient, direction, first):
         if is_high(new, low):
             high = new
         elif is_flat(new):
-            return new[3], new[4]
+            return new[3], new[1], new[4]
         else:
             if high is None:
                 if new[2] >= 0:
@@ -245,7 +256,7 @@ def _search(at, x, value, gradient, direction, first):
             length *= 2
         elif abs(high[0] - low[0]) <= 1e-15 * max(abs(high[0]), abs(low[0])):
             break
-    return (low[3], low[4]) if low[0] > 0 and low[1] < value else None
+    return (low[3], low[1], low[4]) if low[0] > 0 and low[1] < value else None
 
 
 def _between(low, high):

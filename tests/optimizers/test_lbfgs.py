@@ -53,6 +53,32 @@ def test_finds_the_minimum_that_scipy_finds(loss, start):
     np.testing.assert_allclose(link.x.array, expected.x, rtol=1e-8, atol=1e-8)
 
 
+def test_several_steps_in_an_update_are_those_of_as_many_updates():
+    def run(n_updates, **options):
+        link, calls = _vector([-1.2, 1.0] * 5), []
+        optimizer = optimizers.LBFGS(memory=5, **options).setup(link)
+
+        def loss():
+            calls.append(0)
+            return _rosenbrock(link.x)
+
+        for _ in range(n_updates):
+            optimizer.update(loss)
+        return link.x.array, len(calls), optimizer.t
+
+    one, many = run(20), run(2, max_iter=10)
+    np.testing.assert_array_equal(one[0], many[0])
+    assert many[1] == one[1] - 18  # no call at the begin of a step, but for the first of an update
+    assert (one[2], many[2]) == (20, 2)
+
+
+def test_an_update_ends_at_the_minimum():
+    link = _vector([3.0, 5.0])
+    optimizer = optimizers.LBFGS(max_iter=100).setup(link)
+    optimizer.update(lambda: F.sum(link.x**2))
+    assert not link.x.array.any() and optimizer.t == 1
+
+
 def test_goes_on_after_it_was_saved(tmp_path):
     def points(link, optimizer, n):
         for _ in range(n):
@@ -109,6 +135,8 @@ def test_an_error_leaves_the_parameters_as_they_were(error):
 def test_what_is_refused():
     with pytest.raises(ValueError, match="LBFGS: memory must be at least 1, not 0"):
         optimizers.LBFGS(memory=0)
+    with pytest.raises(ValueError, match="LBFGS: max_iter must be at least 1, not 0"):
+        optimizers.LBFGS(max_iter=0)
     link = _vector([1.0])
     optimizer = optimizers.LBFGS().setup(link)
     with pytest.raises(TypeError, match=r"LBFGS\.update: needs a loss function"):

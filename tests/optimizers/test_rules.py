@@ -386,7 +386,7 @@ def test_against_pytorch(name):
 
 
 SIGNATURES = """
-LBFGS(memory=10)
+LBFGS(memory=10, max_iter=1)
 SGD(lr=0.01)
 MomentumSGD(lr=0.01, momentum=0.9)
 CorrectedMomentumSGD(lr=0.01, momentum=0.9)
