@@ -84,6 +84,7 @@ _OF_NODES = {
     "power": "PowVarVar",
     "power_of_constant_base": "PowConstVar",
     "power_of_constant_exponent": "PowVarConst",
+    "cube": "PowVarConst",
     "divide_constant": "DivFromConstant",
     "add_constant": "AddConstant",
     "multiply_by_constant": "MulConstant",
@@ -296,6 +297,8 @@ def describe(node: FunctionNode) -> FunctionNode:
         made.__dict__.update(zip(list(parameters) or ["value"], constants))
         if node.label == "divide_by_constant":
             made.value = 1 / made.value
+        elif node.label == "cube":
+            made.value = 3
     else:
         _fill(made, *call)
     if made.inputs is not None:  # hooks see functions that are not applied yet

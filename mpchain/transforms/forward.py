@@ -42,7 +42,7 @@ def functions_between(
         >>> x = Variable(np.ones(2))
         >>> found = functions_between([F.exp(x) * 2], {place(x.node)})
         >>> [(function.label, targets) for function, targets in found]
-        [('exp', (0,)), ('_ * constant', (0,))]
+        [('exp', (0,)), ('multiply_by_constant', (0,))]
     """
     targets, entered = {}, set()
     stack = [y.node.creator_node for y in ys if place(y.node) not in places]

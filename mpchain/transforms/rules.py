@@ -30,7 +30,7 @@ _PRODUCTS = """
 """Linear in each of two inputs."""
 
 _PADDING = {"pad_with_constants": 1, "pad_sequence": 1}
-"""Linear but for a constant, that of the number, which is 0 for tangents."""
+"""Linear but for a constant, that of the numbers, which are 0 for tangents."""
 
 _WITH_BIAS = {"linear_with_bias": "linear", "convolution_with_bias": "convolution_output"}
 
@@ -85,9 +85,13 @@ def _linear(function, ts, keeps):
 
 
 def _padding(function, ts, keeps):
-    constants = list(function.constants)
-    constants[_PADDING[function.declaration.name]] = 0
+    constants, i = list(function.constants), _PADDING[function.declaration.name]
+    constants[i] = _zeros(constants[i])
     return _again(function, _filled(function, ts), constants)
+
+
+def _zeros(value):
+    return tuple(map(_zeros, value)) if isinstance(value, tuple) else 0
 
 
 def _product(function, ts, keeps):

@@ -8,8 +8,9 @@ from typing import Any
 from mpchain.variable import Parameter, Variable, VariableNode
 
 _CURVED = frozenset(
-    "sqrt rsqrt exp expm1 log log1p log2 log10 square power power_of_constant_base maximum minimum "
-    "power_of_constant_exponent divide_constant tanh sigmoid softplus relu clip absolute".split()
+    "sqrt rsqrt exp expm1 log log1p log2 log10 square cube power power_of_constant_base clip "
+    "power_of_constant_exponent divide_constant tanh sigmoid softplus relu absolute maximum "
+    "minimum".split()
 )
 """Labels of functions of scalars that are not linear in any of them."""
 

@@ -33,6 +33,7 @@ NONLINEAR = {
     "sqrt": lambda: F.sqrt(error()),
     "sqrt behind linear functions": lambda: 3 * F.cast(F.sqrt(error() / 2 + 1), "d") - part(2),
     "power": lambda: error() ** 2,
+    "cube": lambda: error() ** 3,
     "exp": lambda: F.exp(part(2)) * scale,
     "log": lambda: part(2) + F.log(part(2)),
     "product": lambda: part(2) * part(4),
