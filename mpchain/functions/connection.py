@@ -76,7 +76,7 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
     is_positive = isinstance(n_batch_axes, (int, np.integer)) and n_batch_axes > 0
     check(is_positive, "linear", "n_batch_axes must be a positive int", n_batch_axes=n_batch_axes)
     check(x.ndim > n_batch_axes, "linear", "x must have more axes than n_batch_axes", x=x)
-    batch_shape = x.shape[:n_batch_axes]
+    batch_shape, original = x.shape[:n_batch_axes], x
     if x.ndim != 2:
         n = math.prod(batch_shape)
         x = reshape(x, (n, x.size // n if n else W.shape[1]))
@@ -86,6 +86,9 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
         y = mixed("linear", linear, {"x": x}, {"W": W, "b": b})
         return y if n_batch_axes == 1 else reshape(y, (*batch_shape, W.shape[0]))
     fits = W.ndim == 2 and x.shape[1] == W.shape[1]
+    if not fits and original.ndim > 2:
+        rule = "W must have as many columns as x has features, which are all axes but the first"
+        fail("linear", f"{rule} n_batch_axes={n_batch_axes}", x=original, W=W)
     check(fits, "linear", "W must have as many columns as x has features", x=x, W=W)
     if b is None:
         y = _linear(x, W)

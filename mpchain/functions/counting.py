@@ -10,12 +10,14 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.observers import Observer
+from mpchain.typing import Arrays
 
 _NUMBERS = (int, float, np.number)
 _MANY = 1 << 15  # so many may be too many for a dtype
@@ -172,6 +174,41 @@ class Notes:
     def weight(self, value: Any, default: Any) -> Any:
         """Returns the count of a value, if it is a mean that was noted, or the default."""
         return self._weights.get(id(getattr(value, "array", value)), (None, default))[1]
+
+    def counts_among(self, arrays: Iterable[Any]) -> list[Any]:
+        """Returns the counts of those arrays that are means that were noted."""
+        return [self._weights[id(x)][1] for x in arrays if id(x) in self._weights]
+
+
+class Derived(Observer):
+    """Sees which numbers functions compute from means that were noted.
+
+    Args:
+        notes: what notes the means.
+
+    Example:
+        >>> with Notes() as notes, Derived(notes) as derived:
+        ...     loss = F.softmax_cross_entropy(np.zeros((3, 2)), np.array([0, -1, 1])) + 1
+        >>> [int(n) for n in derived.counts(loss)], derived.counts(loss + 1)
+        ([2], [])
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes, self._derived, self._counts = notes, {}, []
+
+    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+        numbers = [x for x in in_data if x is not None and x.shape == ()]
+        self._counts = self._notes.counts_among(numbers)
+        for x in numbers:
+            self._counts += self._derived.get(id(x), (None, []))[1]
+
+    def computed(self, function: Any, outputs: Arrays) -> None:
+        if self._counts:
+            self._derived.update((id(y), (y, self._counts)) for y in outputs)
+
+    def counts(self, value: Any) -> list[Any]:
+        """Returns the counts of the means that a value was computed from."""
+        return self._derived.get(id(getattr(value, "array", value)), (None, []))[1]
 
 
 def noted(function: Callable[..., Any]) -> Callable[..., Any]:

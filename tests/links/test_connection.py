@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from mpchain import functions as F
 from mpchain import links as L
+from mpchain.utils import type_check
 from tests.links.table import checks_of, row
 from tests.reference import torch
 
@@ -131,3 +133,10 @@ def test_errors(error, message, call):
 def test_inputs_that_do_not_fit(message, call):
     with pytest.raises(Exception, match=message):
         call()
+
+
+def test_linear_names_the_axes_that_are_features():
+    x, W = np.ones((7, 6, 8)), np.ones((16, 8))
+    message = r"but the first n_batch_axes=1: x: float64 \(7, 6, 8\), W: float64 \(16, 8\)"
+    with pytest.raises(type_check.InvalidType, match=message):
+        F.linear(x, W)

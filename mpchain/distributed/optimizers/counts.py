@@ -55,6 +55,11 @@ _EXACT_FORMS = (
     "optimizer.n_samples says"
 )
 
+_IN_PARTS = (
+    "compute a mean that the loss only adds by F.average(x, weights=...), which parts may do, or "
+    "process the batch at once (accumulation=1, without reproducible=True)"
+)
+
 
 class Site(NamedTuple):
     """Where a program asks for a count.
@@ -312,7 +317,7 @@ class Counts:
         if self._mode == _ALONE or self._is_accumulated or in_parts:
             raise RuntimeError(
                 f"{function}: the value is that of the whole batch, which is processed in parts: "
-                + (_EXACT_FORMS if not in_parts else "update by one part (accumulation=1)")
+                + (_EXACT_FORMS if not in_parts else _IN_PARTS)
             )
 
     def allreduce(self, x: Array) -> Array:

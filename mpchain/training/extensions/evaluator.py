@@ -1,14 +1,16 @@
 """The extension that evaluates a model on a validation set."""
 
+import contextlib
 import copy
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from mpchain import backend
 from mpchain.configuration import no_backprop_mode, using_config
 from mpchain.dataset import concat_examples
-from mpchain.functions.counting import Notes
+from mpchain.functions.counting import Derived, Notes
 from mpchain.observers import span
 from mpchain.reporter import DictSummary, report, report_scope
 from mpchain.training.extension import PRIORITY_WRITER, Extension
@@ -87,6 +89,7 @@ class Evaluator(Extension):
         self.eval_func = eval_func
         self.progress_bar = progress_bar
         self._most_batches = None
+        self._is_first = True  # whether reported values are looked into
         self._check_ends()
 
     def _check_ends(self):
@@ -145,6 +148,7 @@ class Evaluator(Extension):
         finally:
             if display is not None:
                 display.close()
+        self._is_first = False
         return summary
 
     def _restarted_iterator(self):
@@ -160,13 +164,32 @@ class Evaluator(Extension):
         counts."""
         function = self.eval_func or self.get_target("main")
         args, kwargs = as_arguments(self.converter(batch, self.device))
-        observation = {}
-        with report_scope(observation), no_backprop_mode(), Notes() as notes:
+        observation, notes = {}, Notes()
+        derived = Derived(notes) if self._is_first else contextlib.nullcontext()
+        with report_scope(observation), no_backprop_mode(), notes, derived:
             function(*args, **kwargs)
+        if self._is_first:
+            self._look_into(observation, notes, derived, len(batch))
         return {
             key: value if isinstance(value, tuple) else (value, self._weight(value, notes, batch))
             for key, value in observation.items()
         }
+
+    def _look_into(self, observation, notes, derived, n):
+        """Warns of a value that is weighted by samples, but was computed from means over others."""
+        for name, value in observation.items():
+            others = [int(count) for count in derived.counts(value) if count % n != 0]
+            if others and notes.weight(value, None) is None:
+                self._is_first = False
+                warnings.warn(
+                    f"{type(self).__name__}: {name!r} is weighted by the number of samples ({n} in "
+                    f"this batch), but was computed from a mean over {others[0]} elements: batches "
+                    "or ranks of other numbers give another mean. Report the means that it is "
+                    "computed from, and compute it from their final values by "
+                    "LogReport(postprocess=...)",
+                    stacklevel=2,
+                )
+                return
 
     def _weight(self, value, notes, batch):
         return notes.weight(value, len(batch))

@@ -236,3 +236,36 @@ def test_finalize_ends_the_iterators():
     iterator = Iterator(TupleDataset(X, T), 3, repeat=False)
     extensions.Evaluator(iterator, make_model()).finalize()
     assert finalized == [iterator]
+
+
+class _TwoMeans(mpchain.Chain):
+    def __init__(self, combine):
+        super().__init__()
+        self.combine = combine
+
+    def forward(self, x, t):
+        of_labels = F.softmax_cross_entropy(x, t)  # of two of three
+        of_elements = F.mean_squared_error(x, np.ones_like(x))
+        total = self.combine(of_labels, of_elements)
+        mpchain.report({"labels": of_labels, "elements": of_elements, "total": total}, self)
+
+
+@pytest.mark.parametrize(
+    "combine", [lambda a, b: a + b, lambda a, b: F.exp(a), lambda a, b: b - 0.5 * F.cast(a, "f")]
+)
+def test_tells_once_of_values_that_are_computed_from_other_means(combine):
+    data = [(np.ones(2, "f"), np.int32(t)) for t in (0, -1, 1)]
+    batches = mpchain.iterators.SerialIterator(data, 3, repeat=False, shuffle=False)
+    evaluator = extensions.Evaluator(batches, _TwoMeans(combine))
+    message = r"'main/total' is weighted by the number of samples \(3 .* a mean over 2 elements"
+    with pytest.warns(UserWarning, match=message) as caught:
+        evaluator()
+        evaluator()
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("combine", [lambda a, b: a, lambda a, b: F.sqrt(b), lambda a, b: (a, 2)])
+def test_means_and_values_of_the_samples_are_not_told(combine):
+    data = [(np.ones(2, "f"), np.int32(t)) for t in (0, -1, 1)]
+    batches = mpchain.iterators.SerialIterator(data, 3, repeat=False, shuffle=False)
+    extensions.Evaluator(batches, _TwoMeans(combine))()
