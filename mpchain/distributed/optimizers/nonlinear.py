@@ -1,8 +1,9 @@
 """Seeing in the graph of a loss that it is a nonlinear function of a mean over a rank's samples."""
 
 import functools
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpchain.variable import Parameter, Variable, VariableNode
@@ -14,12 +15,18 @@ _CURVED = frozenset(
 )
 """Labels of functions of scalars that are not linear in any of them."""
 
+_MOST_STEPS = 10000
+"""Steps from a loss to its sums, after which these are not looked for."""
+
 _COUPLED = frozenset("max min prod logsumexp".split())
 """Labels of functions of arrays whose scalar result is no sum over samples."""
 
 
 def watched(
-    compute_loss: Callable[[], Any], n: int, tell: Callable[[str], None]
+    compute_loss: Callable[[], Any],
+    n: int,
+    tell: Callable[[str], None],
+    take: Callable[[list[float]], None],
 ) -> Callable[[], Any]:
     """Returns a loss function that tells of a loss that ranks cannot average.
 
@@ -27,15 +34,19 @@ def watched(
         compute_loss: the loss function.
         n: the number of its samples.
         tell: is called with the reason.
+        take: is called with what :func:`factors` returns.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
-        >>> loss = watched(lambda: F.sqrt(F.mean(F.linear(x, W) ** 2)), 5, print)()
+        >>> loss = watched(lambda: F.sqrt(F.mean(F.linear(x, W) ** 2)) / 2, 5, print, print)()
+        [0.5]
         the loss is a nonlinear function (sqrt) of a mean or sum over the samples of one rank
     """
 
     def compute():
         loss = compute_loss()
+        if isinstance(loss, Variable):
+            take(factors(loss, n))
         label = nonlinear(loss, n) if isinstance(loss, Variable) else None
         if label is not None:
             tell(
@@ -94,6 +105,84 @@ def _is_nonlinear(function, depending):
     if label == "multiply":
         return len(depending) > 1
     return label == "divide" and function.inputs[1] in depending
+
+
+def factors(loss: Variable, n: int) -> list[float]:
+    """Returns by what a loss multiplies each sum or mean over samples, without the signs.
+
+    Numbers that the program has computed from its samples, such as those that a mask counts, differ
+    between ranks, and so do the means that they make.
+
+    Args:
+        loss, n: as in :func:`nonlinear`. If there are as many sums as samples, they may belong to
+            one of them each; then nothing is returned.
+
+    Example:
+        >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
+        >>> y = F.linear(x, W)
+        >>> factors(F.sum(y) / 4 - 3 * (F.mean(y) + F.sum(W)), 5)
+        [3.0, 0.25]
+    """
+    if n < 2 or loss.shape != ():
+        return []
+    graph, found, n_steps = _Graph(loss), [], 0
+    stack = [(loss.node, 1.0)]
+    while stack:
+        node, factor = stack.pop()
+        function, n_steps = node.creator_node, n_steps + 1
+        if n_steps > _MOST_STEPS:
+            return []
+        if function is None or not graph.depends(node):
+            continue
+        if any(x.shape != () for x in function.inputs):
+            found.append(factor)
+            continue
+        factor *= _factor(function, graph)
+        stack += [(x, factor) for x in function.inputs if graph.depends(x)]
+    return found if len(found) < n and all(map(math.isfinite, found)) else []
+
+
+def _factor(function, graph):
+    """The magnitude of what a function of scalars multiplies by; NaN if it is unknown."""
+    if function.label == "multiply_by_constant":
+        return abs(float(function.constants[0]))
+    if function.label == "divide_by_constant":
+        constant = abs(float(function.constants[0]))
+        return 1 / constant if constant else math.nan
+    if function.label not in ("multiply", "divide"):
+        return 1.0
+    others = [x for x in function.inputs if not graph.depends(x)]
+    if len(others) != 1 or isinstance(others[0].get_variable_or_none(), Parameter):
+        return 1.0
+    if others[0].creator_node is not None:
+        return 1.0  # computed from parameters, or by all ranks
+    value = math.nan if others[0].data is None else abs(float(others[0].data))
+    if function.label == "divide" and function.inputs[1] is others[0]:
+        return 1 / value if value else math.nan
+    return value
+
+
+def differ(parts: Sequence[tuple[float, Sequence[float]]], tolerance: float) -> list[float] | None:
+    """Returns factors that differ between the parts of a batch, as no mean over samples has them.
+
+    Args:
+        parts: the weight of each part, and its factors.
+        tolerance: the relative difference that rounding makes.
+
+    Example:
+        >>> differ([(2, [0.5, 0.1]), (3, [0.5, 0.2])], 1e-6)  # 1 / n would be 0.1 and 0.0667
+        [0.1, 0.2]
+        >>> differ([(2, [1 / 2]), (4, [1 / 4])], 1e-6) is None
+        True
+    """
+    parts = [(weight, held) for weight, held in parts if held and weight]
+    if len({len(held) for _, held in parts}) != 1:
+        return None
+    for own in zip(*[held for _, held in parts]):
+        shares = [weight * factor for (weight, _), factor in zip(parts, own)]
+        if all(max(v) - min(v) > tolerance * max(v) for v in (own, shares)):
+            return [*own]
+    return None
 
 
 class _Graph:

@@ -12,13 +12,14 @@ from mpchain import links as L
 from mpchain import optimizers
 from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed import functions as DF
-from mpchain.distributed.optimizers.nonlinear import nonlinear
+from mpchain.distributed.optimizers.nonlinear import differ, factors, nonlinear
 
 N = 5
 x = np.random.RandomState(0).uniform(0.5, 1, (N, 2)).astype("f")
 t = np.random.RandomState(1).uniform(0.5, 1, (N, 3)).astype("f")
 net = L.Linear(2, 3)
 scale = mpchain.Parameter(np.array(1.5, "f"))
+four = mpchain.Variable(np.array(4, "f"))
 
 
 def error():
@@ -103,3 +104,46 @@ def test_rank_0_warns_once(comm):
         r"test_nonlinear.py:\d+ in <lambda>: the loss is a nonlinear function \(sqrt\) of a mean"
     )
     assert all(re.search(f"{message}.*mpchain.batch_mean", text) for text in found)
+
+
+FACTORS = {
+    "mean over a mask": (lambda: F.sum(net(x)) / t.sum(), [1 / t.sum()]),
+    "two terms": (lambda: 2 * part(2) - F.mean(net(x)) / 3 + F.sum(net.W), [1 / 3, 2]),
+    "cancelled": (lambda: F.sum(net(x)) / 7 * 7 + 1, [1]),
+    "scalar Variables": (lambda: F.sum(net(x)) / four * 3, [0.75]),
+    "learned": (lambda: F.exp(scale) * error(), [1]),
+    "a loop over samples": (lambda: sum(F.sum(net(x[i : i + 1])) / (i + 1) for i in range(N)), []),
+    "by zero": (lambda: F.sum(net(x)) * np.float32(np.inf), []),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_factors_of_means(name):
+    loss, expected = FACTORS[name]
+    with np.errstate(invalid="ignore"):
+        assert sorted(factors(loss(), N)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_factors_of_parts():
+    assert differ([(2, [1.0]), (3, [1.0])], 1e-6) is None
+    assert differ([(2, [0.5]), (3, [1 / 3])], 1e-6) is None  # 1 / n
+    assert differ([(2, [0.5]), (2, [0.25])], 1e-6) == [0.5, 0.25]
+    assert differ([(2, [0.5]), (0, [0.25]), (2, [])], 1e-6) is None  # other terms, or none
+    assert differ([(2, [0.5]), (2, [0.5, 0.2])], 1e-6) is None
+    assert differ([], 1e-6) is None
+
+
+def test_means_over_what_numpy_counts_are_told(comm):
+    mask = np.arange(N * 3).reshape(N, 3) % (2 + comm.rank) == 0
+
+    def by_hand():
+        return F.sum((net(x) - t) ** 2 * mask) / mask.sum()
+
+    def exact():
+        return F.sum((net(x) - t) ** 2 * mask) / mpchain.batch_count(mask.sum()) * comm.size
+
+    found = warned(comm, by_hand)
+    assert len(found) == (comm.size > 1 and comm.rank == 0)
+    message = r"by_hand: the loss multiplies a sum or mean .* number \(0.125, .*mpchain.batch_mean"
+    assert all(re.search(message, text) for text in found), found
+    assert warned(comm, exact) == []
