@@ -23,13 +23,6 @@ needs_libraries = pytest.mark.skipif(
 TILES = {"F(4, 3)": F4_3, "F(4, 2)": F4_2, "F(2, 3)": Tiles(2, 3, (0, 1, -1))}
 
 
-@pytest.fixture(autouse=True)
-def _tiles():
-    """Tiles as in a new process: reproducible communicators of other tests have turned them off."""
-    with thresholds.using(tiles=1 << 24):
-        yield
-
-
 def _random(*shape):
     return np.random.RandomState(sum(shape)).uniform(-1, 1, shape).astype(np.float32)
 

@@ -206,7 +206,8 @@ def test_a_step_that_raised_an_exception_on_a_rank(run):
     text = text.replace("data[16]", "data[44]")
     programs.record(run, text=text, code=1)
     printed = programs.launch(run, "replay", "record", "--step", 20, code=1)
-    assert "fingerprints of 3 updates are equal to the bit" in printed
+    # The exception may have come before the checkpoint of step 16 was complete.
+    assert re.search("fingerprints of (3|11) updates are equal to the bit", printed)
     assert "IndexError: no such word among 6" in printed
     typed = "p optimizer.t, len(x)\nq\n"
     printed = programs.launch(run, "replay", "record", "--step", 20, "--pdb", typed=typed, code=1)
