@@ -255,7 +255,7 @@ def test_rank_that_only_wakes_up_before_it_starts_is_ended_at_last(run, script):
     path = script(START.format(deed=deed, port=0, before="do_it()", after=""))
     code, output, errors = run("-n", 2, "--grace", 0.5, path, **environment(1))
     assert (code, output) == (1, "")
-    assert errors.count("mpchain-launch: rank 0 waits in MPI_Init for rank 1, in ") == 1
+    assert errors.count("mpchain-launch: rank 0 waits in MPI_Init for rank 1, at ") == 1
     assert re.fullmatch(
         r"mpchain-launch: rank 1 did not get to MPI_Init within \d+ s after the others; "
         rf"rank 0 waited in MPI_Init; {remedy(1)}",
@@ -306,7 +306,7 @@ def test_rank_that_computes_after_the_others_is_reported_and_not_ended(run, scri
     """)
     code, output, errors = run("-n", 2, path, **environment(1))
     assert (code, output) == (0, "[1] computed\n")
-    words = "mpchain-launch: the other ranks have finished and wait for rank 1, in compute (script"
+    words = "mpchain-launch: the other ranks have finished and wait for rank 1, at script.py:6 in"
     assert errors.count(words) == 1
 
 
