@@ -175,7 +175,8 @@ class Site:
 def names_of_files(folder: str) -> list[str]:
     """Returns the names of the results in a folder that a browser can show.
 
-    They are plain files, the log, texts, tables and plots, but no links and nothing large.
+    They are plain files, the log, texts, tables and plots, but no links, nothing large, and none
+    whose names begin with a dot, such as those that are being written.
 
     >>> names_of_files("")
     []
@@ -186,6 +187,7 @@ def names_of_files(folder: str) -> list[str]:
                 entry.name
                 for entry in itertools.islice(entries, MOST_ENTRIES)
                 if (entry.name == "log" or entry.name.endswith(SHOWN))
+                and not entry.name.startswith(".")
                 and entry.is_file(follow_symlinks=False)
                 and entry.stat().st_size <= LARGEST_FILE
             )

@@ -215,7 +215,8 @@ def results(visitor, tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
     folder = tmp_path / "result"
     folder.mkdir()
-    (folder / "log").write_text("[]")
+    for name in ("log", ".a.tmp.log"):
+        (folder / name).write_text("[]")
     (folder / "a b<c>.png").write_bytes(b"\x89PNG")
     (folder / "snapshot_iter_3").write_bytes(b"much")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
@@ -237,6 +238,7 @@ def test_results_are_listed_and_shown(visitor, results):
 
 
 NOT_SHOWN = ["snapshot_iter_3", "link.txt", "folder.txt", "missing.png", "", "%00", "%ff.png"]
+NOT_SHOWN += [".a.tmp.log"]
 OUTSIDE = ["../secret.txt", "%2e%2e%2fsecret.txt", "..%2fsecret.txt", "%2fetc%2fpasswd"]
 
 
