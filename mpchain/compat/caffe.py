@@ -6,8 +6,6 @@ from typing import Any
 
 from mpchain import annexes, functions
 
-_reader: Any = annexes.load("interop", "exporters.caffe_function", "chainer.links.caffe")
-_messages: Any = annexes.load("interop", "exporters.caffe_messages", "chainer.links.caffe")
 _type_to_method: dict[str, Callable[..., None]] = {}
 _oldname_to_method: dict[str, Callable[..., None]] = {}
 
@@ -30,6 +28,10 @@ _DEFAULTS = {
 _EMPTY = {"bool": False, "double": 0.0, "float": 0.0, "int": 0, "string": ""}
 
 
+def _part(name: str) -> Any:
+    return annexes.load("interop", f"exporters.caffe_{name}", "chainer.links.caffe")
+
+
 class Message:
     """A message of a Caffe file: its fields are attributes, with Caffe's defaults.
 
@@ -42,7 +44,7 @@ class Message:
         self._fields, self._kind = fields, kind
 
     def __getattr__(self, name: str) -> Any:
-        fields = _messages.fields_of(self._kind)
+        fields = _part("messages").fields_of(self._kind)
         if name not in fields:
             raise AttributeError(f"mpchain reads no field {name!r} of Caffe's {self._kind}")
         is_repeated, kind = fields[name]
@@ -65,13 +67,17 @@ def _layer(typ: str, oldname: str | None) -> Callable[..., Any]:
         _type_to_method[typ] = method
         if oldname is not None:
             _oldname_to_method[oldname] = method
-        _reader.CaffeFunction._add_layer = _add_layer
+        _add()
+        _part("function").CaffeFunction._add_layer = _add_layer
         return method
 
     return register
 
 
-_add = vars(_reader.CaffeFunction)["_add_layer"]
+@functools.cache
+def _add():
+    """What adds a layer without a program's methods."""
+    return vars(_part("function").CaffeFunction)["_add_layer"]
 
 
 def _add_layer(self, layer):
@@ -81,7 +87,7 @@ def _add_layer(self, layer):
     elif layer.get("type", "") in _type_to_method:
         _type_to_method[layer["type"]](self, Message(layer, "Layer"))
     else:
-        _add(self, layer)
+        _add()(self, layer)
 
 
 class _CaffePb:
@@ -89,7 +95,7 @@ class _CaffePb:
 
     @property
     def NetParameter(self) -> Any:
-        return _messages.net_class()
+        return _part("messages").net_class()
 
 
 caffe_pb = _CaffePb()

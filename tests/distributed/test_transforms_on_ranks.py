@@ -154,3 +154,58 @@ def test_tangents_through_collectives(comm):
     np.testing.assert_allclose(y.array, total * np.sin(xs[0]), rtol=1e-12)
     expected = slope * np.sin(xs[0]) + total * np.cos(xs[0]) * vs[0]
     np.testing.assert_allclose(tangent.array, expected, rtol=1e-12)
+
+
+def _lstm():
+    lstm = L.NStepLSTM(1, 3, 4, 0.0)
+    model = mpchain.Chain(lstm=lstm)
+    model.forward = lambda x: F.stack([h[-1] for h in lstm(None, None, [*x])[2]])
+    return model
+
+
+LINKS = {
+    "attention": (lambda: L.TransformerEncoderLayer(4, 2, 8, dropout=0.0), (5, 4)),
+    "convolution": (lambda: mpchain.Sequential(L.Convolution2D(2, 3, 3), F.tanh), (2, 6, 6)),
+    "NStepLSTM": (_lstm, (5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_products_of_links_are_those_of_the_whole_batch(comm, name):
+    make, shape = LINKS[name]
+    x, found = np.random.RandomState(3).normal(size=(7, *shape)), {}
+
+    def made():
+        with mpchain.using_config("dtype", np.float64):
+            model = make()
+        random = np.random.RandomState(4)
+        for _, param in sorted(model.namedparams()):
+            param.array = random.normal(0, 0.5, param.shape)
+        return model
+
+    def products(model, x):
+        params = transforms.parameters(model)
+        vs = {key: np.cos(np.arange(p.size)).reshape(p.shape) for key, p in params.items()}
+
+        def loss(params):
+            return F.mean(mpchain.functional_call(model, params, x) ** 2)
+
+        value, tangent = mpchain.jvp(loss, (params,), (vs,))
+        hs = mpchain.hvp(loss, (params,), (vs,))
+        return value, {"tangent": tangent, **hs}
+
+    def step(x):
+        value, results = products(model, x)
+        found.update({key: y.array for key, y in results.items()})
+        found["tangent"] = found["tangent"] * len(x) / 7  # of the mean over own samples
+        return value
+
+    model, own = made(), slice(*comm.share_of(7))
+    optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
+    with comm.batch(7, mine=own):
+        optimizer.update(step, x[own])
+    found["tangent"] = sum(comm.allgather_obj(found["tangent"]))
+    _, expected = products(made(), x)
+    for key, y in expected.items():
+        limits = {"rtol": 1e-12, "atol": 1e-12 * max(1e-2, abs(y.array).max())}
+        np.testing.assert_allclose(found[key], y.array, **limits, err_msg=key)
