@@ -70,7 +70,7 @@ class LBFGS(Optimizer):
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
     ) -> None:
-        """Takes :attr:`max_iter` steps.
+        """Takes ``max_iter`` steps.
 
         Args:
             lossfun: function that returns the loss; it is called several times.
@@ -101,7 +101,7 @@ class LBFGS(Optimizer):
         self.step(evaluate)
 
     def step(self, evaluate: Callable[[], Any]) -> None:
-        """Takes :attr:`max_iter` steps.
+        """Takes ``max_iter`` steps.
 
         Args:
             evaluate: returns the loss, and sets the parameters' gradients.
