@@ -30,7 +30,8 @@ COLORS = {
     "input": "#0b8a99",
     "extensions": "#c93a7c",
 }
-HEIGHT = 1100  # of the picture of the page, in pixels
+HEIGHT = 1100
+"""Pixels of the picture of the page."""
 
 
 def launch(folder: pathlib.Path, *arguments: str) -> subprocess.Popen:

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_there():
-    spec = importlib.util.find_spec("mpchain")  # which imports nothing
+    spec = importlib.util.find_spec("mpchain")  # finding imports nothing
     folders = (spec and spec.submodule_search_locations) or ()
     return any(os.path.exists(os.path.join(f, "prove", "__main__.py")) for f in folders)
 

@@ -131,7 +131,7 @@ class Run:
         self._curves: dict[tuple[str, str], Curve] = {}
         self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=MOST_LINES)
         self._open_line = ""
-        self.folder = ""  # of the results
+        self.folder = ""  # where the results are
         self._settings: dict[str, str] = {}
         self._marks: list[dict[str, Any]] = []
         self._now: list[Any] = [None] * 3  # iteration, epoch, seconds of the latest live values

@@ -248,7 +248,7 @@ class Judge(Tracer):
         if self._samples[iterator].is_shared:
             return batch
         texts = [batches.samples({"": held[k]}, len(held[k])) for held in given]
-        if all(text == texts[0] for text in texts[1:]):  # of which each takes its part
+        if all(text == texts[0] for text in texts[1:]):  # each rank takes its part of one batch
             return batch
         return [sample for held in given for sample in held[k]]
 

@@ -28,7 +28,8 @@ MOST_UPDATES = 20
 
 _MOST_LOOSE = 20000  # functions outside of loss functions that are remembered
 
-_MOST_SAMPLES = 5000  # of a data set that is read as a whole, to compare it
+_MOST_SAMPLES = 5000
+"""Samples of the largest data set that is read as a whole, to compare it."""
 
 _MOST_SECONDS = 2.0  # for that
 
@@ -222,7 +223,7 @@ class Tracer(Observer):
         new.origins = {name: origin[0] for name, origin in origins.items() if origin is not None}
         new.reports = on_host(new.reports)
         new.draws = _drawn(states)
-        vars(of_part).update(vars(new))  # of the last pass, if there are several
+        vars(of_part).update(vars(new))  # the last pass counts, if there are several
         return loss
 
     def _find_gradients(self, optimizer):
@@ -374,7 +375,7 @@ def state_of(optimizer: Any) -> State:
     optimizer.gather_state()
     whole = DictionarySerializer()
     model.serialize(whole["model"])
-    if getattr(optimizer, "communicator", None) is None or optimizer.communicator.rank == 0:
+    if optimizer.communicator is None or optimizer.communicator.rank == 0:
         optimizer.serialize(whole["optimizer"])
     arrays = {name: on_host(value) for name, value in whole.target.items()}
     return State(params, persistents, numbers, arrays, generators())

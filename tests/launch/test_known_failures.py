@@ -80,7 +80,7 @@ PLANTED = [
         "set TMPDIR to a local folder with room",
     ),
     (
-        "[vm:1] Impossible to open the file /tmp/ompi.1/pmix.vm.tool in write mode\n"
+        "[vm:1] Impossible to open the file /scratch/ompi.1/pmix.vm.tool in write mode\n"
         "[vm:1] PMIX ERROR: PMIX_ERR_FILE_OPEN_FAILURE in file ptl_base_listener.c at line 244\n",
         "ulimit -n 4096",
     ),

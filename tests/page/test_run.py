@@ -157,12 +157,12 @@ def test_marks_of_what_interrupts_training():
 def test_settings_and_folder():
     run = Run()
     settings = {f"name{i}": "x" for i in range(1000)} | {"number": 3}
-    take(run, rank=0, said={"about": {"folder": "/tmp/result", "settings": settings}})
+    take(run, rank=0, said={"about": {"folder": "/a/result", "settings": settings}})
     news = run.since(0)
-    assert news["folder"] == "/tmp/result"
+    assert news["folder"] == "/a/result"
     assert len(news["settings"]) == page_run.MOST_SETTINGS
     take(run, rank=0, said={"about": {"folder": 3, "settings": {"lr": 0.1, "model": "\x1b[1mcnn"}}})
-    assert (run.since(0)["folder"], run.since(0)["settings"]) == ("/tmp/result", {"model": "cnn"})
+    assert (run.since(0)["folder"], run.since(0)["settings"]) == ("/a/result", {"model": "cnn"})
 
 
 def test_number_of_curves_and_of_lines_is_limited(monkeypatch):

@@ -56,8 +56,10 @@ class _Convolution(Objects):
         descriptor = self._descriptor(operation, window)
         primitive = self.make("dnnl_primitive_create", descriptor)
         kinds = _KINDS[operation]
-        self.ours, self.blocked = [], []  # memories of our arrays; of the arena, with their starts
-        self.size, self.arena = 0, None  # of the arena, and where it was in the last call
+        # Memories of our arrays, and those of the arena with their starts.
+        self.ours, self.blocked = [], []
+        # Bytes that it needs of the arena, and the arena's address in the last call.
+        self.size, self.arena = 0, None
         used = {kind: self._argument(descriptor, kind) for kind in kinds}
         memories = {kind: memory for kind, (memory, _) in used.items()}
         if "b" in self.shapes:
