@@ -2,8 +2,10 @@
 
 import bisect
 from collections import deque
+from collections.abc import Sequence
 
 from .binding import listing
+from .output import TRACEBACK
 
 TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 # For the other ranks to print the same. People do not notice this delay of a line.
 TIME_TO_AGREE = 0.2
 MOST_HELD = 1000
+# The frames of this number of tracebacks are remembered.
+MOST_TRACEBACKS = 100
 
 
 def label(ranks: list[int]) -> bytes:
@@ -22,6 +26,22 @@ def label(ranks: list[int]) -> bytes:
         (b'[2] ', b'[0-1,3,5] ')
     """
     return f"[{listing(ranks)}] ".encode()
+
+
+def split_traceback(lines: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Returns the head and frames of a traceback, which may be none, and the lines after them.
+
+    Example:
+        >>> split_traceback([TRACEBACK + b"\\n", b"  File ...\\n", b"KeyError: 1\\n"])[1]
+        [b'KeyError: 1\\n']
+        >>> split_traceback([b"loaded\\n"])
+        ([], [b'loaded\\n'])
+    """
+    if not lines[0].startswith(TRACEBACK):
+        return [], lines
+    ends = (i for i, line in enumerate(lines) if i and not line.startswith(b" "))
+    end = next(ends, len(lines))
+    return lines[:end], lines[end:]
 
 
 class _Piece:
@@ -39,7 +59,8 @@ class Merger:
 
     A line waits for the same line of the other ranks, and for the lines that came before it. It
     thus waits no longer than that, the lines of a rank keep their order on each screen, and none
-    is lost.
+    is lost. If a rank prints the traceback of another one later, or with another exception, the
+    frames are not repeated.
 
     Args:
         loop: The `Loop` that serves it.
@@ -65,6 +86,7 @@ class Merger:
         self._waiting = deque()
         self._same = {}  # screen and text → the pieces that wait
         self._last = {}  # screen and rank → number of its last piece
+        self._frames = {}  # screen and frames of a traceback → the ranks that showed them
         self._is_timed = False
         self.n_lines = self._n_pieces = 0
 
@@ -148,8 +170,25 @@ class Merger:
             screen.put(b"".join(lines))
             return
         prefix = label(piece.ranks)
-        screen.put(b"".join([prefix + line for line in lines]))
+        shown = self._without_known_frames(screen, lines, piece.ranks)
+        screen.put(b"".join([prefix + line for line in shown]))
         same = self._same[piece.key]
         del same[0]
         if not same:
             del self._same[piece.key]
+
+    def _without_known_frames(self, screen, lines, ranks):
+        frames, rest = split_traceback(lines)
+        if not frames:
+            return lines
+        before = self._frames.pop((screen, *frames), [])
+        if before and not set(before) & set(ranks):
+            lines = [
+                b"the traceback of " + label(before).strip() + b" above ends here with:\n",
+                *rest,
+            ]
+            ranks = before + ranks
+        self._frames[screen, *frames] = ranks
+        if len(self._frames) > MOST_TRACEBACKS:
+            del self._frames[next(iter(self._frames))]
+        return lines

@@ -178,6 +178,7 @@ class Errors(Lines):
         is_verbose: Whether known messages of MPI libraries without news are shown in full.
 
     Attributes:
+        heading: A line that is left out, since the prefix says the same; empty for none.
         showed_cause: Whether there was a traceback, or a line about a crash or an abort.
 
     Example:
@@ -198,6 +199,7 @@ class Errors(Lines):
         super().__init__(prefix, draw)
         self._on_hold, self._is_verbose = on_hold, is_verbose
         self._held = []
+        self.heading = b""
         self.showed_cause = False
         self._is_in_throes = self._is_in_loss = False
 
@@ -221,6 +223,9 @@ class Errors(Lines):
 
     def _cut(self, data):
         lines = super()._cut(data)
+        if self.heading:
+            heading = (self.prefix or b"") + self.heading
+            lines = [line for line in lines if line != heading]
         lines = lines if self._is_verbose else self._without_death_throes(lines)
         heads = [i for i, line in enumerate(lines) if TRACEBACK in line or CRASH in line]
         self.showed_cause |= bool(heads) or any(ABORT in line for line in lines)

@@ -168,6 +168,8 @@ class Rank:
         self._prefix = f"[{self.place}] ".encode() if self._job.plan.prefix else b""
         raw = self._job.plan.n == 1 and not self._prefix
         self._output.prefix = self._errors.prefix = None if raw else self._prefix
+        heading = f"rank {self.place} of {self._job.plan.n}:\n"  # mpchain's hook writes it
+        self._errors.heading = heading.encode() if self._prefix else b""
 
     def hear_of_loss(self, number: int) -> None:
         """Names to its program a rank that is lost, which MPI may not notice."""

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterable
@@ -34,6 +35,9 @@ from mpchain.training.triggers import interval
 from mpchain.training.triggers.interval import TriggerLike
 from mpchain.training.updaters.updater import Updater
 from mpchain.utils.work_clock import aside
+
+# Seconds after which finalizers are taken to hang, so that the traceback is printed.
+TIME_TO_FINALIZE = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,8 +229,9 @@ class Trainer:
         """Runs the training loop; see the class for its steps.
 
         Args:
-            show_loop_exception_msg: whether to print an exception's traceback at once, in case a
-                finalizer does not return.
+            show_loop_exception_msg: whether to print at once that an exception ends the loop, and
+                also its traceback if extensions and updater take more than a second to finalize.
+                Python prints the traceback of an uncaught exception after that.
 
         Raises:
             RuntimeError: the trainer was run before.
@@ -250,7 +255,7 @@ class Trainer:
         os.makedirs(self.out, exist_ok=True)
         self._started_at = time.perf_counter()
         entries = dict(sorted(self._entries.items(), key=lambda item: -item[1].priority))
-        error = None
+        error = alarm = None
         with Interruption() as interruption:
             try:
                 self._train(entries, interruption)
@@ -259,14 +264,18 @@ class Trainer:
                 if getattr(error, "is_handled", False):
                     raise
                 if show_loop_exception_msg and isinstance(error, Exception):
-                    _print_exception(error)
+                    alarm = _announce(error)
                 _call_all(self._hooks(entries, "on_error", self, error, error.__traceback__), error)
                 raise
             finally:
                 self._final_elapsed_time = self.elapsed_time
                 finalizers = self._hooks(entries, "finalize")
                 finalizers.append(("finalize of the updater", self.updater.finalize))
-                _call_all(finalizers, error)
+                try:
+                    _call_all(finalizers, error)
+                finally:
+                    if alarm is not None:
+                        alarm.cancel()
 
     def _train(self, entries, interruption):
         for entry in filter(self._calls, entries.values()):
@@ -289,6 +298,8 @@ class Trainer:
                     break
                 self._iterate(entries, n_before)
             except Exception as error:
+                if isinstance(copies, _NoCopies):
+                    raise
                 self._go_back(copies, error, entries)
         if self.is_interrupted:
             interruption.raise_for(interruption.number)
@@ -433,9 +444,6 @@ class _NoCopies:
     def finish(self):
         pass
 
-    def go_back(self, error, prepare):
-        raise error
-
 
 def _default_name(extension):
     names = (getattr(extension, key, None) for key in ("name", "default_name", "__name__"))
@@ -487,7 +495,16 @@ def _call_all(hooks, error):
         raise first
 
 
-def _print_exception(error):
-    print(f"Exception in the training loop: {error}", file=sys.stderr)
-    traceback.print_exception(error)
-    print("Finalizing extensions and updater before re-raising.", file=sys.stderr, flush=True)
+def _announce(error):
+    """Prints that an exception ends training; returns the timer that prints its traceback."""
+    print(
+        f"Exception in the training loop: {type(error).__name__}: {error}\n"
+        "Finalizing extensions and updater before re-raising.",
+        file=sys.stderr,
+        flush=True,
+    )
+    # A finalizer that never returns must not hide where the exception was raised.
+    alarm = threading.Timer(TIME_TO_FINALIZE, traceback.print_exception, [error])
+    alarm.daemon = True
+    alarm.start()
+    return alarm

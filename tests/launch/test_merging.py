@@ -5,7 +5,7 @@ import pytest
 
 from launch import mpirun
 from launch.job import Job
-from launch.merging import MOST_HELD, TIME_TO_AGREE, Merger, label
+from launch.merging import MOST_HELD, MOST_TRACEBACKS, TIME_TO_AGREE, Merger, label
 from launch.output import Errors, Lines
 from launch.remote_rank import Rank
 
@@ -227,6 +227,46 @@ def test_a_held_traceback_is_shown_with_an_equal_one_of_the_rank_that_failed():
     ranks[0].show_same(job.cause)
     lines = text.splitlines(keepends=True)
     assert screen.text == b"".join(b"[0-1] " + line for line in lines)
+
+
+BOOM = [b"Traceback (most recent call last):\n", b"  a.py\n", b"ValueError: boom\n"]
+
+
+def marked(rank, lines):
+    return b"".join(b"[%s] " % rank + line for line in lines)
+
+
+def test_traceback_that_other_ranks_print_later_or_with_other_words_is_shown_once():
+    clock, screen, merger = begin(4)
+    other = [*BOOM[:2], b"ValueError: other\n"]
+    for rank, lines in enumerate([BOOM, BOOM, other, BOOM]):
+        merger.put(screen, marked(b"%d" % rank, lines), rank, whole=True)
+        clock.advance(TIME_TO_AGREE * (rank > 0))
+    assert screen.text == (
+        marked(b"0-1", BOOM)
+        + marked(b"2", [b"the traceback of [0-1] above ends here with:\n", other[2]])
+        + marked(b"3", [b"the traceback of [0-2] above ends here with:\n", BOOM[2]])
+    )
+
+
+def test_traceback_with_other_frames_and_one_that_a_rank_repeats_are_shown_whole():
+    clock, screen, merger = begin(3)
+    others = [BOOM[0], b"  b.py\n", BOOM[2]]
+    for rank, lines in [(0, BOOM), (1, others), (0, BOOM), (1, others[:1]), (2, others[:1])]:
+        merger.put(screen, marked(b"%d" % rank, lines), rank, whole=True)
+        clock.advance(TIME_TO_AGREE)
+    expected = marked(b"0", BOOM) + marked(b"1", others) + marked(b"0", BOOM)
+    assert screen.text.startswith(expected)
+
+
+def test_few_tracebacks_are_remembered():
+    clock, screen, merger = begin(2)
+    for i in range(2 * MOST_TRACEBACKS):
+        merger.put(screen, marked(b"0", [BOOM[0], b"  %d\n" % i, BOOM[2]]), 0, whole=True)
+    clock.advance(TIME_TO_AGREE)
+    merger.put(screen, marked(b"1", [BOOM[0], b"  0\n", BOOM[2]]), 1, whole=True)
+    clock.advance(TIME_TO_AGREE)
+    assert screen.text.endswith(marked(b"1", [BOOM[0], b"  0\n", BOOM[2]]))
 
 
 def test_rank_that_takes_the_place_of_another_is_shown_by_its_number():

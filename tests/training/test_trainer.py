@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import types
 
 import numpy as np
@@ -290,12 +291,32 @@ def test_failing_initialize_is_followed_by_finalize(make_trainer):
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_traceback_is_shown_at_once(make_trainer, capsys, shown):
+def test_exception_is_announced_and_its_traceback_left_to_python(make_trainer, capsys, shown):
     trainer = make_trainer(on_update=raise_at(0, ValueError("broken")))
     trainer.extend(lambda trainer: None, "a")
     with pytest.raises(ValueError):
         trainer.run(show_loop_exception_msg=shown)
-    assert ("Exception in the training loop: broken" in capsys.readouterr().err) == shown
+    printed = capsys.readouterr().err
+    assert ("Exception in the training loop: ValueError: broken" in printed) == shown
+    assert "Traceback" not in printed
+
+
+def test_finalizer_that_hangs_does_not_hide_the_traceback(make_trainer, monkeypatch):
+    printed = threading.Event()
+    monkeypatch.setattr("mpchain.training.trainer.TIME_TO_FINALIZE", 0.01)
+    monkeypatch.setattr(traceback, "print_exception", lambda error: printed.set())
+
+    class Hangs(training.Extension):
+        def __call__(self, trainer):
+            pass
+
+        def finalize(self):
+            assert printed.wait(30)
+
+    trainer = make_trainer(on_update=raise_at(0, ValueError("broken")))
+    trainer.extend(Hangs())
+    with pytest.raises(ValueError, match="broken"):
+        trainer.run()
 
 
 def test_second_run_raises(make_trainer):
