@@ -389,14 +389,22 @@ class Sequential(ChainList):
     def _shown_children(self):
         return ((str(i), layer) for i, layer in enumerate(self._layers) if isinstance(layer, Link))
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Any, **options: Any) -> Any:
         """Applies the layers in turn, each to what the one before it returned.
 
         A tuple is passed on as several arguments, a dict as named ones.
 
         Raises:
             RuntimeError: the Sequential is empty.
+            TypeError: there are named arguments.
         """
+        if options:
+            name = next(iter(options))
+            raise TypeError(
+                f"{type(self).__name__}: named arguments belong to one layer, but {name} was given "
+                f"to all; give it to the layers, as in L.Linear(8, 4, n_batch_axes=2) or "
+                f"lambda x: layer(x, {name}={options[name]!r})"
+            )
         if not self._layers:
             raise RuntimeError(f"{type(self).__name__}: there is no layer to apply")
         for layer in self._layers:

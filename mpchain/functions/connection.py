@@ -88,7 +88,11 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
     fits = W.ndim == 2 and x.shape[1] == W.shape[1]
     if not fits and original.ndim > 2:
         rule = "W must have as many columns as x has features, which are all axes but the first"
-        fail("linear", f"{rule} n_batch_axes={n_batch_axes}", x=original, W=W)
+        rule += f" n_batch_axes={n_batch_axes}"
+        n = original.ndim - 1
+        if W.ndim == 2 and original.shape[-1] == W.shape[1] and n != n_batch_axes:
+            rule += f" (n_batch_axes={n}, of this call or of L.Linear, would fit)"
+        fail("linear", rule, x=original, W=W)
     check(fits, "linear", "W must have as many columns as x has features", x=x, W=W)
     if b is None:
         y = _linear(x, W)

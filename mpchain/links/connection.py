@@ -25,11 +25,17 @@ class Linear(Link):
         nobias: whether to omit the bias.
         initialW: initializer, number or array (out_size, in_size); None means LeCunNormal.
         initial_bias: initializer, number or array (out_size,); None means zeros.
+        n_batch_axes: the number of leading batch axes of inputs, unless a call says another. Within
+            a :class:`mpchain.Sequential`, which calls its links with an input alone, 2 maps each
+            step of sequences (N, T, in_size).
 
     Attributes:
         W (Parameter): weights (out_size, in_size).
         b (Parameter): bias (out_size,), or None.
+        n_batch_axes: as given.
     """
+
+    n_batch_axes = 1
 
     def __init__(
         self,
@@ -38,8 +44,11 @@ class Linear(Link):
         nobias: bool = False,
         initialW: InitialValue = None,
         initial_bias: InitialValue = None,
+        *,
+        n_batch_axes: int = 1,
     ) -> None:
         super().__init__()
+        self.n_batch_axes = n_batch_axes
         in_size, out_size = layer_sizes(self, in_size, out_size)
         self.in_size, self.out_size = in_size, out_size
         self.nobias = nobias
@@ -65,25 +74,30 @@ class Linear(Link):
     @property
     def printable_specs(self) -> Iterable[tuple[str, Any]]:
         in_size = self.W.shape[1] if self.W.is_initialized else self.in_size
-        return zip(("in_size", "out_size", "nobias"), (in_size, self.out_size, self.nobias))
+        specs = {"in_size": in_size, "out_size": self.out_size, "nobias": self.nobias}
+        if self.n_batch_axes != 1:
+            specs["n_batch_axes"] = self.n_batch_axes
+        return specs.items()
 
-    def initialize_for(self, x: Input, n_batch_axes: int = 1) -> None:
+    def initialize_for(self, x: Input, n_batch_axes: int | None = None) -> None:
         """Initializes the weights, if necessary, for an input x (N, ...)."""
+        n_batch_axes = self.n_batch_axes if n_batch_axes is None else n_batch_axes
         if self.W.is_initialized or getattr(n_batch_axes, "ndim", 0) > 0:
             return  # F.linear raises the error
         if x.ndim > n_batch_axes:
             self._initialize(math.prod(x.shape[n_batch_axes:]))
 
-    def forward(self, x: Input, n_batch_axes: int = 1) -> Variable:
+    def forward(self, x: Input, n_batch_axes: int | None = None) -> Variable:
         """Applies the map.
 
         Args:
             x: Variable or array (N, ...); the axes after the first ``n_batch_axes`` are flattened.
-            n_batch_axes: the number of leading batch axes.
+            n_batch_axes: the number of leading batch axes; None means that of the link.
 
         Returns:
             Variable (N, out_size), or (*batch, out_size) with several batch axes.
         """
+        n_batch_axes = self.n_batch_axes if n_batch_axes is None else n_batch_axes
         self.initialize_for(x, n_batch_axes)
         return F.linear(x, self.W, self.b, n_batch_axes)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.utils import type_check
@@ -94,6 +95,25 @@ def test_linear_keeps_batch_axes():
     np.testing.assert_allclose(y.array, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_linear_within_a_sequential_keeps_batch_axes():
+    x = np.random.randn(2, 3, 4).astype(np.float32)
+    model = mpchain.Sequential(L.Linear(None, 5, n_batch_axes=2), F.relu)
+    y = model(x)
+    assert y.shape == (2, 3, 5) and model[0].W.shape == (5, 4)
+    np.testing.assert_array_equal(y.array, F.relu(model[0](x, n_batch_axes=2)).array)
+    assert model[0](x[:, 0], n_batch_axes=1).shape == (2, 5)
+    assert "n_batch_axes=2" in repr(model)
+    adapted = L.LoRA(model[0], rank=2)
+    np.testing.assert_array_equal(adapted(x).array, model[0](x).array)
+
+
+def test_sequential_refuses_named_arguments():
+    model = mpchain.Sequential(L.Linear(4, 5), F.relu)
+    message = r"belong to one layer, but n_batch_axes was given to all; .*L\.Linear\(8, 4, n_batch"
+    with pytest.raises(TypeError, match=message):
+        model(np.ones((2, 3, 4), "f"), n_batch_axes=2)
+
+
 @pytest.mark.parametrize(
     "error, message, call",
     [
@@ -137,6 +157,7 @@ def test_inputs_that_do_not_fit(message, call):
 
 def test_linear_names_the_axes_that_are_features():
     x, W = np.ones((7, 6, 8)), np.ones((16, 8))
-    message = r"but the first n_batch_axes=1: x: float64 \(7, 6, 8\), W: float64 \(16, 8\)"
+    hint = r"\(n_batch_axes=2, of this call or of L.Linear, would fit\)"
+    message = rf"but the first n_batch_axes=1 {hint}: x: float64 \(7, 6, 8\), W: float64 \(16, 8\)"
     with pytest.raises(type_check.InvalidType, match=message):
         F.linear(x, W)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from mpchain.training.extension import Extension
+from mpchain.training.extensions.figures import FigureWriter
 from mpchain.training.extensions.log_followers import PrintReport
 from mpchain.training.extensions.log_report import LogReport
 from mpchain.training.progress import print_line, terminal_columns
@@ -25,8 +26,9 @@ COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 class ClosingReport(Extension):
     """Prints at the end of training what was reached, and where the results are.
 
-    After Ctrl-C or SIGTERM it prints the command that continues from the latest snapshot. After any
-    other exception it prints nothing.
+    The first run of a program with ``arguments`` that resume is followed by a line with what to do
+    next. After Ctrl-C or SIGTERM it prints the command that continues from the latest snapshot.
+    After any other exception it prints nothing.
 
     Args:
         arguments: the program's arguments, as argparse returns them, or a dict. If they have
@@ -84,6 +86,8 @@ class ClosingReport(Extension):
             return
         self._print(f"results are in {trainer.out}")
         saver = _latest_saver(trainer)
+        if not is_interrupted and _is_first_run(trainer):
+            self._print_next_steps(saver)
         if is_interrupted and saver is not None:
             command = self._command(saver)
             if command:
@@ -92,6 +96,18 @@ class ClosingReport(Extension):
                 print_line(f"to continue{where}: {command}", self._out)
             else:
                 self._print(f"the latest snapshot is {saver.latest}")
+
+    def _print_next_steps(self, saver):
+        if saver is None or "resume" not in self._arguments:
+            return
+        extensions, out = self._trainer.extensions.values(), self._trainer.out
+        names = [e.filename for e in extensions if isinstance(e, FigureWriter) and e.available()]
+        steps = [f"see {os.path.join(out, name)}" for name in names]
+        path = "" if isinstance(self._arguments["resume"], bool) else f" {saver.latest}"
+        steps.append(f"add --resume{path} and more epochs to train longer")
+        if "--page" not in os.environ.get(COMMAND_VARIABLE, ""):
+            steps.append("mpchain-launch --page to watch a run live")
+        self._print(f"next: {', '.join(steps)}; guide: docs/guides/training.md")
 
     def _print(self, text):
         columns = terminal_columns(self._out)
@@ -128,6 +144,12 @@ def as_dict(arguments: argparse.Namespace | Mapping[str, Any] | None) -> dict[st
     if arguments is None:
         return {}
     return dict(arguments if isinstance(arguments, Mapping) else vars(arguments))
+
+
+def _is_first_run(trainer):
+    """Returns whether no earlier run has left results in the folder."""
+    names = os.listdir(trainer.out) if os.path.isdir(trainer.out) else []
+    return not trainer.is_resumed and not any(".old" in name for name in names)
 
 
 def _progress(trainer):

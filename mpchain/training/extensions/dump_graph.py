@@ -13,6 +13,7 @@ from mpchain.serializer import AbstractSerializer
 from mpchain.serializers.files import open_atomic, replacing
 from mpchain.training.extension import Extension
 from mpchain.training.named_parts import listing
+from mpchain.training.progress import print_line
 from mpchain.training.states import serialize_optional
 from mpchain.training.trainer import Trainer
 from mpchain.variable import Variable
@@ -25,7 +26,7 @@ class DumpGraph(Extension):
     """Writes the computational graph of a reported variable at the first iteration of training.
 
     The file is in Graphviz's DOT language. If Graphviz's ``dot`` is installed, it also draws a PNG
-    image of the same name.
+    and an SVG image of the same name; otherwise a line says how to draw them.
 
     Args:
         root_name: name of the value in the trainer's observation, such as ``'main/loss'``.
@@ -105,12 +106,15 @@ dump_graph = DumpGraph
 
 def _draw(path):
     dot = shutil.which("dot")
+    base = os.path.splitext(path)[0]
     if dot is None:
+        print_line(f"DumpGraph: to see the graph, install Graphviz: dot -Tsvg {path} -o {base}.svg")
         return
     try:
-        with replacing(os.path.splitext(path)[0] + ".png") as temporary:
-            command = [dot, "-Tpng", path, "-o", temporary]
-            subprocess.run(command, check=True, timeout=MOST_SECONDS, capture_output=True)
+        for kind in ("png", "svg"):
+            with replacing(f"{base}.{kind}") as temporary:
+                command = [dot, f"-T{kind}", path, "-o", temporary]
+                subprocess.run(command, check=True, timeout=MOST_SECONDS, capture_output=True)
     except subprocess.SubprocessError as error:
         warnings.warn(f"DumpGraph: {path} was written, but not drawn: {error}", stacklevel=3)
 

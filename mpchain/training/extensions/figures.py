@@ -40,6 +40,9 @@ class FigureWriter(Extension):
         filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG, PDF;
             without one it is PNG).
 
+    Attributes:
+        filename: as given.
+
     Example:
         >>> isinstance(extensions.PlotReport("main/loss"), FigureWriter)
         True
@@ -48,7 +51,7 @@ class FigureWriter(Extension):
     is_report = True
 
     def __init__(self, filename: str) -> None:
-        self._filename = filename
+        self.filename = filename
         self._files = OutputFiles(type(self).__name__, filename)
         self._drawn, self._cost = 0.0, _FIRST  # seconds: all drawings so far, and the next one
         self._begun = time.monotonic()
@@ -98,6 +101,6 @@ class FigureWriter(Extension):
 
     def write(self, figure: Any, folder: str | os.PathLike[str]) -> None:
         """Writes a figure to the file in a folder, as a whole or not at all."""
-        image_format = os.path.splitext(self._filename)[1].lstrip(".") or "png"
-        with self._files.open(os.path.join(folder, self._filename), "wb") as file:
+        image_format = os.path.splitext(self.filename)[1].lstrip(".") or "png"
+        with self._files.open(os.path.join(folder, self.filename), "wb") as file:
             figure.savefig(file, format=image_format, bbox_inches="tight")

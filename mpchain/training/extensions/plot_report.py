@@ -19,8 +19,8 @@ class PlotReport(FigureWriter):
     it the extension only warns. The file is replaced as a whole after an interval, but only as
     often as takes a hundredth of the time, and when training ends; a resumed run keeps the earlier
     points. At the end of training a warning lists the names that were never
-    reported. The file of an earlier run is kept, and other jobs are refused, as by
-    :class:`LogReport`.
+    reported. The y axis is named after the last parts of the names, such as ``loss``. The file of
+    an earlier run is kept, and other jobs are refused, as by :class:`LogReport`.
 
     Args:
         y_keys: name of the value to plot, or a list of names, one curve each.
@@ -82,7 +82,11 @@ class PlotReport(FigureWriter):
 
     def _draw(self, summary):
         figure = self.new_figure()
-        axes = figure.add_subplot(xlabel=self._x_key)
+        # The names of "main/loss" and "validation/main/loss" differ in what the legend tells.
+        names = dict.fromkeys(key.rpartition("/")[2] for key in self._y_keys)
+        y_name = ", ".join(names)
+        title = f"{y_name} by {self._x_key}"
+        axes = figure.add_subplot(xlabel=self._x_key, ylabel=y_name, title=title)
         axes.grid(self._grid)
         for key, points in self._points.items():
             if points:
@@ -95,5 +99,5 @@ class PlotReport(FigureWriter):
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the points and the interval."""
         self._means.serialize(serializer, serialize_part_if_stored)
-        points = json.loads(serializer(f"_plot_{self._filename}", json.dumps(self._points)))
+        points = json.loads(serializer(f"_plot_{self.filename}", json.dumps(self._points)))
         self._points = {key: points.get(key, []) for key in self._y_keys}

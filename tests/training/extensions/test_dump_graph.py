@@ -33,12 +33,16 @@ def has_graph(trainer):
     return trainer.observation["main/loss"].creator_node is not None
 
 
-def test_graph_of_the_first_iteration(real_trainer, no_dot):
+def test_graph_of_the_first_iteration(real_trainer, no_dot, capsys):
     seen = []
     real_trainer.extend(extensions.DumpGraph("main/loss"))
     real_trainer.extend(lambda t: seen.append((config.keep_graph_on_report, has_graph(t))), "seen")
     real_trainer.run()
     assert os.listdir(real_trainer.out) == ["cg.dot"]
+    base = f"{real_trainer.out}/cg"
+    assert capsys.readouterr().out == (
+        f"DumpGraph: to see the graph, install Graphviz: dot -Tsvg {base}.dot -o {base}.svg\n"
+    )
     assert real_trainer.get_extension("dump_graph").default_name == "dump_graph"
     text = (real_trainer.out / "cg.dot").read_text()
     assert text.startswith("digraph graphname{rankdir=TB;")
@@ -59,7 +63,7 @@ def test_styles_and_name(real_trainer, no_dot):
     assert 'shape="circle"' in text and 'color="red"' in text and "octagon" not in text
 
 
-FAKE_DOT = "#!/bin/sh\ntest {code} = 0 && echo drawn > $4\nexit {code}\n"
+FAKE_DOT = "#!/bin/sh\ntest {code} = 0 && echo drawn $1 > $4\nexit {code}\n"
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -71,7 +75,8 @@ def test_image_where_dot_is_installed(real_trainer, monkeypatch, tmp_path, code)
     real_trainer.extend(extensions.DumpGraph("main/loss"))
     if code == 0:
         real_trainer.run()
-        assert (real_trainer.out / "cg.png").read_text() == "drawn\n"
+        for kind in ("png", "svg"):
+            assert (real_trainer.out / f"cg.{kind}").read_text() == f"drawn -T{kind}\n"
     else:
         with pytest.warns(UserWarning, match=r"cg.dot was written, but not drawn: .* exit status"):
             real_trainer.run()

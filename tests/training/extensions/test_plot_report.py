@@ -20,7 +20,8 @@ class Curves:
 
     def __call__(self, figure, axes, summary):
         self.curves = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-        self.x_label = axes.get_xlabel()
+        self.x_label, self.y_label = axes.get_xlabel(), axes.get_ylabel()
+        self.title = axes.get_title()
         self.markers = {line.get_marker() for line in axes.lines}
         self.summary = summary
 
@@ -28,13 +29,14 @@ class Curves:
 def test_plot(run_with_values):
     pytest.importorskip("matplotlib")
     curves = Curves()
-    report = extensions.PlotReport(["loss", "absent"], postprocess=curves)
-    with pytest.warns(UserWarning, match="PlotReport: never reported: 'absent'; reported: 'epo"):
+    report = extensions.PlotReport(["loss", "validation/loss", "absent"], postprocess=curves)
+    with pytest.warns(UserWarning, match="PlotReport: never reported: 'validation/loss', 'absent'"):
         trainer = run_with_values([1.0, 2.0, 6.0, None, 8.0], [report])
     assert (trainer.out / "plot.png").read_bytes().startswith(PNG)
     assert [path.name for path in trainer.out.iterdir()] == ["plot.png"]
     assert curves.curves == {"loss": [[3.0, 3.0], [5.0, 8.0]]}
-    assert curves.x_label == "iteration"
+    assert (curves.x_label, curves.y_label) == ("iteration", "loss, absent")
+    assert curves.title == "loss, absent by iteration"
     assert curves.markers == {"x"}
     assert curves.summary == {"loss": 8.0, "epoch": 2, "iteration": 5}
 

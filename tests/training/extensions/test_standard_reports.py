@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 
@@ -57,6 +58,41 @@ def test_standard_reports(make_trainer, capsys):
     names = {path.name for path in trainer.out.iterdir() if path.name[0] != "."}
     assert names == {"log", "hyperparameters.json", "snapshot_iter_3", "snapshot_iter_5"}
     assert len(json.loads((trainer.out / "log").read_text())) == 2
+
+
+def test_first_run_names_the_next_steps(make_trainer, capsys, monkeypatch):
+    def train(argument):
+        trainer = make_trainer((2, "epoch"))
+        trainer.extend(observe)
+        options = {"snapshots": (1, "epoch"), "arguments": {"resume": argument}}
+        extensions.standard_reports(trainer, **options)
+        trainer.run()
+        lines = capsys.readouterr().out.splitlines()
+        return trainer.out, [line for line in lines if line.startswith("next: ")]
+
+    guide = "guide: docs/guides/training.md"
+    page = "mpchain-launch --page to watch a run live"
+    out, lines = train(None)
+    assert lines == [
+        f"next: add --resume {out}/snapshot_iter_5 and more epochs to train longer, {page}; {guide}"
+    ]
+    _, lines = train(None)  # the folder has results of an earlier run
+    assert lines == []
+    shutil.rmtree(out)
+    monkeypatch.setenv(COMMAND_VARIABLE, "mpchain-launch --page train.py")
+    _, lines = train(False)
+    assert lines == [f"next: add --resume and more epochs to train longer; {guide}"]
+
+
+def test_next_steps_show_the_plots(make_trainer, capsys):
+    pytest.importorskip("matplotlib")
+    trainer = make_trainer((2, "epoch"))
+    trainer.extend(observe)
+    trainer.extend(extensions.PlotReport("main/loss", filename="loss.png"))
+    options = {"snapshots": (1, "epoch"), "arguments": {"resume": None}}
+    extensions.standard_reports(trainer, **options)
+    trainer.run()
+    assert f"\nnext: see {trainer.out}/loss.png, add --resume" in capsys.readouterr().out
 
 
 def test_other_ranks_of_standard_reports_are_silent(make_trainer, capsys):
