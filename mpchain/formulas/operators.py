@@ -70,11 +70,10 @@ OPERATORS: dict[Callable, Operator] = {
     np.sqrt: Operator("sqrt({})", numba="np.sqrt({})"),
     **{
         getattr(np, name): Operator(name + "({})")
-        for name in (
-            "ceil cos cosh expm1 floor log log10 log1p log2 sin sinh tan tanh trunc"
-        ).split()
+        for name in ("ceil cos cosh floor log log10 log1p log2 sin sinh tan tanh trunc").split()
     },
     np.exp: Operator("exp({})", special="exp({})"),
+    np.expm1: Operator("expm1({})", special="expm1({})"),
     np.where: Operator("{} ? {} : {}", numba="{1} if {0} else {2}", kind="choice"),
     np.greater: _alike("{} > {}", "comparison"),
     np.greater_equal: _alike("{} >= {}", "comparison"),

@@ -247,7 +247,9 @@ def selu(
     return elu(x, alpha) * scale
 
 
-_logistic = written_as("({0} < (T)0 ? (T)exp({0}) : (T)1) / ((T)exp(-fabs({0})) + (T)1)")(logistic)
+_logistic = written_as(
+    "({0} < (T)0 ? (T)exp({0}) : (T)1) / ((T)exp(-fabs({0})) + (T)1)", special="logistic({})"
+)(logistic)
 
 
 @elementwise(lambda g, y: g * (y - y * y))

@@ -4,9 +4,10 @@ A loop takes a formula of additions, products, comparisons and the like. It is c
 when the formula has cost about what compiling costs. Its values are those of NumPy; only the sign
 of a zero may differ, where NumPy's maximum of two zeros depends on the processor.
 
-A formula with a special function, such as that of errors, is compiled when it is first called for
-an array that is not small: its values differ from SciPy's in the last places, and the size alone
-decides which of both a program gets.
+A formula with a special function, such as that of errors, or with an exponential among other
+operations, is compiled when it is first called for an array that is not small: its values differ
+from SciPy's and NumPy's in the last places, and the size alone decides which of both a program
+gets.
 """
 
 import functools
@@ -23,11 +24,15 @@ from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, special_loops
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
+from mpchain.kernels.cpu.threads import in_parts
 from mpchain.observers import current
 from mpchain.typing import Array
 
 _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone
 _WARNING = (np.divide, np.sqrt)  # NumPy warns of zeros and of negative numbers
+_NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
+_AMONG = 4  # operations with an exponential: NumPy's passes through memory take longer than it
+_EXPONENTIALS = {"exp", "expm1"}
 
 
 class Loop:
@@ -41,6 +46,7 @@ class Loop:
         numbers: function that returns the numbers that the loop needs, given the constants.
         n_arrays: how many of the first arguments are arrays.
         is_special: whether it has functions of :mod:`mpchain.kernels.cpu.special_loops`.
+        is_slow: whether one of these is slow elsewhere, so that small arrays gain, too.
 
     Attributes:
         name: of the formula.
@@ -52,16 +58,22 @@ class Loop:
     """
 
     def __init__(
-        self, name: str, text: str, numbers: Callable, n_arrays: int, is_special: bool = False
+        self,
+        name: str,
+        text: str,
+        numbers: Callable,
+        n_arrays: int,
+        is_special: bool = False,
+        is_slow: bool = False,
     ):
         self.name, self.n_elements = name, 0
         self._text, self._numbers, self._n_arrays = text, numbers, n_arrays
-        self._is_special = is_special
+        self._is_special, self._is_slow = is_special, is_slow
 
     @property
     def least(self) -> int:
         """The least elements of arrays that the loop takes."""
-        return thresholds.special_loop if self._is_special else thresholds.loop
+        return thresholds.special_loop if self._is_slow else thresholds.loop
 
     def __call__(self, *arguments: Any) -> Array | None:
         if not self._takes(arguments):
@@ -90,12 +102,18 @@ class Loop:
         """Returns the result for arguments that the loop takes."""
         n = self._n_arrays
         arrays = arguments[:n]
-        if not all(x.flags.c_contiguous for x in arrays):
-            arrays = [channels_last.as_last(x) for x in arrays]
+        for x in arrays:
+            if not x.flags.c_contiguous:
+                arrays = [channels_last.as_last(x) for x in arrays]
+                break
         y = channels_last.result(arrays[0].shape, arrays[0].dtype, arrays[0], out=out)
         numbers = np.array(self._numbers(*arguments[n:]), y.dtype)
-        run = _compiled_special(self._text, y.dtype) if self._is_special else _compiled(self._text)
-        run(numbers, *map(channels_last.in_memory, (y, *arrays)))
+        flat = [channels_last.in_memory(x) for x in (y, *arrays)]
+        if not self._is_special:
+            _compiled(self._text)(numbers, *flat)
+            return y
+        run, flat = _compiled_special(self._text, y.dtype), [x.reshape(-1) for x in flat]
+        in_parts(lambda i, j: run(numbers, *[x[i:j] for x in flat]), y.size, y.size)
         return y
 
     def _takes(self, arguments):
@@ -103,15 +121,14 @@ class Loop:
         if not isinstance(first, np.ndarray) or first.size < self.least:
             return False
         dtype, shape = first.dtype, first.shape
-        if dtype not in (np.float32, np.float64) or config.kernels or config.autotune:
+        if dtype not in _DTYPES or config.kernels or config.autotune:
             return False
-        return (
-            all(isinstance(x, np.ndarray) for x in arguments[1:n])
-            and all(x.dtype == dtype and x.shape == shape for x in arguments[1:n])
-            and all(x.flags.c_contiguous or channels_last.is_last(x) for x in arguments[:n])
-            and all(type(x) in (int, float, bool) for x in arguments[n:])
-            and load_numba() is not None
-        )
+        for x in arguments[:n]:
+            if not isinstance(x, np.ndarray) or x.dtype != dtype or x.shape != shape:
+                return False
+            if not x.flags.c_contiguous and not channels_last.is_last(x):
+                return False
+        return all([type(x) in _NUMBERS for x in arguments[n:]]) and load_numba() is not None
 
 
 def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | None:
@@ -131,7 +148,10 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         return None
     steps = in_order(result)
     of_arrays = [s for s in steps if not s.is_constant]
-    is_special = any(map(_is_slow, of_arrays))
+    special = {_special(step) for step in of_arrays}
+    is_slow = not special.isdisjoint(special_loops.SLOW)
+    worth_it = special_loops.QUICK | (_EXPONENTIALS if len(of_arrays) >= _AMONG else set())
+    is_special = is_slow or not special.isdisjoint(worth_it)
     is_faster = is_special or len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
     if result.is_bool or not is_faster or any(s.function in _WARNING for s in of_arrays):
         return None
@@ -157,12 +177,13 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         compile_text(f"numbers of {formula.__name__}", "\n    ".join(lines), own.known),
         n_arrays,
         is_special,
+        is_slow,
     )
 
 
-def _is_slow(step):
-    special = OPERATORS[step.function].special
-    return special.partition("(")[0] in special_loops.SLOW
+def _special(step):
+    """The name of the function of special loops that computes a step, if any."""
+    return OPERATORS[step.function].special.partition("(")[0]
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 SciPy takes some 15 ns an element, these less than 3. Each has one text for both dtypes, with
 coefficients of its own for each: Chebyshev interpolants that mpmath made with 60 digits. Against
 mpmath, the values are exact to 5 units in the last place, half a unit in the mean; zeros,
-infinities and NaN are those of SciPy.
+infinities and NaN are those of SciPy. Exponentials take half as long as NumPy's, and stay in
+registers.
 
 The complementary error function is exp(-z^2) p(z), where p(z) (z + 3) is a polynomial of
 (z - 3) / (z + 3), as in M. Shepherd and J. Laframboise, Chebyshev approximation of
@@ -22,6 +23,9 @@ from mpchain.formulas.text import compile_text
 SLOW = {"erf", "erfc", "ndtr", "slope_of_gelu"}
 """Functions that NumPy does not have, and SciPy computes one element at a time."""
 
+QUICK = {"logistic"}
+"""Functions that take NumPy several passes."""
+
 _EXP = """
 def exp(x):
     return exp_of_sum(x, FLOAT(0))
@@ -39,6 +43,26 @@ def exp_of_sum(x, y):
     first = INT(INT(half + INT(BIAS)) << INT(DIGITS)).view(FLOAT)
     second = INT(INT(INT(n - half) + INT(BIAS)) << INT(DIGITS)).view(FLOAT)
     return POLYNOMIAL(exp, r) * first * second
+"""
+# The sum of q 2^n and 2^n - 1, in two factors, neither of which overflows.
+_EXPM1 = """
+def expm1(x):
+    x = FLOAT(LARGEST) if x > FLOAT(LARGEST) else x
+    x = FLOAT(SMALLEST) if x < FLOAT(SMALLEST) else x
+    shifted = x * FLOAT(1.4426950408889634) + FLOAT(MAGIC)
+    n = INT(FLOAT(shifted).view(INT) - FLOAT(MAGIC).view(INT))
+    k = shifted - FLOAT(MAGIC)
+    r = (x - k * FLOAT(LN2)) - k * FLOAT(LN2_REST)
+    half = INT(n >> INT(1))
+    first = INT(INT(half + INT(BIAS)) << INT(DIGITS)).view(FLOAT)
+    second = INT(INT(INT(n - half) + INT(BIAS)) << INT(DIGITS)).view(FLOAT)
+    inverse = INT(INT(INT(half - n) + INT(BIAS)) << INT(DIGITS)).view(FLOAT)
+    return (POLYNOMIAL(expm1, r) * r * first + (first - inverse)) * second
+"""
+_LOGISTIC = """
+def logistic(x):
+    e = exp(-np.absolute(x))
+    return (e if x < FLOAT(0) else FLOAT(1)) / (e + FLOAT(1))
 """
 # exp(-half x^2) for 0 <= x <= FAR; the square of x without its last digits is exact.
 _EXP_OF_SQUARE = """
@@ -87,7 +111,8 @@ def slope_of_gelu(x):
     bell = bell * size * FLOAT(0.3989422804014327)
     return rest - bell if x < FLOAT(0) else (FLOAT(1) - rest) + bell
 """
-_TEXTS = _EXP_OF_SUM, _EXP, _EXP_OF_SQUARE, _TAIL, _ERF, _ERFC, _NDTR, _SLOPE_OF_GELU
+_TEXTS = _EXP_OF_SUM, _EXP, _EXPM1, _LOGISTIC, _EXP_OF_SQUARE, _TAIL, _ERF, _ERFC, _NDTR
+_TEXTS += (_SLOPE_OF_GELU,)
 
 _SINGLE = {
     "FLOAT": "np.float32", "INT": "np.int32", "MAGIC": 1.5 * 2**23, "MASK": -(1 << 12),
@@ -140,6 +165,7 @@ def texts(dtype: np.dtype) -> list[str]:
     is_single = dtype == np.float32
     names = _SINGLE if is_single else _DOUBLE
     coefficients = _SINGLE_COEFFICIENTS if is_single else _DOUBLE_COEFFICIENTS
+    coefficients = coefficients | {"expm1": coefficients["exp"].rpartition(" ")[0]}
     return [_filled(text.strip(), names, coefficients) for text in _TEXTS]
 
 
