@@ -21,6 +21,7 @@ import numpy as np
 from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.captured.comparison import are_all_close
+from mpchain.captured.graph_memory import GraphMemory
 from mpchain.captured.ranks import capture_update
 from mpchain.captured.recorder import Draws
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
@@ -51,10 +52,16 @@ class _Differs(Exception):
 
 
 class _Repeated(Recording):
-    """Lets a step draw what a replay drew."""
+    """Lets a step draw what a replay drew, and converts arrays that others are told of."""
 
-    def __init__(self, drawn):
-        self._drawn, self.reason = iter(drawn), None
+    def __init__(self, drawn, convert=None):
+        self._drawn, self._convert, self.reason = iter(drawn), convert, None
+
+    def call_again(self, function, args):
+        is_update = isinstance(getattr(function, "__self__", None), Optimizer)
+        if self._convert is not None and not is_update:
+            args = without_graph(args, self._convert)
+        return function(*args)
 
     def draws(self, generator):
         return Draws(generator, self._draw)
@@ -111,8 +118,8 @@ class CudaGraph(Graph):
         self._states: list[tuple[dict, str, Array]] = []
         self._scales: list[tuple] = []
         with self.device:
-            self._pool = self._cupy.cuda.MemoryPool()
-            with self._cupy.cuda.using_allocator(self._pool.malloc):
+            self._memory = GraphMemory()
+            with self._memory.serving():
                 capability = int(self.device.compute_capability)
                 cublas = annexes.find("gpu_kernels", "kernels.gpu.cublas")
                 n_bytes = cublas.workspace_bytes(capability) if cublas else 0
@@ -268,11 +275,8 @@ class CudaGraph(Graph):
     def _at_work(self) -> Iterator[None]:
         cupy = self._cupy
         with self.device:
-            self._outer, stream = (
-                cupy.cuda.get_current_stream(),
-                cupy.cuda.Stream(non_blocking=True),
-            )
-            with stream, cupy.cuda.using_allocator(self._allocate):
+            self._outer, stream = cupy.cuda.get_current_stream(), self._memory.stream
+            with stream, self._memory.serving():
                 stream.begin_capture()
                 try:
                     with self:
@@ -282,13 +286,6 @@ class CudaGraph(Graph):
                         stream.end_capture()
                     raise
                 self._graph = stream.end_capture()
-
-    def _allocate(self, n_bytes):
-        before = self._pool.total_bytes()
-        memory = self._pool.malloc(n_bytes)
-        if self._pool.total_bytes() < before:  # it made room by what the graph uses
-            raise _Refused("the GPU's memory does not suffice for a graph")
-        return memory
 
     def fits(self) -> bool:
         """Whether parameters, states and hooks are those that were captured."""
@@ -430,7 +427,7 @@ class CudaGraph(Graph):
             self._count(-1)
             result, listener = self._as_always(function, drawn, before)
             if self._graph is None:
-                return result, "the GPU's memory does not suffice for a step beside its graph"
+                return result, listener.reason or "the GPU's memory does not suffice for its graph"
             grads = [p.grad for p, _ in self._grads]
             found = self._outcome(grads, result, self._carried.found())
             params = [value for _, value in before[: len(updated)]]
@@ -444,31 +441,62 @@ class CudaGraph(Graph):
         return result, reason
 
     def _as_always(self, function, drawn, before):
-        """Runs the step beside the graph; if memory does not suffice, gives up the graph first."""
+        """Runs the step beside the graph, or in its memory if the GPU has no more; if that does not
+        suffice, gives up the graph."""
         counts = [(counted, counted.t) for counted, _ in self._counts]
-        for is_last in (self._is_of_ranks, True):
-            try:
-                with _Repeated(drawn) as listener:
-                    return function(), listener
-            except MemoryError:
-                if is_last:
-                    raise
+        try:
+            if self._memory.is_short():
+                return self._in_its_memory(function, drawn)
+            with _Repeated(drawn) as listener:
+                return function(), listener
+        except MemoryError:
+            if self._is_of_ranks:
+                raise
+        for param, _ in self._grads:
+            param.cleargrad()
+        self._give_up_memory()
+        for array, value in before:
+            array.set(value)
+        for counted, t in counts:
+            counted.t = t
+        with _Repeated(drawn) as listener:
+            return function(), listener
+
+    def _in_its_memory(self, function, drawn):
+        """Runs the step where the graph computes; gives up the graph if the step keeps arrays."""
+        used = self._memory.used_bytes()
+        old_grads = [own_grad(p) for p in self.state.params]  # the graph's stream may read them
+        with self._memory.lent() as moved_out:
+
+            def moved(array):
+                return array if id(array) in self._unchanged else moved_out(array)
+
+            with _Repeated(drawn, moved) as listener:
+                result = without_graph(function(), moved)
+            self._carried.convert(moved)
+            for param, grad in self._grads:
+                if grad is not None and param.grad is not None:
+                    self._cupy.copyto(grad, param.grad)
+                    set_grads([(param, grad)])
+        del old_grads
+        gc.collect()
+        if self._memory.used_bytes() > used:
+            grads = [(p, p.grad) for p, _ in self._grads]
             self._give_up_memory()
-            for array, value in before:
-                array.set(value)
-            for counted, t in counts:
-                counted.t = t
-        raise AssertionError
+            set_grads([(p, None if g is None else g.copy()) for p, g in grads])
+            listener.reason = (
+                "it keeps arrays that it computes, and the GPU's memory does not suffice for a "
+                "step beside its graph"
+            )
+        return result, listener
 
     def _give_up_memory(self):
         """Returns to CUDA what the graph and the steps before have used."""
-        for param, _ in self._grads:
-            param.cleargrad()
         self.release()
         self._result, self._grads, self._inputs, self._kept = None, [], [], []
         self._unchanged, self.workspace = set(), None
         gc.collect()
-        self._pool.free_all_blocks()
+        self._memory.free()
         self._cupy.get_default_memory_pool().free_all_blocks()
 
     def _values_of_params(self):
@@ -546,7 +574,7 @@ def explain(error: BaseException) -> str:
         'ValueError: no such axis'
     """
     text = f"{error}"
-    if isinstance(error, _Refused):
+    if isinstance(error, (_Refused, MemoryError)):
         return f"{text}{_place(error)}"
     if "capturing" in text or "StreamCapture" in text or "CapturedEvent" in text:
         return f"it reads the values of an array, or waits for the GPU{_place(error)}"

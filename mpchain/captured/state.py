@@ -241,6 +241,13 @@ class Carried:
             is_array = cuda.is_gpu_array(value)
             place.set(Variable(convert(value), requires_grad=False) if is_array else value)
 
+    def convert(self, convert: Callable[[Array], Array]) -> None:
+        """Gives links converted arrays in place of those that they keep."""
+        for place, _ in self._left:
+            value = _array_of(place.get())
+            if cuda.is_gpu_array(value):
+                place.set(Variable(convert(value), requires_grad=False))
+
     def computed(self) -> list:
         """What the graph computes for links."""
         return [value for _, value in self._left]

@@ -13,6 +13,7 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, serializers
 from mpchain.backends import cuda
+from mpchain.captured.graph_memory import GraphMemory
 from mpchain.training.updaters import StandardUpdater
 from tests.captured.test_captured import (
     BATCH,
@@ -468,12 +469,6 @@ class TestFallback:
         assert step.reason is None
         assert_same(*models)
 
-    def test_memory_that_does_not_suffice(self, model, monkeypatch):
-        sizes = iter(range(10**6, 0, -1))
-        pool = mpchain.cuda.cupy.cuda.MemoryPool
-        monkeypatch.setattr(pool, "total_bytes", lambda self: next(sizes))
-        self.check(lambda x, t: model(x), "memory does not suffice")
-
     def test_an_error_is_the_users(self, model):
         step = mpchain.capture(lambda x: model(x))
         x = mpchain.get_device(GPU).send(np.ones((2, 4), "f"))
@@ -562,7 +557,7 @@ class TestUpdater:
 
 
 class TestMemory:
-    """A graph needs the memory of a step; the comparison once needs it twice."""
+    """A graph needs the memory of a step; the step that it is compared with takes it, too."""
 
     N = 1 << 15
 
@@ -604,19 +599,59 @@ class TestMemory:
         machine = sys.modules["cupy._machine"]
         monkeypatch.setattr(machine, "memory_size", machine._held(0) + n_bytes)
 
-    def test_a_step_that_does_not_fit_twice_goes_on_as_always(self, cupy, monkeypatch):
-        peak, right = self._peak(cupy)
-        self._limit(cupy, monkeypatch, int(peak / 0.6) + (32 << 20))  # cuBLAS has a workspace
-        update, x, model = self._train(cupy)
-        step = mpchain.capture(update)
-        step(x)
-        with pytest.warns(UserWarning, match="does not suffice for a step beside its graph"):
-            step(x)
-        for _ in range(2):
-            step(x)
-        assert "does not suffice" in step.reason
+    def _check(self, model, right):
         for param, value in zip(model.params(), right, strict=True):
             np.testing.assert_allclose(param.array.get(), value, 1e-5, 1e-6)
+
+    def _limited(self, cupy, monkeypatch, share, keep=lambda array: None):
+        """Trains where a step needs that share of the memory; returns the captured step."""
+        peak, right = self._peak(cupy)
+        self._limit(cupy, monkeypatch, int(peak / share) + (32 << 20))  # cuBLAS has a workspace
+        update, x, model = self._train(cupy)
+
+        def function(x):
+            update(x)
+            keep(x[:1] * 2)
+
+        step = mpchain.capture(function)
+        for _ in range(4):
+            step(x)
+        self._check(model, right)
+        return step
+
+    @pytest.mark.parametrize("share", [0.6, 0.75])
+    def test_a_step_that_does_not_fit_twice_is_captured(self, share, cupy, monkeypatch):
+        assert self._limited(cupy, monkeypatch, share).reason is None
+
+    def test_a_step_that_does_not_fit_beside_its_state_goes_on_as_always(self, cupy, monkeypatch):
+        with pytest.warns(UserWarning, match="memory does not suffice for a graph"):
+            step = self._limited(cupy, monkeypatch, 0.999)
+        assert "does not suffice" in step.reason
+
+    def test_arrays_that_a_step_keeps_are_not_written_over(self, cupy, monkeypatch):
+        kept = []
+        with pytest.warns(UserWarning, match="keeps arrays that it computes, and the GPU's mem"):
+            step = self._limited(cupy, monkeypatch, 0.6, kept.append)
+        assert "it keeps arrays" in step.reason
+        for found in kept[2:]:
+            np.testing.assert_array_equal(found.get(), kept[0].get())
+
+    @pytest.mark.parametrize(
+        "test",
+        [
+            lambda: TestFallback().test_gradients_of_several_ranks(),
+            lambda: TestUpdater().test_updates_and_reports_are_the_same(),
+            lambda: test_state_of_links_is_not_overwritten_by_replays(),
+            lambda: test_dropout_draws_and_running_statistics_move_in_replays(),
+            lambda: test_a_dynamic_loss_scale_that_is_read_leads_to_another_graph(),
+        ],
+        ids=["ranks", "reports", "state of links", "draws", "loss scale"],
+    )
+    def test_steps_in_the_memory_of_their_graphs(self, test, cupy, monkeypatch):
+        lent = []
+        monkeypatch.setattr(GraphMemory, "is_short", lambda self: lent.append(self) or True)
+        test()
+        assert lent
 
     def test_replays_keep_the_memory_of_one_step(self, cupy, monkeypatch):
         peak, right = self._peak(cupy)
@@ -627,5 +662,4 @@ class TestMemory:
             step(x)
         assert step.reason is None
         assert cupy.get_default_memory_pool().total_bytes() < peak / 2
-        for param, value in zip(model.params(), right, strict=True):
-            np.testing.assert_allclose(param.array.get(), value, 1e-5, 1e-6)
+        self._check(model, right)

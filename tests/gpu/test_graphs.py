@@ -293,8 +293,18 @@ class TestMemory:
         with Capturing(xp) as capturing:
             y += y + 1
         with xp.cuda.using_allocator(capturing.pool.malloc):
-            xp.ones(3)
+            z = xp.ones(3)
         self.lost(capturing.graph, "was freed and may have another owner", double)
+        del z
+
+    def test_a_pool_that_has_served_others(self, xp):
+        x, y = xp.ones(3), xp.zeros(3)
+        with Capturing(xp) as capturing:
+            y += (x + 1) * 2
+        with xp.cuda.using_allocator(capturing.pool.malloc):
+            assert xp.ones(3).size == 3  # lives no longer than this
+        capturing.graph.launch()
+        np.testing.assert_array_equal(y.get(), 4)
 
     def test_a_pool_that_returns_its_memory(self, xp, double):
         y = xp.zeros(3)

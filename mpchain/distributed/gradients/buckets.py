@@ -154,7 +154,7 @@ class GradientReducer(Reducer):
 
     def finish(self) -> float:
         self.start()
-        means = self.means()
+        means, self._means = self.means(), {}  # no memory is held for another step
         params = list(map(self._params.__getitem__, means))
         are_set = map(operator.is_, map(own_grad, params), means.values())
         if not (self._n_samples and all(are_set)):

@@ -114,7 +114,7 @@ class LossScaleOnGpu:
         found.get(out=flags, blocking=False)
         event = cuda.Event(disable_timing=True)
         event.record()
-        self._pending.append((event, flags, found, names, t, rules))
+        self._pending.append((event, flags, names, t, rules))
 
     def outcomes(self, waits: bool) -> Iterator[Outcome]:
         """Yields what the host has learned of steps, in their order.
@@ -123,7 +123,7 @@ class LossScaleOnGpu:
             waits: whether to wait for the GPU until all is known.
         """
         while self._pending:
-            event, flags, _, names, t, rules = self._pending[0]
+            event, flags, names, t, rules = self._pending[0]
             if waits or len(self._pending) >= _MOST_PENDING:
                 event.synchronize()
             elif not event.done:

@@ -14,10 +14,11 @@ from cupy._records import CaptureError, CUDARuntimeError, History, bytes_of
 
 
 class _Use:
-    """A graph's use of a block of memory."""
+    """A graph's use of a block of memory; ``is_made`` if the graph writes there before it reads."""
 
-    def __init__(self, memory):
+    def __init__(self, memory, is_made):
         self.memory, self.fate, self.line = weakref.ref(memory), memory.fate, memory.line
+        self.is_made = is_made
         self.history, self.writes = History(), False
 
     def why_lost(self, n_served):
@@ -27,7 +28,10 @@ class _Use:
         pool = self.fate.pool()
         if pool is None:
             return "was returned to CUDA with its pool"
-        if pool is _machine.pool or pool.n_served > max(self.fate.freed_at, n_served[pool]):
+        since = max(self.fate.freed_at, n_served[pool])
+        if self.is_made and pool.returned_at <= since and not pool.serves_since(since):
+            return None  # what others had there meanwhile is gone
+        if pool is _machine.pool or pool.n_served > since:
             return "was freed and may have another owner"
         return None
 
@@ -77,7 +81,7 @@ class Capture:
     def history_of(self, memory, writes):
         """Returns the accesses to memory within this capture."""
         if memory.fate not in self._uses:
-            self._uses[memory.fate] = _Use(memory)
+            self._uses[memory.fate] = _Use(memory, id(memory.host) in self._made)
         use = self._uses[memory.fate]
         use.writes |= writes
         return use.history

@@ -382,6 +382,7 @@ class Memory:
         owner.take(self.device_id, self.size)
         owner.n_served += 1
         self.fate = Fate(owner)
+        self.served_at = owner.n_served
         if self._stream.capture is not None:
             self._stream.capture.allocate(self)
         for hook in hooks:
@@ -396,7 +397,7 @@ class Memory:
             return
         owner = self.fate.pool()
         if owner is not None:
-            owner.give_back(self.device_id, self.size)
+            owner.give_back(self._stream, self.size)
         self.fate.freed_at = owner.n_served if owner is not None else 0
         capture = self._stream.capture
         if owner is not pool and capture is None:
@@ -491,19 +492,43 @@ def _held(device_id):
     return sum(pool.held[device_id] for pool in _members(_pools))
 
 
+def _arena(stream):
+    return stream.device_id, stream._number
+
+
+class DeviceMemory:
+    """Memory by cudaMalloc, as ``cupy.cuda.Memory``: refused if the device has no more.
+
+    Pools count it, so it is none to compute in.
+    """
+
+    ptr = 0
+
+    def __init__(self, size):
+        if _held(here.device) + size > memory_size:
+            raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+        self.size, self.device_id = size, here.device
+
+
 class MemoryPool:
     """Counts the memory of arrays, and keeps what is freed for its own next arrays alone.
 
+    Args:
+        allocator: what asks CUDA for memory.
+
     Attributes:
         n_served: how many blocks it gave.
+        returned_at: the value of ``n_served`` when memory was last returned to CUDA.
         held: bytes that CUDA gave to the pool, by device.
-        kept: of these, bytes that no array uses.
+        kept: of these, bytes that no array uses, by the stream that they were allocated on: they
+            serve that stream alone.
     """
 
-    def __init__(self):
+    def __init__(self, allocator=None):
         self.blocks = weakref.WeakSet()
-        self.n_served = 0
+        self.n_served = self.returned_at = 0
         self.held, self.kept = collections.Counter(), collections.Counter()
+        self._allocator = allocator or (lambda size: MemoryPointer(DeviceMemory(size), 0))
         with _lock:
             _pools.add(self)
 
@@ -512,24 +537,35 @@ class MemoryPool:
 
         What it keeps is taken whole or in parts: the double does not know fragments.
         """
-        size = _rounded(size)
+        size, arena = _rounded(size), _arena(get_current_stream(device_id))
         with _lock:
-            if size <= self.kept[device_id]:
-                self.kept[device_id] -= size
+            if size <= self.kept[arena]:
+                self.kept[arena] -= size
                 return
-            if _held(device_id) + size > memory_size:
+            try:
+                self._allocator(size)
+            except CUDARuntimeError:
                 self._free(device_id)
-            if _held(device_id) + size > memory_size:
-                raise OutOfMemoryError(size, self.held[device_id])
+                try:
+                    self._allocator(size)
+                except CUDARuntimeError:
+                    raise OutOfMemoryError(size, self.held[device_id]) from None
             self.held[device_id] += size
 
-    def give_back(self, device_id, size):
-        """Keeps the memory of an array that is gone."""
-        self.kept[device_id] += _rounded(size)
+    def give_back(self, stream, size):
+        """Keeps the memory of an array that is gone, for the stream that it was allocated on."""
+        self.kept[_arena(stream)] += _rounded(size)
 
     def _free(self, device_id):
-        self.held[device_id] -= self.kept[device_id]
-        self.kept[device_id] = 0
+        for arena in [*self.kept]:
+            if arena[0] == device_id:
+                self.held[device_id] -= self.kept.pop(arena)
+        self.returned_at = self.n_served = self.n_served + 1
+
+    def serves_since(self, n_served):
+        """Whether arrays live that it served after so many others."""
+        blocks = (b for b in _members(pool.blocks) if b.fate.pool() is self)
+        return any(block.served_at > n_served for block in blocks)
 
     def malloc(self, size):
         """Returns the pool: the double allocates arrays, not bytes."""
@@ -540,7 +576,7 @@ class MemoryPool:
         return next((block for block in _members(self.blocks) if block.covers(pointer)), None)
 
     def used_bytes(self):
-        return sum(block.size for block in _members(self.blocks))
+        return sum(b.size for b in _members(pool.blocks) if b.fate.pool() is self)
 
     def total_bytes(self):
         return self.held[here.device]
@@ -549,13 +585,12 @@ class MemoryPool:
         """Returns free memory to CUDA, also that of graphs."""
         with _lock:
             self._free(here.device)
-        self.n_served += 1
 
     def free_bytes(self):
-        return self.kept[here.device]
+        return sum(n for arena, n in self.kept.items() if arena[0] == here.device)
 
     def n_free_blocks(self):
-        return int(self.kept[here.device] > 0)
+        return int(self.free_bytes() > 0)
 
 
 pool = MemoryPool()
@@ -569,6 +604,11 @@ def using_allocator(allocator=None):
         yield
     finally:
         here.allocator = outer
+
+
+def get_allocator():
+    """Returns what this thread allocates by."""
+    return here.allocator or pool.malloc
 
 
 class MemoryHook:

@@ -10,7 +10,15 @@ class RaceError(RuntimeError):
 
 
 class CUDARuntimeError(RuntimeError):
-    """An error that the CUDA runtime would return."""
+    """An error that the CUDA runtime would return.
+
+    Attributes:
+        status: its number, of those that mpchain asks for; -1 for others.
+    """
+
+    @property
+    def status(self):
+        return 2 if str(self).startswith("cudaErrorMemoryAllocation") else -1
 
 
 class OutOfMemoryError(MemoryError):

@@ -4,18 +4,19 @@ from cupy._graphs import Graph
 from cupy._machine import (
     Device,
     Event,
-    Memory,
     MemoryHook,
     MemoryPointer,
     MemoryPool,
     PinnedMemoryPointer,
     Stream,
     alloc_pinned_memory,
+    get_allocator,
     get_current_stream,
     null_stream,
     pool,
     using_allocator,
 )
+from cupy._machine import DeviceMemory as Memory
 from cupy.cuda import cublas, nccl, nvtx, runtime
 
 Stream.null = null_stream(0)

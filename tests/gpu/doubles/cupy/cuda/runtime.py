@@ -4,6 +4,7 @@ from cupy import _machine
 from cupy._machine import CUDARuntimeError as CUDARuntimeError
 from cupy._machine import Device
 
+errorMemoryAllocation = 2
 CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF = 0, 1, 2, 14
 
 

@@ -1,0 +1,82 @@
+"""The memory of a graph of a GPU: a pool that nothing else is served from.
+
+A graph keeps no memory, only addresses. Its pool must not give up what the graph uses, and may
+lend it to others for the time between two launches.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from mpchain.backends import cuda
+from mpchain.typing import Array
+
+
+class GraphMemory:
+    """Serves one graph of the current device.
+
+    Attributes:
+        stream: captures. CuPy keeps free memory for the stream that it was allocated on.
+
+    Example:
+        >>> memory = GraphMemory()  # doctest: +SKIP
+        >>> with memory.serving():  # doctest: +SKIP
+        ...     x = cupy.zeros(3)
+    """
+
+    def __init__(self) -> None:
+        self._cuda = cuda.cupy.cuda
+        self._pool = self._cuda.MemoryPool(_from_cuda)
+        self.stream = self._cuda.Stream(non_blocking=True)
+
+    def serving(self) -> contextlib.AbstractContextManager:
+        """Returns a context manager: arrays are allocated here."""
+        return self._cuda.using_allocator(self._pool.malloc)
+
+    def is_short(self) -> bool:
+        """Whether the GPU has less free memory than the graph needs."""
+        free, _ = self._cuda.Device().mem_info
+        return free < self._pool.total_bytes()
+
+    def used_bytes(self) -> int:
+        """Returns how many bytes arrays have that live."""
+        return self._pool.used_bytes()
+
+    def free(self) -> None:
+        """Returns to CUDA what no array uses, after the last launch of the graph."""
+        self._pool.free_all_blocks()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Any]:
+        """Context manager: between launches, arrays may take the place of what the graph computes.
+
+        The next launch writes over them. Within, it yields what returns a copy of such an array
+        that nothing writes over.
+        """
+        outer, allocator = self._cuda.get_current_stream(), self._cuda.get_allocator()
+
+        def moved_out(array: Array) -> Array:
+            outer.wait_event(self.stream.record())
+            with outer, self._cuda.using_allocator(allocator):
+                copy = array.copy()
+            self.stream.wait_event(outer.record())
+            return copy
+
+        self.stream.wait_event(outer.record())
+        try:
+            with self.stream, self.serving():
+                yield moved_out
+        finally:
+            outer.wait_event(self.stream.record())
+
+
+def _from_cuda(n_bytes):
+    # After CUDA's error, a pool would return to CUDA what the graph uses, and ask again.
+    runtime = cuda.cupy.cuda.runtime
+    try:
+        memory = cuda.cupy.cuda.Memory(n_bytes)
+    except runtime.CUDARuntimeError as error:
+        if error.status != runtime.errorMemoryAllocation:
+            raise
+        raise MemoryError("the GPU's memory does not suffice for a graph") from error
+    return cuda.cupy.cuda.MemoryPointer(memory, 0)
