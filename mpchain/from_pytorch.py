@@ -32,6 +32,7 @@ NAMES = {
         "manual_seed": "numpy.random.seed(0)",
         "seed": "numpy.random.seed(0)",
         "seed_everything": "numpy.random.seed(0)",
+        "autocast": "mpchain.global_config.dtype = mpchain.mixed16, before the model is made",
         "vmap": "a function of the whole batch, (N, ...): functions and links take batches",
         "device": 'mpchain.get_device("@cupy:0")',
         "DataLoader": _DATA,

@@ -166,6 +166,12 @@ def test_links_are_copied_and_pickled_as_before():
     [
         (lambda x: F.argmax(x, dim=1), "argmax: there is no argument 'dim'; use axis"),
         (lambda x: F.mean(x, axis=1, keepdim=True), "'keepdim'; use keepdims"),
+        (lambda x: F.sum(F.sum(x), dim=None), "sum: there is no argument 'dim'; use axis"),
+        (lambda x: F.sum(x, axis=1, keepdim=True), "sum: there is no argument 'keepdim'; use keep"),
+        (
+            lambda x: F.concat([F.concat([x])], dim=1),
+            "concat: there is no argument 'dim'; use axis",
+        ),
         (lambda x: optimizers.AdamW(lr=0.1), "AdamW: there is no argument 'lr'; use alpha"),
         (lambda x: optimizers.AMSGrad(betas=(0.9, 0.9)), "'betas'; use beta1 and beta2"),
         (
@@ -179,9 +185,10 @@ def test_arguments_of_functions_optimizers_and_trainers_are_explained(call, mess
         call(np.ones((2, 3), np.float32))
 
 
-def test_the_first_calls_of_a_declared_function_are_explained():
-    """Later calls get Python's own error, since nothing may slow them down."""
-    code = "import numpy, mpchain.functions as F\nF.softmax(numpy.ones((2, 3), 'f'), dim=1)"
+@pytest.mark.parametrize("before", ["", "F.softmax(numpy.ones((2, 3), 'f'))\n"])
+def test_the_first_and_later_calls_of_a_declared_function_are_explained(before):
+    code = "import numpy, mpchain.functions as F\n" + before
+    code += "F.softmax(numpy.ones((2, 3), 'f'), dim=1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.endswith("TypeError: softmax: there is no argument 'dim'; use axis\n")
 

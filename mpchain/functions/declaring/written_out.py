@@ -22,11 +22,12 @@ from mpchain.backprop import marked, pass_on
 from mpchain.configuration import config
 from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
-from mpchain.from_pytorch import check_options
+from mpchain.from_pytorch import OF_FUNCTIONS, check_options
 from mpchain.observers import show_computed
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
+_ABSENT = object()  # the value of an argument that is not given
 _FIRST_CALL = compile_text(
     "first call",
     """
@@ -40,6 +41,7 @@ def first_call(*args, **kwargs):
 
 _CALL = """
 def call({parameters}):
+    {refusals}
     {first}
     try:
         {conversions}
@@ -134,6 +136,7 @@ def call(declaration: Any) -> Callable:
         namespace.update(_namespace(declaration), _with_hooks=write_with_hooks)
         new = written("without hooks")
         function.__code__, function.__defaults__ = new.__code__, new.__defaults__
+        function.__kwdefaults__ = new.__kwdefaults__
 
     def write_with_hooks(*arguments):
         namespace["_with_hooks"] = written("with hooks")
@@ -152,6 +155,7 @@ def _namespace(declaration):
         "_Node": declaration.node_class,
         "_Variable": Variable,
         "_VariableNode": VariableNode,
+        "_absent": _ABSENT,
         "_apply": declaration.apply,
         "_as_array": as_array,
         "_as_variable": as_variable,
@@ -198,16 +202,27 @@ def _program(formula, names, n_arrays, full, loop):
     return in_place.program(formula, names, n_arrays, full, loop, loop.least if loop else 0)
 
 
+def _refusals(declaration):
+    """Returns the names of PyTorch's arguments that the call refuses, and the lines that do so."""
+    own = inspect.signature(declaration.body).parameters
+    names = [name for name in ("dim", "keepdim") if OF_FUNCTIONS[name] in own and name not in own]
+    lines = [f"if {name} is not _absent:\n        _check({{{name!r}: {name}}})" for name in names]
+    return names, "\n    ".join(lines)
+
+
 def _text(declaration, lines):
     parameters = inspect.signature(declaration.body).parameters.values()
     listed = ", ".join(
         p.name if p.default is p.empty else f"{p.name}=_defaults[{p.name!r}]" for p in parameters
     )
+    refused, refusals = _refusals(declaration)
+    if refused:
+        listed += ", *, " + ", ".join(f"{name}=_absent" for name in refused)
     names = declaration.array_names
     constants = _join(declaration.constant_names)
     if declaration.takes_sequence or declaration.has_many_outputs:
         inputs = names[0] if declaration.takes_sequence else f"({_join(names)})"
-        return f"def call({listed}):\n    return _apply({inputs}, ({constants}))"
+        return f"def call({listed}):\n    {refusals}\n    return _apply({inputs}, ({constants}))"
     unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
     # Asking for float32 alone takes a quarter of the time. The kind of bfloat16 is V.
     kinds = "== 'V'" if declaration.any_dtype else "!= 'f'"
@@ -218,6 +233,7 @@ def _text(declaration, lines):
     return _CALL.format(
         **{place: line.format(**fields) for place, line in lines.items()},
         parameters=listed,
+        refusals=refusals,
         conversions="\n        ".join(map(_conversion, names)),
         given=_join(names),
         unusual=" or ".join(unusual),
