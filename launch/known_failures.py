@@ -4,8 +4,8 @@ import re
 
 _DOCTOR = "mpchain-launch doctor --hosts ... compares the hosts"
 _NO_PMI = (
-    "this MPI library was built without the PMI that srun offers, so that ranks cannot find each "
-    "other",
+    "this MPI library was built without the PMI, or for an older PMIx, than srun offers, so that "
+    "ranks cannot find each other",
     "start by mpirun (--mpi openmpi or --mpi mpich), or let srun use another plug-in: srun "
     "--mpi=list shows them",
 )
@@ -21,6 +21,18 @@ _NO_MEMORY = (
     "/dev/shm is full, or too small",
     "delete what others left there; in a container: docker run --shm-size=8g, or bind the host's",
 )
+_MUNGE = (
+    "munge refuses a host whose clock or key differs",
+    "set the clocks by NTP, and have the same munge.key on all hosts",
+)
+_SEGMENTS = (
+    "PMIx cannot make its segments of shared memory",
+    "set PMIX_MCA_gds=hash, and free /tmp and /dev/shm",
+)
+_MANY_FILES = (
+    "mpirun may not open so many files and connections",
+    "set ulimit -n 4096, also for ssh and the daemons of the batch system",
+)
 _LOCKED = (
     "the network adapter may not lock enough memory",
     "have ulimit -l unlimited set for the daemons of the batch system and for ssh, on all hosts",
@@ -28,6 +40,13 @@ _LOCKED = (
 
 # What a message looks like; its cause; its remedy. The first one that is found counts.
 KNOWN = [
+    # UCX, whose failure has others follow
+    (rb"max locked memory \(ulimit -l\)", *_LOCKED),
+    (rb"ibv_\w+\([^\n]*failed: Cannot allocate memory", *_LOCKED),
+    (rb"UCX +WARN +network device '[^']*' is not available", "UCX_NET_DEVICES names a network "
+     "device that a host lacks", "unset UCX_NET_DEVICES; ucx_info -d shows the devices"),
+    (rb"UCX +ERROR +no (?:usable|[^\n]{1,60}) transport", "UCX finds no transport for two ranks",
+     "unset UCX_TLS, or let it include tcp, sm and self; ucx_info -d shows the devices"),
     # Open MPI, and its runtime PRRTE
     (rb"not enough slots available", "the hosts have fewer slots than there are ranks", "give more "
      "hosts or slots (--hosts a:4,b:4), or --oversubscribe"),
@@ -44,33 +63,37 @@ KNOWN = [
     (rb"failed to report back after being spawned", *_UNREACHABLE),
     (rb"lost communication with a remote daemon", "a host, or the network to it, was lost", "see "
      "whether the host runs; --elastic continues without it"),
-    (rb"not built with SLURM's PMI", *_NO_PMI),
-    (rb"OPAL ERROR: Unreachable", *_NO_PMI),
+    (rb"OMPI was not built with SLURM", *_NO_PMI),
+    (rb"OPAL ERROR: (?:Unreachable|Not initialized) in file \w*(?:pmix|ext)\w*_client", *_NO_PMI),
     (rb"PMI2_Init failed to in", *_NO_PMI),
+    (rb"a PMI1/2 was detected|supposed to get help about:\s+no-pmix-but", "each process of srun is "
+     "alone, as Open MPI finds no PMIx", "start by mpirun (--mpi openmpi), or srun --mpi=pmix"),
     (rb"No components were able to be opened in the pml|requested component was not found",
-     "OMPI_MCA_pml, or a parameter file, asks for a transport that cannot be used here",
-     "unset OMPI_MCA_pml; ompi_info | grep pml shows what there is"),
-    (rb"processes are unable to reach each other", *_NO_TRANSPORT),
+     "OMPI_MCA_pml or OMPI_MCA_btl, or a parameter file, asks for a transport that is not here",
+     "unset OMPI_MCA_pml and OMPI_MCA_btl; ompi_info | grep -E 'pml|btl' shows what there is"),
     (rb"not enough space for.{0,200}shared.memory backing", *_NO_MEMORY),
     (rb"Signal: Bus error", *_NO_MEMORY),
-    (rb"OpenFabrics.{0,40}failed to (?:initialize|allocate|register)", *_LOCKED),
-    # UCX
-    (rb"UCX +WARN +network device '[^']*' is not available", "UCX_NET_DEVICES names a network "
-     "device that a host lacks", "unset UCX_NET_DEVICES; ucx_info -d shows the devices"),
-    (rb"UCX +ERROR.{0,300}(?:ibv_reg_mr|ulimit|[Rr]egister)", *_LOCKED),
-    (rb"UCX +ERROR.{0,300}(?:Destination is unreachable|no .{0,30}transport)", "UCX finds no "
-     "transport between two ranks", "unset UCX_TLS, or let it include tcp, sm and self; ucx_info "
-     "-d shows the devices"),
-    # The first is what PMIx says in a full folder, the second where it may open no more files.
-    (rb"PMIX_ERR_FILE_WRITE_FAILURE", "the folder of temporary files is full, or read-only", "free "
-     "/tmp, or set TMPDIR to a local folder with room"),
-    (rb"PMIX_ERR_FILE_OPEN_FAILURE", "mpirun may not open files in the folder of temporary files",
-     "set ulimit -n 4096, or TMPDIR to a local folder that you can write"),
+    (rb"processes are unable to reach each other", *_NO_TRANSPORT),
+    (rb"OpenFabrics[^\n]*failed to initialize[^\n]*\s+allocate some locked memory", *_LOCKED),
+    (rb"OpenFabrics \(openib\) BTL failed to", "Open MPI's old component for InfiniBand cannot use "
+     "this adapter", "set OMPI_MCA_btl=^openib, or use an Open MPI with UCX"),
+    # What PMIx says in a full folder, in a read-only one, and where it may open no more files.
+    (rb"PMIX ERROR: (?:PMIX_ERR_)?FILE_WRITE_FAILURE", "the folder of temporary files is full, "
+     "or read-only", "free /tmp, or set TMPDIR to a local folder with room"),
+    (rb"call to mkdir was unable to create the desired directory", "mpirun cannot make "
+     "folders in that of temporary files", "set TMPDIR to a local folder that you can "
+     "write; in a container with a read-only root, bind one"),
+    (rb"PMIX ERROR: (?:PMIX_ERR_)?FILE_OPEN_FAILURE", "mpirun may not open files in the folder of "
+     "temporary files", "set ulimit -n 4096, or TMPDIR to a local folder that you can write"),
+    (rb"PMIX_ERR_SYS_LIMITS|sys-limit-|system limit on number of (?:network|pipes)", *_MANY_FILES),
+    (rb"PMIX ERROR: OUT-OF-RESOURCE in file [^\n]*listener", *_MANY_FILES),
     (rb"odls_default_module\.c|fork\W[^\n]*Resource temporarily unavailable",
      "mpirun may not start so many processes",
      "set ulimit -u 65536, also for ssh and the daemons of the batch system"),
-    (rb"can not load PMIx library", "Slurm's plug-in for PMIx lacks its library", "start by mpirun "
-     "(--mpi openmpi), or have libpmix installed where the plug-in looks for it"),
+    (rb"can not load PMIx library|incorrect PMIx library version loaded",
+     "Slurm's plug-in for PMIx lacks its library, or finds another version", "start by mpirun "
+     "(--mpi openmpi), or have libpmix of its version installed where the plug-in looks for it"),
+    (rb"PMIX ERROR: [A-Z-]+ in file [^\n]*(?:dstore|pmix_esh|gds_ds[0-9]+_lock)", *_SEGMENTS),
     # PMIx, after what says more
     (rb"PMIX ERROR:|pmixp?_[a-z_]*dmdx",
      "the PMIx of mpirun or Slurm and that of the MPI library do not understand each other",
@@ -80,18 +103,18 @@ KNOWN = [
     (rb"HYDU_create_process.{0,200}execvp error", "the program is missing on a host", "start on a "
      "file system that all hosts share; " + _DOCTOR),
     (rb"HYDU_sock_connect|unable to connect from \"[^\"]*\" to \"", *_UNREACHABLE),
-    (rb"OFI (?:addrinfo|get_?info|call)[^\n]{0,80}failed|open_fabric", "libfabric finds no network "
-     "that MPICH can use", "set FI_PROVIDER=tcp; fi_info shows what there is"),
+    (rb"OFI (?:call |fi_)?(?:addrinfo|getinfo|fabric|(?:open ?)?domain|endpoint)[( )open]* fail",
+     "libfabric finds no network that MPICH can use",
+     "unset FI_PROVIDER, or set it to tcp; fi_info shows what there is"),
     # Slurm
-    (rb"(?:[Ii]nvalid MPI type|find the specified plugin name for mpi)", "Slurm lacks the plug-in "
-     "for MPI that srun was asked for", "start by mpirun (--mpi openmpi or --mpi mpich); srun "
-     "--mpi=list shows the plug-ins"),
-    (rb"Unable to create step for job[^\n]*(?:More processors|busy|Memory)", "the allocation has "
-     "fewer tasks, or less memory, than the ranks need", "ask for more in sbatch (--ntasks, "
-     "--mem), and end other steps of the job"),
-    (rb"(?:[Rr]ewound|[Ee]xpired) credential|Protocol authentication error", "munge refuses a host "
-     "whose clock or key differs", "set the clocks by NTP, and have the same munge.key on all "
-     "hosts"),
+    (rb"[Ii]nvalid MPI type|cannot find mpi plugin|specified plugin name for mpi",
+     "Slurm lacks the plug-in for MPI that srun was asked for",
+     "start by mpirun (--mpi openmpi or --mpi mpich); srun --mpi=list shows the plug-ins"),
+    (rb"Unable to create step for job[^\n]*(?:More processors|busy|Memory|node config)",
+     "the allocation has fewer tasks, or less memory, than the ranks need",
+     "ask for more in sbatch (--ntasks, --mem), and end other steps of the job"),
+    (rb"(?:decode failed|authentication error): (?:Rewound|Expired|Invalid) credential", *_MUNGE),
+    (rb"Protocol authentication error", *_MUNGE),
     # The system
     (rb"version `GLIBC[A-Z]*_[0-9.]+' not found", "a library was built for a newer system than "
      "this host or container has", "build it there; in a container, leave the host's libraries "
