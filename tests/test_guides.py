@@ -8,12 +8,14 @@ import pytest
 
 import mpchain
 from tests.test_import_table import FLOORS, TABLE
-from tests.tools import imports
+from tests.tools import code_lines, imports
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole]
 
 ROOT = pathlib.Path(__file__).parents[1]
 GUIDES = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
+DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+GUIDES += [p.relative_to(ROOT).as_posix() for p in DECISIONS if p.name != "README.md"]
 FOLDERS = "mpchain launch tests examples .ci .github"
 # The circles of imports that the guide defends, those for type checkers included: a file of each.
 CIRCLES = {"launch.job", "mpchain.distributed.watch.watchdog", "mpchain.training.trainer"}
@@ -62,6 +64,22 @@ def test_the_drawings_are_those_of_the_import_table(table):
         node = f'    {rooms.split()[0]}["{rooms}"]'
         lines.append(node + (" --> " if below else "") + " & ".join(map(first.get, below.split())))
     assert "graph TD\n" + "\n".join(lines) in (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+
+
+def test_the_reading_tour_is_no_longer_than_it_says():
+    tour = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## A reading tour")[2]
+    counted = code_lines.spine()
+    assert len(counted) == int(re.search(r"(\d+) files, in this order", tour)[1])
+    limit = re.search(r"which are at\s+most ([\d,]+)", tour)[1].replace(",", "")
+    assert sum(counted.values()) <= int(limit)
+
+
+def test_decisions_are_short_and_listed():
+    index = (ROOT / "docs/decisions/README.md").read_text("utf-8")
+    for path in DECISIONS:
+        if path.name != "README.md":
+            assert f"({path.name})" in index
+            assert path.name == "libraries.md" or len(path.read_text("utf-8").splitlines()) <= 20
 
 
 def test_no_imports_form_circles_but_those_that_the_guide_defends():

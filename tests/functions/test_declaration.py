@@ -1,5 +1,7 @@
 """The machinery by which functions are declared, as functions of other modules use it."""
 
+import ast
+import re
 import subprocess
 import sys
 import traceback
@@ -118,3 +120,25 @@ def test_a_derivative_with_an_unknown_parameter_is_refused_where_it_is_declared(
         @declare()
         def f(x, scale):
             return x * scale
+
+
+@pytest.mark.parametrize("name", ["relu", "convolution_output", "concat"])
+def test_command_prints_the_generated_text(name):
+    command = [sys.executable, "-m", "mpchain.functions.declaring", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.search(rf"^# <mpchain: {name}, \d+>\ndef call\(", done.stdout, re.MULTILINE)
+    has_pull = name != "concat"  # its derivatives are one function, without text
+    assert done.stdout.count(f"# <mpchain: backward of {name}, ") == 2 * has_pull
+    assert ("kept[" in done.stdout) == has_pull
+    ast.parse(done.stdout)
+
+
+@pytest.mark.parametrize("words", [[], ["no_such_function"]])
+def test_command_says_what_is_declared(words):
+    command = [sys.executable, "-m", "mpchain.functions.declaring", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    expected = (
+        "no function 'no_such_function' is declared; there are ['absolute'," if words else "NAME"
+    )
+    assert expected in done.stderr

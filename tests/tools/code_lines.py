@@ -1,12 +1,14 @@
 """Counts code lines: those with tokens other than docstrings, comments and blanks.
 
-python -m tests.tools.code_lines [ROOT] prints them by room, largest first.
+python -m tests.tools.code_lines [ROOT] prints them by room, largest first. With --spine it prints
+those of the files of ARCHITECTURE.md's reading tour, in the order of the tour.
 """
 
 import ast
 import collections
 import io
 import pathlib
+import re
 import sys
 import tokenize
 
@@ -46,6 +48,17 @@ def _room(path):
     return "/".join(parts[:depth]) + ("/*.py" if len(parts) == 1 else "")
 
 
+def spine(root: pathlib.Path = ROOT) -> dict[str, int]:
+    """Returns the code lines of each file of the reading tour.
+
+    >>> next(iter(spine()))
+    'mpchain/functions/activation.py'
+    """
+    tour = (root / "ARCHITECTURE.md").read_text("utf-8").partition("## A reading tour")[2]
+    paths = re.findall(r"^\| `(mpchain/\S+)` \|", tour.partition("\n### ")[0], re.MULTILINE)
+    return {path: len(code_lines((root / path).read_text("utf-8"))) for path in paths}
+
+
 def main(root: pathlib.Path = ROOT) -> None:
     """Prints the code lines of each room, and their sum.
 
@@ -62,4 +75,9 @@ def main(root: pathlib.Path = ROOT) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(pathlib.Path, sys.argv[1:]))
+    if sys.argv[1:] == ["--spine"]:
+        counted = spine()
+        print(*(f"{n:6}  {path}" for path, n in counted.items()), sep="\n")
+        print(f"{sum(counted.values()):6}  in {len(counted)} files")
+    else:
+        main(*map(pathlib.Path, sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""Prints the text that is generated for a declared function.
+
+python -m mpchain.functions.declaring NAME, such as relu or convolution_output: first the function
+that users call, then what computes its gradients as arrays, and as Variables. Formulas of
+elementwise functions that are rewritten stand before the text that calls them.
+"""
+
+import contextlib
+import linecache
+import re
+import sys
+
+from mpchain.functions.declaring import written_out
+from mpchain.functions.declaring.declaration import registry
+
+
+def text_of(name: str) -> str:
+    """Returns all text that is generated for a declaration.
+
+    Args:
+        name: its name in the registry of declarations.
+
+    Raises:
+        KeyError: no function of that name is declared.
+
+    Example:
+        >>> "backward of relu" in text_of("relu")
+        True
+    """
+    if name not in registry:
+        raise KeyError(f"declaring: no function {name!r} is declared; there are {sorted(registry)}")
+    declaration, before = registry[name], set(linecache.cache)
+    with contextlib.suppress(TypeError):
+        written_out.call(declaration)()  # the first call writes the text, then lacks its arguments
+    if declaration.derivatives:
+        written_out.pull_arrays(declaration, _stands_for_others, _stands_for_others)
+        written_out.pull_variables(declaration, _stands_for_others)
+    files = [file for file in linecache.cache if file not in before and _belongs_to(name, file)]
+    return "\n".join(f"# {file}\n{''.join(linecache.getlines(file))}" for file in files)
+
+
+def _belongs_to(name, file):
+    match = re.fullmatch(r"<mpchain: (?:backward of |derivative of )?(.*), \d+>", file)
+    return match is not None and (match[1] == name or match[1] not in registry)
+
+
+def _stands_for_others(*args):
+    """Stands for functions that the text calls; nothing is called here."""
+
+
+if __name__ == "__main__":
+    import mpchain.functions  # noqa: F401  declares all
+
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    try:
+        print(text_of(sys.argv[1]))
+    except KeyError as error:
+        sys.exit(error.args[0])
