@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import variable
+from mpchain import row_gradients, variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.observers import Observer, current, span
@@ -371,7 +371,7 @@ class _Walk:
                     gxs = (None,) * len(targets)
                 elif hooks or function.local_function_hooks:
                     gxs = self._pull_observed(function, targets, gys, hooks)
-                elif create_graph or (collects and function.row_sums):
+                elif create_graph or (function.row_sums and (collects or function.row_gradients)):
                     gxs = self._pull(function, targets, gys)
                 else:
                     gxs = function.pull_arrays(targets, gys)  # what _pull does in the usual case
@@ -413,14 +413,12 @@ class _Walk:
         """The gradients of the targets; None for those that are collected."""
         if self.create_graph:
             return function.pull_variables(targets, gys)
-        if not (self.leaves_recur and function.row_sums):
+        if not (function.row_sums and (self.leaves_recur or function.row_gradients)):
             return function.pull_arrays(targets, gys)
         others, sums = [], {}
         for i in targets:
             if not (i in function.row_sums and self._collect(function, i, gys, sums)):
                 others.append(i)
-        if not sums:
-            return function.pull_arrays(targets, gys)
         if others:
             sums.update(zip(others, function.pull_arrays(others, gys)))
         return [sums[i] for i in targets]
@@ -431,8 +429,13 @@ class _Walk:
         ``sums[i]`` becomes None or, if the contribution is the last or there are many, their sum.
         """
         node, pending = function.inputs[i], self.pending
-        if node.creator_node is not None or (pending[node] == 1 and node not in self.collected):
+        if node.creator_node is not None:
             return False
+        if pending[node] == 1 and node not in self.collected:
+            if not self._keeps_rows(node, function, i, lambda: function.row_arguments(i, gys)):
+                return False
+            sums[i] = None
+            return True
         arguments = function.row_arguments(i, gys)
         arrays = [x for x in arguments if hasattr(x, "dtype")]
         size, least = sum(x.size for x in arrays), math.prod(node.shape)
@@ -444,17 +447,29 @@ class _Walk:
             self._add(node, self._sum_collected(node), False)
         _, collected = self.collected.setdefault(node, (key, []))
         collected.append((function, arguments))
-        is_enough = pending[node] == 1 or size * len(collected) > _MOST_COLLECTED * least
-        sums[i] = self._sum_collected(node) if is_enough else None
+        is_last = pending[node] == 1
+        is_enough = is_last or size * len(collected) > _MOST_COLLECTED * least
+        sums[i] = self._sum_collected(node, is_last) if is_enough else None
         return True
 
-    def _sum_collected(self, node):
-        """The sum of the contributions to a leaf that were collected."""
+    def _keeps_rows(self, node, function, i, find_arguments):
+        """Whether a leaf was given the rows of its gradient that are not zero, and no array."""
+        return (
+            i in function.row_gradients
+            and self.wanted is self.on_leaf is None
+            and node not in self.gradients
+            and row_gradients.give_rows(node, function.row_gradients[i], find_arguments)
+        )
+
+    def _sum_collected(self, node, is_last=False):
+        """The sum of the contributions to a leaf that were collected; None if it got its rows."""
         (_, i, _), collected = self.collected.pop(node)
         functions, arguments = zip(*collected)
         cuda.make_current(*(x for x in arguments[0] if hasattr(x, "dtype")))
         xp = cuda.get_array_module(arguments[0][0])
         joined = [xp.concatenate(v) if hasattr(v[0], "dtype") else v[0] for v in zip(*arguments)]
+        if is_last and self._keeps_rows(node, functions[0], i, lambda: joined):
+            return None
         return functions[0].row_sum(i, joined)
 
     def _pull_observed(self, function, targets, gys, hooks):

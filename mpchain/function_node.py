@@ -2,7 +2,7 @@
 
 import traceback
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -76,6 +76,7 @@ class FunctionNode:
     is_elementwise = False
     returns_fresh_gradients = False
     row_sums: Sequence[int] = ()  # inputs whose gradients are sums over rows
+    row_gradients: Mapping[int, Callable] = {}  # for some of them, what finds rows that are not 0
     _checks_types = False
     _inputs_to_retain = ()
     _outputs_to_retain = ()

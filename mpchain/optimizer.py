@@ -20,6 +20,7 @@ from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
 from mpchain.observers import current, outside, shown_parts, span
+from mpchain.row_gradients import has_gradient
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, takes_guarded_steps, update_all
 from mpchain.update_rule import Hyperparameter as Hyperparameter
@@ -424,7 +425,7 @@ class GradientMethod(Optimizer):
     def reallocate_cleared_grads(self) -> None:
         """Replaces gradients that are None by zeros."""
         for param in self.target.params(include_uninit=False):
-            if param.grad is None:
+            if not has_gradient(param):
                 with param.device.create_context():
                     param.grad = param.xp.zeros_like(param.array)
 
@@ -464,7 +465,7 @@ class GradientMethod(Optimizer):
         if not self._has_looked_for_half:
             self._look_for_half(params)
         for param in params:
-            if param.grad is None:
+            if not has_gradient(param):
                 if self.t == 0:
                     self._look_for_gradients(params)
                 self.reallocate_cleared_grads()
@@ -549,7 +550,7 @@ class GradientMethod(Optimizer):
         Later somebody may want that: momentum moves on after ``cleargrads``.
         """
         updated = [p for p in params if p.update_rule is not None and p.update_rule.enabled]
-        if updated and all(param.grad is None for param in updated):
+        if updated and not any(map(has_gradient, updated)):
             warnings.warn(
                 f"{self._called('update')}: no parameter has a gradient, so the first step learns "
                 "nothing. The loss must depend on the parameters, outside of no_backprop_mode; "

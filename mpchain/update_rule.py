@@ -16,6 +16,7 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.dtypes import is_half
 from mpchain.kernels.steps import square_sums as sums_of_squares
 from mpchain.kernels.steps import take_step, take_steps
+from mpchain.row_gradients import row_gradient_of
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.typing import Array
 from mpchain.variable import Parameter
@@ -496,6 +497,10 @@ def update_all(params: Iterable[Parameter]) -> None:
     """
     groups = {}
     for param in params:
+        rows = row_gradient_of(param)
+        if rows is not None and _changes_rows_alone(param):
+            _update_rows(param, rows)
+            continue
         key = _group_of(param)
         if key is None:
             param.update()
@@ -509,6 +514,57 @@ def update_all(params: Iterable[Parameter]) -> None:
                 _update_group(group)
 
 
+def leaves_zero_gradients(condition: Callable[..., bool]) -> Callable[[Callable], Callable]:
+    """Decorator of a step that changes nothing where the gradient is zero.
+
+    Then a table whose gradient has few rows (:func:`mpchain.functions.embed_id`) is updated in
+    these rows alone, with the same bits.
+
+    Args:
+        condition: function of the step's numbers by name: whether they let it be so.
+
+    Example:
+        >>> optimizers.SGD.rule.step.leaves_zero_gradients(lr=0.1)
+        True
+    """
+
+    def mark(step):
+        step.leaves_zero_gradients = condition
+        return step
+
+    return mark
+
+
+def _changes_rows_alone(param):
+    """Whether the update of a parameter leaves all rows as they are that have no gradient."""
+    rule = param.update_rule
+    condition = getattr(getattr(rule, "step", None), "leaves_zero_gradients", None)
+    return (
+        condition is not None
+        and takes_plain_steps(type(param), type(rule))
+        and _takes_declared_steps(rule)
+        and rule.slice is None
+        and param.divided_among is None
+        and param.array.dtype.char in "fd"
+        and condition(**rule.scalars())
+    )
+
+
+def _update_rows(param, gradient):
+    rule, ids = param.update_rule, gradient.ids
+    rule.prepare(param)
+    written = [param.array, *(rule.state[name] for name in rule.states)]
+    rows = [array[ids] for array in written]
+    take_step(rule.step, rows[0], gradient.rows, rows[1:], rule._scalars_after)
+    for array, new in zip(written, rows, strict=True):
+        array[ids] = new
+
+
+def _takes_declared_steps(rule):
+    """Whether a rule is enabled, and has no hooks nor attributes that change its class's steps."""
+    return rule.enabled and not rule._hooks and _DECLARED.isdisjoint(rule.__dict__)
+
+
 def _group_of(param):
     """Returns what parameters have in common that are updated together; None for others."""
     array, grad, rule = param.array, param.grad, param.update_rule
@@ -518,11 +574,9 @@ def _group_of(param):
         attributes is None
         or type(grad) is not kind
         or grad.dtype != dtype
-        or not rule.enabled
-        or rule._hooks
+        or not _takes_declared_steps(rule)
         or len(rule.hyperparam.__dict__) > 1  # has values that are not its parent's
         or (rule.slice is not None and param.divided_among is None)  # it takes a slice of this
-        or not _DECLARED.isdisjoint(rule.__dict__)
     ):
         return None
     key = type(rule), rule.states, id(rule.hyperparam._parent), rule.t, dtype.char

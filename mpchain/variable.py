@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpchain import backend, backprop
+from mpchain import backend, backprop, row_gradients
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config, get_dtype
 from mpchain.device_resident import Transferable
@@ -269,7 +269,7 @@ class Variable(Transferable):
     _requires_grad = True
     _node = None
     _name = None
-    _grad = None
+    _grad: Any = row_gradients.GradientOnRequest()
     _grad_var = None
 
     def __init__(
@@ -521,7 +521,8 @@ class Variable(Transferable):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling keeps: everything but the graph; a copy is a leaf."""
-        return {**self.__dict__, "_node": None, "_grad": self.grad, "_grad_var": None}
+        grad = self.grad
+        return {**self.__dict__, "_node": None, "_grad": grad, "_grad_var": None}
 
     def _not_comparable(self, other):
         raise TypeError("Variables cannot be compared: compare their arrays (x.array > y.array)")

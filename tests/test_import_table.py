@@ -26,7 +26,8 @@ TABLE = [
     ("random", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (
-        "variable function_node backprop function function_hook computational_graph utils",
+        "variable function_node backprop row_gradients function function_hook computational_graph "
+        "utils",
         "device_resident kernels random",
     ),
     ("functions", "variable kernels"),

@@ -1,5 +1,7 @@
 """Embeddings of integers, and rotary position embeddings."""
 
+import math
+
 import numpy as np
 
 from mpchain import kernels
@@ -8,6 +10,7 @@ from mpchain.backends.dtypes import is_floating
 from mpchain.functions.declaring.declaration import differentiable, sums_over_rows
 from mpchain.functions.indexing import check_labels
 from mpchain.observers import one_call
+from mpchain.row_gradients import RowGradient
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check
@@ -17,7 +20,25 @@ from mpchain.variable import Variable, as_array, as_variable
 # result is zero, and what is added to it is dropped.
 
 
-@differentiable(sums_over_rows(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0])))
+def _row_gradient(g, W_shape, ids):
+    """The gradient of a large table by its rows that are looked up, if these are few."""
+    ids, g = ids.reshape(-1), g.reshape(-1, W_shape[1])
+    if type(g) is not np.ndarray or W_shape[0] < _FEW * ids.size or math.prod(W_shape) < _LARGE:
+        return None
+    if ids.size and ids.min() < 0:
+        ids, g = ids[ids >= 0], g[ids >= 0]
+    present, places = np.unique(ids, return_inverse=True)
+    return RowGradient(present, kernels.sum_rows(g, places, len(present)), W_shape[0])
+
+
+# A table whose rows are few times those that are looked up, or which is small, gets its gradient as
+# an array, which costs less.
+_FEW, _LARGE = 4, 1 << 16
+
+
+@differentiable(
+    sums_over_rows(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0]), _row_gradient)
+)
 def _take_rows(W, ids):
     return one_call(_taken_rows, W, ids)
 

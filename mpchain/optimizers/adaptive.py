@@ -1,12 +1,13 @@
 """Optimizers with step sizes that adapt to past gradients of each element."""
 
+import math
 from typing import Any
 
 import numpy as np
 
 from mpchain.optimizer import GradientMethod
 from mpchain.typing import Array
-from mpchain.update_rule import UpdateRule
+from mpchain.update_rule import UpdateRule, leaves_zero_gradients
 from mpchain.variable import Parameter
 
 
@@ -21,6 +22,7 @@ class AdaGradRule(UpdateRule):
     states = ("h",)
 
     @staticmethod
+    @leaves_zero_gradients(lambda lr, eps: 0 <= lr < math.inf and eps > 0)
     def step(p: Array, g: Array, h: Array, lr: float, eps: float) -> tuple[Array, ...]:
         h += g * g
         p -= lr * g / (np.sqrt(h) + eps)

@@ -1,10 +1,12 @@
 """Gradient descent, plain and with momentum."""
 
+import math
+
 import numpy as np
 
 from mpchain.optimizer import GradientMethod
 from mpchain.typing import Array
-from mpchain.update_rule import UpdateRule
+from mpchain.update_rule import UpdateRule, leaves_zero_gradients
 
 
 class SGDRule(UpdateRule):
@@ -17,6 +19,7 @@ class SGDRule(UpdateRule):
     hyperparameters = {"lr": 0.01}
 
     @staticmethod
+    @leaves_zero_gradients(lambda lr: 0 <= lr < math.inf)
     def step(p: Array, g: Array, lr: float) -> tuple[Array, ...]:
         p -= lr * g
         return (p,)

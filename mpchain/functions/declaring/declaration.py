@@ -103,9 +103,12 @@ class Declaration:
             "declaration": self,
             "differentiable_inputs": tuple(range(n_arrays)),
             "row_sums": [i for i, d in enumerate(derivatives) if hasattr(d, "sums_over_rows")],
+            "row_gradients": {
+                i: d.rows for i, d in enumerate(derivatives) if getattr(d, "rows", None)
+            },
         }
         self.node_class = type(self.name, (Application,), attributes)
-        attributes["row_sums"] = []
+        attributes["row_sums"], attributes["row_gradients"] = [], {}
         self.node_class_in_single = type(self.name, (InSingle,), attributes)
 
     # Text is generated and formulas are traced at first use, not when mpchain is imported.
@@ -303,17 +306,19 @@ def _is_bfloat16_array(x):
     return dtype is not None and is_bfloat16(dtype)
 
 
-def sums_over_rows(derivative: Callable) -> Callable:
+def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callable:
     """Decorator: marks a derivative that is a sum over the rows of all arrays that it is given.
 
-    For several applications it is computed once, for all of their rows.
+    For several applications it is computed once, for all of their rows. ``rows`` is a function of
+    the same arguments that returns a :class:`mpchain.row_gradients.RowGradient`, or None where most
+    rows are not zero; if the update needs no others, it is called in place of the derivative.
 
     Example:
         >>> derivative = sums_over_rows(lambda g, x: np.matmul(np.transpose(g), x))
         >>> derivative.sums_over_rows
         True
     """
-    derivative.sums_over_rows = True
+    derivative.sums_over_rows, derivative.rows = True, rows
     return derivative
 
 

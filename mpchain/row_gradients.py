@@ -1,0 +1,98 @@
+"""Gradients of tables by the rows that are not zero.
+
+Backpropagation gives a parameter such a gradient (:func:`give_rows`) if the step of its update rule
+changes nothing where the gradient is zero; the update changes these rows alone. For whoever asks,
+``param.grad`` is an array: it is made then, and the update is that of the whole parameter.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain.typing import Array
+
+
+class RowGradient(NamedTuple):
+    """A gradient of a table whose rows other than ``rows`` (n_ids, *shape) are zero.
+
+    >>> RowGradient(np.array([2]), np.ones((1, 2)), 3).dense()
+    array([[0., 0.],
+           [0., 0.],
+           [1., 1.]])
+    """
+
+    ids: Array
+    rows: Array
+    n: int
+
+    def dense(self) -> Array:
+        """Returns the array (n, *shape)."""
+        array = np.zeros((self.n, *self.rows.shape[1:]), self.rows.dtype)
+        array[self.ids] = self.rows
+        return array
+
+
+class GradientOnRequest:
+    """``Variable._grad`` while its instance has none: makes one of ``_row_gradient`` if asked."""
+
+    def __get__(self, variable, cls=None):
+        if variable is None:
+            return None
+        rows = variable.__dict__.pop("_row_gradient", None)
+        variable._grad = None if rows is None else rows.dense()
+        return variable._grad
+
+
+def row_gradient_of(variable: Any) -> RowGradient | None:
+    """Returns the gradient as rows, if it was computed so and nobody has asked for the array.
+
+    >>> W = mpchain.Parameter(np.ones((3, 2)))
+    >>> set_row_gradient(W, RowGradient(np.array([2]), np.ones((1, 2)), 3))
+    >>> row_gradient_of(W).ids, W.grad.sum(), row_gradient_of(W)
+    (array([2]), np.float64(2.0), None)
+    """
+    values = variable.__dict__
+    return None if "_grad" in values else values.get("_row_gradient")
+
+
+def set_row_gradient(variable: Any, gradient: RowGradient) -> None:
+    """Sets a gradient; the array is made when somebody asks for it. See :func:`row_gradient_of`."""
+    variable.__dict__.pop("_grad", None)
+    variable._grad_var, variable._row_gradient = None, gradient
+
+
+def has_gradient(variable: Any) -> bool:
+    """Returns whether there is a gradient, without making an array of its rows.
+
+    >>> has_gradient(mpchain.Variable(np.ones(2), grad=np.ones(2)))
+    True
+    """
+    return row_gradient_of(variable) is not None or variable.grad is not None
+
+
+def give_rows(node: Any, find: Callable, find_arguments: Callable[[], tuple]) -> bool:
+    """Gives the parameter of a node the rows of its gradient that are not zero.
+
+    Args:
+        node: the :class:`mpchain.variable.VariableNode`.
+        find: function that returns a :class:`RowGradient`, or None where most rows are not zero.
+        find_arguments: returns its arguments.
+
+    Returns:
+        bool: whether it did. It does not if the parameter has a gradient, or if its update may
+        change other rows.
+    """
+    leaf = node.get_variable_or_none()
+    step = getattr(getattr(leaf, "update_rule", None), "step", None)
+    if (
+        not hasattr(step, "leaves_zero_gradients")
+        or type(leaf.array) is not np.ndarray
+        or (leaf.array.shape, leaf.array.dtype) != (node.shape, node.dtype)
+        or leaf.grad is not None
+    ):
+        return False
+    gradient = find(*find_arguments())
+    if gradient is not None:
+        set_row_gradient(leaf, gradient)
+    return gradient is not None
