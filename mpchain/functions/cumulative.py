@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
 from mpchain.functions.array import reshape, swapaxes
@@ -9,12 +10,6 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable
-
-
-def _running(function, x):
-    """A running total along the last axis, which half precision would lose."""
-    y = function(x, axis=-1, dtype=np.promote_types(x.dtype, np.float32))
-    return y.astype(x.dtype, copy=False)
 
 
 def _filled(x, n, value):
@@ -45,6 +40,8 @@ def products_of_others(x: Input) -> Input:
         >>> products_of_others(np.array([2.0, 3.0, 0.0]))
         array([0., 0., 6.])
     """
+    if not isinstance(x, Variable):
+        return kernels.products_of_others(x)
     if x.shape[-1] == 0:
         return x
     return _before(_cumprod.on(x)) * _before(_cumprod.on(x[..., ::-1]))[..., ::-1]
@@ -66,12 +63,14 @@ def _cumprod_derivative(g, x, y):
 
 @differentiable(_cumprod_derivative)
 def _cumprod(x):
-    return _running(get_array_module(x).cumprod, x)
+    # Half precision would lose products.
+    y = get_array_module(x).cumprod(x, axis=-1, dtype=np.promote_types(x.dtype, np.float32))
+    return y.astype(x.dtype, copy=False)
 
 
-@differentiable(lambda g: _cumsum.on(g[..., ::-1])[..., ::-1])
-def _cumsum(x):
-    return _running(get_array_module(x).cumsum, x)
+@differentiable(lambda g, is_backward: _cumsum.on(g, not is_backward))
+def _cumsum(x, is_backward=False):
+    return kernels.running_sums(x, is_backward)
 
 
 def _along(name, function, x, axis):

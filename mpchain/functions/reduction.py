@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.backends.dtypes import is_floating
 from mpchain.functions import counting
 from mpchain.functions.array import broadcast_to, reshape, summed, transpose, widened
@@ -232,9 +233,7 @@ def argmin(x: Input, axis: int | None = None) -> Variable:
 
 @differentiable(lambda g, x: np.reshape(g, (*x.shape[:-1], 1)) * products_of_others(x))
 def _prod(x):
-    # Products overflow half precision soon.
-    wide = np.float32 if x.dtype == np.float16 else x.dtype
-    return x.prod(axis=-1, dtype=wide).astype(x.dtype, copy=False)
+    return kernels.products(x)
 
 
 def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:

@@ -20,7 +20,16 @@ Example:
 from typing import Any
 
 from mpchain import annexes
-from mpchain.kernels.cpu import blas, numba_cpu, numba_rows, numpy_cpu, onednn, pointwise, winograd
+from mpchain.kernels.cpu import (
+    blas,
+    numba_cpu,
+    numba_reductions,
+    numba_rows,
+    numpy_cpu,
+    onednn,
+    pointwise,
+    winograd,
+)
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import Counters, drop, random_words
 from mpchain.kernels.reference import (
@@ -40,8 +49,11 @@ from mpchain.kernels.reference import (
     max_windows,
     place_in_windows,
     product,
+    products,
+    products_of_others,
     rms_normalization,
     rms_normalization_gradient,
+    running_sums,
     sample_normalization,
     sample_normalization_gradient,
     shift_and_scale,

@@ -223,6 +223,51 @@ def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     return gx.astype(g.dtype, copy=False)
 
 
+def _at_least_single(x):
+    return np.promote_types(x.dtype, np.float32)
+
+
+@Operation.given("x of one axis or more", lambda x, is_backward: x.ndim > 0)
+def running_sums(x: Array, is_backward: bool) -> Array:
+    """Sums along the last axis up to each element, from the first or, backward, from the last.
+
+    Example:
+        >>> running_sums(np.array([1.0, 2.0, 4.0]), False), running_sums(np.ones(2), True)
+        (array([1., 3., 7.]), array([2., 1.]))
+    """
+    along = x[..., ::-1] if is_backward else x
+    y = get_array_module(x).cumsum(along, axis=-1, dtype=_at_least_single(x))
+    return (y[..., ::-1] if is_backward else y).astype(x.dtype, copy=False)
+
+
+@Operation.given("x of one axis or more", lambda x: x.ndim > 0)
+def products(x: Array) -> Array:
+    """Products along the last axis. Half precision is multiplied in single precision.
+
+    Example:
+        >>> products(np.array([[1.0, 2.0, 4.0]]))
+        array([8.])
+    """
+    return x.prod(axis=-1, dtype=_at_least_single(x)).astype(x.dtype, copy=False)
+
+
+@Operation.given("x of elements along the last axis", lambda x: x.ndim > 0 < x.shape[-1])
+def products_of_others(x: Array) -> Array:
+    """For each element, the product of all others along the last axis, without division.
+
+    Example:
+        >>> products_of_others(np.array([2.0, 3.0, 0.0]))
+        array([0., 0., 6.])
+    """
+    xp, wide = get_array_module(x), _at_least_single(x)
+    ones = xp.ones((*x.shape[:-1], min(x.shape[-1], 1)), wide)
+
+    def before(x):
+        return xp.concatenate([ones, xp.cumprod(x[..., :-1], axis=-1, dtype=wide)], axis=-1)
+
+    return (before(x) * before(x[..., ::-1])[..., ::-1]).astype(x.dtype, copy=False)
+
+
 def _weights(query, key, scale, is_causal, bias, log_sums=None):
     """The weights of attention, and the logarithms of the sums of their exponentials."""
     xp = get_array_module(query)

@@ -93,6 +93,7 @@ def _poolings(*roles, more=None):
 def _along_axes(n_arrays=1):
     shapes = {
         "matrix": ((3, 5), 1),
+        "many rows": ((261, 260), 1),
         "first axis": ((3, 5), 0),
         "last axis": ((2, 3, 7), -1),
         "images": ((2, 3, 5, 1), 1),
@@ -105,6 +106,16 @@ def _along_axes(n_arrays=1):
     return {
         name: lambda s=s, axis=axis: (*(_random(*s) for _ in range(n_arrays)), axis)
         for name, (s, axis) in shapes.items()
+    }
+
+
+def _rows():
+    return {
+        "matrix": lambda: (_random(3, 5),),
+        "one row": lambda: (_random(7),),
+        "many rows": lambda: (_random(261, 260),),
+        "many columns": lambda: (_random(260, 261).T,),
+        "no rows": lambda: (_random(0, 3),),
     }
 
 
@@ -283,6 +294,15 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
         "many": lambda: (1, *(_random(2, 1 + i % 3) for i in range(32))),
         "too many for one kernel": lambda: (0, *(_random(2) for _ in range(33))),
     },
+    "running_sums": {
+        "matrix": lambda: (_random(3, 5), False),
+        "backward": lambda: (_random(2, 3, 7), True),
+        "many rows": lambda: (_random(261, 260), False),
+        "many rows, backward": lambda: (_random(261, 260), True),
+        "no elements": lambda: (_random(3, 0), False),
+    },
+    "products": _rows(),
+    "products_of_others": _rows(),
     "softmax": _along_axes(),
     "log_softmax": _along_axes(),
     "softmax_gradient": _along_axes(2),

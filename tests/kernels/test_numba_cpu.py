@@ -217,6 +217,16 @@ def test_folders_of_others_are_not_used(tmp_path, monkeypatch, said, make, words
     assert numba_cpu._kept(TEXT).startswith(str(tmp_path / "own"))
 
 
+def test_other_options_are_not_the_cached_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    text = "def run(x, y):\n    for i in range(x.size):\n        y[i] = (x[i] + 1e20) - 1e20"
+    y = np.empty(64)
+    for _ in range(2):
+        for options, expected in (({}, 0), ({"fastmath": {"reassoc", "nsz"}}, 1)):
+            compile_written_loop("example", text, **options)(np.ones(64), y)
+            np.testing.assert_array_equal(y, expected)
+
+
 def test_files_of_others_are_passed_over(loop, tmp_path):
     _check(compile_loop(loop))
     for path in tmp_path.glob("cache/*/*"):

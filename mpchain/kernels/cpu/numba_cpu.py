@@ -120,14 +120,15 @@ def compile_written_loop(
         >>> text = "def double(x):\\n    for i in range(x.size):\\n        x[i] *= 2"
         >>> loop = compile_written_loop("example", text) if load_numba() else None
     """
-    return compile_loop(
-        compile_text(name, text, {"np": np, **(known or {})}, _kept(text)), **options
-    )
+    # The cache knows the file alone, so other options need another one.
+    said = [(key, sorted(v) if isinstance(v, set) else v) for key, v in sorted(options.items())]
+    path = _kept(text, str(said) if said else "")
+    return compile_loop(compile_text(name, text, {"np": np, **(known or {})}, path), **options)
 
 
-def _kept(text):
+def _kept(text, options=""):
     """The path of a file that has the text, None where none can be written."""
-    name = f"loop_{hashlib.sha256(text.encode()).hexdigest()[:24]}.txt"
+    name = f"loop_{hashlib.sha256((text + options).encode()).hexdigest()[:24]}.txt"
     folders = [pathlib.Path(__file__).parent / "__pycache__", "~/.cache/mpchain"]
     if chosen := load_numba().config.CACHE_DIR:  # by NUMBA_CACHE_DIR
         folders.insert(0, chosen)

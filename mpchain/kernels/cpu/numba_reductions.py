@@ -1,0 +1,271 @@
+"""Softmax, extrema, products and running sums of rows, by loops for numba.
+
+A row is what is reduced, contiguous in memory. Softmax passes through a row while it is in the
+cache, with the exponential of :mod:`mpchain.kernels.cpu.special_loops`. Sums of single precision
+are in double precision. Running sums add in NumPy's order, four rows at a time.
+"""
+
+import functools
+import math
+
+import numpy as np
+
+from mpchain.kernels import reference, thresholds
+from mpchain.kernels.cpu import special_loops
+from mpchain.kernels.cpu.channels_last import empty
+from mpchain.kernels.cpu.numba_cpu import (
+    TOO_SMALL,
+    compile_written_loop,
+    in_parts_of,
+    load_numba,
+    why_not_compiled,
+)
+from mpchain.kernels.cpu.threads import in_parts
+from mpchain.kernels.operation import SINGLE_OR_DOUBLE
+
+# The bits of numbers, but for the sign, are in the order of the numbers; NaN is noted.
+_SOFTMAX = """
+def run(begin, end, x, scale, y):
+    for row in range(begin, end):
+        n, best, has_nan = x.shape[1], LEAST, False
+        for i in range(n):
+            value = x[row, i] * scale
+            bits = np.FLOAT(value).view(INT)
+            best = INT(max(best, INT(bits ^ INT(INT(bits >> SIGN) & REST))))
+            has_nan |= value != value
+        most = INT(best ^ INT(INT(best >> SIGN) & REST)).view(np.FLOAT)
+        most = np.FLOAT(np.nan) if has_nan else most
+        total = 0.0
+        {lines}
+"""
+_TIMES = """
+        for i in range(n):
+            e = exp(x[row, i] * scale - most)
+            y[row, i] = e
+            total += e
+        inverse = np.FLOAT(1 / total)
+        for i in range(n):
+            y[row, i] *= inverse
+"""
+_MINUS = """
+        for i in range(n):
+            total += exp(x[row, i] - most)
+        logarithm = np.FLOAT(math.log(total))
+        for i in range(n):
+            y[row, i] = subtract_both(x[row, i], most, logarithm)
+"""
+_LOG_SOFTMAX_GRADIENT = """
+def run(begin, end, g, y, scale, gx):
+    for row in range(begin, end):
+        total = 0.0
+        for i in range(g.shape[1]):
+            total += g[row, i]
+        part = np.FLOAT(total)
+        for i in range(g.shape[1]):
+            gx[row, i] = g[row, i] - exp(y[row, i]) * part
+"""
+_TEXTS = {
+    "softmax": _SOFTMAX.format(lines=_TIMES.strip()),
+    "log_softmax": _SOFTMAX.format(lines=_MINUS.strip()),
+    "log_softmax_gradient": _LOG_SOFTMAX_GRADIENT,
+}
+
+
+@functools.cache
+def _compiled(name, dtype):
+    is_single = dtype == np.float32
+    text = _TEXTS[name].strip().replace("FLOAT", "float32" if is_single else "float64")
+    int_type, bits = ("np.int32", 31) if is_single else ("np.int64", 63)
+    for word, value in (
+        ("LEAST", f"{int_type}({-(1 << bits)})"),
+        ("REST", f"{int_type}({(1 << bits) - 1})"),
+        ("SIGN", f"{int_type}({bits})"),
+        ("INT", int_type),
+    ):
+        text = text.replace(word, value)
+    head, _, rest = text.partition("\n")
+    text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}"
+    njit = load_numba().njit
+    # Without options of its own, it would be compiled with those of the loop.
+    in_order = njit(fastmath={"contract"}, forceinline=True, nogil=True)(_subtract_both)
+    known = special_loops.functions(dtype, njit) | {"math": math, "subtract_both": in_order}
+    # Sums may be taken in any order; the exponential and differences are compiled for themselves.
+    # Contracted, the difference of a scaled number and the largest would not be zero.
+    return compile_written_loop(name, text, known, fastmath={"reassoc", "nsz"})
+
+
+def _subtract_both(x, a, b):
+    return x - a - b
+
+
+def _refuse(x, axis, scale=1.0, other=None):
+    if x.size < thresholds.compiled:
+        return TOO_SMALL
+    if axis % x.ndim != x.ndim - 1 or not x.flags.c_contiguous:
+        return "not along the last axis of a contiguous array"
+    if other is not None and not other.flags.c_contiguous:
+        return "not contiguous arrays"
+    return why_not_compiled()
+
+
+def _by_rows(name, scale, out, *arrays):
+    first = arrays[0]
+    y = empty(first.shape, first.dtype, out=out)
+    rows = [x.reshape(-1, first.shape[-1]) for x in arrays]
+    run, result, scale = _compiled(name, y.dtype), y.reshape(rows[0].shape), y.dtype.type(scale)
+    in_parts(lambda i, j: run(i, j, *rows, scale, result), len(result), y.size)
+    return y
+
+
+@reference.softmax.kernel("numba_cpu", _refuse, SINGLE_OR_DOUBLE)
+def _softmax(x, axis, scale=1.0, out=None):
+    """As the reference, a row at a time."""
+    return _by_rows("softmax", scale, out, x)
+
+
+@reference.log_softmax.kernel("numba_cpu", _refuse, SINGLE_OR_DOUBLE)
+def _log_softmax(x, axis, out=None):
+    """As the reference, a row at a time."""
+    return _by_rows("log_softmax", 1, out, x)
+
+
+@reference.softmax_gradient.kernel(
+    "numba_cpu", lambda g, y, axis, scale=1.0: _refuse(g, axis, scale, y), SINGLE_OR_DOUBLE
+)
+def _softmax_gradient(g, y, axis, scale=1.0, out=None):
+    """As the reference, a row at a time."""
+    gx = empty(g.shape, g.dtype, out=out)
+    rows = [v.reshape(-1, g.shape[-1]) for v in (g, y, gx)]
+    in_parts_of(_differentiate_softmax, len(rows[0]), g.size, *rows, g.dtype.type(scale))
+    return gx
+
+
+@reference.log_softmax_gradient.kernel(
+    "numba_cpu", lambda g, y, axis: _refuse(g, axis, 1.0, y), SINGLE_OR_DOUBLE
+)
+def _log_softmax_gradient(g, y, axis, out=None):
+    """As the reference, a row at a time."""
+    return _by_rows("log_softmax_gradient", 1, out, g, y)
+
+
+def _differentiate_softmax(begin, end, g, y, gx, scale):
+    for row in range(begin, end):
+        total = 0.0
+        for i in range(g.shape[1]):
+            total += g[row, i] * y[row, i]
+        part = g.dtype.type(total)
+        for i in range(g.shape[1]):
+            gx[row, i] = y[row, i] * (g[row, i] - part) * scale
+
+
+def _refuse_rows(x, is_backward=False):
+    if x.size < thresholds.compiled:
+        return TOO_SMALL
+    return why_not_compiled() if x.flags.c_contiguous else "not a contiguous array"
+
+
+def _refuse_rows_or_columns(x):
+    return _refuse_rows(x.T if x.ndim == 2 and x.T.flags.c_contiguous else x)
+
+
+@reference.running_sums.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
+def _running_sums(x, is_backward, out=None):
+    """As the reference, with its roundings."""
+    y = empty(x.shape, x.dtype, out=out)
+    rows = [v.reshape(-1, x.shape[-1]) for v in (x, y)]
+    if is_backward:
+        rows = [v[:, ::-1] for v in rows]
+    in_parts_of(_add_up, len(rows[0]), x.size, *rows)
+    return y
+
+
+@reference.products.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
+def _products(x, out=None):
+    """As the reference; those of single precision are of double precision."""
+    y = empty(x.shape[:-1], x.dtype, out=out)
+    rows = x.reshape(-1, x.shape[-1])
+    in_parts_of(_multiply, len(rows), x.size, rows, y.reshape(-1))
+    return y
+
+
+@reference.products_of_others.kernel("numba_cpu", _refuse_rows_or_columns, SINGLE_OR_DOUBLE)
+def _products_of_others(x, out=None):
+    """As the reference, with its roundings."""
+    if not x.flags.c_contiguous:
+        y = np.empty(x.shape[::-1], x.dtype).T
+        in_parts_of(_multiply_columns, len(x), x.size, x.T, y.T)
+        return y
+    y = empty(x.shape, x.dtype, out=out)
+    rows = [v.reshape(-1, x.shape[-1]) for v in (x, y)]
+    in_parts_of(_multiply_others, len(rows[0]), x.size, *rows)
+    return y
+
+
+def _add_up(begin, end, x, y):
+    row = begin
+    while row + 4 <= end:
+        a = b = c = d = x.dtype.type(0)
+        for i in range(x.shape[1]):
+            a += x[row, i]
+            b += x[row + 1, i]
+            c += x[row + 2, i]
+            d += x[row + 3, i]
+            y[row, i], y[row + 1, i], y[row + 2, i], y[row + 3, i] = a, b, c, d
+        row += 4
+    for rest in range(row, end):
+        a = x.dtype.type(0)
+        for i in range(x.shape[1]):
+            a += x[rest, i]
+            y[rest, i] = a
+
+
+def _multiply(begin, end, x, y):
+    for row in range(begin, end):
+        product = 1.0
+        for i in range(x.shape[1]):
+            product *= x[row, i]
+        y[row] = product
+
+
+def _multiply_others(begin, end, x, y):
+    row, one = begin, x.dtype.type(1)
+    while row + 4 <= end:
+        a = b = c = d = one
+        for i in range(x.shape[1]):
+            y[row, i], y[row + 1, i], y[row + 2, i], y[row + 3, i] = a, b, c, d
+            a *= x[row, i]
+            b *= x[row + 1, i]
+            c *= x[row + 2, i]
+            d *= x[row + 3, i]
+        a = b = c = d = one
+        for i in range(x.shape[1] - 1, -1, -1):
+            y[row, i] *= a
+            y[row + 1, i] *= b
+            y[row + 2, i] *= c
+            y[row + 3, i] *= d
+            a *= x[row, i]
+            b *= x[row + 1, i]
+            c *= x[row + 2, i]
+            d *= x[row + 3, i]
+        row += 4
+    for rest in range(row, end):
+        a = one
+        for i in range(x.shape[1]):
+            y[rest, i] = a
+            a *= x[rest, i]
+        a = one
+        for i in range(x.shape[1] - 1, -1, -1):
+            y[rest, i] *= a
+            a *= x[rest, i]
+
+
+def _multiply_columns(begin, end, x, y):
+    rest = np.ones(end - begin, x.dtype)
+    y[0, begin:end] = 1
+    for i in range(1, x.shape[0]):
+        for c in range(begin, end):
+            y[i, c] = y[i - 1, c] * x[i - 1, c]
+    for i in range(x.shape[0] - 1, -1, -1):
+        for c in range(begin, end):
+            y[i, c] *= rest[c - begin]
+            rest[c - begin] *= x[i, c]

@@ -1,0 +1,169 @@
+"""Reductions of rows by compiled loops: unusual values, memory, layouts, threads, higher orders."""
+
+import numpy as np
+import pytest
+
+import mpchain
+import mpchain.functions as F
+from mpchain import Variable, kernels
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu.numba_cpu import load_numba
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(load_numba() is None, reason="needs numba"),
+]
+DTYPES = [np.float32, np.float64]
+SOFTMAX = {
+    "softmax": (1,),
+    "softmax of scaled rows": (1, 0.3),
+    "log_softmax": (1,),
+    "softmax_gradient": (1, 0.3),
+    "log_softmax_gradient": (1,),
+}
+SCANS = {"running_sums": [(False,), (True,)], "products_of_others": [()]}
+SHAPE = (301, 230)  # a row is left of groups of four
+
+
+def kernel_of(operation, library="numba_cpu"):
+    (kernel,) = (k for k in kernels.operations[operation].kernels if k.library == library)
+    return kernel
+
+
+def unusual(dtype, seed=0):
+    """Rows of which the first have NaN of both signs, infinities, large, tiny and equal numbers."""
+    x = np.random.RandomState(seed).randn(*SHAPE).astype(dtype)
+    for row, value in enumerate((np.nan, -np.nan, np.inf, -np.inf)):
+        x[row, 3] = value
+    large = 1e30 if dtype == np.float32 else 1e300
+    x[4], x[5], x[6], x[7], x[8] = -np.inf, large, -large, 0, -0.0
+    x[9] *= np.finfo(dtype).smallest_subnormal * 9
+    x[10, :7] = 1e4
+    x[11] = np.linspace(-90, 0, SHAPE[1])
+    return x
+
+
+def by_both(operation, *arguments, shape=SHAPE):
+    """The results by loops, in memory that was full of NaN, and by the reference."""
+    loop, other = kernel_of(operation), kernel_of(operation, "reference")
+    assert loop.refuse(*arguments) is None
+    out = np.full(shape, np.nan, arguments[0].dtype)
+    with np.errstate(all="ignore"):
+        y, expected = loop.compute(*arguments, out=out), other.compute(*arguments)
+    assert y is out and expected.dtype == y.dtype
+    return y, expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_softmax(name, dtype):
+    x, operation = unusual(dtype), name.partition(" ")[0]
+    arrays = [x]
+    if "gradient" in name:
+        forward = kernel_of(operation.removesuffix("_gradient"), "reference")
+        with np.errstate(all="ignore"):
+            arrays = [unusual(dtype, 1)[::-1].copy(), forward.compute(x, 1)]
+    y, expected = by_both(operation, *arrays, *SOFTMAX[name])
+    eps = np.finfo(dtype).eps
+    tiny = 4 * np.finfo(dtype).smallest_subnormal
+    scale = np.abs(arrays[0][np.isfinite(arrays[0])]).max() if "gradient" in name else 0
+    rows = slice(12, -12) if scale else slice(None)  # without infinities, which hide the others
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
+    np.testing.assert_allclose(y[rows], expected[rows], 8 * eps, (9 * eps) if scale else tiny)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_is_exact_where_it_is_tiny(dtype):
+    x = np.linspace(-85, 0, 300).astype(dtype) * np.ones((230, 1), dtype)
+    wide = np.exp(x.astype(np.longdouble))
+    total = wide.sum(axis=1, keepdims=True)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(kernels.softmax(x, 1), (wide / total).astype(dtype), 5 * eps)
+    expected = (x - np.log(total)).astype(dtype)
+    np.testing.assert_allclose(kernels.log_softmax(x, 1), expected, 3 * eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SCANS)
+def test_scans_have_the_bits_of_numpy(name, dtype):
+    for constants in SCANS[name]:
+        y, expected = by_both(name, unusual(dtype), *constants)
+        np.testing.assert_array_equal(y, expected)
+    x = unusual(dtype).T  # columns
+    if name == "products_of_others":
+        assert kernel_of(name).refuse(x) is None
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(
+                kernel_of(name).compute(x), kernel_of(name, "reference").compute(x)
+            )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products(dtype):
+    x = np.random.RandomState(0).uniform(0.5, 1.5, SHAPE).astype(dtype)
+    x[0, 3], x[1, 3], x[2, 3], x[3, 3] = np.nan, np.inf, -np.inf, 0
+    x[4] *= np.finfo(dtype).tiny
+    y, _ = by_both("products", x, shape=SHAPE[:1])
+    expected = x.astype(np.longdouble).prod(axis=1).astype(dtype)
+    tolerance = np.finfo(dtype).eps * (1 if dtype == np.float32 else SHAPE[1])
+    np.testing.assert_allclose(y, expected, tolerance)
+
+
+@pytest.mark.parametrize("operation", [*SCANS, "products", *list(SOFTMAX)[2:4]])
+def test_threads_do_not_change_the_bits(operation):
+    x = np.random.RandomState(0).randn(*SHAPE).astype("f")
+    constants = SCANS.get(operation, [SOFTMAX.get(operation, ())])[-1]
+    arrays = [x, x] if "gradient" in operation else [x]
+    found = []
+    for n in (0, 1 << 40):
+        with thresholds.using(threads=n):
+            found.append(kernel_of(operation).compute(*arrays, *constants))
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[:, ::2],
+        lambda x: x.astype(np.float16),
+        lambda x: x[:9],
+        lambda x: x[:0],
+        lambda x: x[:, :0],
+        lambda x: x.astype(">f4"),
+    ],
+    ids=["gaps", "half", "small", "no rows", "no columns", "foreign"],
+)
+def test_arrays_that_loops_do_not_take(change):
+    x = change(np.ones((400, 400), np.float32))
+    for operation in (*SCANS, "products", "softmax", "log_softmax"):
+        constants = SCANS.get(operation, [SOFTMAX.get(operation, ())])[-1]
+        assert kernel_of(operation).refuse(x, *constants) is not None
+
+
+def test_other_axes_are_not_taken():
+    x = np.ones((300, 300), np.float32)
+    assert "last axis" in kernel_of("softmax").refuse(x, 0)
+    assert kernel_of("softmax").refuse(x, -1) is None
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "cumsum", "cumprod", "prod"])
+def test_three_orders_of_derivatives_are_those_of_the_reference(name, axis):
+    random = np.random.RandomState(3)
+    x = random.uniform(0.5, 1.6, (261, 260))
+    x[3, 4] = x[200, 4] = x[3, 8] = 0
+    weight = random.randn(*x.shape)
+
+    def results():
+        v = Variable(x.copy())
+        y = getattr(F, name)(v, axis)
+        found = [F.sum(y**4 * (weight if y.ndim == 2 else weight[0, :1] * np.ones(y.shape)))]
+        for _ in range(3):
+            found += mpchain.grad([F.sum(found[-1] * weight)], [v], enable_double_backprop=True)
+        return [y.array for y in found]
+
+    by_loops = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        others = results()
+    for y, right in zip(by_loops, others, strict=True):
+        np.testing.assert_allclose(y, right, 1e-9, 1e-11 * np.abs(right).max())
