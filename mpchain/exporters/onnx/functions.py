@@ -396,7 +396,7 @@ CONVERTERS |= {
     "min": _reduction("ReduceMin"),
     "logsumexp": _reduction("ReduceLogSumExp"),
     "prod": lambda g, x: g.add("ReduceProd", x, g.integers([-1]), keepdims=0),
-    "cumsum": lambda g, x: g.add("CumSum", x, np.array(-1)),
+    "cumsum": lambda g, x, is_backward: g.add("CumSum", x, np.array(-1), reverse=int(is_backward)),
     "cumprod": lambda g, x: g.add("CumProd", x, np.array(-1)),
     "softmax": lambda g, x, axis: g.add("Softmax", x, axis=axis),
     "scaled_softmax": lambda g, x, axis, scale: g.add(

@@ -104,6 +104,7 @@ INNER = {
     "add_rows": ([(3, 4)], [_PLACES, 4]),
     "bell": ([(3, 4)], [-1.0]),
     "cast": ([(3, 4)], [np.dtype(np.float64)]),
+    "cumsum": ([(3, 4)], [True]),
     "cut_sequences": ([(3, 5, 2)], [(5, 3, 2)]),
     "fold_windows": ([(2, 3, 4, 5, 2)], [_WINDOW]),
     "join_gates": ([(2, 4), (2, 4), (2, 4)], [True]),
