@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import links
-from mpchain.compat import arguments, private_state
+from mpchain.compat import arguments, parameters, private_state
 from mpchain.dataset import ConcatWithAsyncTransfer
 from mpchain.datasets import LabeledImageDataset, SubDataset
 from mpchain.device_resident import DeviceResident
@@ -32,7 +32,7 @@ from mpchain.training import Trainer
 from mpchain.training.extensions import DumpGraph, LogReport, PlotReport
 from mpchain.training.triggers import EarlyStoppingTrigger, IntervalTrigger
 from mpchain.utils.walker_alias import WalkerAlias
-from mpchain.variable import Variable, VariableNode
+from mpchain.variable import Parameter, Variable, VariableNode
 
 _TIMES = {unit: round(1 / seconds) for unit, seconds in TIME_UNITS.items()}
 
@@ -71,6 +71,7 @@ _DEPRECATED = [
     (DeviceResident, "to_cpu", "to_device"),
     (DeviceResident, "to_intel64", "to_device"),
     (GradientMethod, "use_cleargrads", None),
+    (Parameter, "zerograd", "cleargrad"),
     (Variable, "zerograd", "cleargrad"),
     (WalkerAlias, "to_cpu", "to_device"),
 ]
@@ -208,6 +209,8 @@ def install() -> None:
     for cls, name, value in private_state.COMPUTED:
         _set(cls, name, property(value))
     _set(Communicator, "mpi_comm", _OwnProcess())
+    for owner, name, value in parameters.REPLACED:
+        _set(owner, name, value)
     for cls, name, instead in _DEPRECATED:
         _set(cls, name, _warning(cls, name, instead))
     for owner, name, value in [*arguments.REPLACED, *private_state.REPLACED]:
