@@ -2,13 +2,15 @@
 
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
 from . import inquiry, mpi_library, mpirun
 from .findings import FAILURE, NOTE, OK, WARNING, Finding
 from .known_failures import explain
 from .processes import ask, find_program
 
+_SIZE = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.size, flush=True)"
 _PLUGINS = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
 
 
@@ -34,21 +36,75 @@ def _judge_srun(starter, variables):
     srun = _find("srun")
     if not srun:
         return []
-    plugins = set(re.findall(r"\b(?:pmix|pmi2|cray_shasta)\b", ask([srun, "--mpi=list"])))
+    listed = ask([srun, "--mpi=list"])
+    plugins = set(re.findall(r"\b(?:pmix|pmi2|cray_shasta)\b", listed))
+    theirs = sorted(map(int, re.findall(r"\bpmix_v(\d+)\b", listed)))
+    ours, components = None, set()
+    if starter.flavour == mpi_library.OPEN_MPI:
+        ours, components = _pmi_of_library(starter)
     found = " ".join(sorted(plugins)) or "no plug-in for MPI"
+    if theirs:
+        library = f", the library's {ours}" if ours else ""
+        found += f" (PMIx {' and '.join(map(str, theirs))}{library})"
     needed = _PLUGINS.get(starter.flavour)
-    by_mpirun = "use mpirun (mpchain-launch)"
-    if needed not in plugins and not (starter.flavour is None and plugins):
-        hint = f"srun cannot start ranks, for lack of {needed or 'PMI'}: {by_mpirun}"
-        return [Finding("srun", NOTE, found, hint)]
-    if needed and "SLURM_JOB_ID" in variables:  # a plug-in that is listed may lack its library
-        words = [srun, "--overlap", "--nodes=1", "--ntasks=1", f"--mpi={needed}", "true"]
-        code, _, errors = inquiry.run_on_all({"": words}, 60.0)[""]
-        if code != 0:
-            cause = explain(errors.encode()) or errors.strip().partition("\n")[0]
+    if "s2" in components and "pmi2" in plugins:
+        needed = "pmi2"
+    hint = ""
+    if components and not ours and needed == "pmix":
+        hint = "your Open MPI was built without Slurm's PMI, so that srun cannot start its ranks"
+    elif needed not in plugins and not (starter.flavour is None and plugins):
+        hint = f"srun cannot start ranks, for lack of {needed or 'PMI'}"
+    elif needed and "SLURM_JOB_ID" in variables:  # a plug-in that is listed may lack its library
+        words = [srun, "--overlap", "--overcommit", "--nodes=1", "--ntasks=2", f"--mpi={needed}"]
+        if cause := try_ranks(words):
             hint = f"a trial of srun --mpi={needed} failed ({cause})"
-            return [Finding("srun", NOTE, found, hint)]
+    elif ours and theirs and needed == "pmix" and ours < theirs[0]:
+        hint = (
+            f"a library with PMIx {ours} may not understand {theirs[0]}; within a job this is tried"
+        )
+    if hint:
+        return [Finding("srun", NOTE, found, f"{hint}: use mpirun (mpchain-launch)")]
     return [Finding("srun", OK, found)]
+
+
+def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
+    """Starts two ranks; returns why they do not make one job, or nothing if they do.
+
+    Args:
+        words: What comes before the program.
+        python: The Python that runs it.
+
+    Example:
+        >>> try_ranks(["sh", "-c", "echo size 1; echo size 1"])
+        'each of two ranks is alone: what starts them is not of the MPI library that they load'
+    """
+    code, output, errors = inquiry.run_on_all({"": [*words, python, "-c", _SIZE]}, 60.0)[""]
+    sizes = re.findall(r"^size (\d+)$", output, re.M)
+    if code == 0 and sizes == ["2", "2"]:
+        return ""
+    said = f"{output}\n{errors}"
+    if known := explain(said.encode()):
+        return known
+    if code == 0 and sizes:
+        return (
+            "each of two ranks is alone: what starts them is not of the MPI library that they load"
+        )
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next(
+        (line for line in lines if "rror: " in line), lines[-1] if lines else f"code {code}"
+    )
+
+
+def _pmi_of_library(starter):
+    """The version of PMIx that an Open MPI speaks, and its components for PMI before version 5."""
+    folder = [os.path.dirname(starter.path or "")]
+    program = find_program(["ompi_info"], folder) if starter.path else None
+    components = set(re.findall(r"MCA pmix: (\w+)", ask([program]))) if program else set()
+    if versions := re.findall(r"\b(?:pmix|ext)(\d)x\b", " ".join(components)):
+        return int(max(versions)), components
+    program = find_program(["pmix_info"], folder) if starter.path and not components else None
+    version = re.search(r"PMIX: v?(\d+)\.", ask([program])) if program else None
+    return version and int(version[1]), components
 
 
 def _judge_pbs(starter, variables):

@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 
-from . import allocations, batch_doctor, gpu_doctor, inquiry, mpirun, plan, reach
+from . import allocations, batch_doctor, gpu_doctor, inquiry, mpirun, plan, reach, transports
 from .findings import FAILURE, NOTE, OK, WARNING, Finding, show, table
 from .hosts import add_hosts, find_hosts
 from .processes import ask
@@ -15,9 +15,7 @@ from .talk import Parser, whole_number
 
 GIB = 1 << 30
 PROBE_HOST = os.path.join(plan.FOLDER, "probe_host.py")
-PROBE_ALLREDUCE = os.path.join(plan.FOLDER, "probe_allreduce.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
-MOST_LATENCY = 1e-3
 LEAST_TEMPORARY = 1 << 26
 LEAST_PROCESSES = 1024  # a rank has a dozen threads
 LEAST_ADDRESS_SPACE = 64 * GIB  # CUDA alone reserves as much as there is memory
@@ -80,7 +78,7 @@ def main(arguments: list[str]) -> int:
         findings += judge(answer, host if slots else "")
     findings += compare(answers)
     if not any(finding.verdict == FAILURE for finding in findings):
-        findings += _measure(options, any(map(_has_adapters, answers.values())))
+        findings += transports.measure(options, any(map(_has_adapters, answers.values())))
     return show(findings, options.json)
 
 
@@ -312,49 +310,3 @@ def _ask_hosts(slots, allocation, results):
 
 def _has_adapters(answer):
     return bool(answer.get("adapters")) and not _error(answer["adapters"])
-
-
-def _measure(options, has_adapters=False):
-    """Measures an all-reduce between ranks that this launcher starts, and says what carries it."""
-    ranks = str(options.ranks or ("auto" if options.hosts or options.hostfile else 2))
-    launcher = [sys.executable, "-m", __package__, "-n", ranks, "--no-prefix", "--timeout=120"]
-    for name in ("hosts", "hostfile"):
-        if getattr(options, name):
-            launcher += [f"--{name}", getattr(options, name)]
-    shown = "OMPI_MCA_ompi_display_comm=mpi_init"  # Open MPI prints what connects the ranks
-    command = [*inquiry.with_own_path(), shown, *launcher, PROBE_ALLREDUCE]
-    answer = inquiry.run_on_all({"": command}, 2 * TIME_TO_PROBE)
-    code, output, errors = answer[""]
-    if code != 0:
-        reason = errors.strip().rpartition("\n")[2].removeprefix("mpchain-launch: ")
-        by_hand = shlex.join([*launcher, PROBE_ALLREDUCE])
-        hint = f"fix this first; run it by hand: {by_hand}"
-        return [Finding("all-reduce", FAILURE, reason, hint)]
-    measured = json.loads(output.strip().rpartition("\n")[2])
-    times = {int(size): seconds for size, seconds in measured["seconds"].items()}
-    ranks = f"between {measured['ranks']} ranks"
-    small, large = min(times), max(times)
-    verdict, hint = OK, ""
-    if times[small] > MOST_LATENCY:
-        verdict, hint = WARNING, "other programs keep the cores busy, or the network is slow"
-    found = f"{1e6 * times[small]:.0f} µs for {small} bytes {ranks}"
-    latency = Finding("latency", verdict, found, hint)
-    speeds = [f"{size >> 10} KiB in {1e3 * t:.2f} ms" for size, t in times.items() if size > small]
-    bandwidth = f"{large / times[large] / GIB:.2f} GiB/s ({', '.join(speeds)}) {ranks}"
-    speed = [latency, Finding("bandwidth", OK, bandwidth)]
-    return [*_judge_transports(output, has_adapters), *speed]
-
-
-def _judge_transports(output, has_adapters):
-    """Returns which components of Open MPI carry messages; nothing for other libraries."""
-    lines = re.findall(r"^ *(on-host|off-host): +all connections are (\S.*?) *$", output, re.M)
-    found = ", ".join(f"{where} {what}" for where, what in lines if what != "n/a")
-    if not found:
-        return []
-    if has_adapters and "tcp" in dict(lines).get("off-host", ""):
-        hint = (
-            "there are InfiniBand adapters, and messages between hosts take TCP: use an Open MPI "
-            "with UCX, and unset OMPI_MCA_pml and OMPI_MCA_btl"
-        )
-        return [Finding("transports", WARNING, found, hint)]
-    return [Finding("transports", OK, found)]

@@ -1,7 +1,7 @@
-"""Measures the time of an all-reduce by size; a program that the doctor runs on all ranks.
+"""Measures messages and all-reduces; a program that the doctor runs on all ranks.
 
-Rank 0 prints, as JSON, the seconds for each number of bytes: the median over the repetitions of the
-slowest rank.
+Rank 0 prints, as JSON, the seconds of an all-reduce for each number of bytes: the median over the
+repetitions of the slowest rank; and how fast messages are between the first and the last rank.
 """
 
 import json
@@ -13,6 +13,7 @@ from mpi4py import MPI
 SIZES = tuple(1 << exponent for exponent in (3, 13, 20, 24))
 REPETITIONS = 15
 TIME_PER_SIZE = 2.0
+SHORT, LONG = 8, 1 << 22
 
 
 def measure(world: MPI.Comm, size: int) -> float:
@@ -39,6 +40,28 @@ def measure(world: MPI.Comm, size: int) -> float:
     return statistics.median(times)
 
 
+def measure_between(world: MPI.Comm, size: int) -> float:
+    """Returns the median time of a message of ``size`` bytes between the first and last rank.
+
+    Example:
+        >>> measure_between(MPI.COMM_SELF, 8)
+        0.0
+    """
+    last, buffer, times = world.size - 1, np.zeros(size, np.uint8), [0.0]
+    world.Barrier()
+    for _ in range(REPETITIONS + 1 if world.size > 1 else 0):
+        start = MPI.Wtime()
+        if world.rank == 0:
+            world.Send(buffer, last)
+            world.Recv(buffer, last)
+        elif world.rank == last:
+            world.Recv(buffer, 0)
+            world.Send(buffer, 0)
+        times.append((MPI.Wtime() - start) / 2)
+    world.Barrier()
+    return statistics.median(times[2:] or times)  # the first one connects them
+
+
 def main() -> None:
     """Measures all sizes.
 
@@ -48,8 +71,12 @@ def main() -> None:
     """
     world = MPI.COMM_WORLD
     seconds = {size: measure(world, size) for size in SIZES}
+    short, long = measure_between(world, SHORT), measure_between(world, LONG)
+    places = world.gather(f"rank {world.rank} on {MPI.Get_processor_name()}")
     if world.rank == 0:
-        print(json.dumps({"ranks": world.size, "seconds": seconds}))
+        between = {"latency": short, "speed": LONG / max(long, 1e-9)}
+        between["places"] = [places[0], places[-1]]
+        print(json.dumps({"ranks": world.size, "seconds": seconds, "between": between}))
 
 
 if __name__ == "__main__":

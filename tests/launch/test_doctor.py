@@ -1,12 +1,13 @@
 import importlib.util
 import json
 import os
+import re
 import socket
 import sys
 
 import pytest
 
-from launch import batch_doctor, doctor, inquiry, mpirun, probe_host
+from launch import batch_doctor, doctor, inquiry, mpirun, probe_host, transports
 from launch.findings import Finding, table
 
 GIB = 1 << 30
@@ -249,6 +250,70 @@ def test_plug_ins_of_srun(monkeypatch, tmp_path, plugins, verdict, words):
     assert words in finding.hint
 
 
+LIST = "MPI plugin types are... none pmix pmi2\nspecific pmix plugin versions available: {}"
+
+
+@pytest.mark.parametrize(
+    ("info", "versions", "verdict", "found", "words"),
+    [
+        # Debian's Open MPI 4.1.4 has ext3x, others pmix3x or the older PMI-2 (s2).
+        ("MCA pmix: ext3x", "pmix_v3,pmix_v4", "ok", "(PMIx 3 and 4, the library's 3)", ""),
+        (
+            "MCA pmix: pmix3x",
+            "pmix_v5",
+            "note",
+            "(PMIx 5, the library's 3)",
+            "PMIx 3 may not under",
+        ),
+        ("MCA pmix: s1\nMCA pmix: s2", "pmix_v5", "ok", "(PMIx 5)", ""),
+        (
+            "MCA pmix: isolated",
+            *("pmix_v4", "note", "(PMIx 4)"),
+            "your Open MPI was built without Slurm's PMI, so that srun cannot start its ranks: use "
+            "mpirun (mpchain-launch)",
+        ),
+    ],
+)
+def test_pmi_of_open_mpi_4(monkeypatch, tmp_path, info, versions, verdict, found, words):
+    plant(tmp_path, "srun", LIST.format(versions))
+    plant(tmp_path, "ompi_info", info)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi(f"{tmp_path}/mpirun"), {})
+    assert (finding.verdict, finding.found) == (verdict, f"pmi2 pmix {found}")
+    assert words in finding.hint and bool(finding.hint) == bool(words)
+
+
+def test_pmix_of_open_mpi_5(monkeypatch, tmp_path):
+    plant(tmp_path, "srun", LIST.format("pmix_v4"))
+    plant(tmp_path, "ompi_info", "MCA pml: ob1")
+    plant(tmp_path, "pmix_info", "                    PMIX: 5.0.11rc1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (finding,) = batch_doctor.judge(mpirun.OpenMpi(f"{tmp_path}/mpirun"), {})
+    assert (finding.verdict, finding.found) == ("ok", "pmi2 pmix (PMIx 4, the library's 5)")
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("echo size 2; echo size 2", ""),
+        ("echo size 1; echo size 1", "each of two ranks is alone: what starts them is not of the"),
+        ("echo 'srun: error: Invalid MPI type' >&2; exit 1", "Slurm lacks the plug-in for MPI"),
+        ("echo ModuleNotFoundError: no mpi4py >&2; exit 1", "ModuleNotFoundError: no mpi4py"),
+        ("exit 3", "code 3"),
+    ],
+)
+def test_trials_of_two_ranks(words, cause):
+    found = batch_doctor.try_ranks(["sh", "-c", words])
+    assert found.startswith(cause) and bool(found) == bool(cause)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpchain[mpi]")
+def test_two_singletons():
+    """What starts two processes without telling MPI is found by starting them."""
+    twice = ["sh", "-c", '"$@" && "$@"', "sh"]
+    assert batch_doctor.try_ranks(twice).startswith("each of two ranks is alone")
+
+
 def test_a_plug_in_that_cannot_be_loaded(monkeypatch, tmp_path):
     """Debian's plug-in for PMIx is listed, and fails for lack of the library that it names."""
     path = tmp_path / "srun"
@@ -335,6 +400,8 @@ def test_probe_of_the_connection(monkeypatch):
     assert "error" in probe_host._ask(probe_host.connection)  # nobody listens any more
 
 
+BETWEEN = {"places": ["rank 0 on a", "rank 3 on b"], "latency": 1.5e-6, "speed": 1 << 32}
+FAST = ": 1.5 µs, 4.00 GiB/s between rank 0 on a and rank 3 on b"
 SUMMARY = "Connection summary: (pml)\n  on-host:  all connections are sm\n"
 
 
@@ -345,12 +412,46 @@ SUMMARY = "Connection summary: (pml)\n  on-host:  all connections are sm\n"
         ("  off-host: all connections are tcp\n", False, "ok", "on-host sm, off-host tcp"),
         ("  off-host: all connections are tcp\n", True, "WARN", "on-host sm, off-host tcp"),
         ("  off-host: all connections are ucx\n", True, "ok", "on-host sm, off-host ucx"),
+        (
+            "  off-host: all connections are ucx=tcp;eth0\n",
+            *(True, "WARN", "on-host sm, off-host ucx=tcp;eth0"),
+        ),
+        (
+            "  off-host: all connections are ucx\n"
+            "ucp_worker.c:1912 UCX  INFO    ucp_context_0 inter-node cfg#2 tag(tcp/eth0)\n",
+            *(True, "WARN", "on-host sm, off-host ucx=tcp/eth0"),
+        ),
     ],
 )
 def test_transports(line, adapters, verdict, found):
-    (finding,) = doctor._judge_transports(SUMMARY + line, adapters)
-    assert (finding.verdict, finding.found) == (verdict, found)
+    finding = transports.judge(SUMMARY + line, BETWEEN, adapters)
+    assert (finding.verdict, finding.found) == (verdict, found + FAST)
     assert ("use an Open MPI with UCX" in finding.hint) == (verdict == "WARN")
+
+
+# What MPICH 5.0.2 prints by UCX and by libfabric.
+MPICH_BY_UCX = """\
+[1795713897.630508] [vm:9899 :0] ucp_worker.c:1912 UCX  INFO    ucp_context_0 intra-node cfg#1 \
+tag(sysv/memory cma/memory)  rma(sysv/memory posix/memory)  am(sysv/memory cma/memory)
+[1795713897.630511] [vm:9900 :0] ucp_worker.c:1912 UCX  INFO    ucp_context_0 inter-node cfg#2 \
+tag(rc_mlx5/mlx5_0:1)  rma(rc_mlx5/mlx5_0:1)
+"""
+MPICH_BY_OFI = (
+    "==== Capability set configuration ====\nlibfabric provider: sockets - 192.0.2.0/24\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "verdict", "found"),
+    [
+        (MPICH_BY_UCX, "ok", "on-host ucx=sysv/memory cma/memory, off-host ucx=rc_mlx5/mlx5_0:1"),
+        (MPICH_BY_OFI, "WARN", "off-host libfabric sockets"),
+    ],
+)
+def test_transports_of_mpich(output, verdict, found):
+    finding = transports.judge(output, BETWEEN, has_adapters=True)
+    assert (finding.verdict, finding.found) == (verdict, found + FAST)
+    assert ("or an MPICH with it" in finding.hint) == (verdict == "WARN")
 
 
 @pytest.mark.parametrize(("version", "verdict"), [("5.0.9", "ok"), ("5.0.11", "note")])
@@ -399,15 +500,19 @@ def test_this_installation(run):
     assert findings["mpi"]["verdict"] == "ok"
     assert "µs for 8 bytes between 2 ranks" in findings["latency"]["found"]
     assert "GiB/s" in findings["bandwidth"]["found"]
+    carried = r"on-host \S+.*: [\d.e+]+ µs, [\d.]+ GiB/s between rank 0 on \S+ and rank 1 on \S+"
+    assert re.fullmatch(carried, findings["transports"]["found"])
     assert {"numpy", "blas", "mpirun", "free disk", "shared memory"} <= set(findings)
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(5e-6, "ok"), (2e-3, "WARN")])
 def test_speed(monkeypatch, seconds, verdict):
     times = {"8": seconds, "1048576": 2e-3, "16777216": 1 / 64}
-    answer = {"": (0, json.dumps({"ranks": 3, "seconds": times}), "")}
+    printed = json.dumps({"ranks": 3, "seconds": times, "between": BETWEEN})
+    answer = {"": (0, printed + "\nUCX  INFO  another line\n", "")}
     monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
-    latency, bandwidth = doctor._measure(doctor._parser().parse_args([]))
+    carried, latency, bandwidth = transports.measure(doctor._parser().parse_args([]))
+    assert carried.found == "unknown" + FAST
     assert latency.verdict == verdict
     assert latency.found == f"{1e6 * seconds:.0f} µs for 8 bytes between 3 ranks"
     assert bool(latency.hint) == (verdict == "WARN")
@@ -419,6 +524,6 @@ def test_speed(monkeypatch, seconds, verdict):
 def test_all_reduce_that_fails(monkeypatch):
     answer = {"": (3, "", "words\nmpchain-launch: rank 1 of 2 ended with exit code 3\n")}
     monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
-    (finding,) = doctor._measure(doctor._parser().parse_args([]))
+    (finding,) = transports.measure(doctor._parser().parse_args([]))
     assert (finding.verdict, finding.found) == ("FAIL", "rank 1 of 2 ended with exit code 3")
     assert "run it by hand: " in finding.hint and "probe_allreduce.py" in finding.hint

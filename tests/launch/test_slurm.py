@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import re
 import sys
 import time
 
@@ -116,8 +117,11 @@ def test_doctor_tries_srun(slurm):
     findings = {each["item"]: each for each in json.loads(printed)}
     assert findings["batch system"]["found"] == "Slurm; hosts a:1, b:1"
     assert findings["connection"]["found"] == "yes"
-    assert findings["transports"]["found"] == "on-host self, off-host tcp"
+    carried, speed = findings["transports"]["found"].split(": ")
+    assert carried == "on-host self, off-host tcp"
+    assert speed.endswith(" GiB/s between rank 0 on a and rank 1 on b")
     assert (findings["srun"]["verdict"], findings["srun"]["hint"]) == ("ok", "")
+    assert re.search(r"pmix \(PMIx \d, the library's \d\)$", findings["srun"]["found"])
 
 
 def test_singletons(slurm):
