@@ -1,5 +1,6 @@
 """Tests the installation: software of each host, differences between hosts, speed of messages."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,7 +8,17 @@ import shlex
 import socket
 import sys
 
-from . import allocations, batch_doctor, gpu_doctor, inquiry, mpirun, plan, reach, transports
+from . import (
+    allocations,
+    batch_doctor,
+    container_doctor,
+    gpu_doctor,
+    inquiry,
+    mpirun,
+    plan,
+    reach,
+    transports,
+)
 from .findings import FAILURE, NOTE, OK, WARNING, Finding, show, table
 from .hosts import add_hosts, find_hosts
 from .processes import ask
@@ -77,6 +88,8 @@ def main(arguments: list[str]) -> int:
     for host, answer in answers.items():
         findings += judge(answer, host if slots else "")
     findings += compare(answers)
+    if options.container and answers:
+        findings += _check_container(options, next(iter(answers.values())))
     if not any(finding.verdict == FAILURE for finding in findings):
         findings += transports.measure(options, any(map(_has_adapters, answers.values())))
     return show(findings, options.json)
@@ -102,6 +115,19 @@ def _check_gpu(parser, options):
     return show(sorted(findings, key=lambda f: order.index(f.verdict)), as_json=False)
 
 
+def _check_container(options, outside):
+    words = shlex.split(options.container)
+    inside, findings = container_doctor.ask(words, options.results)
+    if not inside:
+        return findings
+    findings += judge(inside, "container")
+    findings += container_doctor.compare(outside, inside, options.results)
+    if not _error(inside["mpi"]):
+        with contextlib.suppress(mpirun.UnknownMpirunError):
+            findings += container_doctor.try_ranks(words, mpirun.find())
+    return findings
+
+
 def _parser():
     parser = Parser(
         prog="mpchain-launch doctor",
@@ -112,6 +138,12 @@ def _parser():
     add("-n", "--ranks", type=whole_number(2), metavar="N", help="ranks of the all-reduce")
     add("--results", default="result", metavar="FOLDER", help="folder of results (default: result)")
     add("--json", action="store_true", help="print JSON instead of a table")
+    add(
+        "--container",
+        metavar="'WORDS'",
+        help="the words that run a command in a container, such as 'apptainer exec train.sif': "
+        "look inside as well, and start two ranks there by the mpirun outside",
+    )
     gpu = "compare the first GPU of this host with its CPU and with PyTorch instead"
     add("--gpu", metavar="FOLDER", help=f"{gpu}; results.jsonl there has all that is found")
     seconds = f"with --gpu: after which the rest is left out (default: {gpu_doctor.SECONDS})"
@@ -139,7 +171,7 @@ def judge(answer: dict, host: str = "") -> list[Finding]:
     findings = []
     has_gpus = bool(answer["gpus"]) and not _error(answer["gpus"])
     for item, value in answer.items():
-        if item in ("host", "clock", "adapters") or (item in ON_GPUS and not has_gpus):
+        if item in ("host", "clock", "adapters", "places") or (item in ON_GPUS and not has_gpus):
             continue
         if item in _JUDGES and not _error(value):
             verdict, found, hint = _JUDGES[item](value)
@@ -195,18 +227,15 @@ _CONTAINER = (
     "an mpirun outside must be of the MPI, and the version, that mpi4py loads inside; a launcher "
     "that runs inside needs no more"
 )
-# How a folder of the host gets into a container.
-_BIND = {"Docker": "docker run -v {0}:{0} ...", "Podman": "podman run -v {0}:{0} ..."}
-_BIND |= {"Apptainer": "apptainer exec --bind {0} ...", "": "choose another folder, or TMPDIR"}
-_BIND["Singularity"] = _BIND["Apptainer"].replace("apptainer", "singularity")
 
 
 def _judge_folders(found):
-    bind = lambda places: " ".join(_BIND[found["container"]].format(place) for place in places)
+    kind = found["container"]
     if places := found["unwritable"]:
-        return FAILURE, f"cannot write {' '.join(places)}", bind(places)
+        return FAILURE, f"cannot write {' '.join(places)}", container_doctor.bind(kind, places)
     if places := found["inside"]:
-        hint = f"what is written there ends with the container: {bind(places)}"
+        line = container_doctor.bind(kind, places)
+        hint = f"what is written there ends with the container: {line}"
         return NOTE, f"{' '.join(places)} is in the container", hint
     return OK, "can be written", ""
 

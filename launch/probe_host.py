@@ -1,8 +1,8 @@
 """Prints as JSON what this host has; a program that the doctor starts on each host.
 
-Its arguments are the folder of the results and, on another host, addresses of the doctor and its
-port, joined by commas. Each answer is a text or a number, or a dictionary with
-an ``error``.
+Its arguments are the folder of the results; on another host, addresses of the doctor and its port,
+joined by commas; and in a container, folders that it should share with the host. Each answer is a
+text, a number, a list or a dictionary, with an ``error`` where there is none.
 """
 
 import json
@@ -186,7 +186,7 @@ def container(root: str = "/") -> str:
     for variable in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
         if os.environ.get(variable):
             return variable.partition("_")[0].capitalize()
-    marks = {".dockerenv": "Docker", os.path.join("run", ".containerenv"): "Podman"}
+    marks = {os.path.join("run", ".containerenv"): "Podman", ".dockerenv": "Docker"}
     return next((marks[x] for x in marks if os.path.exists(os.path.join(root, x))), "")
 
 
@@ -259,7 +259,7 @@ def connection() -> str:
         >>> connection()  # doctest: +SKIP
         'yes'
     """
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 3 or not sys.argv[2]:
         return "not needed"
     *addresses, port = sys.argv[2].split(",")
     for address in addresses:
@@ -269,6 +269,23 @@ def connection() -> str:
         except OSError as error:
             last = error
     raise last
+
+
+def identities(places: list[str]) -> dict[str, list[int] | None]:
+    """Numbers by which a folder is the same on the host and in a container; None if it is missing.
+
+    Args:
+        places: The folders.
+
+    Example:
+        >>> identities(["/nowhere"])
+        {'/nowhere': None}
+    """
+    found = {}
+    for place in places:
+        exists = os.path.exists(place)
+        found[place] = [os.stat(place).st_dev, os.stat(place).st_ino] if exists else None
+    return found
 
 
 def adapters(folder: str = "/sys/class/infiniband") -> list[str]:
@@ -310,7 +327,7 @@ QUESTIONS = {
     **{question.__name__: question for question in (temporary_files, locked_memory, container)},
     **{question.__name__: question for question in (process_limit, address_space, memory)},
     **{question.__name__: question for question in (folders, connection, adapters)},
-    "clock": time.time,
+    **{"places": lambda: identities(sys.argv[3:]), "clock": time.time},
 }
 
 

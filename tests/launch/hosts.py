@@ -65,6 +65,14 @@ def why_not() -> str:
     return f"namespaces are not permitted: {refusal}" if answer.returncode else ""
 
 
+def may_mount() -> bool:
+    """Whether file systems can be mounted here, in a namespace of mounts."""
+    if not shutil.which("unshare"):
+        return False
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 class Hosts:
     """Hosts of these names on one network, usable as a context manager.
 

@@ -216,6 +216,9 @@ def test_probe_of_containers(tmp_path, monkeypatch):
     assert probe_host.container(str(tmp_path)) == ""
     (tmp_path / ".dockerenv").touch()
     assert probe_host.container(str(tmp_path)) == "Docker"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".containerenv").touch()  # also in a container made of an image of Docker's
+    assert probe_host.container(str(tmp_path)) == "Podman"
     monkeypatch.setenv("APPTAINER_CONTAINER", "/x.sif")
     assert probe_host.container(str(tmp_path)) == "Apptainer"
 

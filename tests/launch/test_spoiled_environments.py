@@ -2,13 +2,12 @@
 
 import importlib.util
 import os
-import shutil
-import subprocess
 
 import pytest
 
 from launch import mpirun
 from launch.processes import ask
+from tests.launch.hosts import may_mount
 
 FOUND = mpirun.find()
 pytestmark = [
@@ -29,13 +28,6 @@ def has_ucx():
     folder = [os.path.dirname(getattr(FOUND, "path", None) or "")]
     program = mpirun.find_program(["ompi_info"], folder)
     return bool(program) and "MCA pml: ucx" in ask([program])
-
-
-def may_mount():
-    if not shutil.which("unshare"):
-        return False
-    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs unshare and the right to mount")
