@@ -344,6 +344,11 @@ def _product(x, axes, keepdims):
     return x if keepdims else F.squeeze(x, axes)
 
 
+def _cumsum(x, axis, reverse=0):
+    axis = int(as_array(axis))
+    return F.flip(F.cumsum(F.flip(x, axis), axis), axis) if reverse else F.cumsum(x, axis)
+
+
 OPERATORS |= {
     "ReduceSum": _reduction(lambda x, axes, k: np.sum(x, axis=axes, keepdims=k)),
     "ReduceMean": _reduction(lambda x, axes, k: np.mean(x, axis=axes, keepdims=k)),
@@ -353,7 +358,7 @@ OPERATORS |= {
     "ReduceSumSquare": _reduction(lambda x, axes, k: np.sum(x * x, axis=axes, keepdims=k)),
     "ReduceLogSumExp": _reduction(_log_sum_exp),
     "ReduceProd": _reduction(_product),
-    "CumSum": lambda x, axis: F.cumsum(x, int(as_array(axis))),
+    "CumSum": _cumsum,
     "CumProd": lambda x, axis: F.cumprod(x, int(as_array(axis))),
     "Resize": resize,
     "Einsum": lambda *xs, equation: F.einsum(equation, *xs),
