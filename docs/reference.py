@@ -161,7 +161,8 @@ def _class(path, cls):
     described = {base for c in cls.__mro__[1:] if _is_described(c) for base in c.__mro__}
     if not described.issuperset(c for c in cls.__mro__[1:] if c.__module__.startswith("mpchain")):
         stop = sorted({c.__name__ for c in described} | {"object"})
-        lines.append(f"   :inherited-members: {', '.join(stop)}")  # of bases that have no entry
+        # The bases have no entry of their own.
+        lines.append(f"   :inherited-members: {', '.join(stop)}")
     return [*lines, ""]
 
 

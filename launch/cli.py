@@ -327,7 +327,7 @@ def _check_place(parser):
 def _check_program(parser, program, is_module):
     name = program[0]
     if is_module:
-        sys.path.insert(0, os.getcwd())  # as python -m does
+        sys.path.insert(0, os.getcwd())  # python -m does this, too
         top = name.partition(".")[0]
         if not top or not importlib.util.find_spec(top):
             parser.error(f"no module named {name!r}")

@@ -92,7 +92,7 @@ class Job:
         self.loop.on_readable(self._listener, self._accept)
         self.loop.on_signal(signal.SIGCHLD, lambda number: self._collect())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup leaves SIGHUP ignored
                 self.loop.on_signal(number, self._interrupt)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             self.loop.on_signal(number, self._pass_on)
@@ -193,26 +193,26 @@ class Job:
         """Called when the program of a rank has ended."""
         self._collect()  # it may have ended because mpirun did
         self._ends.append(rank)
-        if rank.code < 0 and not rank.done and self.losses.are_borne:
+        if rank.code < 0 and not rank.done and self.losses.are_tolerated:
             rank.show_rest()
             # mpirun, if it is ending, has ended the guards before.
             if rank.has_guard:
-                self._bear(rank)
+                self._continue_without(rank)
             else:
-                self.loop.after(TIME_TO_FOLLOW, lambda: self._bear(rank))
+                self.loop.after(TIME_TO_FOLLOW, lambda: self._continue_without(rank))
             return
         failed = rank.failed and rank.ended_itself
         if failed and (rank.has_guard or rank.showed_cause):
-            self._introduce(rank, rank.fate)
+            self._show_first_failure(rank, rank.fate)
         self.cause = self.cause or (rank.held_lines() if failed else [])
         rank.show_rest()
         for other in self.ranks.values():
             other.show_same(self.cause)
-        if failed and (rank.has_guard or self.losses.are_borne):
+        if failed and (rank.has_guard or self.losses.are_tolerated):
             code = processes.shell_code(rank.code)
             self.end(f"{rank.end}{self._fate_of_others}", code, asks_where=True)
 
-    def hear_of_guard(self, rank: Rank) -> None:
+    def on_guard_end(self, rank: Rank) -> None:
         """Called when mpirun, or another process, has ended the guard of a rank."""
         self._first_without_guard = self._first_without_guard or rank
 
@@ -223,10 +223,10 @@ class Job:
             return
         self._connections.remove(rank)
         if not rank.ended:
-            self._bear(rank)
+            self._continue_without(rank)
             fate = f"was lost: {rank.lost}"
             if rank.number not in self.losses:
-                self._introduce(rank, fate)
+                self._show_first_failure(rank, fate)
                 sentence = f"{rank.name} {fate}{self._fate_of_others}"
                 self.end(sentence, 128 + signal.SIGKILL, asks_where=True)
         if not self._connections and len(self.ranks) == self.plan.n:
@@ -235,7 +235,7 @@ class Job:
             else:
                 self.loop.after(TIME_TO_CLOSE, self._give_up_starter)
 
-    def hear_of_end(self) -> None:
+    def on_program_end(self) -> None:
         """Called when the program of a rank is over, and only MPI_Finalize is left."""
         self.standstill.note_progress()
         # After the loss of all ranks of a host, Open MPI waits there for those of its daemon.
@@ -254,16 +254,16 @@ class Job:
             processes.signal_process(rank.process, signal.SIGKILL)  # it may be stopped
         self.lose(rank)
 
-    def _bear(self, rank):
+    def _continue_without(self, rank):
         """Continues without a rank, if the job may."""
         if rank.ended:
             self.losses.take(rank, rank.fate, processes.shell_code(rank.code))
         else:
             self.losses.take(rank, f"was lost: {rank.lost}", 128 + signal.SIGKILL)
             for other in self._connections:
-                other.hear_of_loss(rank.number)
+                other.announce_loss(rank.number)
         self.merger.expect(self.plan.n - len(self.losses))
-        self.hear_of_end()
+        self.on_program_end()
 
     def tell(self, sentence: str) -> None:
         """Shows a message between the lines of the ranks."""
@@ -274,7 +274,7 @@ class Job:
         """Whether mpirun has not ended."""
         return self._starter_code is None
 
-    def _introduce(self, rank, fate):
+    def _show_first_failure(self, rank, fate):
         """Shows the last words of the rank that failed first before those of all others."""
         if self._culprit or self.verdict:
             return

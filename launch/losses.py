@@ -50,7 +50,7 @@ class Losses:
         return number in self._losses
 
     @property
-    def are_borne(self) -> bool:
+    def are_tolerated(self) -> bool:
         """Whether the job now continues without a rank that is lost."""
         job = self._job
         return bool(self._limits) and not job.verdict and job.starter_runs
@@ -63,7 +63,7 @@ class Losses:
             fate: What happened to it, such as ``was killed by SIGKILL (signal 9)``.
             code: The exit code of the launcher if the job ends.
         """
-        if rank.number in self._losses or not self.are_borne:
+        if rank.number in self._losses or not self.are_tolerated:
             return
         job, limits = self._job, self._limits
         now = job.loop.time
@@ -129,7 +129,7 @@ class Losses:
 
     def _end_if_alive(self, number, cause):
         rank = self._job.ranks.get(number)
-        if rank and not rank.ended and number not in self and self.are_borne:
+        if rank and not rank.ended and number not in self and self.are_tolerated:
             self._causes[number] = f"; the other ranks had lost it: {cause}"
             rank.kill()
 

@@ -16,7 +16,7 @@ import tempfile
 
 from .talk import Parser, say, whole_number
 
-_LINES = 30  # of what a program that failed has printed
+_LINES = 30  # it limits what is shown of a program that failed
 
 
 def main(arguments: list[str]) -> int:

@@ -171,7 +171,7 @@ class Rank:
         heading = f"rank {self.place} of {self._job.plan.n}:\n"  # mpchain's hook writes it
         self._errors.heading = heading.encode() if self._prefix else b""
 
-    def hear_of_loss(self, number: int) -> None:
+    def announce_loss(self, number: int) -> None:
         """Names to its program a rank that is lost, which MPI may not notice."""
         self.channel.send(messages.LOST, words(number))
 
@@ -258,7 +258,7 @@ class Rank:
 
     def _lose_guard(self):
         self.has_guard = False
-        self._job.hear_of_guard(self)
+        self._job.on_guard_end(self)
 
     def _take_phase(self, data):
         self.phase = int(data)
@@ -266,7 +266,7 @@ class Rank:
 
     def _take_done(self, data):
         self.done = True
-        self._job.hear_of_end()
+        self._job.on_program_end()
 
     def _take_beat(self, payload):
         if not payload:

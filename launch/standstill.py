@@ -115,7 +115,7 @@ class Standstill:
                 rank.heard = now
             if rank.channel.open and now - rank.heard > self._timeout:
                 sentence = self._describe_loss(rank)
-                if not job.losses.are_borne:
+                if not job.losses.are_tolerated:
                     return sentence
                 job.give_up(rank)
         if sentence := self._find_late_starts(now, now - self._came):

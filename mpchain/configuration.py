@@ -372,7 +372,7 @@ def remove_hook(entry: str, name: str) -> None:
     del hooks[name]
     setattr(config, entry, hooks)
     if hooks == getattr(global_config, entry):
-        delattr(config, entry)  # as before: what is set there later is seen in this thread, too
+        delattr(config, entry)  # so this thread sees again what is set there later
 
 
 class DebugMode:

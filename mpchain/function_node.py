@@ -168,7 +168,7 @@ class FunctionNode:
                 with device:
                     return self.apply(variables)
         if current.recorder is not None:
-            current.recorder.saw(variables)
+            current.recorder.note_inputs(variables)
         debug, hooks = config.debug, config.function_hooks
         if debug:
             self.stack = traceback.extract_stack()[:-1]

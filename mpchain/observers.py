@@ -242,7 +242,7 @@ class Recording(Observer):
     def refuse(self, reason: str) -> None:
         """Takes note that the step cannot be repeated, and why."""
 
-    def saw(self, variables: Sequence[Any]) -> None:
+    def note_inputs(self, variables: Sequence[Any]) -> None:
         """Takes note of the Variables that a function gets."""
 
     def compute(self, operation: Any, args: tuple) -> Any:

@@ -598,7 +598,8 @@ def _constructor(class_name, hyperparameters):
     signature = inspect.Signature(arguments)
 
     def __init__(self, *args, **kwargs):
-        if args and isinstance(args[0], (Link, Iterator, list, dict)):  # as in PyTorch
+        # PyTorch takes parameters here.
+        if args and isinstance(args[0], (Link, Iterator, list, dict)):
             raise TypeError(
                 f"{class_name}: {arguments[0].name} must be a number, not {_kind(args[0])}; the "
                 f"parameters to update are set by {class_name}().setup(model)"

@@ -247,7 +247,7 @@ class GradientClipping:
     def __call__(self, opt: Optimizer) -> None:
         params = [param for _, param in opt.rules_and_params() if param.grad is not None]
         square = square_norm(params, [param.grad for param in params])
-        if is_gpu_array(square):  # on which the host does not wait
+        if is_gpu_array(square):  # the host does not wait for a GPU
             with square.device:
                 xp, norm = get_array_module(square), square**0.5
                 factor = xp.where(norm > self.threshold, self.threshold / norm, 1.0)

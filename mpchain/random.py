@@ -261,8 +261,8 @@ class _Place(NamedTuple):
     """Where the words of an array come from."""
 
     axis: int  # the axis of the rows
-    samples: Any  # of each row of counters
-    numbers: Any  # of each among the sample's rows
+    samples: Any  # each row of counters has a sample
+    numbers: Any  # each row has a number among the sample's rows
     high: int  # word of the key
 
 

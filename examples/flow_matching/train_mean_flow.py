@@ -48,7 +48,7 @@ class MeanFlow(mpchain.Chain):
         """Returns the loss of pictures x (N, n_pixels)."""
         xp = self.xp
         noise = distributions.Normal(xp.zeros((len(x), x.shape[1] + 3), x.dtype), scale=1.0)
-        noise = noise.sample().array  # of each sample, on whatever rank it is
+        noise = noise.sample().array  # each sample draws its own, on whatever rank it is
         e, times, choice = noise[:, :-3], 1 / (1 + xp.exp(0.4 - noise[:, -3:-1])), noise[:, -1:]
         t, r = times.max(axis=1, keepdims=True), times.min(axis=1, keepdims=True)
         r = xp.where(choice > -0.67, t, r)  # three quarters: the velocity itself

@@ -47,7 +47,7 @@ class Signs:
         values += self.rest.get(names, 0)
         size = abs(values).mean() if values.size else values.dtype.type(0)
         bits = np.packbits(values >= 0)
-        bits = np.pad(bits, (0, -len(bits) % 4)).view(np.int32)  # which MPI can send
+        bits = np.pad(bits, (0, -len(bits) % 4)).view(np.int32)  # MPI can send these
         self.rest[names] = values - self.unpack(bits, size, values.size)
         self.n_bytes += bits.nbytes + size.nbytes
         values[...] = 0

@@ -129,7 +129,7 @@ def _differ(a: Any, b: Any) -> str | None:
         return next((reason for reason in map(_differ, a, b) if reason), None)
     try:
         is_same = a is b or (type(a) is type(b) and bool(a == b)) or (a != a and b != b)
-    except Exception:  # of any class's ==: what cannot be compared counts as different
+    except Exception:  # any class may raise in its ==: what cannot be compared counts as different
         is_same = False
     return None if is_same else f"{a!r:.80} in one step, {b!r:.80} in another"
 

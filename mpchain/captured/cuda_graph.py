@@ -139,7 +139,7 @@ class CudaGraph(Graph):
     def keep(self, thing: Any) -> None:
         self._kept.append(thing)
 
-    def saw(self, variables: Sequence[Variable]) -> None:
+    def note_inputs(self, variables: Sequence[Variable]) -> None:
         for x in variables:
             if x.creator_node is None:
                 self._kept.append(x.array)
@@ -282,7 +282,7 @@ class CudaGraph(Graph):
                     with self:
                         yield
                 except BaseException:
-                    with contextlib.suppress(Exception):  # that there is no graph
+                    with contextlib.suppress(Exception):  # CUDA says that there is no graph
                         stream.end_capture()
                     raise
                 self._graph = stream.end_capture()

@@ -34,7 +34,7 @@ class GraphStep:
         self._function, self._links, self._params = function, links, params
         self._ranks = ranks
         self._graph: CudaGraph | None = None
-        self._number = 0  # of the capture
+        self._number = 0  # it numbers the capture
         self._is_compared = False
         self._n_attempts = 0
         self._reason: str | None = None

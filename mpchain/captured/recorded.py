@@ -41,7 +41,7 @@ _OF_SHAPES = {
 
 _FIXED = frozenset(_FIXED.split())
 _FIXED_BY_FIRST = frozenset(_FIXED_BY_FIRST.split())
-_ODD = {"eig", "eigvals", "lstsq"}  # of numpy.linalg: whose results may be of other kinds
+_ODD = {"eig", "eigvals", "lstsq"}  # results of these functions of numpy.linalg vary in kind
 
 
 def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
@@ -111,7 +111,7 @@ def owner_of(array: np.ndarray) -> np.ndarray:
     while base is not None:
         if isinstance(base, np.ndarray):
             array = base
-        elif not isinstance(getattr(base, "base", None), np.ndarray):  # as as_strided makes them
+        elif not isinstance(getattr(base, "base", None), np.ndarray):  # as_strided makes such bases
             break
         base = base.base
     return array

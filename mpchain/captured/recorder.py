@@ -234,7 +234,7 @@ class Recorder(Recording):
         self.owners[id(array)] = array
         return array
 
-    def saw(self, variables: Sequence[Variable]) -> None:
+    def note_inputs(self, variables: Sequence[Variable]) -> None:
         for x in variables:
             if isinstance(x, Parameter) and not isinstance(x.array, RecordedArray):
                 self.unknown_params.append(x)

@@ -24,7 +24,7 @@ VARIES = "an argument varies for the first time"
 """The reason of a call that runs and is compared with its replay."""
 
 _MOST_ATTEMPTS = 3
-_MOST_BYTES = 1 << 24  # of an array that is watched for changes
+_MOST_BYTES = 1 << 24  # larger arrays are not watched for changes
 _MOST_CHANGES = 8
 _MOST_OTHERS = 32  # calls in a row that a plan was not made for
 
@@ -165,7 +165,8 @@ class Step:
         else:
             try:
                 reason = self._learn(recorder, inputs, proof, given, result)
-            except Exception as error:  # of any class: the step has run, and need not be replayed
+            except Exception as error:
+                # Any error means this: the step has run, and need not be replayed.
                 reason = f"{type(error).__name__}: {error}"
         if self._n_attempts > _MOST_ATTEMPTS:
             reason = reason or "parameters or persistent values are replaced in each step"

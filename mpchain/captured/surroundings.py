@@ -100,7 +100,7 @@ class Surroundings:
         self._lengths: list[tuple] = []
         self._sets: list[tuple] = []
         self._attributes: list[tuple] = []
-        self._names: set[str] = set()  # of attributes and globals that code reads
+        self._names: set[str] = set()  # code reads attributes and globals of these names
         self._pairs: set[tuple] = set()  # a name, and the name of its attribute
         self._unclear: set[str] = set()  # names of attributes of what has no name
         self._objects: list[Any] = []

@@ -104,8 +104,8 @@ class _Line(NamedTuple):
     name: str
     signature: inspect.Signature
     function: str | None
-    places: tuple[str, ...]  # of the function's positional arguments
-    keywords: dict[str, str]  # of the function, by the class's argument
+    places: tuple[str, ...]  # they name the function's positional arguments
+    keywords: dict[str, str]  # the class's arguments map to these keywords of the function
     others: tuple[str, ...]  # functions whose results are of this class, too
 
 

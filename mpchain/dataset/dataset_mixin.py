@@ -50,7 +50,7 @@ class DatasetMixin:
     def _example(self, index):
         i = operator.index(index)
         if i >= 0 and type(self).__len__ is DatasetMixin.__len__:
-            return self.get_example(i)  # of a dataset without an end
+            return self.get_example(i)  # a dataset without a length has no end
         n = len(self)
         if i >= n > 0 and self.has_epochs:
             return self.get_example(i)

@@ -161,7 +161,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
             observed = None
             target = self.get_optimizer("main").target
             if any(not param.is_initialized for param in target.params()):
-                observed = self._compute(batch)  # which initializes them
+                observed = self._compute(batch)  # computing initializes them
             self.setup_workers()
             self._ask(_compute, self.get_optimizer("main").loss_scale)
             self._exchange.send_parameters()

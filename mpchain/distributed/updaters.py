@@ -80,7 +80,7 @@ class MultiNodeUpdater(StandardUpdater):
         self.communicator = communicator
         self.accumulation = accumulation
         self.weight: Any = weight
-        self._observations = Observations()  # of updates that are recorded
+        self._observations = Observations()  # recorded updates keep theirs here
         super().__init__(iterator, optimizer, converter, device, loss_func, **options)
         main = self.get_optimizer("main")
         if not isinstance(main, MultiNodeOptimizer):

@@ -170,7 +170,7 @@ def _array(blob):
     data = blob["double_data"] if "double_data" in blob else blob.get("data", ())
     if "shape" in blob:
         shape = blob["shape"].get("dim", [])
-    else:  # of old files
+    else:  # old files have these
         shape = [blob.get(axis, 1) for axis in ("num", "channels", "height", "width")]
     if len(data) != math.prod(shape):
         raise ValueError(f"an array of shape {tuple(shape)} has {len(data)} elements")

@@ -121,7 +121,7 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     if reduce == "mean":
         weight /= _denominator(count, t, normalize, x.dtype)
     loss = xp.log(total[:, 0]) - of_labels
-    if has_ignored:  # whose loss is zero even if their log-probabilities are infinite
+    if has_ignored:  # their loss is zero even if their log-probabilities are infinite
         loss = xp.where(is_ignored, 0, loss)
     loss *= weight
     y = loss.sum() if reduce == "mean" else loss

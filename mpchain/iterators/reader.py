@@ -12,7 +12,7 @@ from mpchain.iterators.shared_memory import Pickled, Segment, unpickle_copy
 from mpchain.iterators.worker import Worker, portable
 from mpchain.typing import Array, Dataset
 
-_MARGIN = 1.25  # of room in shared memory, since later examples may be larger
+_MARGIN = 1.25  # later examples may be larger than the first ones
 
 
 class Reader:

@@ -47,7 +47,7 @@ def get_context(start_method: str | None, caller: str) -> Any:
     methods = multiprocessing.get_all_start_methods()
     if start_method is None:
         start_method = multiprocessing.get_start_method(allow_none=True)
-        if start_method in (None, "fork"):  # by which it may mean that nothing was set
+        if start_method in (None, "fork"):  # "fork" may mean that nothing was set
             start_method = "forkserver" if "forkserver" in methods else "spawn"
     if start_method not in methods:
         raise ValueError(f"{caller}: start_method must be one of {methods}, not {start_method!r}")

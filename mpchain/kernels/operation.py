@@ -113,7 +113,8 @@ class Operation:
         self._kernels = [Kernel(self.name, "reference", reference, None)]
         self._asked: dict = {}  # by the first array's type and dtype: functions and own refusals
         self._chosen: dict = {}  # by all that a choice may depend on: functions
-        self._has_choice = False  # of NumPy arrays
+        # It says whether there are kernels for NumPy arrays to choose from.
+        self._has_choice = False
         thresholds.forgets(self._chosen)
 
     @classmethod

@@ -67,7 +67,7 @@ def forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)  # for another number of threads
+    os.register_at_fork(after_in_child=forget)  # the child has another number of threads
 
 
 @contextlib.contextmanager

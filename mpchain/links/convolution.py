@@ -72,7 +72,7 @@ class _Windowed(Link):
         if name == "b":
             return len(shape) == 1
         if name != "W":
-            return True  # of another owner, such as a hook
+            return True  # another owner, such as a hook, may have any shape
         if len(shape) != self.ndim + 2:
             return False
         in_channels, _ = self._channels_from_weights(shape, self.groups)
@@ -557,7 +557,7 @@ class LocalConvolution2D(Link):
         if name == "b":
             return len(shape) == 3 and shape[0] == self.out_channels
         if name != "W":
-            return True  # of another owner, such as a hook
+            return True  # another owner, such as a hook, may have any shape
         return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
 
     def forward(self, x: Input) -> Variable:

@@ -235,7 +235,8 @@ class Run:
             ``lines``: all facts, but points and lines only if they are new. A curve with ``whole``
             replaces the browser's; ``extremes`` are the points of its lowest and highest value.
         """
-        number = number if number <= self._number else 0  # of an earlier process
+        # A larger number is one of an earlier process.
+        number = number if number <= self._number else 0
         ranks = [{"number": rank, **facts} for rank, facts in sorted(self._ranks.items())]
         curves = []
         for curve in self._curves.values():

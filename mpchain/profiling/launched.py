@@ -46,7 +46,7 @@ class LaunchedProfile(Profile):
     def _on_communicator(self, comm: Any) -> None:
         if self._of_run[1] > 1 or comm.size < load_mpi().COMM_WORLD.size:
             return
-        parts = {"collective", "wait"}  # which get no spans
+        parts = {"collective", "wait"}  # these get no spans
         self._recorder.open |= parts
         with self.span("compare clocks"):
             self._of_run = comm.rank, comm.size, comm.bcast_obj(os.urandom(8).hex())

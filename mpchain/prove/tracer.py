@@ -31,7 +31,7 @@ _MOST_LOOSE = 20000  # functions outside of loss functions that are remembered
 _MOST_SAMPLES = 5000
 """Samples of the largest data set that is read as a whole, to compare it."""
 
-_MOST_SECONDS = 2.0  # for that
+_MOST_SECONDS = 2.0  # looking for it takes no longer
 
 _NUMBERS = (int, float, np.number)
 

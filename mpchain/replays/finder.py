@@ -111,7 +111,7 @@ class Finder(Observer):
         self._nan: Finding | None = None
         self._infinite: Finding | None = None
         self._gradient: Finding | None = None
-        self._places: dict[int, tuple[Any, Place]] = {}  # of functions, which it keeps
+        self._places: dict[int, tuple[Any, Place]] = {}  # it keeps the functions alive
         self._outputs: dict[int, Any] = {}  # arrays, which it keeps, by their ids
         self._of_function: dict[int, list[int]] = {}  # ids of outputs
         self._users: dict[int, list[Any]] = {}  # functions of an array, the last one at the end

@@ -58,7 +58,7 @@ class HDF5Serializer(Serializer):
     def __call__(self, key: str, value: Any) -> Any:
         key = key.strip("/")
         array = values.to_array(f"{self.group.name}/{key}".lstrip("/"), value)
-        if values.is_none(array):  # as Chainer stores None: a dataset without an element
+        if values.is_none(array):  # Chainer stores None as a dataset without an element
             self.group.create_dataset(key, data=_load_h5py("HDF5Serializer").Empty("f"))
             return value
         array = values.as_stored(array)

@@ -157,7 +157,7 @@ def _restored(updater, solver, attr) -> Iterator[None]:
 
     def restore():
         for param in lacking:
-            param.array = None  # as it was saved
+            param.array = None  # it was saved without values
         state.restore(updater)
         for param, array in zip(lacking, initial, strict=True):
             param.array = None if array is None else array.copy()

@@ -104,7 +104,8 @@ class PageReport(Extension):
         self._report()
         self._due = time.monotonic() + INTERVAL
         if b"stop" in self._connection.receive():
-            if callable(signal.getsignal(signal.SIGTERM)):  # by which a trainer ends in good order
+            # A trainer ends in good order by this signal.
+            if callable(signal.getsignal(signal.SIGTERM)):
                 signal.raise_signal(signal.SIGTERM)
 
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
@@ -182,7 +183,7 @@ class PageReport(Extension):
             for entry in new:
                 line = "  ".join(f"{key} {_text(value)}" for key, value in entry.items())
                 self._connection.send({"output": f"{line}\n"})
-        epochs = now[2] / max(now[1], 1)  # of an iteration: the log has whole ones only
+        epochs = now[2] / max(now[1], 1)  # the log has whole epochs only
         return [
             {
                 "kind": "log",

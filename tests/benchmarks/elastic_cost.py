@@ -66,9 +66,9 @@ class Elastic:
 
     def train(self, *, is_elastic):
         """Returns the times of the steps of a block, in seconds."""
-        elasticity, lookouts = self.comm.elasticity, losses.lookouts[:]
+        elasticity, detectors = self.comm.elasticity, losses.detectors[:]
         if not is_elastic:
-            losses.lookouts.clear()
+            losses.detectors.clear()
         elasticity._is_retired = not is_elastic
         self.comm.barrier()
         times = [time.perf_counter()]
@@ -79,7 +79,7 @@ class Elastic:
             else:
                 self.optimizer.update(self.model, self.x, self.t)
             times.append(time.perf_counter())
-        losses.lookouts[:] = lookouts
+        losses.detectors[:] = detectors
         elasticity._is_retired = False
         if not is_elastic and self.state._kept_at is not None:
             iteration, at = self.state._kept_at  # copies are spaced by the time of elastic steps

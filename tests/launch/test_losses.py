@@ -84,14 +84,14 @@ def test_most_losses_in_an_hour(make):
 
 def test_nothing_is_borne_without_limits_after_the_end_and_without_mpirun(make):
     job, losses = make()
-    assert losses.are_borne
+    assert losses.are_tolerated
     job.starter_runs = False
-    assert not losses.are_borne
+    assert not losses.are_tolerated
     job.starter_runs, job.verdict = True, ("ended", 1)
-    assert not losses.are_borne
+    assert not losses.are_tolerated
     job.plan = job.plan.replace(elastic=None)
     job.verdict = None
-    assert not Losses(job).are_borne
+    assert not Losses(job).are_tolerated
 
 
 def test_notes_come_before_or_after_the_loss_and_in_pieces(make):

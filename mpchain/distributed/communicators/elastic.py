@@ -88,7 +88,7 @@ class Elasticity:
         self._turn = threading.Lock()  # before the communicator's MPI communicators are replaced
         self._has_lost = self._is_retired = False
         self._looked_at = 0.0
-        losses.lookouts.append(self)
+        losses.detectors.append(self)
         if mpi.Query_thread() == mpi.THREAD_MULTIPLE:
             add_look(self)
 
@@ -168,8 +168,8 @@ class Elasticity:
 
     def retire(self) -> None:
         """Looks no more; the communicator is not used any more."""
-        if self in losses.lookouts:
-            losses.lookouts.remove(self)
+        if self in losses.detectors:
+            losses.detectors.remove(self)
         with self._turn:
             self._is_retired = True
 
@@ -191,10 +191,10 @@ class Elasticity:
 
     def shrink(self, goes_back: bool) -> bool:
         """See :meth:`Communicator.shrink`; all communicators of the process shrink."""
-        for lookout in losses.lookouts:
-            if reasons := lookout.refusals():
+        for detector in losses.detectors:
+            if reasons := detector.refusals():
                 refuse("; ".join(reasons))
-        return all([lookout.shrink_own(goes_back) for lookout in losses.lookouts])
+        return all([detector.shrink_own(goes_back) for detector in losses.detectors])
 
     def shrink_own(self, goes_back: bool) -> bool:
         """Shrinks the communicator, and no other of the process."""
@@ -244,7 +244,7 @@ class Elasticity:
                 self._revoke()
             if not follows_from_loss:
                 raise
-        with contextlib.suppress(self._mpi.Exception):  # which is raised on all ranks or on none
+        with contextlib.suppress(self._mpi.Exception):  # all ranks raise it, or none
             flags = base.Agree(flags)
             if flags & _DONE:
                 watch.be_replaced()
@@ -281,7 +281,7 @@ def follows_from_loss_in(mpi_comm: Any, error: Exception) -> bool:
         if time.monotonic() > end:
             return False
         time.sleep(1e-3)
-        with contextlib.suppress(RuntimeError):  # of MPI
+        with contextlib.suppress(RuntimeError):  # MPI raises it
             mpi_comm.Iprobe()  # MPI notices nothing between calls
     return True
 

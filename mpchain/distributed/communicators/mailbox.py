@@ -33,7 +33,7 @@ class _Mail:
         self.comm = comm
         self.sent = []  # requests, and the memory that they read
         self.arrived = collections.defaultdict(collections.deque)  # by source and key
-        self.ranks = set()  # with which messages were exchanged
+        self.ranks = set()  # messages were exchanged with these
         self.moving = {}  # by source, what follows its head: where it belongs, and requests
 
 

@@ -53,7 +53,7 @@ def load_mpi() -> ModuleType:
         if "mpi4py.MPI" not in sys.modules and can_lose_ranks():
             import mpi4py
 
-            mpi4py.rc.finalize = False  # as it hangs now and then once ranks are lost
+            mpi4py.rc.finalize = False  # it sometimes hangs once ranks are lost
             call_at_end(finalize_unless_lost)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -92,7 +92,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     """
 
     elasticity = None
-    owned = ()  # of MPI's communicators
+    owned = ()  # it holds MPI's communicators that this one made
 
     @creating()
     def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False, elastic: bool = False):
@@ -100,7 +100,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self._mpi, self._cuda_aware = load_mpi(), cuda_aware
         if elastic:
             self.elasticity = Elasticity(self, self._mpi)
-            mpi_comm = mpi_comm.Dup()  # which can be revoked
+            mpi_comm = mpi_comm.Dup()  # a duplicate can be revoked without the user's communicator
         self.join(mpi_comm)
         self.passed_on = {*vars(self), "passed_on"}  # by renew: others add attributes
 
@@ -197,7 +197,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     def allgather_obj(self, obj: Any) -> list:
         self.barrier()
         data = _pickled(obj)
-        limit = LARGE // self.size  # of each, as all are sent with the size of the largest
+        limit = LARGE // self.size  # all are sent with the size of the largest
         heads = allgather(self.mpi_comm, _head(data, limit))
         outgoing = dict.fromkeys(range(self.size), data)
         return list(self._receive_rest(outgoing, dict(enumerate(heads)), limit).values())
@@ -385,7 +385,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     def _made(self, x):
         """Returns the buffer that begins where an array does, or None."""
-        base = x.base  # that of a whole buffer's array is quicker to ask than the array
+        base = x.base  # asking the base of a whole buffer's array is quicker than asking the array
         address = base.address if isinstance(base, Buffer) else x.__array_interface__["data"][0]
         return self._buffers.get(address)
 
@@ -461,7 +461,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             shared = make_shared_arrays(self._host, specifications, n_rooms)
         if not all(allgather(self.mpi_comm, shared is not None)):
             shared = None
-        groups = {}  # of the ranks that sum a part, by part
+        groups = {}  # it maps each part to the group of ranks that sum it
         for part in range(self.intra_rank, max(sizes), self.intra_size):
             ranks = [host[part % len(host)] for host in self.hosts]
             groups[part] = progress.Group(self._mpi, self._messages, ranks)

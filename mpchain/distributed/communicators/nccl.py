@@ -115,7 +115,7 @@ class OverNccl:
             try:
                 with self.gpu:
                     future.set_result(connect())
-            except Exception as error:  # which the other thread raises
+            except Exception as error:  # the other thread raises it
                 future.set_exception(error)
 
         threading.Thread(target=call, daemon=True).start()
@@ -176,7 +176,7 @@ class OverNccl:
 
     def _run(self, name, sent, received, *more, stream=None, dtype_name=None):
         """Calls a collective of NCCL, on the current stream unless one is given."""
-        count = min(sent.size, received.size)  # of one rank
+        count = min(sent.size, received.size)  # it counts the elements of one rank
         pointers, dtype = (sent.data.ptr, received.data.ptr), TYPES[dtype_name or sent.dtype.name]
         stream = stream or _current_stream()
         self._connect(sent).run(name, *pointers, count, dtype, *more, stream=stream.ptr)
@@ -221,7 +221,7 @@ class OverNccl:
         if event in kept and kept[event][-1] == stream:
             del kept[event]  # what reuses the memory comes after the event
 
-    def _kept(self):  # of a capture apart: nobody may ask whether its events are over
+    def _kept(self):  # a capture keeps its own: nobody may ask whether its events are over
         return self._in_use if current.graph is None else current.graph.in_use
 
     def _broadcast(self, array, root):

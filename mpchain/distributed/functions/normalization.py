@@ -57,7 +57,7 @@ def _multi_node_batch_normalization(x, gamma, beta, comm, axis, eps, follow):
     total = x.sum(axis=axis, keepdims=True)
     n_local = xp.full(1, x.size // max(total.size, 1), x.dtype)
     sums = comm.allreduce(xp.concatenate([total.reshape(-1), n_local]))
-    count = xp.maximum(sums[-1], 1)  # of no samples at all, all sums are zero
+    count = xp.maximum(sums[-1], 1)  # without any samples all sums are zero
     mean = sums[:-1].reshape(total.shape) / count
     y = x - mean
     var = comm.allreduce((y * y).sum(axis=axis, keepdims=True)) / count

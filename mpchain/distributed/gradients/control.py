@@ -82,7 +82,8 @@ class Control:
     def __init__(self, comm: Communicator):
         self._comm, self._mpi_comm = comm, comm.mpi_comm
         self._asked, self._received = set(), set()
-        self._reasons, self._warned = {}, set()  # of warnings, by place; places of those before
+        # They hold the reasons of warnings by source line, and the lines warned of before.
+        self._reasons, self._warned = {}, set()
         self._sums: Any = None
         self._n_agreed = self.n_messages = self._n_sent = 0
         n_per_turn = -(-comm.size // TURNS)
@@ -399,7 +400,7 @@ class _Values:
         self._comm = comm
         self._places = {}  # column by name, the same on all ranks
         self._on_gpu = []  # names of those whose sums are on GPUs
-        self.own = []  # for each of this rank's micro-shards: pairs of sum and weight by name
+        self.own = []  # each of this rank's micro-shards has pairs of sum and weight by name
 
     def numbers(self):
         """Returns this rank's values: how many have no place; then, of each slot, the weights of

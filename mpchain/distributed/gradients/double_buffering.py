@@ -86,7 +86,7 @@ class DoubleBufferingReducer(Reducer):
         return self._current.n_empty()
 
     def finish(self) -> float:
-        self._settle()  # as long as the message is still that of the step before
+        self._settle()  # the message must still be that of the step before
         self._current.start()
         n_samples, means = self._kept or (0, {})
         for name, param in self._params.items():

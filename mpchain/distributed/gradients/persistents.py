@@ -127,7 +127,7 @@ class MicroShardPersistents:
                     seen.add(place)
                     self._values[i, path] = persistent
         self._start = {key: (p.value, _copy(p.value)) for key, p in self._values.items()}
-        self._own = []  # of each micro-shard: number of samples, and the values that it changed
+        self._own = []  # each micro-shard has its number of samples, and the values that it changed
 
     def add(self, n: int) -> None:
         """Takes the values after the next micro-shard, of ``n`` samples, and resets them."""

@@ -131,7 +131,7 @@ class ScatteredBucket(Bucket):
     """
 
     _is_whole = False
-    _request = None  # whose result is this rank's piece
+    _request = None  # its result is this rank's piece
 
     def __init__(
         self,

@@ -190,7 +190,7 @@ class GpuTransport(HostTransport):
     def put(self, name: str, grad: Array | None, factor: float) -> None:
         self._grads[name] = grad
         if self._factor is not None:
-            self._factor = factor or 1.0  # of no gradients
+            self._factor = factor or 1.0  # without gradients the factor is 0
 
     def put_all(self, grads: Iterable[Array | None]) -> bool:
         return False

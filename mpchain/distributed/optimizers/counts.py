@@ -41,9 +41,10 @@ _DTYPES = [np.dtype(name) for name in "float32 float64 int32 int64".split()]
 
 _ROUND = struct.Struct("10d")  # structs read and write numbers faster than arrays
 
-_NUMBERS = 1 << 20  # of call sites: the sums of their squares are exact for thousands of ranks
+# It bounds numbers of call sites: sums of their squares stay exact for thousands of ranks.
+_NUMBERS = 1 << 20
 
-_MOST_SITES = 4096  # that are remembered
+_MOST_SITES = 4096  # no more are remembered
 
 # How the denominators of a pass are found: by exchange with other ranks at each call; known from
 # the pass before; collected in that pass; or each call's own, where gradients are not exchanged.
@@ -120,7 +121,8 @@ class Counts:
         self._comm = comm
         self._room, self._sites, self._are_of_batch = None, {}, are_of_batch
         self._batches = set()  # sites whose calls are known to be of the whole batch
-        self._ratios = []  # of counts to weights, of each call, in updates without exchange
+        # Each call adds its ratio of counts to weights, in updates without exchange.
+        self._ratios = []
         self._mode, self._is_open, self._parts = _EXCHANGED, False, []
 
     def begin(

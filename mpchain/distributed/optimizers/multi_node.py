@@ -186,7 +186,7 @@ class MultiNodeOptimizer(Optimizer):
         self.communicator, self.zero_fill = communicator, zero_fill
         self.current_step = Step(communicator, reducer, batch_counts)
         self._known = {}  # id of each parameter by name
-        self._outline = TreeOutline(Link())  # of the model with these alone
+        self._outline = TreeOutline(Link())  # it outlines the model with these alone
         self._known_links = set()  # ids of those whose persistent values are alike on all ranks
         self._waiting = set()  # names of those that were not initialized at the last look
         self._joint_link = None  # name of a link that computes with all ranks together

@@ -305,7 +305,7 @@ class Slice:
         """Saves what a rule keeps: as a part if the file takes parts, or else as a whole."""
         if not (is_array(value) and self.is_own(value)):
             serializer(name, value)
-        elif serializer.takes_parts:  # of a checkpoint, to which every rank gives its part
+        elif serializer.takes_parts:  # every rank gives its slice to a checkpoint
             serializer.part(name, value, self.place.start, self.shape)
         elif self._has_whole(name, value):
             serializer(name, self.whole[name])

@@ -163,8 +163,8 @@ class Spares:
         """Makes the communicator of the ranks that train; None if ranks were lost meanwhile."""
         if self._refusals and len(places) < len(self._places):
             refuse("; ".join(self._refusals))
-        while losses.lookouts:
-            losses.lookouts[0].abandon()
+        while losses.detectors:
+            losses.detectors[0].abandon()
         base, comm = self._everyone.mpi_comm, None
         place = next((i for i, rank in places.items() if rank == self._me), None)
         trains = place is not None
@@ -215,7 +215,7 @@ class Spares:
         """
         base, mpi = self._everyone.mpi_comm, self._mpi
         members = base.Get_group()
-        with _deaf():
+        with _ignored_signals():
             while not base.Is_revoked():
                 with contextlib.suppress(mpi.Exception):
                     if base.Iprobe(mpi.ANY_SOURCE, _DISMISSED):
@@ -259,7 +259,7 @@ def fill(places: Sequence[int], left: Sequence[int], hosts: Sequence[str]) -> di
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def _ignored_signals() -> Iterator[None]:
     """Context manager: signals by which training ends do not end a spare rank before the others."""
     if threading.current_thread() is not threading.main_thread():
         yield

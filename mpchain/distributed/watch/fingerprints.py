@@ -117,7 +117,8 @@ def _watch_part(method, name, kind):
         if name == "_exchange":
             watch.row.waits_for = 0  # the other rank has come, and arrays move
         result = method(self, *args, **kwargs)
-        if is_inside or not kind.is_begun or isinstance(result, Request):  # of a base class
+        # The base class's method has announced it already.
+        if is_inside or not kind.is_begun or isinstance(result, Request):
             return result
         return Request(result, watch, watch.describe(name, kind, args, kwargs))
 
@@ -185,7 +186,7 @@ class Request:
         """Waits until the operation is complete, and returns its result."""
         watch = self._watch
         if (watch.is_inside and watch.is_inside_here()) or self.Test():
-            return self.request.Wait()  # which has the result
+            return self.request.Wait()  # the inner request has the result
         with watch.waiting(self._text):
             result = self.request.Wait()
         self.Test()

@@ -37,7 +37,7 @@ class RanksLost(RuntimeError):
         super().__init__(f"lost {names or 'ranks that another rank has noticed'}")
 
 
-class Lookout(Protocol):
+class LossDetector(Protocol):
     """Notices lost ranks on behalf of a communicator."""
 
     def check(self) -> None:
@@ -54,7 +54,7 @@ class Lookout(Protocol):
         raise NotImplementedError
 
 
-lookouts: list[Lookout] = []
+detectors: list[LossDetector] = []
 """Those of this process's elastic communicators, in the order in which they were made."""
 
 
@@ -63,8 +63,8 @@ def check() -> None:
 
     >>> check()
     """
-    for lookout in lookouts:
-        lookout.check()
+    for detector in detectors:
+        detector.check()
 
 
 def raise_loss_behind(error: Exception, *, in_collective: bool = True) -> None:
@@ -77,6 +77,6 @@ def raise_loss_behind(error: Exception, *, in_collective: bool = True) -> None:
     >>> raise_loss_behind(ValueError("something else"))
     """
     if not isinstance(error, RanksLost):
-        for lookout in lookouts:
-            if loss := lookout.loss_behind(error, in_collective=in_collective):
+        for detector in detectors:
+            if loss := detector.loss_behind(error, in_collective=in_collective):
                 raise loss from error

@@ -111,7 +111,7 @@ class Watch:
 
     def __post_init__(self):
         self.is_inside = self.is_leaving = self.is_elastic = self.is_of_world = False
-        self._processes = {}  # of ranks that this one may kill: file descriptors
+        self._processes = {}  # they are file descriptors of ranks that this one may kill
         self._killed = set()
         self.announced = self._text = self.begun = self.gpu = None
         self.thread, self._turn = threading.get_ident(), threading.RLock()
@@ -202,7 +202,7 @@ class Watch:
     def may_kill(self) -> None:
         """Lets ranks be lost, and allows this one to kill those of its host."""
         self.is_elastic = True
-        if hasattr(os, "pidfd_open"):  # by which no other process can be meant later
+        if hasattr(os, "pidfd_open"):  # a pidfd stays valid if the pid is reused
             for rank in self.local:
                 with contextlib.suppress(OSError):
                     self._processes[rank] = os.pidfd_open(self.rows[rank].pid)
@@ -425,7 +425,7 @@ class Watch:
             is_wanted = any(self._wants_news(self.rows[r], now) for r in self.local)
             try:
                 self.exchange.exchange(now, self.local, is_wanted)
-            except RuntimeError:  # of MPI
+            except RuntimeError:  # MPI raises it
                 if not self.is_elastic:
                     raise
                 self.exchange = None  # its ranks are lost, and another watchdog follows
@@ -538,7 +538,7 @@ class WatchThread:
         if self.of_world is not None:
             try:
                 self._wait_for_ends()
-            except RuntimeError:  # of MPI, or RanksLost
+            except RuntimeError:  # MPI raises it; RanksLost is one, too
                 if not self.of_world.is_elastic:
                     raise
         self._stopped.set()

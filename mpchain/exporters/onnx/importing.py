@@ -160,7 +160,7 @@ def _load(onnx, path):
         return onnx.load(path)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # of protobuf, and of the checks of external data
+    except Exception as error:  # protobuf and the checks of external data raise many classes
         raise ValueError(
             f"ONNXModel: {path} is no ONNX model: {type(error).__name__}: {error}"
         ) from error

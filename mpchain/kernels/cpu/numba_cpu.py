@@ -87,7 +87,7 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
         args = list(map(_as_writable, args))
         try:
             compiled(*args)
-        except Exception:  # of the cache; any other is raised again
+        except Exception:  # the cache failed; any other error is raised again
             compiled = njit(**options)(function)
             compiled(*args)
 
@@ -203,7 +203,7 @@ def _batch_normalization(x, gamma, beta, axis, eps, out=None):
     return y, *statistics
 
 
-@np.errstate(all="ignore")  # as in compiled loops
+@np.errstate(all="ignore")  # compiled loops do not warn either
 def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
     """As :func:`_normalize` for the layout of channels_last: matrices (pixels, channels)."""
     n, pivot = len(x), x[0].astype(np.float64)

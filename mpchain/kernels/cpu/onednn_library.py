@@ -118,7 +118,8 @@ class Library:
         """Makes it usable in a forked process, which has none of the threads."""
         self.threads = 1
         self.openmp.omp_set_num_threads(1)
-        self.lock = threading.Lock()  # of another thread, perhaps, which is no more
+        # The old lock may belong to a thread that the fork left behind.
+        self.lock = threading.Lock()
 
     def arena(self, size: int) -> int:
         """Returns the address of memory of a size, which all convolutions use in turn."""
@@ -203,7 +204,7 @@ def _short_waits():
     try:
         yield
     finally:
-        del os.environ["GOMP_SPINCOUNT"]  # which other programs do not inherit
+        del os.environ["GOMP_SPINCOUNT"]  # other programs must not inherit it
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from mpchain.typing import Array
 
 MOST_ROWS = 9
 """One more than the steps that the host may be ahead of what it knows of a GPU."""
-_THREADS, _ELEMENTS = 256, 4096  # of a block
+_THREADS, _ELEMENTS = 256, 4096  # these are the threads and elements of a block
 _C_TYPES = {"e": "float16", "f": "float", "d": "double", "E": "mpchain_bfloat16"}
 _BFLOAT16 = """#ifndef __CUDACC__
 #define __device__
@@ -173,7 +173,7 @@ def _numbers(body, rows, computed, describe):
         return _guarded_numbers(body, rows, computed)
     if guarding.guard is not None:
         return _numbers_of_replays(body, n, guarding.guard, describe)
-    if current.graph is not None:  # in which they would stay as they are
+    if current.graph is not None:  # a graph would freeze these numbers, so replays register them
         return [current.graph.numbers_of(describe)], _reading_numbers(body, n)
     return [computed.type(x) for x in rows[0]], ([f"T c{i}" for i in range(n)], body)
 

@@ -76,7 +76,7 @@ class Snapshot(Extension):
 
     trigger = (1, "epoch")
     priority = -100
-    default_name = "_Snapshot"  # as in Chainer's snapshots, which can therefore be resumed
+    default_name = "_Snapshot"  # Chainer's snapshots have this name, and can thus be resumed
 
     def __post_init__(self):
         if self.savefun is not None and self.writer is not None:

@@ -19,7 +19,7 @@ from mpchain.distributed.communicators.elastic import (
 from mpchain.distributed.watch import NeedsRestartError, losses
 
 
-class Lookout:
+class LossDetector:
     def check(self):
         raise RanksLost([3], {3: "imitated"})
 
@@ -28,17 +28,17 @@ class Lookout:
 
 
 @pytest.fixture
-def lookout(monkeypatch):
-    monkeypatch.setattr(losses, "lookouts", [Lookout()])
+def detector(monkeypatch):
+    monkeypatch.setattr(losses, "detectors", [LossDetector()])
 
 
-def test_who_waits_learns_of_it(lookout):
+def test_who_waits_learns_of_it(detector):
     with pytest.raises(RanksLost, match=r"^lost rank 3 \(imitated\)$") as caught:
         progress.wait_until(lambda: False)
     assert caught.value.ranks == [3] and caught.value.cause == {3: "imitated"}
 
 
-def test_errors_that_follow_from_a_loss(lookout):
+def test_errors_that_follow_from_a_loss(detector):
     def steps(error):
         yield
         raise error
@@ -78,7 +78,7 @@ def test_what_is_divided_among_the_ranks_is_refused(monkeypatch):
     comm = create_communicator()
     elasticity = object.__new__(Elasticity)
     elasticity._comm = comm
-    monkeypatch.setattr(losses, "lookouts", [elasticity])
+    monkeypatch.setattr(losses, "detectors", [elasticity])
     data = scatter_dataset(range(4), comm)
     with pytest.raises(
         NeedsRestartError, match="scatter_dataset has divided a data set; start it again"

@@ -87,7 +87,7 @@ def test_what_is_raised_before_a_method_communicates_follows_from_no_garbage(mon
     """An elastic rank that has a wrong argument need not wait for the news of a loss."""
     asked = []
 
-    class Lookout:
+    class LossDetector:
         def loss_behind(self, error, *, in_collective):
             asked.append(in_collective)
 
@@ -96,7 +96,7 @@ def test_what_is_raised_before_a_method_communicates_follows_from_no_garbage(mon
         def _sum(self, array):
             raise ValueError("garbage")
 
-    monkeypatch.setattr(losses, "lookouts", [Lookout()])
+    monkeypatch.setattr(losses, "detectors", [LossDetector()])
     comm = Failing(Ranks(2), 0)
     with pytest.raises(TypeError):
         comm.allreduce("no array")
