@@ -64,7 +64,7 @@ class Merger:
 
     Args:
         loop: The `Loop` that serves it.
-        n: The number of ranks; 1 shows everything at once, as it is.
+        n: The number of ranks; 1 shows everything at once, unchanged.
 
     Attributes:
         n_lines: The number of lines that were shown or wait, equal ones counted once.
@@ -116,7 +116,7 @@ class Merger:
         return line
 
     def expect(self, n: int) -> None:
-        """Waits for that many ranks from now on, if there are several."""
+        """Waits for `n` ranks from now on, if there are several."""
         self._n = min(self._n, max(n, 2))
 
     def release(self) -> None:

@@ -143,7 +143,7 @@ def copyto(dst: Array, src: Array) -> None:
                 src = np.asarray(src, dst.dtype)
                 if src.shape == dst.shape and dst.flags.c_contiguous:
                     dst.set(src)  # one copy
-                    # It may still be under way if the source is page-locked.
+                    # It may still be pending if the source is page-locked.
                     cuda.cupy.cuda.get_current_stream().synchronize()
                     return
             # A GPU's kernels cannot read arrays of another.

@@ -26,7 +26,7 @@ from mpchain.observers import Observer, current, span
 from mpchain.typing import Array
 
 _MOST_COLLECTED = 2
-"""Contributions are collected up to that many times the size of the gradient."""
+"""Contributions to a gradient are collected up to this multiple of its size."""
 _FEW = 1 << 13
 
 

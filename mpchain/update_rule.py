@@ -332,7 +332,7 @@ class UpdateRule:
         take_step(self.step, param.array, param.grad, states, self._scalars_after)
 
     def _scalars_after(self, n_left_out=0):
-        """The numbers of a step, if so many of the updates that were counted were left out."""
+        """Returns the numbers of a step when some of the counted updates were left out."""
         if n_left_out == 0:
             return self.scalars()
         self.t -= n_left_out

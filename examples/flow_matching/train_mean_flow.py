@@ -3,13 +3,13 @@
     python train_mean_flow.py                   one process
     mpchain-launch -n 2 train_mean_flow.py      two ranks, the same numbers
 
-A path z = (1 - t) x + t e leads from a picture x to noise e with the velocity v = e - x. The
+A path z = (1 - t) x + t e leads from an image x to noise e with the velocity v = e - x. The
 network u(z, r, t) is the mean velocity between the times r and t. Then u = v - (t - r) du/dt, where
 du/dt is the derivative along the path: a product of the network's Jacobian with a vector, which
 ``mpchain.jvp`` computes beside u. So the loss contains a derivative in forward mode. From noise e,
-a picture is e - u(e, 0, 1).
+an image is e - u(e, 0, 1).
 
-The digits come with mpchain (8x8 pixels); --test makes pictures up. Noise and times belong to the
+The digits come with mpchain (8x8 pixels); --test makes images up. Noise and times belong to the
 samples of the batch, and do not depend on the number of ranks.
 
 See Z. Geng et al., Mean flows for one-step generative modeling, arXiv:2505.13447.
@@ -45,7 +45,7 @@ class MeanFlow(mpchain.Chain):
         return self.layers(F.concat([z, *times[1:4], *times[5:]], axis=1))
 
     def forward(self, x: Array) -> Variable:
-        """Returns the loss of pictures x (N, n_pixels)."""
+        """Returns the loss of images x (N, n_pixels)."""
         xp = self.xp
         noise = distributions.Normal(xp.zeros((len(x), x.shape[1] + 3), x.dtype), scale=1.0)
         noise = noise.sample().array  # each sample draws its own, on whatever rank it is
@@ -60,14 +60,14 @@ class MeanFlow(mpchain.Chain):
         return loss
 
     def generate(self, e: Array) -> Array:
-        """Returns the pictures that one step makes of noise e (N, n_pixels)."""
+        """Returns the images that one step makes of noise e (N, n_pixels)."""
         with mpchain.no_backprop_mode():
             one = self.xp.ones((len(e), 1), e.dtype)
             return e - self.u(e, 0 * one, one).array
 
 
 def load_digits(made_up: bool) -> Array:
-    """Returns pictures (N, 64) of pixels from -1 to 1, float32."""
+    """Returns images (N, 64) of pixels from -1 to 1, float32."""
     if made_up:
         bars = np.repeat(np.arange(60) % 8, 64).reshape(60, 64) == np.arange(64) // 8
         return 2 * bars.astype(np.float32) - 1
@@ -76,18 +76,18 @@ def load_digits(made_up: bool) -> Array:
 
 
 def show(model: MeanFlow, n: int) -> None:
-    """Prints new pictures in characters."""
+    """Prints new images in characters."""
     e = np.random.RandomState(0).normal(size=(n, 64)).astype(np.float32)
-    pictures = mpchain.backends.cuda.to_cpu(model.generate(model.xp.asarray(e)))
-    pictures = ((pictures + 1) / 2).clip(0, 1).reshape(-1, 8, 8)
-    for row in np.concatenate(list(pictures), axis=1):
+    images = mpchain.backends.cuda.to_cpu(model.generate(model.xp.asarray(e)))
+    images = ((images + 1) / 2).clip(0, 1).reshape(-1, 8, 8)
+    for row in np.concatenate(list(images), axis=1):
         print("".join(" .:-=+*#%@"[int(9 * value)] * 2 for value in row))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=300, help="sweeps over the pictures")
-    parser.add_argument("--batchsize", type=int, default=128, help="pictures in a global batch")
+    parser.add_argument("--epoch", type=int, default=300, help="sweeps over the images")
+    parser.add_argument("--batchsize", type=int, default=128, help="images in a global batch")
     parser.add_argument("--units", type=int, default=256, help="units of the hidden layers")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
@@ -105,13 +105,13 @@ def main() -> None:
     device = f"@cupy:{comm.intra_rank}" if args.gpu else "@numpy"
     np.random.seed(0)
 
-    pictures = load_digits(args.test)
-    batches = create_sharded_iterator(iterators.SerialIterator(pictures, args.batchsize), comm)
-    model = MeanFlow(pictures.shape[1], args.units).to_device(device)
+    images = load_digits(args.test)
+    batches = create_sharded_iterator(iterators.SerialIterator(images, args.batchsize), comm)
+    model = MeanFlow(images.shape[1], args.units).to_device(device)
     optimizer = mpchain.create_multi_node_optimizer(optimizers.Adam(alpha=2e-3), comm).setup(model)
     updater = MultiNodeUpdater(batches, optimizer, comm, device=device)
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
-    n_updates = args.epoch * len(pictures) // args.batchsize
+    n_updates = args.epoch * len(images) // args.batchsize
     trainer.extend(extensions.CosineShift("alpha", n_updates))
     columns = ["epoch", "main/loss", "main/error", "elapsed_time"]
     extensions.standard_reports(trainer, columns, snapshots=(1, "epoch"), arguments=args)

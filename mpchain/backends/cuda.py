@@ -326,7 +326,7 @@ def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
 
 
 def to_cpu(array: Any, stream: Any = None) -> Any:
-    """Copies an array to the host; a NumPy array is returned as it is. See :func:`to_gpu`.
+    """Copies an array to the host; a NumPy array is returned unchanged. See :func:`to_gpu`.
 
     Example:
         >>> mpchain.cuda.to_cpu((np.zeros(2), 1.5, None))

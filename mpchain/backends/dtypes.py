@@ -48,7 +48,7 @@ def is_half(dtype: np.dtype) -> bool:
 
 
 def widened(array: Any) -> Any:
-    """Returns an array in float32 if it is bfloat16; any other value as it is.
+    """Returns an array in float32 if it is bfloat16; any other value unchanged.
 
     Example:
         >>> widened(np.ones(2, mpchain.mixed_bf16)).dtype

@@ -174,12 +174,12 @@ def capture(function: Callable[..., Any]) -> Captured:
     Bools that are read from arrays and shapes that depend on data are guards of each call. Values
     of parameters, arrays and hyperparameters of optimizers may change at any time.
 
-    A step that cannot be replayed runs normally; a warning says why, and ``reason`` of what is
-    returned. Such are steps that read values of arrays (``float(loss.array)``), in which numbers
-    change that are not arrays, that return objects other than nested tuples, lists, dicts and
-    dataclasses, or that compute by other means than NumPy and mpchain. The guide to performance
-    lists what is compared, guarded and refused, and the little that cannot be seen, such as names
-    that are computed (``getattr(self, name)``).
+    A step that cannot be replayed runs normally; a warning, and ``reason`` of what is returned, say
+    why. A step cannot be replayed if it reads values of arrays (``float(loss.array)``), changes
+    numbers that are not arrays, returns objects other than nested tuples, lists, dicts and
+    dataclasses, or computes by other means than NumPy and mpchain. The guide to performance lists
+    what is compared, guarded and refused, and the little that cannot be seen, such as names that
+    are computed (``getattr(self, name)``).
 
     On a GPU the second call is captured as a CUDA graph, which is compared with the step before its
     first launch counts. Graphs hold the sums of gradients by NCCL; all ranks launch theirs, or run

@@ -114,7 +114,7 @@ def _taking_generators(function):
 def install() -> None:
     """Gives NumPy the names that it has no longer, and says so once.
 
-    Names that NumPy has are left as they are, but ``hstack`` and its like take generators again.
+    Names that NumPy has are left unchanged, but ``hstack`` and its like take generators again.
     ``MPCHAIN_COMPAT_NUMPY=0`` in the environment turns it off.
     """
     if _replaced or os.environ.get(VARIABLE, "1") == "0":

@@ -58,7 +58,7 @@ def should_use_ideep(level: str) -> bool:
 
 
 def static_graph(*args: Any, **kwargs: Any) -> Any:
-    """Decorator of ``forward`` methods; mpchain runs them as they are."""
+    """Decorator of ``forward`` methods; mpchain runs them unchanged."""
     return args[0] if args and callable(args[0]) else lambda function: function
 
 

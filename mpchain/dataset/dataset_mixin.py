@@ -20,7 +20,7 @@ class DatasetMixin:
 
     Attributes:
         has_epochs: whether examples differ from epoch to epoch. Then iterators ask for
-            ``i + epoch * len(self)``, which ``get_example`` gets as it is.
+            ``i + epoch * len(self)``, which ``get_example`` gets unchanged.
     """
 
     has_epochs: Any = False

@@ -241,7 +241,7 @@ def decode(path: str, file: Any, dtype: DTypeLike, color: str | None = None) -> 
         path: its name, for errors.
         file: its bytes.
         dtype: of the array.
-        color: Pillow's mode to convert it to; None leaves it as it is.
+        color: Pillow's mode to convert it to; None leaves it unchanged.
 
     Raises:
         ValueError: it is no image.

@@ -266,7 +266,7 @@ def gather_in_shared_memory(
 ) -> Generator[None, None, None]:
     """Gathers a piece of each rank in one array of the host, as a generator.
 
-    The array stays as it is until this rank begins to gather again.
+    The array stays unchanged until this rank begins to gather again.
 
     Args:
         shared: the array.

@@ -49,7 +49,7 @@ class Writer:
         raise NotImplementedError
 
     def operand(self, x: Any, as_bool: bool = False) -> str:
-        """Returns the text of a symbol or a number; that of a truth value as number or as it is."""
+        """Returns the text of a symbol or a number; a truth value may become a number."""
         if not isinstance(x, Symbol) or x.is_constant:
             return self.number(x)
         return self.as_number(x.name) if x.is_bool and not as_bool else x.name

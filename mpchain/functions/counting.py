@@ -20,7 +20,7 @@ from mpchain.observers import Observer
 from mpchain.typing import Arrays
 
 _NUMBERS = (int, float, np.number)
-_MANY = 1 << 15  # so many may be too many for a dtype
+_MANY = 1 << 15  # larger sums may not fit a narrow dtype
 
 BATCH, CALL = "batch", "call"
 """What :func:`own_counts` and :func:`shared_counts` have said that a mean is over."""

@@ -143,7 +143,7 @@ def _on_another_stream(check: Callable[[str], Results]) -> Callable[[str], Resul
 
 
 def _beside_copies(device_name: str) -> Results:
-    """Batches are copied to the GPU beside kernels, and dropped while these are under way."""
+    """Batches are copied to the GPU beside kernels, and dropped while these are pending."""
     draw, device = np.random.RandomState(0), get_device(device_name)
     data = draw.randn(8, 64, 512).astype(np.float32)
     W = device.send(draw.randn(512, 512).astype(np.float32) / 16)

@@ -80,9 +80,9 @@ def plan(is_double: bool = False) -> Iterator[dict[str, Any]]:
     precisions = [*speed.PRECISIONS]
     for name in speed.SIZES:
         for precision in precisions[:: 2 if is_double else 1]:
-            for mode in ("as always", "captured"):
+            for mode in ("eager", "captured"):
                 yield row(_STEP, is_double, "step", name, precision, mode)
-            yield row(_STEP, is_double, "torch", name, precision, "as always")
+            yield row(_STEP, is_double, "torch", name, precision, "eager")
             if name == "ResNet-50":
                 yield row(_STEP, is_double, "torch", name, precision, "channels last")
 

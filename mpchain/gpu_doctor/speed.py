@@ -271,7 +271,7 @@ def own_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
     Args:
         name: a key of :data:`SIZES`.
         precision: a key of :data:`PRECISIONS`.
-        mode: ``"as always"`` or ``"captured"``.
+        mode: ``"eager"`` or ``"captured"``.
 
     Example:
         >>> [item for item, _ in own_steps("MLP", "half", "captured")]
@@ -347,11 +347,11 @@ def torch_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
 
     Args:
         name, precision: as in :func:`own_steps`.
-        mode: ``"as always"`` or ``"channels last"``.
+        mode: ``"eager"`` or ``"channels last"``.
 
     Example:
-        >>> [item for item, _ in torch_steps("MLP", "half", "as always")]
-        ['PyTorch: MLP, half, as always']
+        >>> [item for item, _ in torch_steps("MLP", "half", "eager")]
+        ['PyTorch: MLP, half, eager']
     """
     yield f"PyTorch: {name}, {precision}, {mode}", lambda: _torch_time(name, precision, mode)
 

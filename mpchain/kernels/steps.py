@@ -98,7 +98,7 @@ def take_steps(
 
 def _step_without_kernel(step, written, grad, scalars, halves):
     if current.graph is not None:
-        current.graph.refuse(f"the numbers of {step.__qualname__} would stay as they are")
+        current.graph.refuse(f"the numbers of {step.__qualname__} would be frozen in the graph")
     guard = None if _on_gpu is None else _on_gpu.guarding.guard
     n_left_out = 0 if guard is None else guard.wait()
     if n_left_out is None:

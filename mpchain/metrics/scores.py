@@ -194,7 +194,7 @@ def bleu(n: int = 4) -> Metric:
     """The BLEU score of translations: how many of their n-grams are in reference translations.
 
     Computed by sacrebleu (``pip install 'mpchain[metrics]'``), of the whole corpus, without
-    smoothing. Words are compared as they are: nothing is split or folded.
+    smoothing. Words are compared unchanged: nothing is split or folded.
 
     Args:
         n: the greatest length of n-grams.

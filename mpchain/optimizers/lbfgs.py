@@ -48,7 +48,7 @@ class LBFGS(Optimizer):
     """
 
     takes_closure = True
-    is_evaluating = False  # whether the gradients that are set belong to a step under way
+    is_evaluating = False  # whether the gradients that are set belong to a step in progress
     _has_warned = False
 
     def __init__(self, memory: int = 10, max_iter: int = 1):

@@ -1,4 +1,4 @@
-"""What one process records: spans of time, sums that are under way, memory."""
+"""What one process records: spans of time, sums that are pending, memory."""
 
 import dataclasses
 import threading
@@ -45,7 +45,7 @@ class Operation:
     Attributes:
         name: what is summed.
         n_bytes: its size.
-        start, end: times; the end is None while it is under way.
+        start, end: times; the end is None while it is pending.
         summing: time in which this rank summed, sent or received.
         waiting: time in which this rank did nothing but wait for it.
     """
@@ -102,7 +102,7 @@ class Recorder(Observer):
         # By the id of the link and the name; the values keep the links, and so their ids.
         self._known: dict[tuple, tuple] = {}
         self.targets, self.open = {}, set()
-        self._under_way: dict[int, Operation] = {}  # by the id of their request
+        self._pending: dict[int, Operation] = {}  # by the id of their request
         self._label = self._trainer = self._step_start = None
         self.n_steps = self._work = self._next_look = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds
@@ -267,7 +267,7 @@ class Recorder(Observer):
 
     def _end_look(self, span, start):
         request, took = span.thing, time.perf_counter_ns() - start
-        operation = self._under_way.get(id(request))
+        operation = self._pending.get(id(request))
         if took >= SHORTEST:
             name = operation.name if operation else self._label or "operation"
             self.record((start, start + took, ("communication", f"sum: {name}", None, None)))
@@ -275,10 +275,10 @@ class Recorder(Observer):
             if operation:
                 operation.summing += took
         if operation and request.is_complete:
-            self._end_operation(self._under_way.pop(id(request)))
+            self._end_operation(self._pending.pop(id(request)))
 
     def _begin_wait(self, span):
-        operation = self._under_way.get(id(span.thing))
+        operation = self._pending.get(id(span.thing))
         if "wait" in self.open or (operation is None and span.thing is not None):
             return None
         self.open.add("wait")
@@ -299,7 +299,7 @@ class Recorder(Observer):
         operation = Operation(name, n_bytes, start)
         request = request.request if isinstance(request, WatchedRequest) else request
         if isinstance(request, PendingOperation) and not request.is_complete:
-            self._under_way[id(request)] = operation
+            self._pending[id(request)] = operation
         else:  # also those on a GPU, which nobody asks
             self._end_operation(operation)
 

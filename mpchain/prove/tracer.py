@@ -56,7 +56,7 @@ class Tracer(Observer):
     Attributes:
         updates: the number of updates so far.
         optimizers: those that were updated.
-        update: the update under way; None between updates.
+        update: the current update; None between updates.
     """
 
     sees_links = True

@@ -38,7 +38,7 @@ class Difference:
     values: tuple[float, float] | None = None
 
     def is_usual(self, n_steps: int) -> bool:
-        """Returns whether so many steps may round so much."""
+        """Returns whether rounding explains this difference after these steps."""
         return self.size <= _USUAL * self.epsilon * (2 + n_steps) * self.scale
 
     def __str__(self):

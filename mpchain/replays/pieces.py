@@ -12,7 +12,7 @@ from mpchain.replays.fingerprints import Fingerprint
 from mpchain.variable import Parameter
 
 PERIOD = 16
-"""In so many steps each piece has its turn."""
+"""Steps in which each piece has its turn once."""
 
 MOST_AT_ONCE = 46
 """Pieces whose fingerprints fit into a line of the record."""

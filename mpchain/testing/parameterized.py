@@ -91,7 +91,7 @@ def parameterize(*params: dict[str, Any]) -> Callable[[Any], Bundle]:
 
 
 def _as_attribute(value):
-    """Keeps functions and other descriptors as they are, rather than turned into methods."""
+    """Keeps functions and other descriptors unchanged, rather than turned into methods."""
     return staticmethod(value) if callable(value) and hasattr(value, "__get__") else value
 
 

@@ -1,4 +1,4 @@
-"""Captured functions beside the same functions that run as always."""
+"""Captured functions beside the same functions that run eagerly."""
 
 import contextlib
 import warnings

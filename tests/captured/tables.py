@@ -1,7 +1,7 @@
 """Captured rows of the suite's tables: what is captured, on which data, and how it is judged.
 
 A case is a step made from a row: a function and its gradients, a link that is trained, an
-optimizer, a method of a distribution. It runs twice, as always and captured, on the same data, and
+optimizer, a method of a distribution. It runs twice, eagerly and captured, on the same data, and
 the results, gradients and states of each call are compared.
 """
 
@@ -163,21 +163,21 @@ def judge(
     capture: Callable = mpchain.capture,
     rank: int | None = None,
 ) -> Outcome:
-    """Captures a case, and compares each call with one that runs as always."""
+    """Captures a case, and compares each call with one that runs eagerly."""
     seeds = _seeds(has_equal_data, rank or 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         *expected, kept, _ = run(case, seeds, None, rank)
         *found, kept_too, step = run(case, seeds, capture, rank)
     if all(isinstance(x, str) for x in expected):
-        raise RuntimeError(f"{case.id} fails as always: {expected[0]}")
+        raise RuntimeError(f"{case.id} fails eagerly: {expected[0]}")
     for i, (x, y) in enumerate(zip(found, expected, strict=True)):
         if isinstance(x, str) or isinstance(y, str):
             if not (isinstance(x, str) and isinstance(y, str)) or x != y:
                 return Outcome(WRONG, f"call {i + 1}: {x!s:.200} for {y!s:.60}")
         elif reason := differ(x, y):
             return Outcome(WRONG, f"call {i + 1}: {reason}")
-    # As always, a result may be a parameter or a buffer, which later calls change.
+    # Eagerly, a result may be a parameter or a buffer, which later calls change.
     if any(was_kept and not is_kept for was_kept, is_kept in zip(kept, kept_too, strict=True)):
         return Outcome(WRONG, "a later call changed a result")
     return Outcome(REPLAYED) if step.reason is None else Outcome(REFUSED, step.reason)

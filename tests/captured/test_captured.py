@@ -1,4 +1,4 @@
-"""Captured steps: equal to steps that run as always, and why some are not replayed."""
+"""Captured steps: equal to steps that run eagerly, and why some are not replayed."""
 
 import itertools
 import warnings
@@ -195,7 +195,7 @@ class TestOptimizers:
 
 
 class TestFallback:
-    """What is not replayed runs as always, and says why."""
+    """What is not replayed runs eagerly, and says why."""
 
     def check(self, function, reason, n=5):
         step = mpchain.capture(function)

@@ -1,4 +1,4 @@
-"""Captured steps on GPUs: equal to steps that run as always, bit by bit on the double of CuPy."""
+"""Captured steps on GPUs: equal to steps that run eagerly, bit by bit on the double of CuPy."""
 
 import collections
 import gc
@@ -374,7 +374,7 @@ def test_a_graph_keeps_the_arrays_that_it_reads():
 
 
 class TestFallback:
-    """What is not replayed runs as always, and says why."""
+    """What is not replayed runs eagerly, and says why."""
 
     def check(self, function, reason, n=5):
         step = mpchain.capture(function)
@@ -575,7 +575,7 @@ class TestMemory:
         return update, x, model
 
     def _peak(self, cupy):
-        """The most bytes that a step as always needs."""
+        """The most bytes that an eager step needs."""
         update, x, model = self._train(cupy)
         for _ in range(4):
             update(x)

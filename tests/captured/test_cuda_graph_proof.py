@@ -40,7 +40,7 @@ def test_a_wrong_graph_changes_nothing(monkeypatch, make_optimizer):
     reason = "a replay (updated parameters otherwise|computed other states)"
     with pytest.warns(UserWarning, match=reason):
         models, _, step = run_both(perceptron, make_optimizer, classifier_step, 2)
-    assert_same(expected[0], models[1])  # the second step has run as always
+    assert_same(expected[0], models[1])  # the second step has run eagerly
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="capture")
         models, _, step = run_both(perceptron, make_optimizer, classifier_step, 6)

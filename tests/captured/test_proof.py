@@ -134,7 +134,7 @@ class TestArgumentsThatVaryLater:
 
 
 class TestShapesThatDependOnData:
-    """Guards: a call where they differ runs as always."""
+    """Guards: a call where they differ runs eagerly."""
 
     CASES = {
         "mask": lambda y, t: y[t > 0],

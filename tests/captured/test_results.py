@@ -351,7 +351,7 @@ class TestNumbers:
 
 
 def test_gradients_that_the_call_before_has_left():
-    """They are added to, as always, and the reason says so."""
+    """They are added to eagerly, and the reason says so."""
     model = L.Linear(3, 2, nobias=True)
     step = mpchain.capture(lambda x: F.sum(model(x)).backward())
     reason = r"it adds to the gradient of W that the call before has left, .*: call cleargrads\(\)"

@@ -1,4 +1,4 @@
-"""Captured rows of all tables of the suite compute what they compute as always, or say why not.
+"""Captured rows of all tables of the suite compute what they compute eagerly, or say why not.
 
 ``python -m tests.tools.captured_tables`` prints how many rows of each table are replayed.
 """

@@ -1,4 +1,4 @@
-"""Steps as users write them compute what they compute as always, or say why they do not."""
+"""Steps as users write them compute what they compute eagerly, or say why they do not."""
 
 import numpy as np
 import pytest

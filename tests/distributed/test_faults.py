@@ -21,7 +21,7 @@ comm.allreduce(np.ones(3))
 """
 
 WAITS = {
-    "sum under way": "comm.iallreduce(np.ones(10**6)).Wait()",
+    "sum pending": "comm.iallreduce(np.ones(10**6)).Wait()",
     "object": "comm.gather_obj(1)",
 }
 

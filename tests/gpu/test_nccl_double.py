@@ -227,7 +227,7 @@ def test_two_ranks_on_one_gpu(cupy, binding, monkeypatch):
     on_ranks(cupy, lambda rank: None, devices=[1, 1], binding=binding)
 
 
-def test_work_is_under_way_until_all_have_come(cupy):
+def test_work_is_pending_until_all_have_come(cupy):
     arrived = threading.Event()
 
     def late(rank):

@@ -27,11 +27,11 @@ def test_rows_of_a_captured_step(name, request):
     assert "graph" in [kernel for kernel, _, _ in count()["rows"]]
 
 
-@pytest.mark.parametrize("mode", ["as always", "channels last"])
+@pytest.mark.parametrize("mode", ["eager", "channels last"])
 @pytest.mark.parametrize("precision", speed.PRECISIONS)
 def test_steps_of_pytorch_train(precision, mode):
     pytest.importorskip("torch")
-    for name in speed.SMALL if mode == "as always" else ["ResNet-50"]:
+    for name in speed.SMALL if mode == "eager" else ["ResNet-50"]:
         size = speed.SMALL[name]
         step = speed.torch_step(name, precision, size, "cpu", mode == "channels last")
         first = step()

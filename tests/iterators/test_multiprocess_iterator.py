@@ -166,7 +166,7 @@ def test_a_hundred_times_start_and_stop(segments):
         for batch in iterator:
             batches.append(concat_examples(batch)[0])
             if i % 3 == 0:
-                break  # with batches under way
+                break  # with batches pending
         np.testing.assert_array_equal(np.concatenate(batches), x[: 5 if i % 3 == 0 else 20])
         seen.update(pids(iterator))
         if i % 2:

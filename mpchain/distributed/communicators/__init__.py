@@ -60,7 +60,7 @@ def create_communicator(
     Args:
         communicator_name: None chooses: NCCL if there are GPUs and NCCL, else MPI. ``naive`` and
             ``non_cuda_aware``: MPI, CuPy arrays through host memory; ``flat``: a CUDA-aware MPI,
-            which gets CuPy arrays as they are; ``pure_nccl`` (also ``hierarchical``,
+            which gets CuPy arrays directly; ``pure_nccl`` (also ``hierarchical``,
             ``two_dimensional``, ``single_node``): NCCL for CuPy arrays, MPI for all else;
             ``dummy``: gradients are not exchanged, to measure what the exchange costs.
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks; None means all of the job.

@@ -223,7 +223,7 @@ class Communicator(PointToPoint):
             factor: what this rank's array is multiplied by before. All ranks give one, or none.
             parts: flat contiguous arrays of the dtype of ``x`` with as many elements. This rank
                 then adds them, one after the other, and ``x`` only gets the sum; NCCL copies none
-                of them. They have the same sizes on all ranks, and stay as they are until the
+                of them. They have the same sizes on all ranks, and stay unchanged until the
                 request was waited for.
 
         Returns:
@@ -631,7 +631,7 @@ class Communicator(PointToPoint):
     # Lost ranks; here no rank can be lost
 
     def end_work(self, *, for_good: bool = False) -> None:
-        """Ends what is under way on GPUs, where it waits for lost ranks. Any thread may call it,
+        """Ends what is pending on GPUs, where it waits for lost ranks. Any thread may call it,
         and again; the communicator's own also to free what NCCL has."""
 
     @property
@@ -665,7 +665,7 @@ class Communicator(PointToPoint):
     def shrink(self, *, goes_back: bool = True) -> bool:
         """Makes this the communicator of the surviving ranks; all of them call it.
 
-        Everything that is under way is dropped. Ranks are numbered anew, in the same order. Call it
+        Everything that is pending is dropped. Ranks are numbered anew, in the same order. Call it
         after a :class:`~mpchain.distributed.RanksLost`, which all calls raise until then.
         :class:`~mpchain.distributed.InMemoryCheckpoint` does so, and restores the training state.
 

@@ -76,7 +76,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     Args:
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
-        cuda_aware: whether to hand CuPy arrays to MPI as they are.
+        cuda_aware: whether to hand CuPy arrays to MPI directly.
         elastic: whether the other ranks can continue when ranks are lost
             (:class:`~mpchain.distributed.RanksLost`).
 

@@ -151,7 +151,7 @@ class OverNccl:
 
     def agree(self) -> None:
         if self.is_elastic and self._nccl is not None:
-            with self.gpu:  # what is under way there could be left undone afterwards
+            with self.gpu:  # what is pending there could be left undone afterwards
                 _current_stream().synchronize()
                 self._stream.synchronize()
         super().agree()

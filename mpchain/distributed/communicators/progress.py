@@ -40,11 +40,11 @@ _HOST = {"is crowded": False}
 
 # Pending operations of all communicators, by thread. A rank that waits anywhere must let all of
 # them continue, but only those of its own thread: another thread may be in the middle of a step.
-_UNDER_WAY = {}
+_PENDING = {}
 
 
 def _of_this_thread():
-    return _UNDER_WAY.setdefault(threading.get_ident(), [])
+    return _PENDING.setdefault(threading.get_ident(), [])
 
 
 class PendingOperation(Request):
@@ -119,7 +119,7 @@ class PendingOperation(Request):
 
 def progress_all() -> None:
     """Lets all operations of this thread continue as far as possible without waiting."""
-    mine = _UNDER_WAY.get(threading.get_ident())
+    mine = _PENDING.get(threading.get_ident())
     if not mine:
         return
     for operation in mine:

@@ -408,7 +408,7 @@ def distribute(comm: Communicator, x: Input) -> Variable:
     With :func:`sum_up`, :func:`split` and :func:`join` this is for models whose layers are divided
     among the ranks, while the values between the layers, and the loss, are the same on all of them.
     The gradients of shared values are also the same on all ranks: those of one loss, not of the sum
-    of the ranks' losses. A rank's gradients are therefore correct as they are, and must not be
+    of the ranks' losses. A rank's gradients are therefore correct already, and must not be
     summed over these ranks. (Each rank may also belong to another communicator, for parallel data.)
 
     Args:

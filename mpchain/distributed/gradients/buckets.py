@@ -38,7 +38,7 @@ FIRST_GPU_BUCKET_BYTES = 1024 * 1024
 N_ROOMS = 3
 """Arrays of a bucket on a host. One is used, unless a program holds gradients."""
 
-MOST_UNDER_WAY = 2
+MOST_PENDING = 2
 """Sums in flight once backward has ended: with more, buckets leave the cache in the meantime."""
 
 
@@ -56,7 +56,7 @@ class GradientReducer(Reducer):
     bucket. If a program still holds such views when the next step begins, the bucket uses other
     memory on this rank; if it holds those of several steps, it gets copies from then on.
 
-    With one rank gradients stay as they are.
+    With one rank gradients stay unchanged.
 
     Args:
         comm: the ranks.
@@ -95,7 +95,7 @@ class GradientReducer(Reducer):
     ):
         super().__init__(comm, zero_fill, message)
         self.compression = configured(comm) if compression is None else compression
-        self._under_way = collections.deque()
+        self._pending = collections.deque()
 
     @property
     def is_exact(self) -> bool:
@@ -118,10 +118,10 @@ class GradientReducer(Reducer):
         losses_are_weighted: bool = False,
         **options: Any,
     ) -> None:
-        if self._under_way:
+        if self._pending:
             raise RuntimeError(
                 "GradientReducer.begin: an exception ended the previous step while gradients were "
-                "under way; the ranks cannot continue after that: restart from a snapshot"
+                "pending; the ranks cannot continue after that: restart from a snapshot"
             )
         self._means = {}
         super().begin(n_samples, **options)
@@ -149,8 +149,8 @@ class GradientReducer(Reducer):
             waiting = self._buckets[self._n_started :]
             for bucket in itertools.takewhile(operator.attrgetter("is_full"), waiting):
                 self._send(bucket)
-        while self._under_way and self._under_way[0].Test():
-            self._under_way.popleft()
+        while self._pending and self._pending[0].Test():
+            self._pending.popleft()
 
     def finish(self) -> float:
         self.start()
@@ -175,7 +175,7 @@ class GradientReducer(Reducer):
         for bucket in self._buckets or ():
             counts += bucket.presence()
         counts += self._questions()
-        self._under_way.append(self.message.begin(counts))
+        self._pending.append(self.message.begin(counts))
 
     def _questions(self):
         """Returns numbers that the message sums, besides: as many on each rank."""
@@ -195,9 +195,9 @@ class GradientReducer(Reducer):
     def _complete(self):
         """Completes the sums; returns how many ranks have each of the gradients, in the order of
         the buckets."""
-        for request in self._under_way:
+        for request in self._pending:
             request.Wait()
-        self._under_way.clear()
+        self._pending.clear()
         n_samples, n_ranks, *counts = self.message.wait()
         if n_samples != self._n_total:
             self._check_total(n_samples)
@@ -232,7 +232,7 @@ class GradientReducer(Reducer):
                 bucket.begin_in_graph()
             yield
         finally:
-            self._under_way.clear()
+            self._pending.clear()
             for bucket in buckets:
                 bucket.transport.end_in_graph()
 
@@ -249,7 +249,7 @@ class GradientReducer(Reducer):
         if self._comm.size == 1:
             return []
         self._send_rest()
-        while self._under_way:
+        while self._pending:
             self._wait_for_first()
         for bucket in self._buckets:
             for name, mean in bucket.gradients().items():
@@ -274,8 +274,8 @@ class GradientReducer(Reducer):
         return self._known_factor
 
     def _wait_for_first(self):
-        self._under_way[0].Wait()
-        self._under_way.popleft()
+        self._pending[0].Wait()
+        self._pending.popleft()
 
     def _send(self, bucket):
         """Starts the sum of the next bucket: the order is the same on all ranks."""
@@ -284,14 +284,14 @@ class GradientReducer(Reducer):
             if self._comm.sums_gradients:
                 request = self.compression(self._comm, bucket)
             seen.result = request
-        self._under_way.append(request)
+        self._pending.append(request)
         self._n_started += 1
 
     def _send_rest(self):
         """Starts all other sums at the end of the step, when only these are left to do."""
         for bucket in self._buckets[self._n_started :]:
             bucket.take_rest(self._factor())
-            if len(self._under_way) >= MOST_UNDER_WAY:
+            if len(self._pending) >= MOST_PENDING:
                 self._wait_for_first()
             self._send(bucket)
 
@@ -307,7 +307,7 @@ class GradientReducer(Reducer):
         self._buckets = self._make_buckets(order)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         self._places = {id(params[n]): (bucket, n) for n, bucket in self._bucket_of.items()}
-        # Their sums may still be under way, in the array that is replaced here.
+        # Their sums may still be pending, in the array that is replaced here.
         self.n_samples(), self.n_empty()
         total = self._total
         specifications = [bucket.transport.specification for bucket in self._buckets]

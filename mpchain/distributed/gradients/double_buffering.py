@@ -43,8 +43,8 @@ class DoubleBufferingReducer(Reducer):
         zero_fill: bool = True,
         compression: Callable[..., Any] | None = None,
     ):
-        self._kept = None  # what waits while nothing is under way: number of samples, means by name
-        self._is_under_way = False
+        self._kept = None  # what waits while nothing is pending: number of samples, means by name
+        self._is_pending = False
         message = ControlMessage(comm)
         # The next step begins before a compression has updated its state: so there are two.
         self._current, self._previous = (
@@ -92,15 +92,15 @@ class DoubleBufferingReducer(Reducer):
         for name, param in self._params.items():
             param.grad = means.get(name)
         self._current, self._previous = self._previous, self._current
-        self._is_under_way, self._kept = True, None
+        self._is_pending, self._kept = True, None
         return n_samples
 
     def _settle(self):
-        """Completes what is under way."""
-        if self._is_under_way:
+        """Completes what is pending."""
+        if self._is_pending:
             means = self._previous.means()
             self._kept = self._previous.n_samples(), means
-            self._is_under_way = False
+            self._is_pending = False
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the means that wait for their step, and the compression's state."""

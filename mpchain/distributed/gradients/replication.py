@@ -31,7 +31,7 @@ def replicate(
 
     A value that this rank lacks (a parameter that is not initialized, a persistent value that is
     None) comes from the lowest rank that has it. A parameter that is not initialized on a rank is
-    initialized there. A value that no rank has stays as it is.
+    initialized there. A value that no rank has stays unchanged.
 
     Args:
         comm: the ranks.
@@ -151,7 +151,7 @@ def _tables_of_all(comm, table):
 
 
 def _kind(value):
-    """Returns what ranks compare: shape and dtype of an array, any other value as it is."""
+    """Returns what ranks compare: shape and dtype of an array, any other value unchanged."""
     if value is None:
         return None
     return ("array", value.shape, str(value.dtype)) if is_array(value) else ("value", value)

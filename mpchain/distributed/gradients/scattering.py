@@ -71,7 +71,7 @@ class ScatteringReducer(GradientReducer):
         # Where NCCL sums the norm, neither MPI nor the host has to wait for the GPU.
         has_norm = self.needs_norm and not any(x.transport.is_on_gpu for x in divided)
         if has_norm:
-            while self._under_way:
+            while self._pending:
                 self._wait_for_first()
             own = math.fsum(square_sum(x) for bucket in divided for x in bucket.pieces().values())
         return [self.asks, has_norm, own]
@@ -198,14 +198,14 @@ class Gathering:
             pieces: pairs of this rank's piece, of the same size on all ranks, and a function that
                 is called with the whole array, which it must not keep.
         """
-        under_way = collections.deque()
+        pending = collections.deque()
         for i, (piece, use) in enumerate(pieces):
-            if len(under_way) == 2:
-                _use_first(under_way)
+            if len(pending) == 2:
+                _use_first(pending)
             room = self._room(i % 2, piece) if isinstance(piece, np.ndarray) else None
-            under_way.append((self._comm.iallgather(piece, room), use))
-        while under_way:
-            _use_first(under_way)
+            pending.append((self._comm.iallgather(piece, room), use))
+        while pending:
+            _use_first(pending)
 
     def _room(self, i, piece):
         n_bytes = piece.nbytes * self._comm.size
@@ -215,6 +215,6 @@ class Gathering:
         return flat.reshape(self._comm.size, -1)
 
 
-def _use_first(under_way):
-    request, use = under_way.popleft()
+def _use_first(pending):
+    request, use = pending.popleft()
     use(request.Wait().reshape(-1))

@@ -66,7 +66,7 @@ def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str
     """Copies a model and makes each BatchNormalization in it normalize by the samples of all ranks.
 
     Parameters, averages and settings are copied, the shared ones once. Other normalizations, such
-    as BatchRenormalization, and subclasses of BatchNormalization stay as they are.
+    as BatchRenormalization, and subclasses of BatchNormalization stay unchanged.
 
     Args:
         link: the model; it may itself be a BatchNormalization.

@@ -80,7 +80,7 @@ class ColumnParallelLinear(_ParallelLinear):
 
     To every order of derivative, it is equal to :class:`mpchain.links.Linear` in one process;
     initial values are rank 0's. :func:`mpchain.distributed.functions.distribute` explains input,
-    output and gradients: the gradients of the parameters are correct as they are, and must not be
+    output and gradients: the gradients of the parameters are correct already, and must not be
     averaged over these ranks. All ranks must make and call it together.
 
     Args:

@@ -189,7 +189,7 @@ class Counts:
         self._is_open = False
 
     def reset(self) -> None:
-        """Forgets the step under way, and memory that was shared with ranks that are lost."""
+        """Forgets the current step, and memory that was shared with ranks that are lost."""
         self._room, self._is_open, self._ratios = None, False, []
 
     # Passes over the parts

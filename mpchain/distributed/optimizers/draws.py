@@ -320,7 +320,7 @@ class SampleDraws:
         Control.of(self._comm).warn()
 
     def reset(self) -> None:
-        """Forgets the step under way."""
+        """Forgets the current step."""
         self._n_turns = self.n_own = self._persistents.n_passes = 0
         self._factors, self._first_loss = {}, None
 

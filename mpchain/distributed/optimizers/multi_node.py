@@ -158,7 +158,7 @@ class MultiNodeOptimizer(Optimizer):
 
     Attributes:
         communicator, zero_fill: as given.
-        current_step: the step under way, or the last one.
+        current_step: the current step, or the last one.
         n_samples: this rank's number of samples in the next update, which updaters set; 0 for a
             rank that has none, but takes part. None on all ranks weights the ranks equally.
 
@@ -290,13 +290,13 @@ class MultiNodeOptimizer(Optimizer):
         With a reproducible communicator the loss function is called for one micro-shard at a time.
         Every array, Variable and list among ``args`` and ``kwds``, also within tuples and dicts, is
         a batch of this rank's samples (within ``comm.batch``, those) and is cut along its first
-        axis; other arguments, such as models and numbers, are passed on as they are. Values that
+        axis; other arguments, such as models and numbers, are passed on unchanged. Values that
         the function reports are reported as means over this rank's samples.
 
         Args:
             lossfun: function of ``args`` and ``kwds`` that returns the loss, the mean over this
                 rank's samples; not called if :attr:`n_samples` is 0. If None, the parameters'
-                gradients are used as they are.
+                gradients are used unchanged.
 
         Raises:
             RuntimeError: with a reproducible communicator, without ``lossfun`` or in ``no_sync``.
@@ -417,7 +417,7 @@ class MultiNodeOptimizer(Optimizer):
     def _compute_parts(self, parts, recorder):
         """Computes the losses of all parts and their gradients."""
         step = self.current_step
-        reducer = step.under_way
+        reducer = step.active_reducer
         first = next((i for i, (n_part, _) in enumerate(parts, 1) if n_part != 0), 1)
         for i, (n_part, compute_loss) in enumerate(parts, 1):
             is_first = i == first and self._waiting
@@ -456,7 +456,7 @@ class MultiNodeOptimizer(Optimizer):
         if not step.n_accumulated:
             set_grads(zip(step.reducer.params, itertools.repeat(None)))
             return
-        factor = step.under_way.weight(step.n_accumulated)
+        factor = step.active_reducer.weight(step.n_accumulated)
         for param in self.target.params(include_uninit=False):
             if param.grad is not None:
                 param.grad = param.grad * param.dtype.type(factor)
@@ -480,7 +480,7 @@ class MultiNodeOptimizer(Optimizer):
         self.current_step.rank_states.add(link, names, self.target)
 
     def fit_to_ranks(self) -> None:
-        """Forgets the step under way, after the communicator has lost ranks.
+        """Forgets the current step, after the communicator has lost ranks.
 
         Parameters that are not initialized any more will be, in the next update.
         """
@@ -670,7 +670,7 @@ class MultiNodeOptimizer(Optimizer):
             step.counts.end_rounds()
         outcome = dry_run.agree(self._new_parameters())
         if outcome == "skip":
-            weight, step.skips = step.under_way.weight(n_part), True
+            weight, step.skips = step.active_reducer.weight(n_part), True
             if n_part != 0:  # Other ranks wait for the gradients of what they have sent.
                 self._backward(loss, weight, None, None)
             else:

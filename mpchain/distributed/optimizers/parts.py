@@ -94,7 +94,7 @@ def cut(
     """Cuts the batch among the arguments of a loss function into parts.
 
     Every array, Variable and list among the arguments, also within tuples and dicts, is a batch and
-    is cut along its first axis. All others are passed on as they are.
+    is cut along its first axis. All others are passed on unchanged.
 
     Args:
         lossfun: the loss function.

@@ -19,12 +19,12 @@ Parts = Sequence[tuple[float | None, Callable[[], Any] | None]]
 
 
 class Step:
-    """The step under way, or the last one. Its phases are::
+    """The current step, or the last one. Its phases are::
 
         parts, rows = step.number(parts, t, weights)  # losses draw by sample
         parts = step.begin(parts, rows, weights)  # the share of this rank in the batch is known
         with step.counts.in_use():
-            ...  # compute losses and gradients, which go to step.under_way
+            ...  # compute losses and gradients, which go to step.active_reducer
         step.end_losses()
         n_total = step.finish(sums, draws=False)  # gradients are means over all ranks
 
@@ -38,7 +38,7 @@ class Step:
     Attributes:
         reducer, draws, counts: what averages gradients, numbers draws, and knows counts.
         rank_states: states that belong to this rank's samples.
-        under_way: the reducer of this step: one that leaves gradients as they are if they are not
+        active_reducer: the reducer of this step: one that changes nothing if gradients are not
             exchanged.
         exchanges: whether gradients are exchanged.
         skips: whether the step changes no parameter.
@@ -56,7 +56,7 @@ class Step:
     def __init__(self, comm: Communicator, reducer: Reducer, are_of_batch: bool = True):
         self._comm, self.reducer = comm, reducer
         self._local = Reducer(Communicator())
-        self.under_way = reducer
+        self.active_reducer = reducer
         self.draws, self.counts = SampleDraws(comm), Counts(comm, are_of_batch)
         self.rank_states = RankStates(comm)
         self.exchanges, self.skips = True, False
@@ -69,7 +69,7 @@ class Step:
         self._n_all_accumulated: float | None = 0  # those of all ranks; None if unknown
 
     def fit_to_ranks(self) -> None:
-        """Forgets the step under way, after the communicator has lost ranks."""
+        """Forgets the current step, after the communicator has lost ranks."""
         self.drop_accumulated()
         self.reducer = self.reducer.renewed()
         self.draws.reset()
@@ -121,8 +121,8 @@ class Step:
         self._n, self._n_total = n, None
         if weights is None and n_all is not None and before is not None:
             self._n_total = before + n_all
-        self.under_way = self.reducer if self.exchanges else self._local
-        begin = self.under_way.begin_launch if in_graph else self.under_way.begin
+        self.active_reducer = self.reducer if self.exchanges else self._local
+        begin = self.active_reducer.begin_launch if in_graph else self.active_reducer.begin
         with span("gradients", "begin the exchange"):
             begin(
                 n,
@@ -133,7 +133,7 @@ class Step:
             )
         self._rows = rows
         known = self.exchanges, is_accumulated, self._n_weighted
-        return self.counts.begin(self.under_way, parts, rows, *known)
+        return self.counts.begin(self.active_reducer, parts, rows, *known)
 
     def check(self, counts: Sequence[float | None], joint_link: str | None) -> None:
         """Checks the numbers of samples of this rank's parts, and of the other ranks' if a link
@@ -178,14 +178,14 @@ class Step:
 
     def own_weight(self) -> float:
         """The share of this rank in a step of one part."""
-        return self.under_way.weight(self._n)
+        return self.active_reducer.weight(self._n)
 
     def ready(self, param: Variable) -> None:
         """Passes a final gradient on."""
         if self.counts.is_sparse():
-            self.under_way.take(param)
+            self.active_reducer.take(param)
         else:
-            self.under_way.ready(param)
+            self.active_reducer.ready(param)
 
     def accumulate(self) -> None:
         """Ends a step whose gradients wait for the next one."""

@@ -222,7 +222,7 @@ class KeptValues(Values):
         self._replaced = set()
 
     def add(self, received: dict[tuple[str, int], Array]) -> None:
-        """Adds values that others have. Random states that nobody has stay as they are here."""
+        """Adds values that others have. Random states that nobody has stay unchanged here."""
         self.arrays |= received
         lost = {place[0] for place in self.wanted() if place not in self.arrays}
         self._replaced = {key for key in lost if key.startswith(RANDOM)}

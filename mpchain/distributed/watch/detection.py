@@ -200,7 +200,7 @@ class Detector:
             text = row.text_of(row.n) if row.state == State.IN_COLLECTIVE else decode(row.wait_text)
         else:
             position = unfinished
-            text = unfinished and f"{unfinished[0]}, under way on the GPU"
+            text = unfinished and f"{unfinished[0]}, pending on the GPU"
         if position is None or position != self._position:
             self._position, self._waited = position, 0.0
             return None

@@ -59,7 +59,7 @@ class Declaration:
             sequence of arrays, the only one.
         is_elementwise: arguments broadcast; body and derivatives can be fused.
         any_dtype: integers are accepted too.
-        takes_bfloat16: the body is given bfloat16 arrays as they are; see :class:`InSingle`.
+        takes_bfloat16: the body is given bfloat16 arrays unconverted; see :class:`InSingle`.
 
     Raises:
         TypeError: a derivative has a parameter that means nothing.
@@ -381,7 +381,7 @@ class Application(FunctionNode):
     def kept(self, as_variables: bool) -> Sequence:
         """The inputs that derivatives need, or None for each, then ``aux`` and the output or None.
 
-        They are arrays, or the Variables of the graph that hold these; ``aux`` is as it is.
+        They are arrays, or the Variables of the graph that hold these; ``aux`` is unchanged.
         """
         if not as_variables:
             return self._kept

@@ -106,7 +106,7 @@ class Library:
 
     @contextlib.contextmanager
     def limited_to(self, threads: int) -> Iterator[None]:
-        """Context manager: this thread's calls use that many threads."""
+        """Context manager: this thread's calls use at most ``threads`` threads."""
         before = self.openmp.omp_get_max_threads()
         self.openmp.omp_set_num_threads(threads)
         try:

@@ -1,7 +1,7 @@
 """A dynamic loss scale that stays on a GPU, so that the host never waits for it.
 
 The kernels of a step find out there whether a gradient is not finite, and leave parameters and
-states as they are if so. The host learns of it when the GPU has come that far, which may be some
+states unchanged if so. The host learns of it when the GPU has come that far, which may be some
 steps later; until then it does not know how many updates each parameter had. The numbers of a step
 that depend on that, such as Adam's, are given to the kernels for each count that is possible.
 """

@@ -27,7 +27,7 @@ class Evaluator(Extension):
     the batch. (Chainer averages over batches: the samples of a smaller last batch count more.) What
     is itself a mean over a count, such as labels that are not ignored, is weighted by this count:
     results of the losses and accuracies of :mod:`mpchain.functions`, and of
-    :func:`mpchain.batch_mean`, that are reported as they are. A value that is reported as
+    :func:`mpchain.batch_mean`, that are reported unchanged. A value that is reported as
     ``(value, weight)`` keeps its own weight. A nonlinear function of a mean, such as the perplexity
     exp(loss), is best computed of the result (``postprocess`` of :class:`LogReport`).
 

@@ -83,7 +83,7 @@ def mean_observation(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, A
 
     Args:
         parts: pairs of a number of samples and the observation. Values that are not scalars, or
-            that only the first device has, stay as they are there.
+            that only the first device has, stay unchanged there.
 
     Example:
         >>> mean_observation([(3, {"loss": 1.0}), (1, {"loss": 5.0})])

@@ -196,7 +196,7 @@ def test_objects_around_a_ring(comm):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
-def test_iallreduce_has_several_under_way(any_comm, dtype, n):
+def test_iallreduce_has_several_pending(any_comm, dtype, n):
     xs = [values(any_comm.rank + i, dtype, (n,)) for i in range(3)]
     requests = [any_comm.iallreduce(x) for x in xs]
     while not all(request.Test() for request in requests):
@@ -250,7 +250,7 @@ def test_parts_that_are_not_those_of_the_array(comm):
             comm.iallreduce(xp.empty(3), parts=parts)
 
 
-def test_other_collectives_while_sums_are_under_way(comm):
+def test_other_collectives_while_sums_are_pending(comm):
     for i in range(20):
         xs = [xp.full(n, comm.rank + 1.0) for n in (1, 5000)]
         requests = [comm.iallreduce(x) for x in xs]

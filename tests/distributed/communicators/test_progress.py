@@ -165,7 +165,7 @@ def test_an_operation_that_another_thread_completes(comm):
     assert run_threads(lambda: requests.append(comm.iallreduce(x))) == [None]
     assert requests[0].Wait() is x
     assert x.tolist() == [comm.size] * 5
-    assert all(op.is_complete for ops in progress._UNDER_WAY.values() for op in ops)
+    assert all(op.is_complete for ops in progress._PENDING.values() for op in ops)
 
 
 def test_buffers_take_no_communicators_of_the_mpi_library(comm, monkeypatch):

@@ -125,7 +125,7 @@ def test_a_gradient_that_nobody_takes_is_an_error(comm):
     if comm.rank == 0:
         message = r"rank 1 has sent back gradient 1 of message [0-9]+ \(shift\).*tie it .* as fill"
         with pytest.raises(CollectiveMismatchError, match=message):
-            for _ in range(10_000):  # the message may be under way
+            for _ in range(10_000):  # the message may be pending
                 D.sendrecv(comm, x, None, None)
         comm._mail().arrived.clear()
     comm.barrier()

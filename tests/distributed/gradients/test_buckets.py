@@ -349,7 +349,7 @@ def test_parameters_that_differ_between_ranks(comm):
 
 def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
     if comm.size == 1:
-        pytest.skip("nothing is under way")
+        pytest.skip("nothing is pending")
     set_bucket_bytes(monkeypatch, 1)
     params = parameters()
     reducer = GradientReducer(comm)

@@ -102,7 +102,7 @@ def test_gradients_are_those_of_the_step_before(comm, n_hidden):
     assert_close(model, expected(N_STEPS))
 
 
-def test_sums_are_under_way_between_updates(comm):
+def test_sums_are_pending_between_updates(comm):
     if comm.size == 1:
         pytest.skip("nothing travels")
     model, optimizer = make(comm)

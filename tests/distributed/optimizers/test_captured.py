@@ -1,4 +1,4 @@
-"""Captured steps of several ranks: replays average gradients as steps that run as always do."""
+"""Captured steps of several ranks: replays average gradients as steps that run eagerly do."""
 
 import contextlib
 import gc
@@ -238,7 +238,7 @@ def test_draws_by_sample(comm):
 
 
 def check_refusal(comm, step, reason, n=5):
-    """A step runs as always, with a warning, and another one can follow."""
+    """A step runs eagerly, with a warning, and another one can follow."""
     step = mpchain.capture(step)
     with pytest.warns(UserWarning, match=reason):
         for i in range(n):

@@ -40,6 +40,6 @@ def test_a_rank_that_is_lost_within_a_collective(signal, needs_mpirun):
     assert status not in (0, None), ranks.report(status, outputs, own_output)
     if signal == "SIGSTOP":  # the watchdog's report
         assert "s for rank 1 in iallreduce of (3,) float64" in outputs[0], outputs[0]
-        assert "under way on the GPU" in outputs[0]
+        assert "pending on the GPU" in outputs[0]
     else:  # mpirun sees it first
         assert "process rank 1 " in own_output, own_output

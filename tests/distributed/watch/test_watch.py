@@ -422,7 +422,7 @@ def test_threads_that_share_a_communicator_are_refused():
     assert run_threads(lambda: call(ranks[0], "barrier") and None) == [None]  # one after another
 
 
-def test_a_thread_does_not_begin_while_another_ones_operation_is_under_way():
+def test_a_thread_does_not_begin_while_another_ones_operation_is_pending():
     ranks = Ranks(2)
     text = call(ranks[0], "iallreduce", X)
     operation = Operation(3)
@@ -491,7 +491,7 @@ def test_work_of_a_gpu_that_does_not_end():
     call(ranks[0], "allreduce", X)
     ranks.pass_time(13)
     assert ranks.report.startswith("has waited 11 s for rank 11 in allreduce of (2, 3) float32")
-    assert ", under way on the GPU\n" in ranks.report
+    assert ", pending on the GPU\n" in ranks.report
     assert work.is_aborted
 
 
