@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import numpy as np
-from numpy.typing import DTypeLike as DTypeLike
+from numpy.typing import DTypeLike as _DTypeLike
 
 if TYPE_CHECKING:
     from mpchain.backends.device import Device
     from mpchain.initializers.initializer import Initializer
     from mpchain.variable import Variable
+
+DTypeLike: TypeAlias = _DTypeLike | None
+"""What :class:`numpy.dtype` accepts; None mostly stands for the configured dtype."""
 
 Array: TypeAlias = np.ndarray[Any, Any]
 """An array of NumPy or CuPy."""
@@ -22,6 +25,9 @@ Arrays: TypeAlias = tuple[Array | None, ...]
 
 Input: TypeAlias = Union["Variable", Array]
 """What functions take."""
+
+Output: TypeAlias = Input
+"""What the body of a declared function returns; the function itself returns a Variable."""
 
 Axes: TypeAlias = int | tuple[int, ...] | None
 """The axes of a reduction; None stands for all."""

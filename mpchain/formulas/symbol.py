@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -119,7 +119,7 @@ class Whole(Symbol):
         """Returns a declared elementwise function of symbols, of which this is one."""
         n = len(self.steps)
         result = declaration.body(*arguments)
-        names = [step.function.__name__.lstrip("_") for step in self.steps[n:]]
+        names = [getattr(step.function, "__name__", "").lstrip("_") for step in self.steps[n:]]
         # One operation of NumPy is written as that, which leads to this function for Variables.
         is_operation = len(names) == 1 and declaration.name.startswith(names[0])
         if declaration.is_own and (is_operation or not names):
@@ -136,7 +136,19 @@ class Whole(Symbol):
 _OPERANDS = Symbol, np.ndarray, np.generic, int, float, complex
 
 
-def written_as(text: str, special: str = "") -> Callable[[Callable], Callable]:
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class Written(Protocol[P, R]):
+    """A function of arrays that has a counterpart in C; see :func:`written_as`."""
+
+    declared: Callable[..., Any]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def written_as(text: str, special: str = "") -> Callable[[Callable[P, R]], Written[P, R]]:
     """Decorator: gives a function of arrays its counterpart in C.
 
     Its attribute ``declared``, to be set, is the declared function that takes Variables. It may
@@ -154,9 +166,8 @@ def written_as(text: str, special: str = "") -> Callable[[Callable], Callable]:
         True
     """
 
-    def decorate(function):
-        @functools.wraps(function)
-        def call(*operands, **keywords):
+    def decorate(function) -> Any:
+        def wrapper(*operands, **keywords):
             for x in operands:
                 if isinstance(x, Symbol):
                     return x._step(call, operands)
@@ -164,6 +175,7 @@ def written_as(text: str, special: str = "") -> Callable[[Callable], Callable]:
                     return call.declared(*operands)
             return function(*operands, **keywords)
 
+        call: Any = functools.wraps(function)(wrapper)
         parameters = inspect.signature(function).parameters
         call.on_arrays = function
         call.takes_out = "out" in parameters

@@ -19,13 +19,13 @@ from mpchain.functions.reduction import max
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.special import _bell, _ndtr, ndtr
 from mpchain.kernels.logistic import limited, logistic
-from mpchain.typing import Array, Input
+from mpchain.typing import Array, Input, Output
 from mpchain.utils.type_check import check
 from mpchain.variable import Parameter, Variable, as_variable
 
 
 @elementwise(lambda g, y: g * np.greater(y, 0))
-def relu(x: Input) -> Variable:
+def relu(x: Input) -> Output:
     """Rectified linear unit: max(x, 0), elementwise; the derivative at zero is zero.
 
     Args:
@@ -42,7 +42,7 @@ def relu(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y, z: g * np.logical_and(np.greater(y, 0), np.less(y, z)))
-def clipped_relu(x: Input, z: float = 20.0) -> Variable:
+def clipped_relu(x: Input, z: float = 20.0) -> Output:
     """Clipped rectified linear unit: min(max(x, 0), z), elementwise; no gradient at 0 and z.
 
     Args:
@@ -104,7 +104,7 @@ def crelu(x: Input, axis: int = 1) -> Variable:
 
 # Choosing by np.where takes several times as long on a CPU, which cannot foresee signs.
 @elementwise(lambda g, x, slope: g * (np.maximum(np.sign(x), 0) * (1 - slope) + slope))
-def leaky_relu(x: Input, slope: float = 0.2) -> Variable:
+def leaky_relu(x: Input, slope: float = 0.2) -> Output:
     """Leaky rectified linear unit: max(x, slope * x) for slopes below one, elementwise.
 
     Args:
@@ -193,20 +193,21 @@ def rrelu(
         raise ValueError(f"rrelu: l must be below u, but they are {l} and {u}")
     x = as_variable(x)
     check(is_floating(x.dtype), "rrelu", "x must be floating point", x=x)
+    slopes: Any = r
     if not config.train:
-        r = x.xp.full(x.shape, (l + u) / 2, x.dtype)
+        slopes = x.xp.full(x.shape, (l + u) / 2, x.dtype)
     elif r is None:
         draws = random.source(x.xp, isinstance(x, Parameter))
-        r = draws.uniform(l, u, x.shape).astype(x.dtype)
-    check(r.shape == x.shape, "rrelu", "r must have the shape of x", x=x, r=r)
-    y = _prelu(x, r)
-    return (y, r) if return_r else y
+        slopes = draws.uniform(l, u, x.shape).astype(x.dtype)
+    check(slopes.shape == x.shape, "rrelu", "r must have the shape of x", x=x, r=slopes)
+    y = _prelu(x, slopes)
+    return (y, slopes) if return_r else y
 
 
 @elementwise(
     lambda g, x, alpha: np.where(np.greater(x, 0), g, g * (np.exp(np.minimum(x, 0)) * alpha))
 )
-def elu(x: Input, alpha: float = 1.0) -> Variable:
+def elu(x: Input, alpha: float = 1.0) -> Output:
     """Exponential linear unit: x where that is positive, else alpha (exp(x) - 1), elementwise.
 
     Args:
@@ -253,7 +254,7 @@ _logistic = written_as(
 
 
 @elementwise(lambda g, y: g * (y - y * y))
-def sigmoid(x: Input) -> Variable:
+def sigmoid(x: Input) -> Output:
     """Logistic sigmoid: 1 / (1 + exp(-x)), elementwise.
 
     Args:
@@ -273,7 +274,7 @@ _logistic.declared = sigmoid
 
 
 @elementwise(lambda g, y: g * 0.2 * np.logical_and(np.greater(y, 0), np.less(y, 1)))
-def hard_sigmoid(x: Input) -> Variable:
+def hard_sigmoid(x: Input) -> Output:
     """Piecewise linear sigmoid: min(max(0.2 x + 0.5, 0), 1), elementwise; flat at both ends.
 
     Args:
@@ -321,7 +322,7 @@ def _silu_derivative(g, x):
 
 
 @elementwise(_silu_derivative)
-def silu(x: Input) -> Variable:
+def silu(x: Input) -> Output:
     """Sigmoid-weighted linear unit: x sigmoid(x), elementwise.
 
     Args:
@@ -341,7 +342,7 @@ def silu(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y: g - g * y * y)
-def tanh(x: Input) -> Variable:
+def tanh(x: Input) -> Output:
     """Hyperbolic tangent, elementwise.
 
     Args:
@@ -358,7 +359,7 @@ def tanh(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x, beta: g * sigmoid.on(x * beta))
-def softplus(x: Input, beta: float = 1.0) -> Variable:
+def softplus(x: Input, beta: float = 1.0) -> Output:
     """Smooth rectifier: log(1 + exp(beta x)) / beta, elementwise.
 
     Args:
@@ -384,7 +385,7 @@ def _mish_derivative(g, x):
 
 
 @elementwise(_mish_derivative)
-def mish(x: Input) -> Variable:
+def mish(x: Input) -> Output:
     """Mish: x tanh(softplus(x)), elementwise.
 
     Args:
@@ -504,7 +505,8 @@ def maxout(x: Input, pool_size: Input, axis: int = 1) -> Variable:
         raise ValueError(f"maxout: pool_size must be positive, but is {pool_size}")
     check(-x.ndim <= axis < x.ndim, "maxout", "axis must be one of x", x=x, axis=axis)
     axis %= x.ndim
-    groups, rest = divmod(x.shape[axis], pool_size)
+    size: int = x.shape[axis]
+    groups, rest = size // pool_size, size % pool_size
     check(rest == 0, "maxout", "pool_size must divide the axis", x=x, pool_size=pool_size)
     shape = (*x.shape[:axis], groups, pool_size, *x.shape[axis + 1 :])
     return max(reshape(x, shape), axis=axis + 1)
@@ -518,7 +520,7 @@ def _softmax_derivative(g, y, axis):
 
 
 @differentiable(_softmax_derivative, any_dtype=False)
-def softmax(x: Input, axis: int = 1) -> Variable:
+def softmax(x: Input, axis: int = 1) -> Output:
     """Softmax along an axis: exp(x) / sum(exp(x)).
 
     Args:
@@ -542,7 +544,7 @@ def _log_softmax_derivative(g, y, axis):
 
 
 @differentiable(_log_softmax_derivative, any_dtype=False)
-def log_softmax(x: Input, axis: int = 1) -> Variable:
+def log_softmax(x: Input, axis: int = 1) -> Output:
     """Logarithm of the softmax along an axis: x - log(sum(exp(x))), without overflow.
 
     Args:

@@ -11,7 +11,7 @@ from mpchain.formulas.symbol import Symbol
 from mpchain.functions.array import reshape
 from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.declaring.precision import differ, mixed
-from mpchain.typing import Input
+from mpchain.typing import Input, Output
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -101,7 +101,7 @@ def _power_of_constant_base(x, c):
 
 
 @elementwise(lambda g, x: g * np.sign(x), any_dtype=True)
-def absolute(x: Input) -> Variable:
+def absolute(x: Input) -> Output:
     """Elementwise absolute value; the derivative at zero is zero.
 
     Args:
@@ -137,7 +137,7 @@ def add(*xs: Input | float) -> Variable:
         raise ValueError("add: xs must hold at least one array, but is empty")
     if len(xs) == 1:
         return as_variable(xs[0])
-    total = xs[0]
+    total: Any = xs[0]
     for x in xs[1:]:
         if _is_number(x):
             total = as_variable(total) + x

@@ -11,7 +11,7 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import as_dtype, is_half
 from mpchain.functions.declaring.declaration import differentiable, fit_with
 from mpchain.kernels.cpu.channels_last import is_only_last
-from mpchain.typing import Array, Axes, DTypeLike, Input
+from mpchain.typing import Array, Axes, DTypeLike, Input, Output
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import Variable, as_variable
@@ -86,7 +86,7 @@ def _inverse(axes):
 
 
 @differentiable(lambda g, axes: np.transpose(g, _inverse(axes)), takes_bfloat16=True)
-def transpose(x: Input, axes: Sequence[int] | None = None) -> Variable:
+def transpose(x: Input, axes: Sequence[int] | None = None) -> Output:
     """Permutes the axes.
 
     Args:
@@ -129,7 +129,7 @@ def swapaxes(x: Input, axis1: int, axis2: int) -> Variable:
 
 
 @differentiable(lambda g, x_shape: sum_to.on(g, x_shape), takes_bfloat16=True)
-def broadcast_to(x: Input, shape: Sequence[int]) -> Variable:
+def broadcast_to(x: Input, shape: Sequence[int]) -> Output:
     """Broadcasts an array to a shape, by NumPy's rules.
 
     Args:
@@ -176,7 +176,7 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
 
 
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))
-def sum_to(x: Input, shape: Sequence[int]) -> Variable:
+def sum_to(x: Input, shape: Sequence[int]) -> Output:
     """Sums over broadcast axes to get ``shape``: the adjoint of :func:`broadcast_to`.
 
     Args:

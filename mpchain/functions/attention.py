@@ -73,9 +73,9 @@ def _fused(name, query, key, value, mask, bias, is_causal, scale):
     if mask is not None:
         added = xp.where(mask, added, np.asarray(smallest(query.dtype) / 2, query.dtype)[()])
     y = fused_attention(query, key, value, scale, is_causal, xp.broadcast_to(added, shape))
-    if mask is None:
+    allowed = None if mask is None else _allowed(xp, shape, mask, is_causal)
+    if allowed is None:
         return y
-    allowed = _allowed(xp, shape, mask, is_causal)
     return y * allowed.any(axis=-1, keepdims=True)
 
 
@@ -297,6 +297,6 @@ def multi_head_attention(
         projections = (query, Wq, bq), (key, Wk, bk), (value, Wv, bv)
         heads = [project_heads(x, [W], [b], n_heads)[0] for x, W, b in projections]
     options = {"is_causal": is_causal, "dropout_ratio": dropout_ratio}
-    y = scaled_dot_product_attention(*heads, mask, **options)
+    y = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, **options)
     y = reshape(transpose(y, (0, 2, 1, 3)), (*query.shape[:2], rows[2]))
     return linear(y, Wo, bo, n_batch_axes=2)

@@ -533,7 +533,7 @@ def bilinear(
     fits = W.ndim == 3 and W.shape[:2] == (e1.shape[1], e2.shape[1])
     check(fits, "bilinear", "W must be (J, K, L) for e1 (N, J) and e2 (N, K)", e1=e1, e2=e2, W=W)
     y = einsum("nj,nk,jkl->nl", e1, e2, W)
-    if not given:
+    if V1 is None or V2 is None or b is None:
         return y
     sizes = V1.shape, V2.shape, b.shape
     j, k, n_out = W.shape

@@ -144,7 +144,8 @@ def _summary(name, y, t, label_num, beta, ignore_label):
     recall = _quotient(right, support)
     weight = beta * beta
     score = _quotient((1 + weight) * precision * recall, weight * precision + recall)
-    return tuple(map(as_variable, (precision, recall, score, support)))
+    variables = as_variable(precision), as_variable(recall), as_variable(score)
+    return *variables, as_variable(support)
 
 
 def precision(

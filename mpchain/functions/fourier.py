@@ -4,7 +4,7 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.joining import with_zeros
-from mpchain.typing import Input
+from mpchain.typing import Input, Output
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable
 
@@ -15,7 +15,7 @@ def _adjoint(gys, real_shape, is_inverse, norm):
 
 
 @differentiable(joint=_adjoint, n_arrays=2)
-def _transform(real, imag, is_inverse, norm):
+def _transform(real, imag, is_inverse, norm) -> tuple[Output, ...]:
     """Transforms along the last axis; ``norm`` is as in :func:`numpy.fft.fft`."""
     xp = get_array_module(real)
     function = xp.fft.ifft if is_inverse else xp.fft.fft
@@ -52,7 +52,8 @@ def fft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
         >>> real.array
         array([2., 0., 2., 0.])
     """
-    return _transform(*_pair("fft", x), False, "backward")
+    real, imag = _transform(*_pair("fft", x), False, "backward")
+    return real, imag
 
 
 def ifft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
@@ -73,4 +74,5 @@ def ifft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
         >>> real.array
         array([1., 0., 1., 0.])
     """
-    return _transform(*_pair("ifft", x), True, "backward")
+    real, imag = _transform(*_pair("ifft", x), True, "backward")
+    return real, imag

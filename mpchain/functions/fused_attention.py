@@ -50,7 +50,8 @@ def composed_attention(
 
 def _derivative(g, query, key, value, y, aux, scale, is_causal, bias):
     if not isinstance(g, Variable):
-        return kernels.attention_gradient(g, query, key, value, y, *aux, scale, is_causal, bias)
+        (log_sums,) = aux
+        return kernels.attention_gradient(g, query, key, value, y, log_sums, scale, is_causal, bias)
     weights = attention_weights(query, key, scale, is_causal, bias)
     change = matmul(g, swapaxes(value, -1, -2))
     change = change - sum_over(change * weights, axis=-1, keepdims=True)

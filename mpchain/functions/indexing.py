@@ -87,7 +87,7 @@ def add_at(x: Array, slices: Any, values: Array) -> None:
         np.add.at(x, slices, values)
 
 
-@differentiable(lambda g, slices: get_item.on(g, slices))
+@differentiable(lambda g, slices: _get_item.on(g, slices))
 def _scatter_item(y, slices, shape):
     return one_call(_scattered, y, slices, shape)
 
@@ -136,7 +136,7 @@ def get_item(x: Input, slices: Any) -> Variable:
     return _get_item(x, slices)
 
 
-get_item.on = _get_item.on
+vars(get_item)["on"] = _get_item.on
 
 
 # Elements at distinct indices, a linear map, and its adjoint, which places them there.
@@ -247,7 +247,7 @@ def select_item(x: Input, t: Input) -> Variable:
     return _take(x, (xp.arange(len(t)), converted(xp, t)))
 
 
-@differentiable(lambda g: g, lambda g, slices: get_item.on(g, slices))
+@differentiable(lambda g: g, lambda g, slices: _get_item.on(g, slices))
 def _scatter_add(a, b, slices):
     return one_call(_added, a, b, slices)
 

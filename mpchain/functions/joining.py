@@ -11,7 +11,7 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.observers import one_call
-from mpchain.typing import Array, Input
+from mpchain.typing import Array, Input, Output
 from mpchain.utils.type_check import InvalidType, check, fail
 from mpchain.variable import Variable, as_variable
 
@@ -37,7 +37,7 @@ def _split_derivative(gys, x_shape, indexes, axis):
 
 
 @differentiable(joint=_split_derivative, n_arrays=1)
-def _split(x, indexes, axis):
+def _split(x, indexes, axis) -> tuple[Output, ...]:
     lead, bounds = (slice(None),) * (axis % x.ndim), (0, *indexes, x.shape[axis])
     return tuple(x[(*lead, slice(begin, end))] for begin, end in itertools.pairwise(bounds))
 
@@ -48,7 +48,7 @@ def _concat_derivative(g, xs_shape, axis):
 
 
 @differentiable(joint=_concat_derivative)
-def concat(xs: Sequence[Input], axis: int = 1) -> Variable:
+def concat(xs: Sequence[Input], axis: int = 1) -> Output:
     """Concatenates arrays along an axis.
 
     Args:
@@ -168,12 +168,12 @@ def _separate_derivative(gys, x_shape, axis):
 
 
 @differentiable(joint=_separate_derivative, n_arrays=1)
-def _separate(x, axis):
+def _separate(x, axis) -> tuple[Output, ...]:
     return tuple(x[(slice(None),) * axis + (i,)] for i in range(x.shape[axis]))
 
 
 @differentiable(joint=lambda g, axis: _separate.on(g, axis))
-def _stack(xs, axis):
+def _stack(xs, axis) -> Output:
     return stacked(xs, axis)
 
 
@@ -295,12 +295,12 @@ def _cut_derivative(gys, x_shape, lengths):
 
 
 @differentiable(joint=_cut_derivative, n_arrays=1)
-def _cut_sequences(x, lengths):
+def _cut_sequences(x, lengths) -> tuple[Output, ...]:
     return tuple(row[:n] for row, n in zip(x, lengths))
 
 
 @differentiable(joint=lambda g, xs_shape: _cut_sequences.on(g, tuple(s[0] for s in xs_shape)))
-def _pad_sequence(xs, length, padding):
+def _pad_sequence(xs, length, padding) -> Output:
     return one_call(_padded, xs, length, padding)
 
 
@@ -354,7 +354,7 @@ def _transpose_sequence_derivative(gys, xs_shape):
 
 
 @differentiable(joint=_transpose_sequence_derivative)
-def _transpose_sequence(xs):
+def _transpose_sequence(xs) -> tuple[Output, ...]:
     lengths = np.array([len(x) for x in xs])
     xp = get_array_module(*xs)
     elements, starts = _joined(xs, 0), np.cumsum(lengths) - lengths

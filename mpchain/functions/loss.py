@@ -65,7 +65,7 @@ def _cross_entropy_derivative(g, x, aux):
         onehot, weight = _onehot_and_weight(x, aux)
         g = np.reshape(g, weight.shape) if g.shape else g
         return (np.exp(log_softmax.on(x, 1)) - onehot) * (g * weight)
-    if _is_of_gpu(aux):
+    if _on_gpu is not None and _is_of_gpu(aux):
         return _on_gpu.cross_entropy_gradient(g, x, aux)
     exp_x, total, labels, weight = aux
     weight = (g.reshape(weight.shape) if g.shape else g) * weight

@@ -7,13 +7,13 @@ import numpy as np
 from mpchain.formulas.symbol import written_as
 from mpchain.functions.declaring.declaration import elementwise
 from mpchain.kernels.logistic import limited
-from mpchain.typing import Input
+from mpchain.typing import Input, Output
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 
 @elementwise(lambda g, y: g * y)
-def exp(x: Input) -> Variable:
+def exp(x: Input) -> Output:
     """Elementwise exponential.
 
     Args:
@@ -30,7 +30,7 @@ def exp(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y: g * (y + 1))
-def expm1(x: Input) -> Variable:
+def expm1(x: Input) -> Output:
     """Elementwise exp(x) - 1, accurate near zero.
 
     Args:
@@ -47,7 +47,7 @@ def expm1(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g / x)
-def log(x: Input) -> Variable:
+def log(x: Input) -> Output:
     """Elementwise natural logarithm.
 
     Args:
@@ -64,7 +64,7 @@ def log(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g / (x + 1))
-def log1p(x: Input) -> Variable:
+def log1p(x: Input) -> Output:
     """Elementwise log(1 + x), accurate near zero.
 
     Args:
@@ -81,7 +81,7 @@ def log1p(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * (1 / math.log(2)) / x)
-def log2(x: Input) -> Variable:
+def log2(x: Input) -> Output:
     """Elementwise logarithm to base 2.
 
     Args:
@@ -98,7 +98,7 @@ def log2(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * (1 / math.log(10)) / x)
-def log10(x: Input) -> Variable:
+def log10(x: Input) -> Output:
     """Elementwise logarithm to base 10.
 
     Args:
@@ -115,7 +115,7 @@ def log10(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y: g / (y * 2))
-def sqrt(x: Input) -> Variable:
+def sqrt(x: Input) -> Output:
     """Elementwise square root.
 
     Args:
@@ -132,7 +132,7 @@ def sqrt(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y: g * (y * np.square(y) * -0.5))
-def rsqrt(x: Input) -> Variable:
+def rsqrt(x: Input) -> Output:
     """Elementwise reciprocal square root, x ** (-1/2).
 
     Args:
@@ -149,7 +149,7 @@ def rsqrt(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * (x * 2), any_dtype=True)
-def square(x: Input) -> Variable:
+def square(x: Input) -> Output:
     """Elementwise square.
 
     Args:
@@ -194,7 +194,7 @@ def squared_difference(x1: Input, x2: Input) -> Variable:
 
 
 @elementwise(lambda g: g, lambda g, x, divisor: -g * np.trunc(x / divisor))
-def fmod(x: Input, divisor: Input) -> Variable:
+def fmod(x: Input, divisor: Input) -> Output:
     """Elementwise remainder of a division, with the sign of ``x``; the two broadcast.
 
     Args:
@@ -216,7 +216,7 @@ def fmod(x: Input, divisor: Input) -> Variable:
     lambda g, x1, x2: g * np.less(x1, x2),
     any_dtype=True,
 )
-def maximum(x1: Input, x2: Input) -> Variable:
+def maximum(x1: Input, x2: Input) -> Output:
     """Elementwise maximum of two arrays, which broadcast; at a tie, the first gets the gradient.
 
     Args:
@@ -237,7 +237,7 @@ def maximum(x1: Input, x2: Input) -> Variable:
     lambda g, x1, x2: g * np.greater(x1, x2),
     any_dtype=True,
 )
-def minimum(x1: Input, x2: Input) -> Variable:
+def minimum(x1: Input, x2: Input) -> Output:
     """Elementwise minimum of two arrays, which broadcast; at a tie, the first gets the gradient.
 
     Args:
@@ -259,7 +259,7 @@ def minimum(x1: Input, x2: Input) -> Variable:
     lambda g, condition: np.where(condition, 0, g),
     any_dtype=True,
 )
-def where(condition: Input, x: Input, y: Input) -> Variable:
+def where(condition: Input, x: Input, y: Input) -> Output:
     """Elementwise choice: ``x`` where the condition holds, else ``y``; all three broadcast.
 
     Args:

@@ -19,7 +19,7 @@ from mpchain.functions.noise import dropout
 from mpchain.functions.recurrent import _gru, _lstm
 from mpchain.kernels import recurrence
 from mpchain.observers import one_call
-from mpchain.typing import Input
+from mpchain.typing import Input, Output
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
@@ -105,7 +105,9 @@ def _layer_derivative(gys, inputs, aux, cell, lengths, n_states, is_backwards):
 
 
 @differentiable(joint=_layer_derivative)
-def _recurrent_layer(inputs, cell, lengths, n_states, is_backwards):
+def _recurrent_layer(
+    inputs, cell, lengths, n_states, is_backwards
+) -> tuple[tuple[Output, ...], object]:
     """All steps of a layer: outputs (rows, N) and final states (B, N)."""
     ends = itertools.accumulate(lengths)
     spans = [slice(end - n, end) for n, end in zip(lengths, ends)]
@@ -181,7 +183,7 @@ def _n_step(name, cell, n_layers, n_directions, dropout_ratio, states, ws, bs, x
             final.append(state)
             ys.append(y)
         x = concat(ys, 1) if n_directions > 1 else ys[0]
-    return *(stack(s, 0) for s in zip(*final)), split_axis(x, bounds, 0)
+    return [stack(s, 0) for s in zip(*final)], split_axis(x, bounds, 0)
 
 
 def _check_layers(name, n_layers, n_directions, states, ws, bs, xs):
@@ -257,7 +259,8 @@ def n_step_lstm(
         >>> [h.shape for h in states], [y.shape for y in ys]
         ([(1, 2, 3), (1, 2, 3)], [(2, 3), (1, 3)])
     """
-    return _n_step("n_step_lstm", _LSTM, n_layers, 1, dropout_ratio, (hx, cx), ws, bs, xs)
+    (hy, cy), ys = _n_step("n_step_lstm", _LSTM, n_layers, 1, dropout_ratio, (hx, cx), ws, bs, xs)
+    return hy, cy, ys
 
 
 def n_step_bilstm(
@@ -293,7 +296,8 @@ def n_step_bilstm(
         >>> [h.shape for h in states], [y.shape for y in ys]
         ([(2, 2, 3), (2, 2, 3)], [(2, 6), (1, 6)])
     """
-    return _n_step("n_step_bilstm", _LSTM, n_layers, 2, dropout_ratio, (hx, cx), ws, bs, xs)
+    (hy, cy), ys = _n_step("n_step_bilstm", _LSTM, n_layers, 2, dropout_ratio, (hx, cx), ws, bs, xs)
+    return hy, cy, ys
 
 
 def n_step_gru(
@@ -332,7 +336,8 @@ def n_step_gru(
     See K. Cho et al., Learning phrase representations using RNN encoder-decoder for statistical
     machine translation, EMNLP 2014.
     """
-    return _n_step("n_step_gru", _GRU, n_layers, 1, dropout_ratio, (hx,), ws, bs, xs)
+    (hy,), ys = _n_step("n_step_gru", _GRU, n_layers, 1, dropout_ratio, (hx,), ws, bs, xs)
+    return hy, ys
 
 
 def n_step_bigru(
@@ -366,7 +371,8 @@ def n_step_bigru(
         >>> [h.shape for h in states], [y.shape for y in ys]
         ([(2, 2, 3)], [(2, 6), (1, 6)])
     """
-    return _n_step("n_step_bigru", _GRU, n_layers, 2, dropout_ratio, (hx,), ws, bs, xs)
+    (hy,), ys = _n_step("n_step_bigru", _GRU, n_layers, 2, dropout_ratio, (hx,), ws, bs, xs)
+    return hy, ys
 
 
 def _known_cell(name, activation):
@@ -413,7 +419,8 @@ def n_step_rnn(
         ([(1, 2, 3)], [(2, 3), (1, 3)])
     """
     cell = _known_cell("n_step_rnn", activation)
-    return _n_step("n_step_rnn", cell, n_layers, 1, dropout_ratio, (hx,), ws, bs, xs)
+    (hy,), ys = _n_step("n_step_rnn", cell, n_layers, 1, dropout_ratio, (hx,), ws, bs, xs)
+    return hy, ys
 
 
 def n_step_birnn(
@@ -455,4 +462,5 @@ def n_step_birnn(
         ([(2, 2, 3)], [(2, 6), (1, 6)])
     """
     cell = _known_cell("n_step_birnn", activation)
-    return _n_step("n_step_birnn", cell, n_layers, 2, dropout_ratio, (hx,), ws, bs, xs)
+    (hy,), ys = _n_step("n_step_birnn", cell, n_layers, 2, dropout_ratio, (hx,), ws, bs, xs)
+    return hy, ys

@@ -14,7 +14,7 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.declaring.precision import check_widths
 from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
 from mpchain.observers import one_call
-from mpchain.typing import Array, Axes, Input
+from mpchain.typing import Array, Axes, Input, Output
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array
 
@@ -23,7 +23,8 @@ _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
 
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
     if not isinstance(g, Variable):
-        return kernels.batch_normalization_gradient(g, x, gamma, *aux, axis)
+        mean, inverse_std = aux
+        return kernels.batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis)
     g, x, gamma = widened(g), widened(x), widened(gamma)
     mean, inverse_std = mean_and_inverse_std(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
@@ -263,7 +264,8 @@ def _gradients(g, gamma, normalized, inverse, axis, is_centered):
 
 def _sample_normalization_derivative(g, x, gamma, aux, axis, eps):
     if not isinstance(g, Variable):
-        return kernels.sample_normalization_gradient(g, x, gamma, *aux, axis)
+        mean, inverse_std = aux
+        return kernels.sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis)
     mean, inverse_std = mean_and_inverse_std(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
     gx, g_gamma = _gradients(g, gamma, normalized, inverse_std, axis, True)
@@ -395,7 +397,7 @@ def _rms_normalization_derivative(g, x, gamma, aux, axis, eps):
 
 
 @differentiable(joint=_rms_normalization_derivative, n_arrays=2)
-def _rms_normalization(x, gamma, axis, eps):
+def _rms_normalization(x, gamma, axis, eps) -> tuple[Output, object]:
     return kernels.rms_normalization(x, gamma, axis, eps)
 
 

@@ -105,7 +105,7 @@ class Forget(FunctionNode):
 
     def forward(self, inputs: tuple) -> tuple:
         self.retain_inputs(range(self._n_arguments))
-        arrays, self._arrays = self._arrays, None
+        arrays, self._arrays = self._arrays, ()
         return arrays
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple) -> tuple:

@@ -10,7 +10,7 @@ from mpchain.formulas.writer import fused
 from mpchain.functions.activation import sigmoid
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.joining import stacked, with_zeros
-from mpchain.typing import Input
+from mpchain.typing import Input, Output
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable
 
@@ -24,7 +24,7 @@ def _split_derivative(gys, x_shape, n, is_interleaved):
 
 
 @differentiable(joint=_split_derivative, n_arrays=1)
-def _split_gates(x, n, is_interleaved):
+def _split_gates(x, n, is_interleaved) -> tuple[Output, ...]:
     size, rest = x.shape[1] // n, x.shape[2:]
     if is_interleaved:
         gates = x.reshape(x.shape[0], size, n, *rest)
@@ -87,7 +87,7 @@ def _lstm_derivative(gys, c_prev, x, is_interleaved):
 
 
 @differentiable(joint=_lstm_derivative, n_arrays=2)
-def _lstm(c_prev, x, is_interleaved):
+def _lstm(c_prev, x, is_interleaved) -> tuple[Output, ...]:
     n = x.shape[0]
     a, i, f, o = _split_gates.on(x, 4, is_interleaved)
     c, h = _cell([_head(c_prev, n)], [(a, i)], [f], o)
@@ -134,7 +134,8 @@ def lstm(c_prev: Input, x: Input) -> tuple[Variable, Variable]:
     _check_cell("lstm", c_prev, x, 4)
     rows = c_prev.shape[0] >= x.shape[0]
     check(rows, "lstm", "x must not have more rows than c_prev", c_prev=c_prev, x=x)
-    return _lstm(c_prev, x, True)
+    c, h = _lstm(c_prev, x, True)
+    return c, h
 
 
 def _slstm_derivative(gys, c_prev1, c_prev2, x1, x2):
@@ -148,7 +149,7 @@ def _slstm_derivative(gys, c_prev1, c_prev2, x1, x2):
 
 
 @differentiable(joint=_slstm_derivative, n_arrays=4)
-def _slstm(c_prev1, c_prev2, x1, x2):
+def _slstm(c_prev1, c_prev2, x1, x2) -> tuple[Output, ...]:
     a1, i1, f1, o1 = _split_gates.on(x1, 4, True)
     a2, i2, f2, o2 = _split_gates.on(x2, 4, True)
     return _cell([c_prev1, c_prev2], [(a1, i1), (a2, i2)], [f1, f2], o1 + o2)
@@ -182,7 +183,8 @@ def slstm(c_prev1: Input, c_prev2: Input, x1: Input, x2: Input) -> tuple[Variabl
         _check_cell("slstm", c, x, 4)
         rows = c.shape == c_prev1.shape and x.shape[0] == c.shape[0] and c.dtype == c_prev1.dtype
         check(rows, "slstm", "both predecessors must be alike", c_prev1=c_prev1, c_prev2=c, x=x)
-    return _slstm(c_prev1, c_prev2, x1, x2)
+    c, h = _slstm(c_prev1, c_prev2, x1, x2)
+    return c, h
 
 
 def _tree_lstm_derivative(gys, inputs):
@@ -194,7 +196,7 @@ def _tree_lstm_derivative(gys, inputs):
 
 
 @differentiable(joint=_tree_lstm_derivative)
-def _tree_lstm(inputs):
+def _tree_lstm(inputs) -> tuple[Output, ...]:
     *cs, x = inputs
     a, i, o, *fs = _split_gates.on(x, 3 + len(cs), False)
     return _cell(cs, [(a, i)], fs, o)
@@ -230,7 +232,8 @@ def tree_lstm(*inputs: Input) -> tuple[Variable, Variable]:
         _check_cell("tree_lstm", c, x, 3 + len(cs), f"c_{k}")
         fits = c.shape[0] == x.shape[0]
         check(fits, "tree_lstm", "all arguments must have as many rows", **{f"c_{k}": c}, x=x)
-    return _tree_lstm(inputs)
+    c, h = _tree_lstm(inputs)
+    return c, h
 
 
 def _gru_gates(x, u):

@@ -12,7 +12,7 @@ from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.mathematics import square
 from mpchain.functions.positions import shown
-from mpchain.typing import Axes, Input
+from mpchain.typing import Axes, Input, Output
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -35,7 +35,7 @@ def _spread(g, shape, axis):
 
 
 @differentiable(lambda g, x_shape, axis: _spread(g, x_shape, axis))
-def sum(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
+def sum(x: Input, axis: Axes = None, keepdims: bool = False) -> Output:
     """Sum over axes.
 
     Args:

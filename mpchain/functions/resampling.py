@@ -7,12 +7,12 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaring.declaration import differentiable
-from mpchain.typing import Array, Input
+from mpchain.typing import Array, Input, Output
 from mpchain.variable import Variable
 
 
 @differentiable(lambda g, matrix, axis: map_axis.on(g, matrix.T, axis))
-def map_axis(x: Input, matrix: Array, axis: int) -> Variable:
+def map_axis(x: Input, matrix: Array, axis: int) -> Output:
     """Applies a matrix along an axis: y[..., i, ...] = sum of matrix[i, j] x[..., j, ...] over j.
 
     Args:
@@ -27,6 +27,7 @@ def map_axis(x: Input, matrix: Array, axis: int) -> Variable:
         >>> map_axis(np.ones((2, 3)), np.ones((4, 3)), 1).shape
         (2, 4)
     """
+    assert not isinstance(x, Variable)  # a body gets arrays
     shape = x.shape
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     wide = np.promote_types(x.dtype, np.float32)

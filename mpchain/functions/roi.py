@@ -156,7 +156,8 @@ def roi_average_pooling_2d(
 
 def _shaped(rows, columns, outsize, x):
     """Gives the matrices their shape, which those of no boxes lack."""
-    return (m.reshape(-1, n, size) for m, n, size in zip((rows, columns), outsize, x.shape[2:]))
+    height, width = x.shape[2:]
+    return rows.reshape(-1, outsize[0], height), columns.reshape(-1, outsize[1], width)
 
 
 def roi_max_pooling_2d(
@@ -212,9 +213,9 @@ def roi_pooling_2d(x: Input, rois: Input, outh: int, outw: int, spatial_scale: f
     See R. Girshick, Fast R-CNN, ICCV 2015.
     """
     name = "roi_pooling_2d"
-    rois = to_cpu(as_array(rois))
-    check(rois.ndim == 2 and rois.shape[1] == 5, name, "rois must have shape (R, 5)", rois=rois)
-    images, boxes = rois[:, 0].astype(np.int64), rois[:, [2, 1, 4, 3]]
+    rows = to_cpu(as_array(rois))
+    check(rows.ndim == 2 and rows.shape[1] == 5, name, "rois must have shape (R, 5)", rois=rows)
+    images, boxes = rows[:, 0].astype(np.int64), rows[:, [2, 1, 4, 3]]
     x, boxes, images = _check(name, x, boxes, images, spatial_scale)
     (outsize,) = spatial(name, 2, outsize=(outh, outw))
     return _max_of_boxes(x, boxes, images, outsize, inclusive=1)
@@ -233,7 +234,8 @@ def _places_of_bins(x, bounds, images, outsize):
     places, inside = np.zeros((2, len(images), c, *outsize), np.int64)
     places, inside = xp.asarray(places), xp.asarray(inside)
     for box, (rows, columns, image) in enumerate(zip(*bounds, images.tolist())):
-        filled = np.outer(*([end > begin for begin, end in bins] for bins in (rows, columns)))
+        has_rows, has_columns = ([end > begin for begin, end in b] for b in (rows, columns))
+        filled = np.outer(has_rows, has_columns)
         inside[box] = xp.asarray(filled)
         if filled.any():
             (top, rows), (left, columns) = _from_first(rows, h), _from_first(columns, w)
@@ -354,11 +356,11 @@ def roi_average_align_2d(
     x, boxes, images = _check(name, x, rois, roi_indices, spatial_scale)
     (outsize,) = spatial(name, 2, outsize=outsize)
     samples = _samples_of_boxes(name, x, boxes, outsize, sampling_ratio)
-    matrices = [
+    rows, columns = (
         np.array([_interpolation(s, size).mean(1) for s in of_axis])
         for of_axis, size in zip(samples, x.shape[2:])
-    ]
-    return _map_boxes(x, *_shaped(*matrices, outsize, x), images)
+    )
+    return _map_boxes(x, *_shaped(rows, columns, outsize, x), images)
 
 
 def roi_max_align_2d(

@@ -115,8 +115,8 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
     def chain(path, first, begins, continues):
         skips = one_call(_skips, path, blank)
         zero, log_zero = (xp.asarray(v, dtype) for v in (0, _LOG_ZERO))
-        logs = (xp.where(allowed, zero, log_zero)[None] for allowed in (first, skips))
-        return _Chain(*logs, begins, continues)
+        log_first, log_skips = (xp.where(x, zero, log_zero)[None] for x in (first, skips))
+        return _Chain(log_first, log_skips, begins, continues)
 
     first, last = states <= xp.minimum(ends, 1), (states == 2 * ends) | (states == 2 * ends - 1)
     forward = chain(path, first, times == 0, times < lengths)
@@ -241,7 +241,7 @@ def _check_field(name, cost, xs, ys=None):
         check(len(x) <= len(before), name, "batches must not grow along xs", x=x, before=before)
         before = x
     if ys is None:
-        return None
+        return []
     check(len(ys) == len(xs), name, "ys must be as many as xs", ys=len(ys), xs=len(xs))
     ys = [as_array(y) for y in ys]
     for x, y in zip(xs, ys):

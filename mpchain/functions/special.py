@@ -13,7 +13,7 @@ from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.mathematics import _limited
 from mpchain.observers import one_call
-from mpchain.typing import Array, Input
+from mpchain.typing import Array, Input, Output
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array
 
@@ -66,7 +66,7 @@ def _bell(x, c):
 
 
 @elementwise(lambda g, x: g * (_bell.on(x, -1.0) * (2 / _SQRT_PI)))
-def erf(x: Input) -> Variable:
+def erf(x: Input) -> Output:
     """Elementwise error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
     Args:
@@ -83,7 +83,7 @@ def erf(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * (_bell.on(x, -1.0) * (-2 / _SQRT_PI)))
-def erfc(x: Input) -> Variable:
+def erfc(x: Input) -> Output:
     """Elementwise complementary error function: 1 - erf(x), accurate where that is small.
 
     Args:
@@ -100,7 +100,7 @@ def erfc(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x, y: g * (x * y * 2 - 2 / _SQRT_PI))
-def erfcx(x: Input) -> Variable:
+def erfcx(x: Input) -> Output:
     """Elementwise scaled complementary error function: exp(x^2) erfc(x).
 
     Args:
@@ -117,7 +117,7 @@ def erfcx(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y: g * (np.exp(np.square(y)) * (_SQRT_PI / 2)))
-def erfinv(x: Input) -> Variable:
+def erfinv(x: Input) -> Output:
     """Elementwise inverse of :func:`erf`.
 
     Args:
@@ -134,7 +134,7 @@ def erfinv(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y: g * (np.exp(np.square(y)) * (-_SQRT_PI / 2)))
-def erfcinv(x: Input) -> Variable:
+def erfcinv(x: Input) -> Output:
     """Elementwise inverse of :func:`erfc`.
 
     Args:
@@ -151,7 +151,7 @@ def erfcinv(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * (_bell.on(x, -0.5) * (1 / (_SQRT_2 * _SQRT_PI))))
-def ndtr(x: Input) -> Variable:
+def ndtr(x: Input) -> Output:
     """Elementwise cumulative distribution function of the standard normal distribution.
 
     Args:
@@ -171,7 +171,7 @@ _erf.declared, _erfc.declared, _ndtr.declared = erf, erfc, ndtr
 
 
 @elementwise(lambda g, y: g * (np.exp(np.square(y) * 0.5) * (_SQRT_2 * _SQRT_PI)))
-def ndtri(x: Input) -> Variable:
+def ndtri(x: Input) -> Output:
     """Elementwise inverse of :func:`ndtr`: quantiles of the standard normal distribution.
 
     Args:
@@ -194,7 +194,7 @@ def _normal_hazard(x):
 
 
 @elementwise(lambda g, x: g * _normal_hazard.on(x))
-def log_ndtr(x: Input) -> Variable:
+def log_ndtr(x: Input) -> Output:
     """Elementwise logarithm of :func:`ndtr`, accurate where that is small.
 
     Args:
@@ -211,7 +211,7 @@ def log_ndtr(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * digamma.on(x))
-def lgamma(x: Input) -> Variable:
+def lgamma(x: Input) -> Output:
     """Elementwise logarithm of the absolute value of the gamma function.
 
     Args:
@@ -228,7 +228,7 @@ def lgamma(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * _polygamma.on(x, 1))
-def digamma(x: Input) -> Variable:
+def digamma(x: Input) -> Output:
     """Elementwise derivative of :func:`lgamma`.
 
     Args:

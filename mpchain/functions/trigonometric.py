@@ -3,12 +3,11 @@
 import numpy as np
 
 from mpchain.functions.declaring.declaration import elementwise
-from mpchain.typing import Input
-from mpchain.variable import Variable
+from mpchain.typing import Input, Output
 
 
 @elementwise(lambda g, x: g * np.cos(x))
-def sin(x: Input) -> Variable:
+def sin(x: Input) -> Output:
     """Elementwise sine.
 
     Args:
@@ -25,7 +24,7 @@ def sin(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: -g * np.sin(x))
-def cos(x: Input) -> Variable:
+def cos(x: Input) -> Output:
     """Elementwise cosine.
 
     Args:
@@ -42,7 +41,7 @@ def cos(x: Input) -> Variable:
 
 
 @elementwise(lambda g, y: g * (np.square(y) + 1))
-def tan(x: Input) -> Variable:
+def tan(x: Input) -> Output:
     """Elementwise tangent.
 
     Args:
@@ -59,7 +58,7 @@ def tan(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g / np.sqrt(1 - np.square(x)))
-def arcsin(x: Input) -> Variable:
+def arcsin(x: Input) -> Output:
     """Elementwise inverse sine, in [-pi/2, pi/2].
 
     Args:
@@ -76,7 +75,7 @@ def arcsin(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: -g / np.sqrt(1 - np.square(x)))
-def arccos(x: Input) -> Variable:
+def arccos(x: Input) -> Output:
     """Elementwise inverse cosine, in [0, pi].
 
     Args:
@@ -117,7 +116,7 @@ def _inverse_part(x1, x2):
 
 
 @elementwise(lambda g, x: g * _lorentzian.on(x))
-def arctan(x: Input) -> Variable:
+def arctan(x: Input) -> Output:
     """Elementwise inverse tangent, in [-pi/2, pi/2].
 
     Args:
@@ -137,7 +136,7 @@ def arctan(x: Input) -> Variable:
     lambda g, x1, x2: g * _inverse_part.on(x2, x1),
     lambda g, x1, x2: -g * _inverse_part.on(x1, x2),
 )
-def arctan2(x1: Input, x2: Input) -> Variable:
+def arctan2(x1: Input, x2: Input) -> Output:
     """Elementwise angle of the point (x2, x1), in [-pi, pi]; the two broadcast.
 
     The derivatives at the origin are zero.
@@ -157,7 +156,7 @@ def arctan2(x1: Input, x2: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * np.cosh(x))
-def sinh(x: Input) -> Variable:
+def sinh(x: Input) -> Output:
     """Elementwise hyperbolic sine.
 
     Args:
@@ -174,7 +173,7 @@ def sinh(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g * np.sinh(x))
-def cosh(x: Input) -> Variable:
+def cosh(x: Input) -> Output:
     """Elementwise hyperbolic cosine.
 
     Args:
@@ -191,7 +190,7 @@ def cosh(x: Input) -> Variable:
 
 
 @elementwise(lambda g, x: g / (1 - np.square(x)))
-def arctanh(x: Input) -> Variable:
+def arctanh(x: Input) -> Output:
     """Elementwise inverse hyperbolic tangent.
 
     Args:

@@ -52,7 +52,8 @@ def windows_over(
         (4, 4)
     """
     sizes = {"ksize": ksize, "stride": stride, "pad": pad, "dilate": dilate}
-    window = _window(*spatial(name, x.ndim - 2, **sizes), x.shape[2:], groups, cover_all)
+    k, s, p, d = spatial(name, x.ndim - 2, **sizes)
+    window = _window(k, s, p, d, x.shape[2:], groups, cover_all)
     if min(window.out_size) <= 0:
         rule = f"the output size {window.out_size} must be positive"
         fail(name, rule, x=x, **shown or {"ksize": ksize})
@@ -93,7 +94,9 @@ def windows_onto(
         outsize = tuple(get_deconv_outsize(m, k, s, p, cover_all, d) for m, k, s, p, d in axes)
         if min(outsize) <= 0:
             fail(name, f"the output size {outsize} must be positive", x=y, **shown)
-    window = _window(*steps, *spatial(name, n, outsize=outsize), groups, cover_all)
+    (in_size,) = spatial(name, n, outsize=outsize)
+    k, s, p, d = steps
+    window = _window(k, s, p, d, in_size, groups, cover_all)
     if window.out_size != y_size:
         rule = f"windows over outsize {window.in_size} must give {y_size}, the size of x, not "
         fail(name, f"{rule}{window.out_size}", x=y, **shown)

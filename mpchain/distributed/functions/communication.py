@@ -55,8 +55,8 @@ TABLE = {
     # Between values that are the same on all ranks, and count once, and each rank's own values:
     "distribute": ("sum_up", lambda node, xs: xs),
     "sum_up": ("distribute", lambda node, xs: [node.comm.allreduce(*xs)]),
-    "split": ("join", lambda node, xs, axis: [parts_of(node.comm, *xs, axis)[node.comm.rank]]),
-    "join": ("split", lambda node, xs, axis: [_joined(node.comm, *xs, axis)]),
+    "split": ("join", lambda node, xs, axis: [parts_of(node.comm, xs[0], axis)[node.comm.rank]]),
+    "join": ("split", lambda node, xs, axis: [_joined(node.comm, xs[0], axis)]),
 }
 # The leaf of all tokens that depend on nothing else. It holds no gradient, as there is no Variable.
 # It is always the same, so that :func:`mpchain.functions.forget` finds that a function depends on

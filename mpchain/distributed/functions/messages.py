@@ -145,11 +145,10 @@ def send(
         >>> mpchain.distributed.functions.recv(comm, 0, delegate)
         variable([1., 1.])
     """
-    if isinstance(x, Communicator):
-        communicator, x = x, communicator
-    communication.check_comm("send", communicator)
-    xs = x if isinstance(x, (tuple, list)) else [x]
-    _, delegate = communication.communicate("send", communicator, xs, rank=rank, tag=tag)
+    comm, sent = (x, communicator) if isinstance(x, Communicator) else (communicator, x)
+    communication.check_comm("send", comm)
+    xs = sent if isinstance(sent, (tuple, list)) else [sent]
+    _, delegate = communication.communicate("send", comm, xs, rank=rank, tag=tag)
     return delegate
 
 

@@ -22,7 +22,7 @@ another argument      that argument, a constant
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from mpchain.functions.declaring import written_out
 from mpchain.functions.declaring.differentiation import differentiate
 from mpchain.kernels.cpu.loops import Loop, loop_of
 from mpchain.observers import current
-from mpchain.typing import Array
+from mpchain.typing import Array, Output
 from mpchain.utils.type_check import InvalidType, describe
 from mpchain.variable import Variable, VariableNode
 
@@ -206,7 +206,8 @@ class Declaration:
             on_host = not self.is_elementwise or arrays[0].__class__ is np.ndarray
             kernel = None if on_host else self._fused(None, self.body, arrays)
             if not on_host and arrays[0].__class__ is Whole:
-                return arrays[0].call(self, (*arrays, *constants))
+                symbol: Any = arrays[0]
+                return symbol.call(self, (*arrays, *constants))
             return (kernel or self.body)(*arguments, *constants)
         except np.linalg.LinAlgError:  # it is about values, not types
             raise
@@ -225,7 +226,8 @@ class Declaration:
         reason_only = re.sub(r" with shapes [(\d, )]+$", "", str(reason)).rstrip()
         refusal = InvalidType(f"{self.name}: {reason_only}: {shown}")
         if isinstance(reason, Exception) and not self.is_own:
-            refusal.__traceback__ = reason.__traceback__.tb_next  # where the user's body failed
+            traceback = reason.__traceback__
+            refusal.__traceback__ = traceback and traceback.tb_next  # where the user's body failed
         return refusal
 
     def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
@@ -318,7 +320,7 @@ def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callab
         >>> derivative.sums_over_rows
         True
     """
-    derivative.sums_over_rows, derivative.rows = True, rows
+    vars(derivative).update(sums_over_rows=True, rows=rows)
     return derivative
 
 
@@ -505,6 +507,18 @@ Result = TypeVar("Result", covariant=True)
 Derivative = Callable[..., Any]
 
 
+class Declare(Protocol):
+    """A decorator of bodies: a body's tuple of outputs becomes a tuple of Variables."""
+
+    @overload
+    def __call__(
+        self, body: Callable[P, tuple[Output, ...] | tuple[tuple[Output, ...], object]], /
+    ) -> "Declared[P, tuple[Variable, ...]]": ...
+
+    @overload
+    def __call__(self, body: Callable[P, object], /) -> "Declared[P, Variable]": ...
+
+
 class Declared(Protocol[P, Result]):
     """A declared function: called with Variables or arrays, it returns a Variable.
 
@@ -526,7 +540,7 @@ class Declared(Protocol[P, Result]):
 
 def elementwise(
     *derivatives: Derivative | None, any_dtype: bool = False
-) -> Callable[[Callable[P, Result]], Declared[P, Result]]:
+) -> Callable[[Callable[P, object]], Declared[P, Variable]]:
     """Decorator: declares an elementwise function by its derivatives.
 
     Body and derivatives compute on arrays, by operators and NumPy's functions. All orders of
@@ -563,13 +577,29 @@ def elementwise(
     )
 
 
+@overload
+def differentiable(
+    *derivatives: Derivative | None, any_dtype: bool = True, takes_bfloat16: bool = False
+) -> Callable[[Callable[P, object]], Declared[P, Variable]]: ...
+
+
+@overload
+def differentiable(
+    *,
+    joint: Derivative,
+    n_arrays: int | None = None,
+    any_dtype: bool = True,
+    takes_bfloat16: bool = False,
+) -> Declare: ...
+
+
 def differentiable(
     *derivatives: Derivative | None,
     joint: Derivative | None = None,
     n_arrays: int | None = None,
     any_dtype: bool = True,
     takes_bfloat16: bool = False,
-) -> Callable[[Callable[P, Result]], Declared[P, Result]]:
+) -> Callable[..., object]:
     """Decorator: declares any other function by its derivatives.
 
     Args:
@@ -605,11 +635,13 @@ def differentiable(
     )
 
 
-def _publish(declaration):
+def _publish(declaration) -> Any:
     """Makes the public function: the body's signature, applied to Variables or arrays."""
+    hints = declaration.body.__annotations__
+    if hints.get("return") == Output:
+        hints["return"] = Variable
     module = "" if declaration.is_own else f"{declaration.body.__module__}."
     registry[module + declaration.name] = declaration
     function = functools.wraps(declaration.body)(written_out.call(declaration))
-    function.declaration = declaration
-    function.on = declaration.on
+    vars(function).update(declaration=declaration, on=declaration.on)
     return function
