@@ -4,7 +4,6 @@ Their samples are integers and have no gradients.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -50,6 +49,8 @@ class Bernoulli(Parametric):
         ValueError: ``p`` and ``logit`` are both given or both missing, or ``p`` is out of range.
     """
 
+    p: Variable
+    logit: Variable
     _rules = {"p": PROBABILITY}
 
     def __init__(
@@ -66,7 +67,7 @@ class Bernoulli(Parametric):
                 self.logit = self._logs[0] - self._logs[1]
         self._params = {"logit": self.logit}
 
-    support = "{0, 1}"
+    support: str = "{0, 1}"
     mean = property(lambda self: self.p)
     mode = property(lambda self: as_variable(converted(self.xp, self.p.array >= 0.5, self.p.dtype)))
     variance = property(lambda self: self.p * (1 - self.p))
@@ -160,12 +161,15 @@ class Categorical(Parametric):
             distribution.
     """
 
+    p: Variable
+    logit: Variable
     _n_event_axes = 1
 
     def __init__(self, p: Input | None = None, *, logit: Input | None = None) -> None:
         given = only_one(self._name, ("p",), ("logit",), p=p, logit=logit)
         super().__init__(**given)
-        (self._n_categories,), self._event_shape = self._event_shape, ()
+        (self._n_categories,) = self._event_shape
+        self._event_shape = ()
         if logit is None:
             _check_probabilities(self._name, self.p)
             self.log_p = logarithms.log(self.p)
@@ -204,6 +208,7 @@ class OneHotCategorical(Parametric):
         p: Variable or array (..., n): the probabilities, with sum one.
     """
 
+    p: Variable
     _n_event_axes = 1
 
     def __init__(self, p: Input) -> None:
@@ -212,7 +217,7 @@ class OneHotCategorical(Parametric):
         self.log_p = logarithms.log(self.p)
 
     _inner = property(lambda self: 1 / self.p.shape[-1])
-    support = "one-hot"
+    support: str = "one-hot"
     mean = property(lambda self: self.p)
     variance = property(lambda self: self.p * (1 - self.p))
     covariance = property(lambda self: covariance_of_shares(self.p))
@@ -260,13 +265,14 @@ class Geometric(Parametric):
         p: Variable or array: the probabilities of success.
     """
 
+    p: Variable
     _rules = {"p": ("be above 0 and at most 1", lambda p: (p <= 0) | (p > 1))}
 
     def __init__(self, p: Input) -> None:
         super().__init__(p=p)
 
     _log_failure = property(lambda self: logarithms.log_of_rest(self.p))
-    support = "positive integer"
+    support: str = "positive integer"
     mean = property(lambda self: 1 / self.p)
     mode = property(lambda self: as_variable(self.xp.ones_like(self.p.array)))
     variance = property(lambda self: (1 - self.p) / F.square(self.p))
@@ -310,12 +316,13 @@ class Poisson(Parametric):
         lam: Variable or array: the means, not negative.
     """
 
+    lam: Variable
     _rules = {"lam": NOT_NEGATIVE}
 
     def __init__(self, lam: Input) -> None:
         super().__init__(lam=lam)
 
-    support = "non negative integer"
+    support: str = "non negative integer"
     mean = property(lambda self: self.lam)
     mode = property(lambda self: F.floor(self.lam))
     variance = property(lambda self: self.lam)
@@ -332,7 +339,7 @@ class Poisson(Parametric):
         terms = logarithms.weighted(F.exp(log_prob), log_prob)
         return -F.sum(terms * (x >= 0).astype(lam.dtype), axis=-1)
 
-    def expected_log(self, lam: Any) -> Variable:
+    def expected_log(self, lam: Variable) -> Variable:
         """Returns the mean of x log lam."""
         return logarithms.weighted(self.lam, logarithms.log(lam))
 

@@ -199,13 +199,13 @@ class Parametric(Distribution):
     _inner = 1.0  # a point of the support, used in place of points outside of it
 
     def __init__(self, **parameters: Input) -> None:
-        parameters = broadcast(self._name, as_parameters(self._name, parameters))
+        params = broadcast(self._name, as_parameters(self._name, parameters))
         for name, rule in self._rules.items():
-            if name in parameters:
-                check_values(self._name, name, parameters[name], *rule)
-        vars(self).update(parameters)
-        self._params = parameters
-        shape = next(iter(parameters.values())).shape
+            if name in params:
+                check_values(self._name, name, params[name], *rule)
+        vars(self).update(params)
+        self._params = params
+        shape = next(iter(params.values())).shape
         self._set_shapes(shape, self._n_event_axes)
 
     def _belongs_to_no_sample(self):
@@ -217,7 +217,8 @@ class Parametric(Distribution):
             names = " and ".join(self._params)
             rule = f"{names} must have {n_event_axes} axis or more"
             fail(self._name, rule, **self._params)
-        self._batch_shape, self._event_shape = shape[:n], shape[n:]
+        self._batch_shape: tuple[int, ...] = shape[:n]
+        self._event_shape: tuple[int, ...] = shape[n:]
 
     _name = property(lambda self: type(self).__name__)
 

@@ -1,6 +1,7 @@
 """Distributions of loc + scale z, where z has a standard distribution."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +23,16 @@ class LocationScale(Parametric):
     True
     """
 
+    loc: Variable
+    scale: Variable
     _rules = {"scale": POSITIVE}
-    _noise = None  # the method of random generators that draws z
+    if TYPE_CHECKING:
+
+        def _standard_log_density(self, z: Variable) -> Variable: ...
+        def _standard_cdf(self, z: Variable) -> Variable: ...
+        def _standard_icdf(self, p: Variable) -> Variable: ...
+
+    _noise: str  # the method of random generators that draws z
     _standard_mean = 0.0
     _standard_variance = math.nan
     _standard_entropy = math.nan
@@ -32,7 +41,7 @@ class LocationScale(Parametric):
         super().__init__(loc=loc, scale=scale)
 
     _log_scale = property(lambda self: F.log(self.scale))
-    support = "real"
+    support: str = "real"
 
     @property
     def mean(self) -> Variable:
@@ -102,7 +111,7 @@ class Normal(_Symmetric):
         self, loc: Input, scale: Input | None = None, *, log_scale: Input | None = None
     ) -> None:
         given = only_one(self._name, ("scale",), ("log_scale",), scale=scale, log_scale=log_scale)
-        if log_scale is None:
+        if scale is not None:
             super().__init__(loc, scale)
             return
         Parametric.__init__(self, loc=loc, **given)
@@ -287,7 +296,7 @@ class Uniform(LocationScale):
         else:
             self.low, self.high = self.loc, self.loc + self.scale
 
-    support = "[low, high]"
+    support: str = "[low, high]"
 
     @property
     def mode(self) -> Variable:
@@ -321,13 +330,15 @@ class LogNormal(Parametric):
         sigma: Variable or array, positive.
     """
 
+    mu: Variable
+    sigma: Variable
     _rules = {"sigma": POSITIVE}
 
     def __init__(self, mu: Input, sigma: Input) -> None:
         super().__init__(mu=mu, sigma=sigma)
 
     _normal = property(lambda self: Normal(self.mu, self.sigma))
-    support = "positive"
+    support: str = "positive"
     mean = property(lambda self: F.exp(self.mu + F.square(self.sigma) * 0.5))
     mode = property(lambda self: F.exp(self.mu - F.square(self.sigma)))
 

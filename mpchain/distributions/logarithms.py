@@ -1,6 +1,7 @@
 """Choices between values, and logarithms that are -inf at zero without warnings or NaN."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from mpchain.utils.arrays import converted
 from mpchain.variable import Variable, as_array
 
 
-def choose(condition: Array, value: Input, y: Variable) -> Variable:
+def choose(condition: Array, value: Input | float, y: Variable) -> Variable:
     """Returns ``value`` where the condition holds, else the Variable ``y``.
 
         >>> choose(np.array([True, False]), 0, Variable(np.array([3.0, 4.0]))).array
@@ -81,4 +82,5 @@ def weighted(weight: Input, logarithm: Variable) -> Variable:
     array(0.)
     """
     vanishes = (as_array(weight) == 0) & np.isinf(logarithm.array)
-    return weight * choose(vanishes, 0, logarithm)
+    factor: Any = weight  # NumPy's hints say that an array times a Variable is an array
+    return factor * choose(vanishes, 0, logarithm)

@@ -1,7 +1,6 @@
 """Distributions of vectors, and of independent elements as one event."""
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -35,13 +34,15 @@ class Beta(Parametric):
         a, b: Variables or arrays, positive.
     """
 
+    a: Variable
+    b: Variable
     _rules = {"a": POSITIVE, "b": POSITIVE}
     _inner = 0.5
 
     def __init__(self, a: Input, b: Input) -> None:
         super().__init__(a=a, b=b)
 
-    support = "[0, 1]"
+    support: str = "[0, 1]"
     mean = property(lambda self: self.a / (self.a + self.b))
 
     @property
@@ -55,7 +56,7 @@ class Beta(Parametric):
 
     entropy = property(lambda self: -self.expected_log_prob(self))
 
-    def expected_log_prob(self, other: Any) -> Variable:
+    def expected_log_prob(self, other: "Beta") -> Variable:
         """Returns the mean of the log_prob of another beta distribution."""
         of_total = F.digamma(self.a + self.b)
         log_x, log_rest = F.digamma(self.a) - of_total, F.digamma(self.b) - of_total
@@ -86,6 +87,7 @@ class Dirichlet(Parametric):
         alpha: Variable or array (..., n), positive.
     """
 
+    alpha: Variable
     _rules = {"alpha": POSITIVE}
     _n_event_axes = 1
 
@@ -100,7 +102,7 @@ class Dirichlet(Parametric):
         return F.sum(self.alpha, axis=-1)
 
     _total = property(lambda self: F.sum(self.alpha, axis=-1, keepdims=True))
-    support = "[0, 1]"
+    support: str = "[0, 1]"
     mean = property(lambda self: self.alpha / self._total)
 
     @property
@@ -118,7 +120,7 @@ class Dirichlet(Parametric):
 
     entropy = property(lambda self: -self.expected_log_prob(self))
 
-    def expected_log_prob(self, other: Any) -> Variable:
+    def expected_log_prob(self, other: "Dirichlet") -> Variable:
         """Returns the mean of the log_prob of another Dirichlet distribution."""
         log_x = F.digamma(self.alpha) - F.digamma(self._total)
         return F.sum((other.alpha - 1) * log_x, axis=-1) - other._log_normalizer
@@ -192,14 +194,14 @@ class MultivariateNormal(Parametric):
         lower = self._lower
         return F.reshape(F.batch_inv(F.reshape(lower, (-1, self.d, self.d))), lower.shape)
 
-    support = "real"
+    support: str = "real"
     mean = property(lambda self: self.loc)
     mode = property(lambda self: self.loc)
     variance = property(lambda self: F.sum(F.square(self._lower), axis=-1))
     covariance = property(lambda self: F.matmul(self._lower, self._lower, transb=True))
     entropy = property(lambda self: self.log_det + 0.5 * self.d * (1 + math.log(2 * math.pi)))
 
-    def square_distance(self, x: Any) -> Variable:
+    def square_distance(self, x: Input) -> Variable:
         """Variable: |L^-1 (x - loc)|^2."""
         z = F.matmul(self._inverse, F.expand_dims(x - self.loc, -1))
         return F.sum(F.square(z), axis=(-2, -1))

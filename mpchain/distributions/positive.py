@@ -1,6 +1,7 @@
 """Distributions on a half line: exponential, Pareto, gamma and chi-squared."""
 
 import math
+from typing import Any
 
 from mpchain import functions as F
 from mpchain.distributions import logarithms
@@ -47,12 +48,13 @@ class Exponential(HalfLine):
         lam: Variable or array: the rates, positive.
     """
 
+    lam: Variable
     _rules = {"lam": POSITIVE}
 
     def __init__(self, lam: Input) -> None:
         super().__init__(lam=lam)
 
-    support = "positive"
+    support: str = "positive"
     mean = property(lambda self: 1 / self.lam)
     mode = property(lambda self: self.lam * 0)
     variance = property(lambda self: 1 / F.square(self.lam))
@@ -72,7 +74,8 @@ class Exponential(HalfLine):
         return -logarithms.log_of_rest(self._points("icdf", x)) / self.lam
 
     def sample_n(self, n: int) -> Variable:
-        return draw(self.lam, "standard_exponential", size=(n, *self.batch_shape)) / self.lam
+        noise: Any = draw(self.lam, "standard_exponential", size=(n, *self.batch_shape))
+        return noise / self.lam
 
 
 class Pareto(HalfLine):
@@ -88,13 +91,15 @@ class Pareto(HalfLine):
         alpha: Variable or array: the exponents, positive.
     """
 
+    scale: Variable
+    alpha: Variable
     _rules = {"scale": POSITIVE, "alpha": POSITIVE}
 
     def __init__(self, scale: Input, alpha: Input) -> None:
         super().__init__(scale=scale, alpha=alpha)
 
     _inner = property(lambda self: self.scale.array)
-    support = "[scale, inf]"
+    support: str = "[scale, inf]"
 
     @property
     def mean(self) -> Variable:
@@ -150,12 +155,14 @@ class Gamma(Parametric):
         theta: Variable or array: the scales, positive.
     """
 
+    k: Variable
+    theta: Variable
     _rules = {"k": POSITIVE, "theta": POSITIVE}
 
     def __init__(self, k: Input, theta: Input) -> None:
         super().__init__(k=k, theta=theta)
 
-    support = "positive"
+    support: str = "positive"
     mean = property(lambda self: self.k * self.theta)
     mode = property(lambda self: F.relu(self.k - 1) * self.theta)
     variance = property(lambda self: self.k * F.square(self.theta))
@@ -202,13 +209,14 @@ class Chisquare(Parametric):
         k: Variable or array: the degrees of freedom, positive.
     """
 
+    k: Variable
     _rules = {"k": POSITIVE}
 
     def __init__(self, k: Input) -> None:
         super().__init__(k=k)
 
     _gamma = property(lambda self: Gamma(self.k * 0.5, self.xp.asarray(2, self.k.dtype)))
-    support = "positive"
+    support: str = "positive"
     mean = property(lambda self: self.k)
     mode = property(lambda self: self._gamma.mode)
     variance = property(lambda self: self.k * 2)
