@@ -7,8 +7,10 @@ from mpchain.typing import Array
 
 try:
     # With numbers as limits, this ufunc is several times as fast as np.minimum and np.maximum.
-    from numpy._core.umath import clip as _clip
-except ImportError:  # it is private
+    from numpy._core import umath
+
+    _clip = vars(umath)["clip"]
+except (ImportError, KeyError):  # it is private
 
     def _clip(x, low, high, out=None):
         return np.minimum(np.maximum(x, low, out=out), high, out=out)

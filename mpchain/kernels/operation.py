@@ -19,7 +19,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -74,7 +74,11 @@ class Kernel(NamedTuple):
     refuse: Callable[..., str | None] | None
 
 
-class Operation:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Operation(Generic[P, R]):
     """An operation: called with arrays, it runs the first kernel that does not refuse them.
 
     Args:
@@ -101,7 +105,7 @@ class Operation:
 
     def __init__(
         self,
-        reference: Callable,
+        reference: Callable[P, R],
         rule: str = "",
         is_kept: Callable[..., bool] | None = None,
         first: int = 0,
@@ -118,7 +122,9 @@ class Operation:
         thresholds.forgets(self._chosen)
 
     @classmethod
-    def given(cls, rule: str, is_kept: Callable[..., bool], first: int = 0) -> Callable:
+    def given(
+        cls, rule: str, is_kept: Callable[..., bool], first: int = 0
+    ) -> "Callable[[Callable[P, R]], Operation[P, R]]":
         """Decorator: the operation of a reference kernel and its contract; see the class."""
         return lambda reference: cls(reference, rule, is_kept, first)
 
@@ -182,6 +188,10 @@ class Operation:
             self._fastest[key] = fastest
         return self._fastest[key]
 
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
     def __call__(self, *args: Any) -> Any:
         if current.of_operations is not None:
             return observers.compute(self, args)
@@ -224,7 +234,8 @@ class Operation:
         """Finds the kernels that take arrays like the first one."""
         asked = []
         for kernel in self._kernels[:-1]:
-            library, dtypes, refuse = kernel.refuse.args
+            why_not: Any = kernel.refuse  # a partial call of _why_not
+            library, dtypes, refuse = why_not.args
             if _refuse_kind(first, library, dtypes) is None:
                 asked.append((kernel.compute, refuse))
         if hasattr(first, "dtype"):

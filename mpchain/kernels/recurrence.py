@@ -10,13 +10,14 @@ In backward, all that does not depend on the gradient is computed at once for al
 gradients of matrices are one product each: what remains in the loop is little.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from mpchain.kernels.logistic import logistic
 from mpchain.kernels.reference import product
-from mpchain.typing import Array, Arrays
+from mpchain.typing import Array
 
 Spans: TypeAlias = list[slice]
 
@@ -68,7 +69,7 @@ class Lstm:
         return (y, h, c), (gates, tanh_c, h_before, c_before)
 
     @staticmethod
-    def backward(spans: Spans, gys: Arrays, kept: tuple, R: Array) -> tuple:
+    def backward(spans: Spans, gys: Sequence[Array], kept: tuple, R: Array) -> tuple:
         gates, tanh_c, h_before, c_before = kept
         gy, gh, gc = (g.copy() for g in gys)
         size = gh.shape[1]
@@ -132,7 +133,7 @@ class Gru:
         return (y, h), (gates, u_n, h_before)
 
     @staticmethod
-    def backward(spans: Spans, gys: Arrays, kept: tuple, R: Array, b: Array) -> tuple:
+    def backward(spans: Spans, gys: Sequence[Array], kept: tuple, R: Array, b: Array) -> tuple:
         gates, u_n, h_before = kept
         gy, gh = (g.copy() for g in gys)
         size = gh.shape[1]
@@ -183,7 +184,7 @@ class Simple:
             hn[...] = g
         return (y, h), (y, h_before)
 
-    def backward(self, spans: Spans, gys: Arrays, kept: tuple, R: Array) -> tuple:
+    def backward(self, spans: Spans, gys: Sequence[Array], kept: tuple, R: Array) -> tuple:
         y, h_before = kept
         gy, gh = (g.copy() for g in gys)
         slope = _tanh_slope(y) if self.is_tanh else (y > 0).astype(y.dtype)

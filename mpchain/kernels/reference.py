@@ -774,7 +774,7 @@ def sum_windows(x: Array, window: Window) -> Array:
         >>> sum_windows(np.array([[[1.0, 2.0, 3.0]]]), window)
         array([[[3., 5.]]])
     """
-    padded = _padded(*_wide(x), window)
+    padded = _padded(_wide(x)[0], window)
     first, *others = layout(window).offsets
     y = padded[(..., *first)].copy("K")
     for place in others:

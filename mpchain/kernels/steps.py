@@ -232,7 +232,8 @@ def square_sums(arrays: Sequence[Array]) -> Array:
     if not share_gpu(arrays):
         return np.array([square_sum(array) for array in arrays])
     xp = get_array_module(arrays[0])
-    with arrays[0].device:
+    first: Any = arrays[0]
+    with first.device:
         return xp.stack([_square_sum(array) for array in arrays], dtype=np.float64)
 
 

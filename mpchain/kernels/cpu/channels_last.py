@@ -6,6 +6,8 @@ layout, everything else computes the same numbers, and ``np.ascontiguousarray`` 
 that work through memory ask :func:`is_last`. "Plain" is the order N, C, *size.
 """
 
+from typing import TypeGuard
+
 import numpy as np
 
 from mpchain.typing import Array, DTypeLike
@@ -64,7 +66,7 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike, *, out: np.ndarray | None = 
     return out if _fits(out, shape, dtype) and out.flags.c_contiguous else np.empty(shape, dtype)
 
 
-def _fits(out, shape, dtype):
+def _fits(out, shape, dtype) -> TypeGuard[np.ndarray]:
     return out is not None and out.shape == shape and out.dtype == dtype
 
 

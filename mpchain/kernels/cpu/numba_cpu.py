@@ -36,10 +36,10 @@ def load_numba() -> Any:
     """
     try:
         import numba
+        from numba.core import config
     except ImportError:
         return None
-    is_off = numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage]
-    return None if is_off else numba
+    return None if vars(config)["DISABLE_JIT"] else numba
 
 
 def why_not_compiled() -> str | None:

@@ -67,6 +67,13 @@ def _geometry(window):
     return _Geometry(tiles, stride, k, window.pad, window.in_size, window.out_size)
 
 
+def _known(window) -> "_Geometry":
+    """Returns the geometry of a window that was not refused."""
+    geometry = _geometry(window)
+    assert not isinstance(geometry, str)
+    return geometry
+
+
 def _channels(operation, first, second):
     """The numbers of channels of the input and of the output."""
     W_or_y = second.shape
@@ -76,7 +83,7 @@ def _channels(operation, first, second):
 @thresholds.remembered(maxsize=1024)
 def _is_worth_it(n, in_channels, out_channels, window, has_threads):
     """Whether tiles take less time than windows, as measured."""
-    geometry = _geometry(window)
+    geometry = _known(window)
     rows, columns = (-(-size // geometry.tiles.outputs) for size in window.out_size)
     n_tiles, n_phases = n * rows * columns, len(geometry.phases)
     pairs = in_channels * out_channels
@@ -224,7 +231,7 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
 @reference.convolution_output.kernel("winograd", functools.partial(refusal, "output"), SINGLE)
 def _output(x, W, window, b=None, *, out=None):
     """y of x * W, + b if there is one."""
-    geometry = _geometry(window)
+    geometry = _known(window)
     y = result_last((len(x), len(W), *window.out_size), np.float32, out=out)
     tiles, phases, channels = geometry.tiles, geometry.phases, x.shape[1]
     U = _empty_tiles(tiles, len(phases) * channels, len(W))
@@ -250,7 +257,7 @@ def _output_with_bias(x, W, b, window, out=None):
 @reference.convolution_input.kernel("winograd", functools.partial(refusal, "input"), SINGLE)
 def _input(y, W, window, out=None):
     """The adjoint of x -> x * W."""
-    geometry = _geometry(window)
+    geometry = _known(window)
     stride, tiles = geometry.stride, geometry.tiles
     x = result_last((len(y), W.shape[1], *window.in_size), np.float32, out=out)
     U = _empty_tiles(tiles, *W.shape[:2])
@@ -274,7 +281,7 @@ def _input(y, W, window, out=None):
 @reference.convolution_filter.kernel("winograd", functools.partial(refusal, "filter"), SINGLE)
 def _filter(x, y, window, out=None):
     """The adjoint of W -> x * W."""
-    geometry = _geometry(window)
+    geometry = _known(window)
     tiles, phases = geometry.tiles, geometry.phases
     W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32, out=out)
     x, y = _last(x), _last(y)

@@ -55,7 +55,7 @@ def _step(x, stack):
     return step if step >= 0 else None
 
 
-def _operand(x, stack):
+def _operand(x, stack) -> tuple[Any, Any, Any, Any]:
     """Returns the array, whether it is transposed, the elements to the next row and matrix."""
     matrix, step = _matrix(x), _step(x, stack)
     if matrix is None or step is None:
@@ -91,10 +91,9 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     """See :func:`mpchain.kernels.reference.product`."""
     xp, stack = cuda.get_array_module(a), _stack(a, b)
     n_rows, n_inner, n_columns = *a.shape[-2:], b.shape[-1]
-    if out is None:
-        out = xp.empty((*stack, n_rows, n_columns), a.dtype)
-    n, (a, turn_a, row_a, next_a) = math.prod(stack), _operand(a, stack)
-    b, turn_b, row_b, next_b = _operand(b, stack)
+    result: Any = xp.empty((*stack, n_rows, n_columns), a.dtype) if out is None else out
+    n, (left, turn_a, row_a, next_a) = math.prod(stack), _operand(a, stack)
+    right, turn_b, row_b, next_b = _operand(b, stack)
     are_alike = next_b == 0 and not turn_a and (n == 1 or next_a == n_rows * row_a)
     if are_alike and n_rows * n < _LARGEST:
         n_rows, n = n_rows * n, 1  # all rows of a meet the same matrix
@@ -107,11 +106,11 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     multiply = library.gemmStridedBatchedEx if current.graph is None else captured_product
     multiply(
         *(xp.cuda.get_cublas_handle(), int(turn_b), int(turn_a), n_columns, n_rows, n_inner, one),
-        *(b.data.ptr, kind, row_b, next_b, a.data.ptr, kind, row_a, next_a, zero),
-        *(out.data.ptr, kind, n_columns, n_rows * n_columns, n),
+        *(right.data.ptr, kind, row_b, next_b, left.data.ptr, kind, row_a, next_a, zero),
+        *(result.data.ptr, kind, n_columns, n_rows * n_columns, n),
         *(getattr(library, f"CUBLAS_COMPUTE_{compute}"), library.CUBLAS_GEMM_DEFAULT),
     )
-    return out
+    return result
 
 
 # cuBLAS by its C interface, for streams that capture: CuPy refuses to call it there.
@@ -127,6 +126,7 @@ def captured_product(handle: int, *args: Any) -> None:
     Raises:
         RuntimeError: cuBLAS returns an error.
     """
+    assert current.graph is not None  # else CuPy calls cuBLAS
     library, workspace = _library(), current.graph.workspace
     stream = cuda.cupy.cuda.get_current_stream().ptr
     _check(library.cublasSetStream_v2(handle, stream))  # CuPy sets it anew in its own calls

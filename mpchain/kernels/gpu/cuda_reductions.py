@@ -622,17 +622,17 @@ def cross_entropy(
     """
     wide, by_sample = _wide(x), (x.shape[0], 1, *x.shape[2:])
     is_mean, is_weighted = reduce == "mean", class_weight is not None
-    weights = class_weight.astype(x.dtype, copy=False) if is_weighted else x
+    weights = x if class_weight is None else class_weight.astype(x.dtype, copy=False)
     shape = _rows(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
     outs = [(t.shape, wide if is_mean else x.dtype), *[(by_sample, wide)] * 3]
     numbers = [-math.inf, int(ignore_label), int(is_weighted)]
-    loss, *kept = _CROSS_ENTROPY.run(shape, [x, t, weights], outs, numbers)
+    loss, first, second, third = _CROSS_ENTROPY.run(shape, [x, t, weights], outs, numbers)
     scale = wide.type(1)
     if is_mean:
         numbers = [int(ignore_label), divisor]
         outs = [((), x.dtype), ((), wide)]
         loss, scale = _MEAN_LOSS.run(_rows(1, t.size), [loss, t], outs, numbers)
-    return loss, CrossEntropy(t.reshape(by_sample), *kept, scale)
+    return loss, CrossEntropy(t.reshape(by_sample), first, second, third, scale)
 
 
 def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:

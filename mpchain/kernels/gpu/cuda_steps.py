@@ -170,16 +170,16 @@ def _numbers(body, rows, computed, describe):
     """Returns the arguments that have a step's numbers, and the texts of :class:`_Function`."""
     n = len(rows[0])
     if guarding.guard is not None and current.graph is None:
-        return _guarded_numbers(body, rows, computed)
+        return _guarded_numbers(guarding.guard, body, rows, computed)
     if guarding.guard is not None:
-        return _numbers_of_replays(body, n, guarding.guard, describe)
+        return _numbers_of_replays(current.graph, body, n, guarding.guard, describe)
     if current.graph is not None:  # a graph would freeze these numbers, so replays register them
         return [current.graph.numbers_of(describe)], _reading_numbers(body, n)
     return [computed.type(x) for x in rows[0]], ([f"T c{i}" for i in range(n)], body)
 
 
-def _guarded_numbers(body, rows, computed):
-    guard, n = guarding.guard, len(rows[0])
+def _guarded_numbers(guard, body, rows, computed):
+    n = len(rows[0])
     # Always of one size: another one would be another kernel, to be compiled.
     table = np.zeros(1, np.dtype([("c", computed, (MOST_ROWS, max(n, 1)))]))
     table["c"][0, : len(rows), :n] = rows
@@ -191,7 +191,7 @@ def _guarded_numbers(body, rows, computed):
     return [table, guard.found, guard.n_left_out, np.int32(guard.n_known)], texts
 
 
-def _numbers_of_replays(body, n, guard, describe):
+def _numbers_of_replays(graph, body, n, guard, describe):
     """Like those of a guard; before each replay, they are written where the kernel finds them."""
 
     def describe_all():
@@ -201,7 +201,7 @@ def _numbers_of_replays(body, n, guard, describe):
         text = bodies[0] if len(set(bodies)) == 1 else "\n".join(bodies)
         return text, [n_known, *(number for row in rows for number in row)]
 
-    arguments = [current.graph.numbers_of(describe_all), guard.found, guard.n_left_out]
+    arguments = [graph.numbers_of(describe_all), guard.found, guard.n_left_out]
     return arguments, _reading_rows(body, n)
 
 

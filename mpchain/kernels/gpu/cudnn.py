@@ -18,6 +18,7 @@ What is refused is computed by the kernels of other files.
 """
 
 import functools
+import importlib
 import itertools
 import math
 import threading
@@ -94,8 +95,7 @@ class Request(NamedTuple):
 def _library() -> Any:
     """Returns the front end's module, or the reason why it cannot be used (str)."""
     try:
-        import cudnn
-
+        cudnn: Any = importlib.import_module("cudnn")
         cudnn.destroy_handle(cudnn.create_handle())
     except ImportError as error:
         return f"cuDNN is not installed ({error}): pip install 'mpchain[gpu]'"
@@ -340,7 +340,7 @@ def _are_channels_last(*arrays):
     return all(_is_packed(x, True) for x in arrays)
 
 
-def fit(x: Array, channels_last: bool = False) -> Array:
+def fit(x: "cuda.GpuArray", channels_last: bool = False) -> Array:
     """Returns the array as a plan takes it: a copy if it has gaps, or is at an odd address.
 
     Example:

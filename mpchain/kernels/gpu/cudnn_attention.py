@@ -62,7 +62,7 @@ def attention_request(
     q, k, v = reads[1:4] if of_gradient else reads
     of_rows = (*q.shape[:3], 1)
     log_sums = Tensor(of_rows, packed(of_rows), "float32")
-    biases = () if bias is None else (Tensor(*bias, dtype),)
+    biases = () if bias is None else (Tensor(bias[0], bias[1], dtype),)
     if not of_gradient:
         y = (*q.shape[:3], v.shape[3])
         writes = Tensor(y, _strides(y), dtype), log_sums

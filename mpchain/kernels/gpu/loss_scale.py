@@ -102,7 +102,7 @@ class LossScaleOnGpu:
         """What a step changes on the GPU."""
         return [self.factor, self._counts]
 
-    def note(self, t: int, found: Array, names: Sequence[str], rules: Sequence) -> None:
+    def note(self, t: int, found: "cuda.GpuArray", names: Sequence[str], rules: Sequence) -> None:
         """Asks the GPU for what it found in a step, and does not wait for the answer.
 
         Args:
