@@ -37,9 +37,9 @@ def get_initializer(
     if dtype is None:
         return initializer
     is_ours = isinstance(initializer, Initializer)
-    initializer = copy.copy(initializer) if is_ours else functools.partial(initializer)
-    initializer.dtype = dtype
-    return initializer
+    made: Any = copy.copy(initializer) if is_ours else functools.partial(initializer)
+    made.dtype = dtype
+    return made
 
 
 def generate_array(

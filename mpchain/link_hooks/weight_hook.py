@@ -64,7 +64,7 @@ class WeightHook(LinkHook):
                 getattr(link, args.forward_name)(*args.args, **args.kwargs)
         replacement = self.replacement(link, weight)
         # Links read this attribute of their parameters.
-        replacement.is_initialized = True
+        vars(replacement)["is_initialized"] = True
         self._replaced[id(link)] = weight, replacement
         setattr(link, self.weight_name, replacement)
 

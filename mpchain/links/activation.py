@@ -19,8 +19,8 @@ def _flattened(initial, n_axes):
     """An initial value, with its first axes merged if it is an array."""
     if not isinstance(initial, (np.ndarray, list, tuple)) and not is_gpu_array(initial):
         return initial
-    initial = initial if is_gpu_array(initial) else np.asarray(initial)
-    return initial.reshape(-1, *initial.shape[n_axes:])
+    array = initial if is_gpu_array(initial) else np.asarray(initial)
+    return array.reshape(-1, *array.shape[n_axes:])
 
 
 class Maxout(Chain):

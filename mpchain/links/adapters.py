@@ -141,8 +141,10 @@ class LoRA(Chain):
         found = {path: link for path, link in found.items() if where is None or where(path, link)}
         if not found:
             raise ValueError(f"LoRA.insert: {type(model).__name__} has no Linear to adapt below it")
-        made = {link: cls(link, rank, alpha, **options) for link in found.values()}
-        adapters = {path: made[link] for path, link in found.items()}
+        made: dict[Link, LoRA] = {
+            link: cls(link, rank, alpha, **options) for link in found.values()
+        }
+        adapters: dict[str, LoRA] = {path: made[link] for path, link in found.items()}
         _replace(model, adapters)
         return adapters
 

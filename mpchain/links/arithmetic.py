@@ -19,7 +19,7 @@ def _second_operand(link, name, own, xs):
     if len(xs) != n:
         wanted = "x alone" if n == 1 else f"x and {name}"
         raise TypeError(f"{type(link).__name__}: the arguments must be {wanted}, not {len(xs)}")
-    return (*xs, own) if n == 1 else xs
+    return xs[0], xs[1] if own is None else own
 
 
 class Bias(Link):
@@ -42,7 +42,7 @@ class Bias(Link):
     def __init__(self, axis: int = 1, shape: int | tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.axis = axis
-        self.b = None
+        self.b: variable.Parameter | None = None
         if shape is not None:
             with self.init_scope():
                 self.b = variable.Parameter(get_initializer(0), shape)
@@ -89,7 +89,7 @@ class Scale(Chain):
         super().__init__()
         self.axis = axis
         self.bias_term = bias_term
-        self.W = None
+        self.W: variable.Parameter | None = None
         shape = bias_shape if W_shape is None else W_shape
         if bias_term and shape is None:
             raise ValueError("Scale: with bias_term, W_shape or bias_shape must be given")

@@ -1,5 +1,6 @@
 """Layers that combine several convolutions or affine maps."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,18 +93,20 @@ class MLPConvolution2D(ChainList):
         conv_init: InitialValue = None,
         bias_init: InitialValue = None,
     ) -> None:
+        n: Any = in_channels
+        channels, window = out_channels, ksize
         if ksize is None:
-            in_channels, out_channels, ksize = None, in_channels, out_channels
-        if not isinstance(out_channels, (tuple, list)) or not out_channels:
+            n, channels, window = None, in_channels, out_channels
+        if not isinstance(channels, (tuple, list)) or not channels or window is None:
             raise ValueError(
                 "MLPConvolution2D: out_channels must be a tuple of one or more sizes, "
-                f"but is {out_channels!r}"
+                f"but is {channels!r}"
             )
-        initial = {"initialW": conv_init, "initial_bias": bias_init}
-        first, *others = out_channels
-        super().__init__(Convolution2D(in_channels, first, ksize, stride, pad, **initial))
-        for size, next_size in zip(out_channels, others):
-            self.append(Convolution2D(size, next_size, 1, **initial))
+        make = functools.partial(Convolution2D, initialW=conv_init, initial_bias=bias_init)
+        first, *others = channels
+        super().__init__(make(n, first, window, stride, pad))
+        for size, next_size in zip(channels, others):
+            self.append(make(size, next_size, 1))
         self.activation = activation
 
     def forward(self, x: Input) -> Variable:
@@ -148,14 +151,14 @@ class Inception(Chain):
         bias_init: InitialValue = None,
     ) -> None:
         super().__init__()
-        initial = {"initialW": conv_init, "initial_bias": bias_init}
+        make = functools.partial(Convolution2D, initialW=conv_init, initial_bias=bias_init)
         with self.init_scope():
-            self.conv1 = Convolution2D(in_channels, out1, 1, **initial)
-            self.proj3 = Convolution2D(in_channels, proj3, 1, **initial)
-            self.conv3 = Convolution2D(proj3, out3, 3, pad=1, **initial)
-            self.proj5 = Convolution2D(in_channels, proj5, 1, **initial)
-            self.conv5 = Convolution2D(proj5, out5, 5, pad=2, **initial)
-            self.projp = Convolution2D(in_channels, proj_pool, 1, **initial)
+            self.conv1 = make(in_channels, out1, 1)
+            self.proj3 = make(in_channels, proj3, 1)
+            self.conv3 = make(proj3, out3, 3, pad=1)
+            self.proj5 = make(in_channels, proj5, 1)
+            self.conv5 = make(proj5, out5, 5, pad=2)
+            self.projp = make(in_channels, proj_pool, 1)
 
     def forward(self, x: Input) -> Variable:
         """Applies the module.

@@ -1,7 +1,7 @@
 """Links of convolutions."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from mpchain import functions as F
@@ -89,6 +89,11 @@ class _Windowed(Link):
             )
         self._initialize(x.shape[1])
 
+    @staticmethod
+    def _channels_from_weights(shape, groups) -> tuple[int, int]:
+        """Returns the numbers of input and output channels."""
+        raise NotImplementedError
+
     @classmethod
     def from_params(
         cls,
@@ -110,7 +115,8 @@ class _Windowed(Link):
         ndim = (W.ndim - 2,) if "ndim" in inspect.signature(cls).parameters else ()
         channels = cls._channels_from_weights(W.shape, options.get("groups", 1))
         options |= {"nobias": nobias or b is None, "initialW": W, "initial_bias": b}
-        return cls(*ndim, *channels, W.shape[2:], stride, pad, **options)
+        make: Any = cls  # those for any number of axes take that first
+        return make(*ndim, *channels, W.shape[2:], stride, pad, **options)
 
 
 class ConvolutionND(_Windowed):
@@ -171,9 +177,9 @@ class ConvolutionND(_Windowed):
     def forward(self, x: Input) -> Variable:
         """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
-        convolution = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}.get(
-            self._ndim, F.convolution_nd
-        )
+        by_ndim: dict[int | None, Callable[..., Variable]]
+        by_ndim = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}
+        convolution = by_ndim.get(self._ndim, F.convolution_nd)
         options = {"dilate": self.dilate, "groups": self.groups}
         return convolution(x, self.W, self.b, self.stride, self.pad, self.cover_all, **options)
 
@@ -306,9 +312,9 @@ class DeconvolutionND(_Windowed):
     def forward(self, x: Input) -> Variable:
         """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
-        deconvolution = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}.get(
-            self._ndim, F.deconvolution_nd
-        )
+        by_ndim: dict[int | None, Callable[..., Variable]]
+        by_ndim = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}
+        deconvolution = by_ndim.get(self._ndim, F.deconvolution_nd)
         options = {"dilate": self.dilate, "groups": self.groups}
         return deconvolution(x, self.W, self.b, self.stride, self.pad, self.outsize, **options)
 
@@ -567,5 +573,5 @@ class LocalConvolution2D(Link):
                 raise ValueError(
                     f"LocalConvolution2D: x must have 4 axes (N, C, H, W), but has shape {x.shape}"
                 )
-            self._initialize(*x.shape[1:2], x.shape[2:])
+            self._initialize(x.shape[1], x.shape[2:])
         return F.local_convolution_2d(x, self.W, self.b, self.stride)

@@ -45,7 +45,8 @@ class EmbedID(Link):
     def from_params(cls, W: Input, ignore_label: int | None = None) -> Self:
         """Makes the link from the vectors: an array or Variable W (in_size, out_size)."""
         W = as_array(W)
-        return cls(*W.shape, W, ignore_label)
+        in_size, out_size = W.shape
+        return cls(in_size, out_size, W, ignore_label)
 
     @property
     def printable_specs(self) -> Iterable[tuple[str, Any]]:

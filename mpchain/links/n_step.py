@@ -1,7 +1,7 @@
 """Stacked recurrent layers over sequences of different lengths."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ class _NStepRNN(ChainList):
         if not is_sorted:
             states = [F.permutate(s, order, axis=1, inv=True) for s in states]
             ys = [ys[i] for i in np.argsort(order)]
-        return *states, ys
+        return states, ys
 
     def _check_sequences(self, xs):
         name = type(self).__name__
@@ -144,7 +144,8 @@ class _NStepWithState(_NStepRNN):
             TypeError: ``xs`` is not a list, or empty.
             InvalidType: a shape or dtype does not fit.
         """
-        return self._run([hx], xs)
+        (hy,), ys = self._run([hx], xs)
+        return hy, ys
 
 
 class _NStepWithMemory(_NStepRNN):
@@ -171,7 +172,8 @@ class _NStepWithMemory(_NStepRNN):
             TypeError: ``xs`` is not a list, or empty.
             InvalidType: a shape or dtype does not fit.
         """
-        return self._run([hx, cx], xs)
+        (hy, cy), ys = self._run([hx, cx], xs)
+        return hy, cy, ys
 
 
 class NStepLSTM(_NStepWithMemory):
@@ -196,7 +198,7 @@ class NStepLSTM(_NStepWithMemory):
     """
 
     n_weights = 8
-    rnn = staticmethod(F.n_step_lstm)
+    rnn: Callable[..., Any] = staticmethod(F.n_step_lstm)
 
 
 class NStepBiLSTM(_NStepWithMemory):
@@ -209,7 +211,7 @@ class NStepBiLSTM(_NStepWithMemory):
 
     n_weights = 8
     use_bi_direction = True
-    rnn = staticmethod(F.n_step_bilstm)
+    rnn: Callable[..., Any] = staticmethod(F.n_step_bilstm)
 
 
 class NStepGRU(_NStepWithState):
@@ -224,7 +226,7 @@ class NStepGRU(_NStepWithState):
     """
 
     n_weights = 6
-    rnn = staticmethod(F.n_step_gru)
+    rnn: Callable[..., Any] = staticmethod(F.n_step_gru)
 
 
 class NStepBiGRU(_NStepWithState):
@@ -237,7 +239,7 @@ class NStepBiGRU(_NStepWithState):
 
     n_weights = 6
     use_bi_direction = True
-    rnn = staticmethod(F.n_step_bigru)
+    rnn: Callable[..., Any] = staticmethod(F.n_step_bigru)
 
 
 class NStepRNNTanh(_NStepWithState):
@@ -252,7 +254,7 @@ class NStepRNNTanh(_NStepWithState):
     """
 
     n_weights = 2
-    rnn = staticmethod(functools.partial(F.n_step_rnn, activation="tanh"))
+    rnn: Callable[..., Any] = staticmethod(functools.partial(F.n_step_rnn, activation="tanh"))
 
 
 class NStepRNNReLU(_NStepWithState):
@@ -264,7 +266,7 @@ class NStepRNNReLU(_NStepWithState):
     """
 
     n_weights = 2
-    rnn = staticmethod(functools.partial(F.n_step_rnn, activation="relu"))
+    rnn: Callable[..., Any] = staticmethod(functools.partial(F.n_step_rnn, activation="relu"))
 
 
 class NStepBiRNNTanh(_NStepWithState):
@@ -277,7 +279,7 @@ class NStepBiRNNTanh(_NStepWithState):
 
     n_weights = 2
     use_bi_direction = True
-    rnn = staticmethod(functools.partial(F.n_step_birnn, activation="tanh"))
+    rnn: Callable[..., Any] = staticmethod(functools.partial(F.n_step_birnn, activation="tanh"))
 
 
 class NStepBiRNNReLU(_NStepWithState):
@@ -290,4 +292,4 @@ class NStepBiRNNReLU(_NStepWithState):
 
     n_weights = 2
     use_bi_direction = True
-    rnn = staticmethod(functools.partial(F.n_step_birnn, activation="relu"))
+    rnn: Callable[..., Any] = staticmethod(functools.partial(F.n_step_birnn, activation="relu"))

@@ -88,8 +88,8 @@ class _Stateful(Chain):
             Variable (N, out_size).
         """
         self._check_batch(x)
-        self.h = self._step(self.h, x)
-        return self.h
+        self.h = h = self._step(self.h, x)
+        return h
 
 
 class _StatefulMemory(_Stateful):

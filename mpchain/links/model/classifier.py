@@ -63,9 +63,9 @@ class Classifier(Chain):
         Raises:
             ValueError: the argument ``label_key`` is missing.
         """
-        t, args, kwargs = self._take_labels(args, kwargs)
+        t, rest, kwargs = self._take_labels(args, kwargs)
         self.y = self.loss = self.accuracy = None
-        self.y = self.predictor(*args, **kwargs)
+        self.y = self.predictor(*rest, **kwargs)
         self.loss = self.lossfun(self.y, t)
         reporter.report({"loss": self.loss}, self)
         if self.compute_accuracy:

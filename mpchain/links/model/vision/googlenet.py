@@ -88,18 +88,18 @@ class GoogLeNet(VisionModel):
         super().__init__()
         # The weights of a file replace these.
         is_new = pretrained_model is None
-        initial = {"initialW": LeCunUniform() if is_new else 0}
+        initialW = LeCunUniform() if is_new else 0
         with self.init_scope():
-            self.conv1 = Convolution2D(3, 64, 7, 2, 3, **initial)
-            self.conv2_reduce = Convolution2D(64, 64, 1, **initial)
-            self.conv2 = Convolution2D(64, 192, 3, 1, 1, **initial)
+            self.conv1 = Convolution2D(3, 64, 7, 2, 3, initialW=initialW)
+            self.conv2_reduce = Convolution2D(64, 64, 1, initialW=initialW)
+            self.conv2 = Convolution2D(64, 192, 3, 1, 1, initialW=initialW)
             for name, channels in _INCEPTIONS.items():
                 setattr(self, f"inc{name}", Inception(*channels, None if is_new else 0))
-            self.loss3_fc = Linear(1024, 1000, **initial)
+            self.loss3_fc = Linear(1024, 1000, initialW=initialW)
             for branch, channels in (("loss1", 512), ("loss2", 528)):
-                setattr(self, f"{branch}_conv", Convolution2D(channels, 128, 1, **initial))
-                setattr(self, f"{branch}_fc1", Linear(2048, 1024, **initial))
-                setattr(self, f"{branch}_fc2", Linear(1024, 1000, **initial))
+                setattr(self, f"{branch}_conv", Convolution2D(channels, 128, 1, initialW=initialW))
+                setattr(self, f"{branch}_fc1", Linear(2048, 1024, initialW=initialW))
+                setattr(self, f"{branch}_fc2", Linear(1024, 1000, initialW=initialW))
         self._load(pretrained_model)
 
     @property

@@ -151,9 +151,11 @@ class BuildingBlock(Chain):
 
     def forward(self, x: Input) -> Variable:
         """Applies the units to a Variable or array x (N, in_channels, H, W)."""
-        for unit in self.units:
-            x = unit(x)
-        return x
+        first, *others = self.units
+        h = first(x)
+        for unit in others:
+            h = unit(h)
+        return h
 
 
 class ResNetLayers(VisionModel):
@@ -194,7 +196,7 @@ class ResNetLayers(VisionModel):
             "https://github.com/KaimingHe/deep-residual-networks",
         )
         # The weights of a file replace these.
-        he, initial = (HeNormal(), {}) if pretrained_model is None else (0, {"initialW": 0})
+        he, initialW = (HeNormal(), None) if pretrained_model is None else (0, 0)
         with self.init_scope():
             self.conv1 = Convolution2D(3, 64, 7, 2, 3, initialW=he)
             self.bn1 = BatchNormalization(64)
@@ -204,7 +206,7 @@ class ResNetLayers(VisionModel):
                 sizes = n, in_channels, mid_channels, 4 * mid_channels, stride
                 setattr(self, f"res{i + 2}", BuildingBlock(*sizes, he, downsample_fb))
                 in_channels = 4 * mid_channels
-            self.fc6 = Linear(in_channels, 1000, **initial)
+            self.fc6 = Linear(in_channels, 1000, initialW=initialW)
         self._load(pretrained_model)
 
     @property

@@ -70,17 +70,17 @@ class VGGLayers(VisionModel):
             f"{_ADDRESS}VGG_ILSVRC_{n_layers}_layers.caffemodel",
             "https://www.robots.ox.ac.uk/~vgg/research/very_deep/",
         )
-        initial = {"initialW": Normal(0.01) if pretrained_model is None else 0}
+        initialW = Normal(0.01) if pretrained_model is None else 0
         with self.init_scope():
             in_channels = 3
             for block, (channels, n) in enumerate(zip(_CHANNELS, _CONVOLUTIONS[n_layers]), 1):
                 for i in range(1, n + 1):
-                    link = Convolution2D(in_channels, channels, 3, 1, 1, **initial)
+                    link = Convolution2D(in_channels, channels, 3, 1, 1, initialW=initialW)
                     setattr(self, f"conv{block}_{i}", link)
                     in_channels = channels
-            self.fc6 = Linear(512 * 7 * 7, 4096, **initial)
-            self.fc7 = Linear(4096, 4096, **initial)
-            self.fc8 = Linear(4096, 1000, **initial)
+            self.fc6 = Linear(512 * 7 * 7, 4096, initialW=initialW)
+            self.fc7 = Linear(4096, 4096, initialW=initialW)
+            self.fc8 = Linear(4096, 1000, initialW=initialW)
         self._load(pretrained_model)
 
     @property
