@@ -42,8 +42,9 @@ def add_hook() -> None:
             mpchain.distributed.global_except_hook.add_hook()
     """
     for module in (sys, threading):
-        if not isinstance(module.excepthook, _AbortAllRanks):
-            module.excepthook = _AbortAllRanks(module.excepthook)
+        hook = module.excepthook
+        if not isinstance(hook, _AbortAllRanks):
+            vars(module)["excepthook"] = _AbortAllRanks(hook)
 
 
 def add_hook_if_asked(environ: Mapping[str, str] = os.environ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpchain.dataset import Iterator
 from mpchain.distributed.communicators import Communicator
-from mpchain.iterators import OrderSampler
+from mpchain.iterators import OrderSampler, SerialIterator
 from mpchain.iterators.prefetching import PrefetchingIterator
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
@@ -31,7 +31,7 @@ class SynchronizedIterator(Iterator):
     actual_iterator: Any
     _maker = "create_synchronized_iterator"
 
-    def __init__(self, actual_iterator: Iterator, communicator: Communicator):
+    def __init__(self, actual_iterator: SerialIterator, communicator: Communicator):
         if not hasattr(actual_iterator, "next_indices"):
             raise TypeError(
                 f"{self._maker}: actual_iterator must be a SerialIterator or derive from it, "
@@ -46,7 +46,7 @@ class SynchronizedIterator(Iterator):
             )
         self._take_state_of_rank_0()
         self._looks_ahead = isinstance(actual_iterator, PrefetchingIterator)
-        if self._looks_ahead:  # it prefetches only this rank's samples
+        if isinstance(actual_iterator, PrefetchingIterator):  # only this rank's samples
             start = actual_iterator.start
             actual_iterator.start = lambda indices: start(self._choose(indices))
 
@@ -275,7 +275,8 @@ class JoinedIterator(Iterator):
         self.communicator = communicator
         communicator.refuse_to_lose_ranks(self, "ranks have data of their own (JoinedIterator)")
         self.repeat = repeat
-        n = -(-len(actual_iterator.dataset) // actual_iterator.batch_size)
+        own = self.actual_iterator
+        n = -(-len(own.dataset) // own.batch_size)
         self.n_batches = max(communicator.allgather_obj(n))
         if repeat and self.n_batches == 0:
             raise ValueError(

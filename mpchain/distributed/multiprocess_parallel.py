@@ -164,6 +164,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
                 observed = self._compute(batch)  # computing initializes them
             self.setup_workers()
             self._ask(_compute, self.get_optimizer("main").loss_scale)
+            assert self._exchange is not None  # setup_workers has made it
             self._exchange.send_parameters()
             if observed is None:
                 observed = self._compute(batch)
@@ -181,6 +182,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     def _ask(self, function, *args):
         """Lets the other processes call a function with their part and these arguments."""
+        assert self._exchange is not None  # setup_workers has made it
         self._exchange.comm.bcast_obj((function, args))
 
     def finalize(self) -> None:
@@ -204,6 +206,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         """Sets the iterators here to the positions of the processes' iterators."""
         with self._ending_workers_on_error():
             self._ask(_save_iterator)
+            assert self._exchange is not None  # setup_workers has made it
             _, *states = self._exchange.comm.allgather_obj(None)
             for iterator, state in zip(self._others.values(), states):
                 iterator.serialize(NpzDeserializer(state))

@@ -81,9 +81,10 @@ def _show_output(command):
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C comes from here alone
     )
+    output: Any = process.stdout
     decoder, shown = codecs.getincrementaldecoder("utf-8")("replace"), ""
     try:
-        while data := process.stdout.read1(65536):
+        while data := output.read1(65536):
             text = decoder.decode(data)
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -93,7 +94,7 @@ def _show_output(command):
         if process.poll() is None:
             process.terminate()
             process.wait()
-        process.stdout.close()
+        output.close()
 
 
 def _run_task(folder):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
 
 from mpchain import observers
@@ -60,23 +61,28 @@ class Checkpoint(Extension):
     default_name = "_Checkpoint"
 
     def __post_init__(self):
-        self._path = self._run = self._lock = self._saving = self._latest = None
+        self._path: Path | None = None
+        self._run: str | None = None
+        self._latest: str | None = None
+        self._lock: Any = None
+        self._saving: Saving | None = None
         self._has_failed = False
 
     def initialize(self, trainer: Trainer) -> None:
         """Loads the latest checkpoint, if asked to."""
-        self._path = observers.folder(os.path.join(trainer.out, self.folder))
-        self._run, self._lock = open_folder(self._path, self.comm)
+        self._path = path = observers.folder(os.path.join(trainer.out, self.folder))
+        self._run, self._lock = open_folder(path, self.comm)
         if self.autoload:
-            iteration = load_checkpoint(self._path, trainer, self.comm)
+            iteration = load_checkpoint(path, trainer, self.comm)
             if iteration is not None:
                 self._latest = layout.name_of(iteration)
                 if self.comm.rank == 0:
-                    print_line(f"resuming from {os.path.join(self._path, self._latest)}")
+                    print_line(f"resuming from {os.path.join(path, self._latest)}")
 
     def __call__(self, trainer: Trainer) -> None:
         """Saves the trainer."""
         self._finish()
+        assert self._path is not None and self._run is not None  # initialize has set them
         self._latest = name = layout.name_of(trainer.updater.iteration)
         self._saving = Saving(self._path, name, self._run, self.comm, trainer, self.n_retains)
         if self.wait:
@@ -88,6 +94,7 @@ class Checkpoint(Extension):
             self._saving.abandon()
             self._saving = None
         self._latest = None
+        assert self._path is not None  # initialize has set it
         self._lock.release()
         self._run, self._lock = open_folder(self._path, self.comm)
 
@@ -114,7 +121,7 @@ class Checkpoint(Extension):
     @property
     def latest(self) -> str | None:
         """Path of the latest checkpoint that was written or loaded."""
-        return os.path.join(self._path, self._latest) if self._latest else None
+        return os.path.join(self._path, self._latest) if self._path and self._latest else None
 
     def _finish(self):
         saving, self._saving = self._saving, None

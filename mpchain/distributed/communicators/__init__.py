@@ -109,7 +109,7 @@ def create_communicator(
     if elastic is None:
         elastic = os.environ.get(ELASTIC_VARIABLE) == "1"
     communicator_class = _choose_class(communicator_name, mpi_comm)
-    options = {"elastic": True} if elastic else {}
+    options: dict[str, Any] = {"elastic": True} if elastic else {}
     if allreduce_grad_dtype is not None:
         options["allreduce_grad_dtype"] = _gradient_dtype(communicator_class, allreduce_grad_dtype)
     if communicator_name == "flat":

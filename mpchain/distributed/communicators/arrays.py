@@ -299,5 +299,5 @@ def _on_gpu(method):
         with device or cuda.DummyDevice():
             return method(self, *args, **kwargs)
 
-    call._makes_current = True
+    vars(call)["_makes_current"] = True
     return call

@@ -6,8 +6,8 @@ import functools
 import math
 import operator
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from mpchain.distributed.communicators import arrays
 from mpchain.distributed.communicators.point_to_point import PointToPoint
 from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array, DTypeLike
+
+if TYPE_CHECKING:
+    from mpchain.link import Link
 
 
 @arrays.on_gpu_of_arrays
@@ -64,14 +67,31 @@ class Communicator(PointToPoint):
         array([0., 1., 2.])
     """
 
+    owned: Sequence[Any] = ()  # it holds MPI's communicators that this one made
+    elasticity: Any = None
+    passed_on: Collection[str] = ()  # names of attributes that a renewed communicator has, too
+
+    if TYPE_CHECKING:  # mpchain.distributed.gradients and optimizers set these
+        divided: Any
+        n_draw_keys: int
+
+        def join(self, mpi_comm: Any) -> None: ...
+        def batch(
+            comm, n: int | None = None, *, mine: slice | None = None, weight: Any = None
+        ) -> contextlib.AbstractContextManager[slice]: ...
+        def bcast_data(self, model: Link) -> None: ...
+        def broadcast_data(self, model: Link) -> None: ...
+        def multi_node_mean_grad(self, model: Link, zero_fill: bool = False) -> None: ...
+        def allreduce_grad(self, model: Link, zero_fill: bool = False) -> None: ...
+
     rank = 0
     size = 1
     intra_rank = 0
     intra_size = 1
     inter_rank = 0
     inter_size = 1
-    mpi_comm = None
-    gpu = None
+    mpi_comm: Any = None
+    gpu: Any = None
     timeout = math.inf
     sums_gradients = is_captured_alike = True
     uses_nccl = is_connected = False
@@ -131,6 +151,8 @@ class Communicator(PointToPoint):
         'for rank 0'
         """
         self.check_rank("scatter_obj", "root", root)
+        if objs is None:
+            raise TypeError("scatter_obj: objs must hold an object for each rank, not be None")
         (obj,) = objs
         return obj
 
@@ -328,7 +350,8 @@ class Communicator(PointToPoint):
         >>> comm.gradient_dtype(np.dtype("float16"))
         dtype('float32')
         """
-        return arrays.summed_dtype(dtype)
+        summed: Any = arrays.summed_dtype(dtype)  # None for what ranks then refuse to exchange
+        return summed
 
     # Collectives on arrays
 
@@ -342,13 +365,13 @@ class Communicator(PointToPoint):
         """
         self.check_rank("bcast", "root", root)
         if self.rank == root:
-            x = arrays.check_array("bcast", "x", x)
-            result = arrays.contiguous(x)
-            self.bcast_obj(arrays.describe(x), root=root)
+            mine = arrays.check_array("bcast", "x", x)
+            result = arrays.contiguous(mine)
+            self.bcast_obj(arrays.describe(mine), root=root)
         else:
-            result = arrays.make_room(self.bcast_obj(None, root=root))
+            mine = result = arrays.make_room(self.bcast_obj(None, root=root))
         self._broadcast(result, root)
-        return x if self.rank == root else result
+        return mine
 
     def gather(self, x: Array, root: int = 0) -> tuple[Array, ...] | None:
         """Returns the tuple of all ranks' arrays at the root, None elsewhere; shapes may differ.

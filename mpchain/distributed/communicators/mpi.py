@@ -91,9 +91,6 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             total = comm.allreduce(np.ones(3))
     """
 
-    elasticity = None
-    owned = ()  # it holds MPI's communicators that this one made
-
     @creating()
     def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False, elastic: bool = False):
         super().__init__()
@@ -161,9 +158,9 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         All collectives begin with a barrier: a rank that waits within MPI cannot continue pending
         operations, for which another rank may wait before it comes.
         """
-        if self._door is not None:
-            self._door.come_to(FILLED)
-            progress.wait_until(lambda: self._door.all_came_to(FILLED))
+        if (door := self._door) is not None:
+            door.come_to(FILLED)
+            progress.wait_until(lambda: door.all_came_to(FILLED))
         elif self.size > 1:
             self._wait([self._messages.Ibarrier()])
 
@@ -207,6 +204,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.barrier()
         outgoing, heads = {}, None
         if self.rank == root:
+            if objs is None:
+                raise TypeError("scatter_obj: objs must hold an object for each rank, not be None")
             outgoing = {rank: _pickled(obj) for rank, obj in enumerate(objs)}
             heads = [_head(data) for data in outgoing.values()]
         return self._receive_rest(outgoing, {root: self.mpi_comm.scatter(heads, root)})[root]
@@ -342,7 +341,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         x = arrays.contiguous(arrays.check_room("iallgather", x, out, self.size))
         self._enter()
         made = None if out is None else self._made(out)
-        if made is not None and made.array.nbytes >= out.nbytes:
+        if out is not None and made is not None and made.array.nbytes >= out.nbytes:
             return progress.PendingOperation(_shaped(made.gather(x.reshape(-1), self.size), out))
         buffer = self._host_copy(x)
         gathered = np.empty((self.size, *x.shape), x.dtype) if out is None else out

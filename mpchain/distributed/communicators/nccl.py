@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,8 +28,13 @@ from mpchain.distributed.watch import GpuWork, watched
 from mpchain.observers import current
 from mpchain.typing import Array, DTypeLike
 
+if TYPE_CHECKING:
+    _Base = MpiCommunicator  # or ProcessCommunicator
+else:
+    _Base = object
 
-class OverNccl:
+
+class OverNccl(_Base):
     """The part of a communicator that moves CuPy arrays by NCCL. Other base classes do the rest.
 
     Args:
@@ -37,7 +42,9 @@ class OverNccl:
         allreduce_grad_dtype, binding: see :class:`NcclCommunicator`.
     """
 
-    _nccl = _stream = _members = None
+    _nccl: Any = None
+    _stream: Any = None
+    _members: tuple[int, ...] | None = None
     uses_nccl = True
 
     def __init__(
@@ -65,7 +72,7 @@ class OverNccl:
             return super().gradient_dtype(dtype)
         return asked
 
-    def _connect(self, x):
+    def _connect(self, x) -> Any:
         """Returns the connection for an array; the first call is collective."""
         if current.graph is not None:
             current.graph.joins(self)
@@ -145,8 +152,8 @@ class OverNccl:
         if None in held or len(set(held)) > 1:
             before.abort()
             return
-        left = self._world_ranks()
-        lost = [number for number, rank in enumerate(self._members) if rank not in left]
+        left = self._world_ranks() or ()
+        lost = [number for number, rank in enumerate(self._members or ()) if rank not in left]
         self._use(self._unless_lost(functools.partial(before.shrink, lost)))
 
     def agree(self) -> None:

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class PendingOperation(Request):
 
     def __init__(self, steps: Generator[None, None, Any]):
         super().__init__()
-        self._steps = steps
+        self._steps: Iterator[None] = steps
         self._turn = threading.Lock()
         # The list keeps the buffers of operations that the caller forgets: messages may arrive.
         self._list = _of_this_thread()
@@ -83,7 +83,7 @@ class PendingOperation(Request):
             if not self.is_complete:
                 next(self._steps)
         except StopIteration as end:
-            self.result, self.is_complete, self._steps = end.value, True, None
+            self.result, self.is_complete, self._steps = end.value, True, iter(())
         except Exception as error:
             losses.raise_loss_behind(error)
             raise

@@ -56,7 +56,7 @@ def scatter_dataset(
     if any(comm.allgather_obj(dataset is None)):
         dataset = comm.bcast_obj(dataset, max_buf_len, root)
     n = comm.bcast_obj(None if dataset is None else len(dataset), root=root)
-    if n is None:
+    if n is None or dataset is None:
         raise ValueError(f"scatter_dataset: the dataset of the root, rank {root}, must not be None")
     if n != len(dataset):
         raise ValueError(

@@ -113,7 +113,7 @@ class GradientReducer(Reducer):
 
     def begin(
         self,
-        n_samples: int | None = None,
+        n_samples: float | None = None,
         *,
         losses_are_weighted: bool = False,
         **options: Any,
@@ -264,8 +264,9 @@ class GradientReducer(Reducer):
         return self.n_samples()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        if hasattr(self.compression, "serialize"):
-            self.compression.serialize(serializer["compression"], self._comm)
+        compression: Any = self.compression
+        if hasattr(compression, "serialize"):
+            compression.serialize(serializer["compression"], self._comm)
 
     def _factor(self):
         """What gradients are multiplied by; 0 if those of this rank do not count."""

@@ -32,6 +32,7 @@ class Bucket(Protocol):
 
     def views(self) -> dict[str, Array]:
         """Returns the gradient of each parameter, a view of ``values``."""
+        raise NotImplementedError
 
     def begin_sum(self, comm: Communicator, dtype: str | None = None) -> Any:
         """Starts to replace ``values`` by their sum, sent with a dtype; returns the request."""

@@ -400,7 +400,8 @@ class _Values:
         self._comm = comm
         self._places = {}  # column by name, the same on all ranks
         self._on_gpu = []  # names of those whose sums are on GPUs
-        self.own = []  # each of this rank's micro-shards has pairs of sum and weight by name
+        # Each of this rank's micro-shards has pairs of sum and weight by name.
+        self.own: Sequence[Mapping[str, tuple[Any, float]]] = []
 
     def numbers(self):
         """Returns this rank's values: how many have no place; then, of each slot, the weights of

@@ -153,9 +153,9 @@ class DeterministicReducer(Reducer):
         dtype = self._comm.gradient_dtype(layout.dtype)
         return Tree(self._comm, self._comm.micro_shards, lambda: xp.empty(layout.size, dtype))
 
-    def begin(self, n_samples: int | None = None, **options: Any) -> None:
+    def begin(self, n_samples: float | None = None, **options: Any) -> None:
         super().begin(n_samples, **options)
-        self._counts = np.int64(0)
+        self._counts = np.zeros(1, np.int64)
         self._n_ended = 0
         self._persistents = MicroShardPersistents(self._comm)
         self._uninitialized = [
@@ -165,7 +165,7 @@ class DeterministicReducer(Reducer):
             if not param.is_initialized
         ]
 
-    def end_part(self, n_part: int | None) -> None:
+    def end_part(self, n_part: float | None) -> None:
         """Takes the gradients of a micro-shard of ``n_part`` samples, and clears them."""
         grads = {name: param.grad if n_part else None for name, param in self._params.items()}
         counts = [bool(n_part), *(grad is not None for grad in grads.values())]
@@ -188,9 +188,9 @@ class DeterministicReducer(Reducer):
             )
         self._persistents.finish()
         self.message.begin([self._n_samples, *self._counts.tolist()])
-        n_samples, n_shards, *counts = self.message.wait()
+        n_samples, n_shards, *held = self.message.wait()
         self._check_total(n_samples)
-        counts = dict(zip(self._params, counts, strict=True))
+        counts = dict(zip(self._params, held, strict=True))
         lacking = [name for name, n in counts.items() if 0 < n < n_shards]
         if lacking and not self._zero_fill:
             raise ValueError(

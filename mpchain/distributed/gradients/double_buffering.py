@@ -69,7 +69,7 @@ class DoubleBufferingReducer(Reducer):
         self._current.watch(params)
         self._previous.watch(params)
 
-    def begin(self, n_samples: int | None = None, **options: Any) -> None:
+    def begin(self, n_samples: float | None = None, **options: Any) -> None:
         self._current.begin(n_samples, **options)
 
     @property

@@ -1,7 +1,8 @@
 """What a multi-node optimizer asks of the averaging of gradients."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,6 +53,12 @@ class Reducer:
         (0.25, 8)
     """
 
+    if TYPE_CHECKING:  # those of whom can_be_replayed is true have these
+
+        def why_not_in_graphs(self) -> str | None: ...
+        def begin_launch(self, n_samples: float | None, **options: Any) -> None: ...
+        def tell(self, presence: Sequence[bool]) -> float: ...
+
     parts_per_batch: int | None = None
     pieces: dict[str, Array | None] | None = None
     is_exact = allows_dynamic_loss_scale = True
@@ -77,7 +84,7 @@ class Reducer:
 
     def begin(
         self,
-        n_samples: int | None = None,
+        n_samples: float | None = None,
         *,
         n_total: float | None = None,
         n_empty: int | None = None,
@@ -127,7 +134,7 @@ class Reducer:
                 "together: their parts must cover the batch without overlapping"
             )
 
-    def weight(self, n_part: int | None = None) -> float:
+    def weight(self, n_part: float | None = None) -> float:
         """Returns the share of ``n_part`` samples (None: 1) in those of all ranks.
 
         All ranks call it at the same place, if only for 0 samples: the first call may communicate.
@@ -145,7 +152,7 @@ class Reducer:
         """
         return False
 
-    def end_part(self, n_part: int | None) -> None:
+    def end_part(self, n_part: float | None) -> None:
         """Ends the backward pass of a part of ``n_part`` samples. The gradients of a part without
         samples do not count."""
 

@@ -52,17 +52,17 @@ def replicate(
     by_root, ranks = {}, [root, *range(comm.size)]
     for name in sorted(kinds):
         held = [table[name] for table in tables]
-        root = next((rank for rank in ranks if held[rank] is not None), None)
-        if root is None:
+        source = next((rank for rank in ranks if held[rank] is not None), None)
+        if source is None:
             continue
         _check_alike("parameter" if name in params else "persistent value", name, held)
         array = (_room_in_param if name in params else _room_in_persistent)(
-            (params if name in params else persistents)[name], held[root]
+            (params if name in params else persistents)[name], held[source]
         )
         if array is not None:
-            by_root.setdefault(root, []).append(array)
-    for root, arrays in sorted(by_root.items()):
-        _broadcast(comm, arrays, root)
+            by_root.setdefault(source, []).append(array)
+    for source, arrays in sorted(by_root.items()):
+        _broadcast(comm, arrays, source)
 
 
 class SharedPersistents:

@@ -107,7 +107,7 @@ class ScatteringReducer(GradientReducer):
         names = {name for bucket in buckets for name in bucket.names}
         buckets += super()._make_buckets([name for name in order if name not in names])
         last = {name: i for i, name in enumerate(order)}
-        return sorted(buckets, key=lambda bucket: max(map(last.get, bucket.names)))
+        return sorted(buckets, key=lambda bucket: max(last[name] for name in bucket.names))
 
 
 class ScatteredBucket(Bucket):
@@ -131,7 +131,7 @@ class ScatteredBucket(Bucket):
     """
 
     _is_whole = False
-    _request = None  # its result is this rank's piece
+    _request: Any = None  # its result is this rank's piece
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class _ParallelLinear(Link):
             self.W = Parameter()
             self.b = None if nobias else Parameter()
         self.W.divided_among = comm
-        if not nobias:
+        if self.b is not None:
             self.b.divided_among = comm if self.axis == 0 else None
             initial = get_initializer(0 if initial_bias is None else initial_bias)
             self._take(self.b, generate_array(initial, (out_size,), np), self.axis == 0)

@@ -299,7 +299,7 @@ class Counts:
             return total.astype(n.dtype)
         return total if current.recorder is not None else type(n)(total)
 
-    def _whole(self, site, count):
+    def _whole(self, site, count) -> Any:
         return self._total(site, count)[0]
 
     def sum(self, x: Variable) -> Variable:
@@ -390,6 +390,7 @@ class Counts:
 
     def _total_in_graph(self, site, count):
         graph = current.graph
+        assert graph is not None  # a capture is under way
         total = cuda.cupy.asarray(count, np.float64).reshape(1).copy()
         with graph.exchanging(self._comm):
             self._comm.iallreduce(total).Wait()

@@ -64,6 +64,7 @@ def batch(
             raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
     n_empty, own = None, slice(None)
     if mine is None:
+        assert n is not None  # it was checked
         mine = own = slice(*comm.share_of(n))
         n_empty = n_without(comm, n)
     if weight is None:
@@ -135,7 +136,9 @@ class Division(NamedTuple):
     weight: float | None = None
 
 
-class _Division:  # a generator would cost several times as much, in every step
+class _Division(
+    contextlib.AbstractContextManager
+):  # a generator would cost several times as much, in every step
     def __init__(self, comm, *own):
         self._comm, self._own = comm, Division(*own)
 
@@ -206,10 +209,10 @@ class SampleDraws:
 
     def numbered(
         self,
-        parts: Sequence[tuple[int | None, Callable[[], Any] | None]],
+        parts: Sequence[tuple[float | None, Callable[[], Any] | None]],
         step: int,
         weights: Sequence[float] | None = None,
-    ) -> list[tuple[int | None, Callable[[], Any]]]:
+    ) -> list[tuple[float | None, Callable[[], Any] | None]]:
         """Returns the parts of this rank's batch with loss functions that draw by sample.
 
         Args:

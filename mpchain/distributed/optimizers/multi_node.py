@@ -306,7 +306,8 @@ class MultiNodeOptimizer(Optimizer):
         if self._is_elsewhere():
             with self.target.device.create_context():
                 return self.update(lossfun, *args, **kwds)
-        inner, n_parts = self.actual_optimizer, self._reducer.parts_per_batch
+        inner: Any = self.actual_optimizer
+        n_parts = self._reducer.parts_per_batch
         if inner.takes_closure and lossfun is not None and not inner.is_evaluating:
             inner.step(functools.partial(self._evaluate, lossfun, args, kwds))
         elif lossfun is not None:
@@ -361,7 +362,7 @@ class MultiNodeOptimizer(Optimizer):
     @observed("optimizer", "optimizer")
     def update_in_parts(
         self,
-        parts: Sequence[tuple[int | None, Callable[[], Variable] | None]],
+        parts: Sequence[tuple[float | None, Callable[[], Any] | None]],
         observations: Observations | None = None,
         weights: Sequence[float] | None = None,
     ) -> dict[str, Any] | None:
@@ -382,7 +383,7 @@ class MultiNodeOptimizer(Optimizer):
         if self._is_elsewhere():
             with self.target.device.create_context():
                 return self.update_in_parts(parts, observations, weights)
-        inner = self.actual_optimizer
+        inner: Any = self.actual_optimizer
         if inner.takes_closure and not inner.is_evaluating:
             raise TypeError(
                 f"MultiNodeOptimizer.update_in_parts: {type(inner).__name__} calls the loss "
@@ -399,7 +400,8 @@ class MultiNodeOptimizer(Optimizer):
             recorder = recorder.update_of_ranks(self, parts, observations)
         if current.graph is not None:
             return None  # it has captured the update
-        self.n_samples = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
+        counts: list[Any] = [n for n, _ in parts]
+        self.n_samples = counts[0] if len(counts) == 1 else sum(counts)
         parts, rows = step.number(parts, self.t, weights)
         if recorder is not None:
             recorder.repeat(self.begin_replay, rows[0] if parts[0][0] is None else 0)

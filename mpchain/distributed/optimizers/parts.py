@@ -88,7 +88,7 @@ def cut(
     lossfun: Callable[..., Variable],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    n_samples: int | None,
+    n_samples: float | None,
     n_parts: int,
 ) -> list[tuple[int, Callable[[], Variable] | None]]:
     """Cuts the batch among the arguments of a loss function into parts.
@@ -171,7 +171,7 @@ def _batches(value):
         yield "", value
 
 
-def _part_of(value, part):
+def _part_of(value, part) -> Any:
     if isinstance(value, tuple):
         items = [_part_of(item, part) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

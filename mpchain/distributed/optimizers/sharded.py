@@ -102,6 +102,8 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     whole_gradients = False
 
+    _reducer: ScatteringReducer
+
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._rows, self._own_hook, self._has_said_why = [], self._publish, False
@@ -221,6 +223,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     def _clips_first(self):
         """Whether the first sum of a step will be that of the squares of gradients as they are."""
+        assert self._hooks is not None  # setup has made it
         hooks = self._hooks.at("pre")
         has_no_scale = not self.has_dynamic_loss_scale and self._loss_scale in (None, 1)
         return has_no_scale and bool(hooks) and type(hooks[0]) is GradientClipping

@@ -102,7 +102,7 @@ class Row:
             if own.place.start < own.place.stop:
                 part = self._parts.get(name)
                 is_in_use = part is not None and part.whole is param.array
-                values = own.of(part.array if is_in_use else param.array)
+                values = own.of(part.array if part is not None and is_in_use else param.array)
                 piece[begin + own.place.start : begin + own.place.stop] = values
         return piece, self._set
 

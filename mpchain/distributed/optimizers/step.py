@@ -77,7 +77,7 @@ class Step:
 
     def number(
         self, parts: Parts, t: int, weights: Sequence[float] | None = None
-    ) -> tuple[Parts, list[int]]:
+    ) -> tuple[Parts, list[float]]:
         """Lets the losses of the parts draw by sample.
 
         Args:
@@ -88,13 +88,13 @@ class Step:
         Returns:
             The parts, at least one, and the number of samples of each; that of the rank if unknown.
         """
-        parts = self.draws.numbered(parts, t, weights) or [(0, None)]
-        return parts, [self.draws.n_own if n is None else n for n, _ in parts]
+        numbered: Parts = self.draws.numbered(parts, t, weights) or [(0, None)]
+        return numbered, [self.draws.n_own if n is None else n for n, _ in numbered]
 
     def begin(
         self,
         parts: Parts,
-        rows: Sequence[int],
+        rows: Sequence[float],
         weights: Sequence[float] | None = None,
         *,
         in_graph: bool = False,

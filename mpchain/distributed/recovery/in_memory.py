@@ -294,7 +294,7 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
         comm = comm.renewed()
 
 
-def _run_with_spares(main, spares):
+def _run_with_spares(main, spares) -> Any:
     comm = spares.begin()
     while True:
         if comm.rank == 0 and spares.resumes:

@@ -114,7 +114,9 @@ class Spares:
         Raises:
             SystemExit: training is over, and this spare rank was not needed.
         """
-        return self._next(dict(enumerate(self._places)))
+        comm = self._next(dict(enumerate(self._places)))
+        assert comm is not None  # nobody has finished
+        return comm
 
     def begin_again(self, comm: Communicator, *, has_finished: bool) -> Communicator | None:
         """Replaces lost ranks; collective over all that are left.

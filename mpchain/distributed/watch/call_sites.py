@@ -51,12 +51,12 @@ def calling_frames(
         frame: where to begin.
         below: the files, by default those of the communicators.
     """
-    while frame.f_back is not None and below[frame.f_code.co_filename]:
-        frame = frame.f_back
-    inner = frame
-    while frame is not None and _OURS[frame.f_code.co_filename]:
-        frame = frame.f_back
-    return inner, frame
+    while (back := frame.f_back) is not None and below[frame.f_code.co_filename]:
+        frame = back
+    outer: FrameType | None = frame
+    while outer is not None and _OURS[outer.f_code.co_filename]:
+        outer = outer.f_back
+    return frame, outer
 
 
 def describe(inner: FrameType, outer: FrameType | None) -> str:
@@ -83,12 +83,12 @@ def of_main_thread() -> str:
     If it has ended, returns the places of the threads that keep the program from ending.
     """
     main, frames = threading.main_thread(), sys._current_frames()
-    inner = frames.get(main.ident)
+    inner = frames.get(main.ident or 0)
     if inner is None:
         return "its end"
-    if _is_called_by(threading._shutdown.__code__, inner):
+    if _is_called_by(vars(threading)["_shutdown"].__code__, inner):
         others = [t for t in threading.enumerate() if t is not main and not t.daemon]
-        places = [f"thread {t.name!r} at {_place(frames[t.ident])}" for t in others]
+        places = [f"thread {t.name!r} at {_place(frames[t.ident])}" for t in others if t.ident]
         return "; ".join(["the end of its main thread", *places])
     return _place(inner)
 

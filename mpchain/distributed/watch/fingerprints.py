@@ -101,7 +101,7 @@ def watched(communicator_class: type) -> type:
             wrapped = functools.wraps(method)(wrap(method, name, kind))
             if not kind.is_part:
                 wrapped = observed("collective", name)(wrapped)
-            wrapped._watched_as = kind
+            vars(wrapped)["_watched_as"] = kind
             setattr(communicator_class, name, wrapped)
     return communicator_class
 

@@ -53,6 +53,18 @@ class LossDetector(Protocol):
         """
         raise NotImplementedError
 
+    def abandon(self) -> None:
+        """Gives up the communicator."""
+        raise NotImplementedError
+
+    def refusals(self) -> list[str]:
+        """Returns why training cannot continue on fewer ranks."""
+        raise NotImplementedError
+
+    def shrink_own(self, goes_back: bool) -> bool:
+        """Shrinks the communicator, and no other of the process."""
+        raise NotImplementedError
+
 
 detectors: list[LossDetector] = []
 """Those of this process's elastic communicators, in the order in which they were made."""

@@ -113,7 +113,10 @@ class Watch:
         self.is_inside = self.is_leaving = self.is_elastic = self.is_of_world = False
         self._processes = {}  # they are file descriptors of ranks that this one may kill
         self._killed = set()
-        self.announced = self._text = self.begun = self.gpu = None
+        self.announced: tuple | None = None
+        self._text: bytes | None = None
+        self.begun: Any = None
+        self.gpu: Any = None
         self.thread, self._turn = threading.get_ident(), threading.RLock()
         self.row = self.rows[self.rank]
         self.row.pid = os.getpid()
@@ -303,6 +306,7 @@ class Watch:
         Raises:
             CollectiveMismatchError: another rank has called a different collective.
         """
+        assert self.announced is not None
         (name, kind, args, kwargs), self.announced = self.announced, None
         number, text = self.fingerprints.take(name, kind, args, kwargs, sys._getframe(1))
         self._text = text
@@ -490,7 +494,8 @@ class WatchThread:
         ends: ``mpi4py.MPI.Comm`` of all ranks, used only at the end.
     """
 
-    of_world = ends = None
+    of_world: Watch | None = None
+    ends: Any = None
 
     def __init__(self):
         self._watches = weakref.WeakSet()  # and others that have a timeout and look
@@ -535,20 +540,20 @@ class WatchThread:
             return
         for watch in list(self._watches):
             watch.tell_end()
-        if self.of_world is not None:
+        if (watch := self.of_world) is not None:
             try:
-                self._wait_for_ends()
+                self._wait_for_ends(watch)
             except RuntimeError:  # MPI raises it; RanksLost is one, too
-                if not self.of_world.is_elastic:
+                if not watch.is_elastic:
                     raise
         self._stopped.set()
         self._thread.join(_TIME_TO_END)
 
-    def _wait_for_ends(self):
+    def _wait_for_ends(self, watch):
         mpi = sys.modules["mpi4py.MPI"]
         if mpi.Is_finalized():
             return
-        self.of_world.is_leaving = True
+        watch.is_leaving = True
         request, nap = self.ends.Ibarrier(), 1e-5
         while not request.Test():
             time.sleep(nap)
