@@ -272,7 +272,7 @@ def _check(parser, options):
         parser.error(f"--min-ranks {options.min_ranks} is more than the {options.ranks} of -n")
 
 
-def _plan(parser: argparse.ArgumentParser, options):
+def _plan(parser: Parser, options):
     _check_place(parser)
     _check_program(parser, options.program, options.module)
     allocation, hosts = find_hosts(parser, options)

@@ -298,7 +298,7 @@ def _find_mpirun(allocation):
         found = mpirun.find(in_slurm=allocation is allocations.SLURM)
     except mpirun.UnknownMpirunError as error:
         return [Finding("mpirun", FAILURE, "does not fit", str(error))]
-    if not found:
+    if not found or found.path is None:
         return [Finding("mpirun", WARNING, "none", f"several ranks need it: {mpirun.INSTALL}")]
     findings = [Finding("mpirun", OK, f"{found.path} ({found.flavour or 'Slurm'})")]
     findings += batch_doctor.judge(found, os.environ)

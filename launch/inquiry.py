@@ -89,9 +89,15 @@ def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
 
 
 def _start(command):
-    files = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    try:  # in a new session, so that ssh does not ask for a password
-        return subprocess.Popen(command, **files, errors="replace", start_new_session=True)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            errors="replace",
+            start_new_session=True,  # so that ssh does not ask for a password
+        )
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
 

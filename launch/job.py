@@ -110,7 +110,7 @@ class Job:
             for stranger in list(self._strangers):
                 self.forget(stranger)
             processes.kill_descendants(spared)
-            if self._starter_code != 0:
+            if self._starter is not None and self._starter_code != 0:
                 processes.remove_session(self._starter)
             processes.remove_abandoned_segments()
             self.logs.close()
@@ -310,7 +310,7 @@ class Job:
     # Events of mpirun
 
     def _collect(self):
-        if self._starter_code is not None:
+        if self._starter is None or self._starter_code is not None:
             return
         changes = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
         ended, status = os.waitpid(self._starter, changes)
@@ -356,7 +356,7 @@ class Job:
         self.loop.after(TIME_TO_FOLLOW, lambda: self._signal_starter(signal.SIGKILL))
 
     def _signal_starter(self, number):
-        if self._starter_code is None:
+        if self._starter is not None and self._starter_code is None:
             processes.signal_session(self._starter, number)
 
     # Events of the user
@@ -470,6 +470,7 @@ class Job:
         """Called when all ranks were well until mpirun failed, or ended them all."""
         if self._survivors_ended_well:
             return "", 0
+        assert self._starter_code is not None  # mpirun has ended
         # MPICH's mpirun ends all ranks when one ends by os._exit(0), and returns 0.
         failed = [rank for rank in self._ends if rank.failed]
         code = processes.shell_code(self._starter_code) or int(bool(failed))
@@ -518,6 +519,7 @@ class Job:
         # Where MPI runs, no program ends well without coming to its end, but for os._exit.
         if left := [rank for rank in self._ends if rank.code == 0 and not rank.done]:
             hint = f"; {left[0].name} ended first, with exit code 0 but without MPI_Finalize"
+        assert self._starter_code is not None  # mpirun has ended
         return f"{self.starter_name} {report.describe_end(self._starter_code)}{hint}"
 
     @property

@@ -66,6 +66,7 @@ class Losses:
         if rank.number in self._losses or not self.are_tolerated:
             return
         job, limits = self._job, self._limits
+        assert limits is not None  # or no losses would be borne
         now = job.loop.time
         line = f"  {time.strftime('%H:%M:%S')} {rank.name} {fate}"
         self._losses[rank.number] = now, line

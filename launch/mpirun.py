@@ -92,6 +92,8 @@ class Mpich(Direct):
 
     flavour = mpi_library.MPICH
 
+    path: str
+
     def __init__(self, path: str):
         self.path = path
 
@@ -206,8 +208,8 @@ class Srun(Mpich):
         options = ["--kill-on-bad-exit=0", "--cpu-bind=none", f"--ntasks={n}"]
         library = mpi_library.find()
         plugins = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
-        if library and mpi_library.flavour(library):
-            options.append(f"--mpi={plugins[mpi_library.flavour(library)]}")
+        if library and (flavour := mpi_library.flavour(library)):
+            options.append(f"--mpi={plugins[flavour]}")
         if hosts:
             options += [f"--nodes={len(hosts)}", f"--nodelist={','.join(hosts)}"]
         return [self.path, *options, *["--overcommit"] * oversubscribed]

@@ -73,12 +73,14 @@ class Page:
             env=environment,
             start_new_session=True,  # Ctrl-C ends it after the job
         )
-        first_line = self._process.stdout.readline().decode().strip()
-        self.address, _, self.path = first_line.partition("\t")
-        self._input, self._requests = self._process.stdin.fileno(), self._process.stdout.fileno()
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None  # they are pipes
+        self.address, _, self.path = stdout.readline().decode().strip().partition("\t")
+        self._input, self._requests = stdin.fileno(), stdout.fileno()
         for file in (self._input, self._requests):
             os.set_blocking(file, False)
-        self._command, self._job = command, None
+        self._command: str = command
+        self._job: Job | None = None
         self._n_starts, self._waiting = 0, bytearray()
         self._reports, self._shown = {}, {}
 
@@ -93,8 +95,8 @@ class Page:
         n = job.plan.n - job.plan.spares
         about["command"] = f"mpchain-launch -n {n} {self._command}"
         self._send({"job": {**about, "start": self._n_starts, "state": "runs", "text": ""}})
-        job.loop.on_readable(self._requests, self._take_request)
-        self._look()
+        job.loop.on_readable(self._requests, lambda: self._take_request(job))
+        self._look(job)
 
     def take(self, rank: int, data: bytes) -> None:
         """Takes what a rank has written for the page: lines of JSON."""
@@ -108,7 +110,7 @@ class Page:
         if self._job:
             sentence, code = self._job.verdict or ("the launcher failed", 1)
             state = "failed" if code else "finished"
-            self._look_at_ranks()
+            self._look_at_ranks(self._job)
             state = "stopped" if self._job.is_final else state
             self._send({"job": {"state": state, "text": sentence}})
         while self._waiting and select.select([], [self._input], [], TIME_TO_END)[1]:
@@ -119,12 +121,12 @@ class Page:
             self._process.kill()
             self._process.communicate()
 
-    def _look(self):
-        self._look_at_ranks()
-        self._job.loop.after(INTERVAL, self._look)
+    def _look(self, job):
+        self._look_at_ranks(job)
+        job.loop.after(INTERVAL, lambda: self._look(job))
 
-    def _look_at_ranks(self):
-        for rank in self._job.ranks.values():
+    def _look_at_ranks(self, job):
+        for rank in job.ranks.values():
             number, facts = rank.place, describe(rank)
             if facts != self._shown.get(number):
                 self._shown[number] = facts
@@ -134,15 +136,15 @@ class Page:
     def _take_output(self, data):
         self._send({"output": data.decode(errors="replace")})
 
-    def _take_request(self):
+    def _take_request(self, job):
         try:
             data = os.read(self._requests, 4096)
         except BlockingIOError:
             return
         if b"stop" in data:
-            self._job.stop_in_good_order()
+            job.stop_in_good_order()
         if not data:  # the page is gone, the job is not
-            self._job.loop.on_readable(self._requests, None)
+            job.loop.on_readable(self._requests, None)
 
     def _send(self, event):
         self._put(json.dumps(event).encode() + b"\n")

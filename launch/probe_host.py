@@ -262,6 +262,7 @@ def connection() -> str:
     if len(sys.argv) < 3 or not sys.argv[2]:
         return "not needed"
     *addresses, port = sys.argv[2].split(",")
+    last = OSError("no address was given")
     for address in addresses:
         try:
             socket.create_connection((address, int(port)), timeout=5.0).close()

@@ -56,9 +56,16 @@ def ask(command: Sequence[str], seconds: float = 60.0) -> str:
     """
     import subprocess  # seldom needed, and slow to import
 
-    files = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        answer = subprocess.run(command, **files, errors="replace", timeout=seconds, check=False)
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout

@@ -19,7 +19,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from . import binding, environments, messages, processes
 from .loop import Loop
@@ -152,9 +152,9 @@ def _report_errors(connection, function, *arguments):
     """Sends the traceback of an error of ours, which the supervisor has no other way to show."""
     try:
         return function(*arguments)
-    except Exception:
+    except Exception as error:
         with contextlib.redirect_stderr(io.StringIO()) as text:
-            sys.__excepthook__(*sys.exc_info())
+            sys.__excepthook__(type(error), error, error.__traceback__)
         connection.setblocking(True)
         connection.sendall(messages.message(messages.ERRORS, text.getvalue().encode()))
         return 1
@@ -228,12 +228,15 @@ class Supervisor:
         self._loop.on_signal(signal.SIGTERM, lambda number: self._lose_guard())
         self._loop.on_signal(signal.SIGCHLD, lambda number: self._collect())
         self._pipes = {}
-        self._program = self._code = None
+        self._program: int | None = None
+        self._code: int | None = None
         self._signalled = self._asked = self._alone = self.is_left = self.is_loss = False
         self._is_over = self._is_ending = False
-        self._guard, self._losses = guard, None
+        self._guard = guard
+        self._losses: int | None = None
         self._oom_kills = processes.oom_kills()
-        self.processors, self.segments = set(), set()
+        self.processors: Set[int] = set()
+        self.segments: set[str] = set()
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Runs the program to its end; returns its exit code."""
@@ -268,6 +271,7 @@ class Supervisor:
         for seconds in TIMES_TO_LOOK:
             self._loop.after(seconds, self._note_segments)
         self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
+        assert self._code is not None  # else the loop would not have ended
         return processes.shell_code(self._code)
 
     def say_goodbye(self) -> None:
@@ -276,7 +280,7 @@ class Supervisor:
         self._loop.run(until=lambda: not self._channel.open)
 
     def _note_segments(self):
-        if self._code is None:
+        if self._program is not None and self._code is None:
             self.segments |= processes.segments_of(self._program)
 
     def _relay_or_pause(self):
@@ -311,13 +315,14 @@ class Supervisor:
     def _obey(self, kind, payload):
         if kind == messages.BEAT:
             activity = b""
-            if payload == b"1" and self._runs:
-                activity = words(*processes.activity_of(self._program))
+            if payload == b"1" and (program := self._running):
+                activity = words(*processes.activity_of(program))
             self._channel.send(messages.BEAT, activity)
         elif kind == messages.PASS:
-            if self._runs:
-                processes.signal_process(self._program, int(payload))
+            if program := self._running:
+                processes.signal_process(program, int(payload))
         elif kind == messages.LOST:
+            assert self._losses is not None  # losses are told to ranks with a guard
             with contextlib.suppress(OSError):  # the program has just ended
                 os.write(self._losses, payload + b"\n")
         else:
@@ -327,8 +332,9 @@ class Supervisor:
             stop(int(number), float(grace))
 
     @property
-    def _runs(self):
-        return self._program and self._code is None
+    def _running(self) -> int | None:
+        """The process of the program, None before it is started and after it has ended."""
+        return self._program if self._code is None else None
 
     def _check_guard(self):
         with contextlib.suppress(BlockingIOError):
@@ -348,9 +354,9 @@ class Supervisor:
 
     def _ask_then_stop(self, number, grace):
         """Ends the program after it has written its stacks."""
-        if not self._asked and self._runs:
+        if not self._asked and (program := self._running):
             self._asked = self._signalled = True
-            processes.signal_process(self._program, WHERE)
+            processes.signal_process(program, WHERE)
         self._loop.after(TIME_TO_TELL, lambda: self._stop(number, grace))
 
     def _stop(self, number, grace):
@@ -366,10 +372,10 @@ class Supervisor:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number):
-        if self._runs:
+        if program := self._running:
             self._note_segments()
             self._signalled = True
-            processes.signal_session(self._program, number)
+            processes.signal_session(program, number)
 
     def _collect(self):
         ended, others_left = processes.collect_children()
@@ -389,11 +395,12 @@ class Supervisor:
         kills = processes.oom_kills() - self._oom_kills if self._oom_kills >= 0 else -1
         self._channel.send(messages.END, words(self._code, int(self._signalled), kills))
         self.is_loss = bool(self._guard) and self._code < 0 and not self._is_over
-        if self.is_loss and os.getppid() == self._guard:
+        if self.is_loss and self._guard is not None and os.getppid() == self._guard:
             processes.signal_process(self._guard, signal.SIGKILL)
         self._loop.after(TIME_TO_CLEAN_UP, self._end_leftovers)
 
     def _end_leftovers(self):
+        assert self._program is not None  # it has ended
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._program, signal.SIGKILL)
         processes.kill_descendants()

@@ -13,6 +13,12 @@ import signal
 import sys
 import types
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # importlib.abc takes long to import
+
 # Written into the pipe for stacks when the program is over and did not fail.
 OVER = b"\0"
 # Written there as the program starts: one byte for each phase that begins. In some of them a rank
@@ -35,7 +41,7 @@ def tell_where(pipe: int, number: int) -> None:
     phases.tell(STARTED)
     sys.meta_path.insert(0, phases)
     starter = sys.modules[STARTER] = types.ModuleType(STARTER)
-    starter.creates_communicator = phases.creates_communicator
+    vars(starter)["creates_communicator"] = phases.creates_communicator
     # The function that is registered first is called last: by then the program, its threads and its
     # other functions have ended, and only MPI_Finalize follows.
     atexit.register(tell_end, pipe, number, os.getpid(), _identity(pipe))
@@ -91,7 +97,7 @@ class Phases:
         return spec
 
 
-class _Loader:
+class _Loader(Loader):
     """Loads mpi4py.MPI as another loader does, and tells when that begins and ends."""
 
     def __init__(self, loader, phases):
@@ -102,7 +108,9 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self._loader
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         self._phases.tell(AFTER_MPI_INIT)
 
