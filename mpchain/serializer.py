@@ -14,7 +14,10 @@ Example:
     >>> mpchain.serializers.save_npz("counter", Counter())
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpchain.typing import Array
 
 
 class SerializationError(ValueError):
@@ -47,6 +50,10 @@ class AbstractSerializer:
     """
 
     takes_parts = False
+
+    if TYPE_CHECKING:
+
+        def part(self, key: str, part: Array, start: int, shape: Sequence[int]) -> None: ...
 
     def __getitem__(self, key: str) -> Any:
         """Returns the serializer of the child with that name."""
@@ -86,6 +93,10 @@ class Deserializer(AbstractSerializer):
     """
 
     restores = True
+
+    if TYPE_CHECKING:  # those of files have these
+        npz: Any
+        latest: Any
 
     def load(self, obj: Any) -> None:
         """Restores ``obj`` by its ``serialize`` method."""

@@ -34,17 +34,17 @@ class ConcatWithAsyncTransfer(Converter):
         ((2, 3), array([1, 0]))
     """
 
-    _last_compute = None
+    _last_compute: Any = None
 
     def __init__(self, stream: Any = None, compute_stream: Any = None):
         self._stream = stream
         self._compute_stream = compute_stream
-        self._device = None
-        self._slots = None
+        self._device: backend.GpuDevice | None = None
+        self._slots: tuple[_Slot, _Slot] | None = None
 
     def __del__(self):
         # The pool gives the memory of the last batches to this stream again.
-        if self._last_compute is not None and not sys.is_finalizing():
+        if self._device and self._last_compute is not None and not sys.is_finalizing():
             with self._device.create_context():
                 self._stream.wait_event(self._last_compute.record())
 
@@ -67,7 +67,7 @@ class ConcatWithAsyncTransfer(Converter):
     def _prepare(self, device):
         if self._device is None:
             self._device = device
-            self._slots = [_Slot(), _Slot()]
+            self._slots = _Slot(), _Slot()
             if self._stream is None:
                 self._stream = cuda.Stream(non_blocking=True)
         elif self._device != device:
@@ -79,8 +79,9 @@ class ConcatWithAsyncTransfer(Converter):
     def _transfer(self, arrays):
         compute = self._compute_stream or cuda.cupy.cuda.get_current_stream()
         self._last_compute = compute
+        assert self._slots is not None  # _prepare has made them
         slot, previous = self._slots
-        self._slots = [previous, slot]
+        self._slots = previous, slot
         # By now all kernels are queued that use the previous batch; those that use this slot's were
         # when the previous batch was requested.
         previous.end_of_use = compute.record()

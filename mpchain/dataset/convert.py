@@ -3,15 +3,13 @@
 import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.observers import observed
 from mpchain.typing import DeviceLike
-
-_F = TypeVar("_F", bound=Callable)
 
 
 class Converter(abc.ABC):
@@ -42,6 +40,8 @@ class Converter(abc.ABC):
 
 
 class _FunctionConverter(Converter):
+    __wrapped__: Callable[..., Any]
+
     def __init__(self, function):
         functools.update_wrapper(self, function)
 
@@ -53,7 +53,7 @@ class _FunctionConverter(Converter):
         return self.__qualname__  # pickled by name, as functions are
 
 
-def converter() -> Callable[[_F], _F]:
+def converter() -> Callable[[Callable[..., Any]], _FunctionConverter]:
     """Decorator: makes a :class:`Converter` of a function of ``(batch, device)``.
 
     The function gets a :class:`mpchain.backend.Device`, or None.

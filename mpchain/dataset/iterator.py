@@ -22,6 +22,12 @@ class Iterator:
         [(['a', 'b'], 0.5), (['c', 'd'], 1.0)]
     """
 
+    batch_size: int
+    epoch: int
+    epoch_detail: float
+    previous_epoch_detail: float | None
+    is_new_epoch: bool
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__next__" in vars(cls):

@@ -91,8 +91,8 @@ def _join(columns, size):
 class _Column(TabularDataset):
     """One list or array."""
 
-    keys = ()
-    mode = None
+    keys: tuple[str, ...] = ()
+    mode: type | None = None
 
     def __init__(self, key, values):
         self.keys, self._values = (key,), values
@@ -103,6 +103,8 @@ class _Column(TabularDataset):
     def get_examples(self, indices, key_indices):
         values = self._values
         if indices is not None:
-            is_list = isinstance(indices, list) and not is_array(values)
-            values = [values[i] for i in indices] if is_list else values[indices]
+            if isinstance(indices, list) and not is_array(values):
+                values = [values[i] for i in indices]
+            else:
+                values = values[indices]
         return (values,) * (1 if key_indices is None else len(key_indices))

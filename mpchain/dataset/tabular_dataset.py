@@ -350,7 +350,7 @@ class _Concat(DelegateDataset):
 
 
 class _Join(DelegateDataset):
-    keys = ()
+    keys: tuple[str, ...] = ()
 
     def __init__(self, *datasets):
         super().__init__(datasets[0])
@@ -388,7 +388,7 @@ class _Join(DelegateDataset):
 
 class _Transform(_View):
     method = "transform"
-    keys = ()
+    keys: tuple[str, ...] = ()
 
     def __init__(self, dataset, keys, transform):
         super().__init__(dataset, None)

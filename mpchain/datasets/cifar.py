@@ -83,11 +83,11 @@ def get_cifar100(
     return _get("cifar100", withlabel, ndim, scale, dtype)
 
 
-def _get(name, *form):
+def _get(name, withlabel, ndim, scale, dtype):
     kept = {f"cifar/{name.replace('cifar', 'cifar-')}.npz": _read}  # Chainer's
     file = f"{name}/pixels_and_labels"
     arrays = load(f"get_{name}", file, lambda fetch: _make(name, fetch), kept=kept)
-    return make_datasets(f"get_{name}", arrays, 255, *form, np.int32)
+    return make_datasets(f"get_{name}", arrays, 255, withlabel, ndim, scale, dtype, np.int32)
 
 
 def _read(path):

@@ -100,8 +100,8 @@ class LabeledImageDataset(_Labeled):
         dtype: DTypeLike | None = None,
         label_dtype: DTypeLike = np.int32,
     ):
-        pairs = _read_pairs(type(self).__name__, pairs) if _is_path(pairs) else list(pairs)
-        paths, labels = zip(*pairs) if pairs else ((), ())
+        found = _read_pairs(type(self).__name__, pairs) if _is_path(pairs) else list(pairs)
+        paths, labels = zip(*found) if found else ((), ())
         super().__init__(ImageDataset(paths, root, dtype), labels, label_dtype)
 
 
@@ -129,13 +129,14 @@ class ZippedImageDataset(DatasetMixin):
         load_pillow(type(self).__name__)
         self._path = os.fspath(zipfilename)
         self._dtype = configuration.get_dtype(dtype)
-        self._archive = self._process = None
+        self._archive: zipfile.ZipFile | None = None
+        self._process: int | None = None
         self._names = [info.filename for info in self._open().infolist() if not info.is_dir()]
         check_names(self._path, self._names)
 
-    def _open(self):
+    def _open(self) -> zipfile.ZipFile:
         # A position in the file is common to a process and those forked from it.
-        if self._process != os.getpid():
+        if self._archive is None or self._process != os.getpid():
             try:
                 self._archive = zipfile.ZipFile(self._path)
             except zipfile.BadZipFile as error:
@@ -150,7 +151,7 @@ class ZippedImageDataset(DatasetMixin):
 
     def close(self) -> None:
         """Closes the archive; the next use opens it again."""
-        if self._process == os.getpid():
+        if self._archive is not None and self._process == os.getpid():
             self._archive.close()
         self._archive = self._process = None
 

@@ -136,8 +136,8 @@ def get_fashion_mnist_labels() -> list[str]:
         >>> mpchain.datasets.get_fashion_mnist_labels()[9]
         'Ankle boot'
     """
-    names: str = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
-    return names.split(",")
+    names = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+    return [*names.split(",")]
 
 
 def get_kuzushiji_mnist_labels() -> list[tuple[str, str]]:

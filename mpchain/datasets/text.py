@@ -56,11 +56,11 @@ class TextDataset(DatasetMixin):
         filter_func: Callable | None = None,
     ):
         self._is_single = isinstance(paths, (str, os.PathLike))
-        paths = [paths] if self._is_single else list(paths)
-        if not paths:
+        files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        if not files:
             raise ValueError("TextDataset: paths must name at least one file")
-        options = [_for_each(paths, option) for option in (encoding, errors, newline)]
-        self._files = [_Lines(*option) for option in zip(paths, *options)]
+        options = [_for_each(files, option) for option in (encoding, errors, newline)]
+        self._files = [_Lines(*each) for each in zip(files, *options, strict=True)]
         lengths = [len(file) for file in self._files]
         if len(set(lengths)) > 1:
             raise ValueError(
@@ -99,7 +99,7 @@ class _Lines:
             raise ValueError(f"TextDataset: newline must be as for open(), not {newline!r}")
         self.path = os.path.abspath(path)
         self.errors = errors or "strict"
-        self.newline = newline
+        self.newline: str | None = newline
         self._map = None
         content = self._content()
         self.encoding, start = _find_encoding(encoding or locale.getencoding(), content)
@@ -120,7 +120,7 @@ class _Lines:
 
     def _find_lines(self, content, start):
         """Positions in the file: where each line begins, and where the last one ends."""
-        ends = [end.encode(self.encoding) for end in _ENDS.get(self.newline, (self.newline,))]
+        ends = [end.encode(self.encoding) for end in _ENDS.get(self.newline, (self.newline or "",))]
         width = len("\n".encode(self.encoding))
         starts = array.array("q", [start])
         for match in re.finditer(b"|".join(map(re.escape, ends)), content):

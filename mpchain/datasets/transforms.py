@@ -133,7 +133,8 @@ class RandomResizedCrop:
         height, width = _size("RandomResizedCrop", image)
         for _ in range(10):
             area = height * width * random.uniform(*self.scale)
-            ratio = math.exp(random.uniform(*map(math.log, self.ratio)))
+            least, most = self.ratio
+            ratio = math.exp(random.uniform(math.log(least), math.log(most)))
             part = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
             if 0 < part[0] <= height and 0 < part[1] <= width:
                 top = random.integers(height - part[0] + 1)

@@ -96,9 +96,10 @@ class PrefetchingIterator(SerialIterator):
         self._wait(request)
         return self._examples(request)
 
-    def _examples(self, request):
+    def _examples(self, request) -> list:
         try:
-            return self._result(request)
+            examples: Any = self._result(request)
+            return examples
         except StopIteration as error:
             kind = type(self).__name__
             raise RuntimeError(f"{kind}: the dataset raised StopIteration") from error

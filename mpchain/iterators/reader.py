@@ -50,9 +50,10 @@ class Reader:
         self._context, self._dataset = context, dataset
         self._seed = seed
         self._max_tasks = max_tasks
-        self._worker, self._n_workers, self._n_tasks = None, 0, 0
+        self._worker: Worker | None = None
+        self._n_workers = self._n_tasks = 0
         self._pending = collections.deque()  # worker, segment, whether it is the worker's last
-        self._segments = [None] * n_segments
+        self._segments: list[Any] = [None] * n_segments
         self._n_requests = 0
         self._least_size = 8 * n_indices
         self._size = max(self._least_size, n_indices * (shared_mem or 0))
@@ -60,22 +61,25 @@ class Reader:
 
     def request(self, indices: Array) -> None:
         """Requests the examples with these indices."""
-        if self._worker is None or self._n_tasks == self._max_tasks:
-            self._start_worker()
+        worker = self._worker
+        if worker is None or self._n_tasks == self._max_tasks:
+            worker = self._start_worker()
         slot = self._n_requests % len(self._segments)
         segment = self._segment(slot)
         np.frombuffer(segment.buf, np.int64, len(indices))[:] = indices
-        self._worker.send((slot, segment.name, len(indices)))
+        worker.send((slot, segment.name, len(indices)))
         self._n_requests += 1
         self._n_tasks += 1
-        self._pending.append((self._worker, segment, self._n_tasks == self._max_tasks))
+        self._pending.append((worker, segment, self._n_tasks == self._max_tasks))
 
     def _start_worker(self):
         name = f"MultiprocessIterator: process {self._seed[-1]}"
         seed = (*self._seed, self._n_workers)
-        self._worker = Worker(self._context, name, _read, self._dataset, seed, self._max_tasks)
+        worker = Worker(self._context, name, _read, self._dataset, seed, self._max_tasks)
+        self._worker = worker
         self._n_workers += 1
         self._n_tasks = 0
+        return worker
 
     def _segment(self, slot):
         """The segment of a slot, replaced by one of the current size if memory allows."""
@@ -300,7 +304,7 @@ def from_columns(columns: Columns | list) -> list:
         return columns
     if columns.kind is tuple:
         return list(zip(*columns.columns))
-    if columns.kind is dict:
+    if columns.keys is not None:
         return [dict(zip(columns.keys, row)) for row in zip(*columns.columns)]
     return list(columns.columns[0])
 

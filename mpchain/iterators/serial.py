@@ -162,8 +162,9 @@ class SerialIterator(Iterator):
             setattr(self, name, serializer(name.removeprefix("_"), getattr(self, name)))
         if self.order_sampler is not None:
             self._serialize_order(serializer)
-            if hasattr(self.order_sampler, "serialize") and not is_of_chainer:
-                self.order_sampler.serialize(serializer["order_sampler"])
+            sampler: Any = self.order_sampler
+            if hasattr(sampler, "serialize") and not is_of_chainer:
+                sampler.serialize(serializer["order_sampler"])
         if isinstance(serializer, Deserializer) and serializer.restores:
             self._check_state(n)
 

@@ -276,7 +276,8 @@ def _work(pipe, function, args):
 
 def _end_with_parent():
     # A busy process would notice only at its next answer that its parent is gone.
-    multiprocessing.parent_process().join()
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
     os._exit(1)
 
 

@@ -92,7 +92,8 @@ class NpzDeserializer(Deserializer):
         self, npz: Any, path: str = "", strict: bool = True, ignore_names: Any = None
     ) -> None:
         if isinstance(npz, np.lib.npyio.NpzFile):
-            npz = dict(_Members(files.name_of(npz.zip.fp), npz.zip, ""))
+            opened: Any = npz.zip
+            npz = dict(_Members(files.name_of(opened.fp), opened, ""))
         self.npz = npz
         self.path = _as_prefix(path)
         self.strict = strict

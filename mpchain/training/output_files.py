@@ -201,7 +201,9 @@ def progress_in(path: PathLike, template: str) -> tuple[float, ...]:
         (500.0,)
     """
     fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
-    texts = re.fullmatch(_pattern(template), os.path.basename(path)).groups()
+    found = re.fullmatch(_pattern(template), os.path.basename(path))
+    assert found is not None  # the file is of the template
+    texts = found.groups()
     for ending in ("updater.iteration", "updater.epoch", "updater.epoch_detail"):
         for field, text in zip(fields, texts, strict=True):
             if field.endswith(ending):
@@ -261,6 +263,8 @@ class FileLock:
         """Makes one attempt; records who holds the lock if that fails."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
+            if fcntl is None:
+                raise AttributeError("there is no fcntl")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with contextlib.suppress(ValueError):

@@ -110,5 +110,5 @@ def _optimizers(trainer):
 
 
 def _hyperparameters(optimizer):
-    hyperparam = getattr(optimizer, "hyperparam", None)
+    hyperparam: Any = getattr(optimizer, "hyperparam", None)
     return hyperparam.get_dict() if hasattr(hyperparam, "get_dict") else {}

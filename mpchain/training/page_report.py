@@ -274,9 +274,17 @@ def start_page(control: bool = False) -> Connection:
     annexes.require("page", "PageReport")
     command = [sys.executable, "-P", "-m", "mpchain.page", *["--control"] * control]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-    process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
-    address, _, path = process.stdout.readline().decode().strip().partition("\t")
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None and stdout is not None  # they are pipes
+    address, _, path = stdout.readline().decode().strip().partition("\t")
     if not path:
         process.communicate()
         raise RuntimeError(
@@ -285,7 +293,7 @@ def start_page(control: bool = False) -> Connection:
         )
     where = f"{address} (also in {path})" if sys.stderr.isatty() else f"its address is in {path}"
     print_line(f"page: {where}", sys.stderr)
-    return Connection(process.stdin.fileno(), process.stdout.fileno(), process)
+    return Connection(stdin.fileno(), stdout.fileno(), process)
 
 
 def add_launched_page(trainer: "Trainer") -> None:

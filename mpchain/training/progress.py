@@ -6,7 +6,7 @@ import shutil
 import stat
 import sys
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
 TEXT_LENGTH = 60
 """Columns that a bar leaves to the text beside it."""
@@ -26,14 +26,14 @@ def print_line(text: str, out: TextIO | None = None) -> None:
         >>> print_line("training ends")
         training ends
     """
-    out = sys.stdout if out is None else out
+    stream = sys.stdout if out is None else out
     tqdm = sys.modules.get("tqdm")
     if tqdm is None:
-        print(text, file=out)
+        print(text, file=stream)
     else:
-        tqdm.tqdm.write(text, file=out)
-    if hasattr(out, "flush"):  # a user's stream may only write
-        out.flush()
+        tqdm.tqdm.write(text, file=stream)
+    if stream is not None and hasattr(stream, "flush"):  # a user's stream may only write
+        stream.flush()
 
 
 def open_display(
@@ -59,12 +59,12 @@ def open_display(
          50% 2 done
         100% 4 done
     """
-    out = sys.stdout if out is None else out
-    columns = terminal_columns(out)
+    stream: Any = sys.stdout if out is None else out
+    columns = terminal_columns(stream)
     if columns is not None:
         with contextlib.suppress(ImportError):
-            return TqdmBar(total, out, bar_length, keep, columns)
-    return ProgressLines(total, out, n_lines)
+            return TqdmBar(total, stream, bar_length, keep, columns)
+    return ProgressLines(total, stream, n_lines)
 
 
 def terminal_columns(out: TextIO | None = None) -> int | None:
@@ -79,12 +79,13 @@ def terminal_columns(out: TextIO | None = None) -> int | None:
         >>> import io
         >>> terminal_columns(io.StringIO())
     """
-    out = sys.stdout if out is None else out
+    stream: Any = sys.stdout if out is None else out
     # Open MPI's mpirun gives its processes a pseudo-terminal as standard output, but a pipe as
     # standard error: a bar that is redrawn in place would end up in its log, frame by frame.
-    if all(hasattr(stream, "isatty") and stream.isatty() for stream in (out, sys.stderr)):
+    streams: list[Any] = [stream, sys.stderr]
+    if all(hasattr(each, "isatty") and each.isatty() for each in streams):
         return shutil.get_terminal_size().columns  # unlike tqdm's own, never 0
-    if _is_pipe_to_launcher(out):
+    if _is_pipe_to_launcher(stream):
         return int(os.environ[COLUMNS_VARIABLE])
     return None
 
@@ -107,7 +108,7 @@ class TqdmBar:
         from tqdm import tqdm
 
         # tqdm's monitor is a thread, and processes with threads should not be forked.
-        bar_class = type("Bar", (tqdm,), {"monitor_interval": 0})
+        bar_class: Any = type("Bar", (tqdm,), {"monitor_interval": 0})
         options = {"nrows": shutil.get_terminal_size().lines}
         if _is_pipe_to_launcher(out):
             # The launcher redraws one line, and cannot move to others as a terminal does.

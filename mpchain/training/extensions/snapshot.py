@@ -84,7 +84,8 @@ class Snapshot(Extension):
         if callable(self.filename) and (self.n_retains > 0 or self.autoload):
             raise TypeError("snapshot: n_retains and autoload need a filename that is a text")
         self._writer = self.writer or SimpleWriter(self.savefun or save_npz)
-        self._folder = self._files = None
+        self._folder: str | None = None
+        self._files: OutputFiles | None = None
         self._latest = self._loaded = None
         self._run = os.urandom(8).hex()
         self._announced = set()  # names of files that may not be written yet
@@ -141,7 +142,7 @@ class Snapshot(Extension):
     @property
     def latest(self) -> str | None:
         """Path of the latest file that was written or loaded."""
-        return os.path.join(self._folder, self._latest) if self._latest else self._loaded
+        return self._path_of(self._latest) if self._latest else self._loaded
 
     def _save(self, trainer):
         name = self._format_name(trainer)
@@ -192,6 +193,7 @@ class Snapshot(Extension):
         return entry[0] in self._announced or os.path.exists(self._path_of(entry[0]))
 
     def _path_of(self, name):
+        assert self._folder is not None  # initialize has set it
         return os.path.join(self._folder, name)
 
     def _index_path(self):
@@ -199,6 +201,7 @@ class Snapshot(Extension):
 
     def _old_index_path(self):
         """Returns the path of the index that versions up to November 2026 wrote."""
+        assert isinstance(self.filename, str)
         return self._path_of(f".{self.filename.replace(os.sep, '_')}.index")
 
     def serialize(self, serializer: AbstractSerializer) -> None:
@@ -215,11 +218,13 @@ class Snapshot(Extension):
     def _find_files(self):
         """Returns the paths of all snapshots in the trainer's folder, the latest last."""
 
-        def key(path):
-            progress = progress_in(path, self.filename)
-            return progress, os.stat(path).st_mtime_ns, _natural(path)
+        folder, template = self._folder, self.filename
+        assert folder is not None and isinstance(template, str)
 
-        return sorted(find_files(self._folder, self.filename), key=key)
+        def key(path):
+            return progress_in(path, template), os.stat(path).st_mtime_ns, _natural(path)
+
+        return sorted(find_files(folder, template), key=key)
 
 
 snapshot = Snapshot

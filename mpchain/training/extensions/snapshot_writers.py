@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.reduction
 import os
+import pickle
 import signal
 import traceback
 import warnings
@@ -308,6 +309,7 @@ class ProcessTask(Writer):
             self._connection.send(None)  # a forked process may keep the other end open
         self._connection.close()
         process, self._process = self._process, None
+        assert process is not None
         process.join()
         code = process.exitcode
         process.close()
@@ -317,7 +319,7 @@ class ProcessTask(Writer):
 def _serve(connection, pickled):
     """Runs in the process: writes the snapshots that it is sent, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    writer = multiprocessing.reduction.ForkingPickler.loads(pickled)
+    writer = pickle.loads(pickled)
     with contextlib.suppress(OSError, EOFError):
         while arguments := connection.recv():
             try:

@@ -79,7 +79,7 @@ class ParallelUpdater(StandardUpdater):
                 "ParallelUpdater: models['main'] must be the target of the main optimizer"
             )
         self._models = {"main": target}
-        self._devices = {"main": self.device}
+        self._devices: dict[str, Any] = {"main": self.device}
         for name in (name for name in placed if name != "main"):
             model = target.copy("copy") if models is None else models[name]
             if placed[name] is not None:

@@ -87,13 +87,13 @@ class StandardUpdater(Updater):
         self._device = None if device is None else backend.get_device(device)
         self._captured: Any = self._capture() if graph else None
         self._input_device = None if input_device is None else backend.get_device(input_device)
-        for optimizer in self._optimizers.values():
+        for each in self._optimizers.values():
             if self._device is not None:
-                optimizer.target.to_device(self._device)
+                each.target.to_device(self._device)
             if loss_scale is not None:
-                optimizer.set_loss_scale(loss_scale)
+                each.set_loss_scale(loss_scale)
             if auto_new_epoch:
-                optimizer.use_auto_new_epoch = True
+                each.use_auto_new_epoch = True
 
     def _capture(self):
         """What replays updates; None, with a warning, for optimizers that it does not know."""

@@ -25,6 +25,10 @@ class Updater:
         2
     """
 
+    iteration: int
+    epoch: int
+    epoch_detail: float
+
     def connect_trainer(self, trainer: Any) -> None:
         """Called once by the trainer that will run the updater."""
 
