@@ -68,7 +68,7 @@ class _Repeated(Recording):
 
     def _draw(self, name, function, *args, **kwargs):
         of_replay, array = next(self._drawn, (None, None))
-        if of_replay == (name, args, kwargs):
+        if array is not None and of_replay == (name, args, kwargs):
             return array.copy()
         self.reason = f"it draws by {name} in one step, but not in another"
         return function(*args, **kwargs)
@@ -106,7 +106,7 @@ class CudaGraph(Graph):
         ]
         self._cupy = cuda.cupy
         on_gpu = (x for x in (*(p.array for p in state.params), *arrays) if cuda.is_gpu_array(x))
-        self.device = next(on_gpu).device
+        self.device: Any = next(on_gpu).device
         self._kept: list[Any] = []
         self._again: list[tuple[Callable, tuple]] = []
         self._draws: list[tuple] = []
@@ -222,7 +222,8 @@ class CudaGraph(Graph):
         if reason := optimizer.why_not_in_graphs():
             raise _Refused(reason)
         self._is_of_ranks = True
-        capture_update(self, optimizer, *parts[0], observations)
+        n, compute_loss = parts[0]
+        capture_update(self, optimizer, n, compute_loss, observations)
 
     @contextlib.contextmanager
     def exchanging(self, comm: Any) -> Iterator[None]:
@@ -396,7 +397,7 @@ class CudaGraph(Graph):
             numbers["of"][0, : len(portion)] = portion
             kernel((1,), (_AT_ONCE,), (numbers, self._stored[begin:], np.int32(len(portion))))
 
-    def _arrays(self):
+    def _arrays(self) -> Iterator[Any]:
         """The arrays that a step may change."""
         yield from (p.array for p in self.state.params)
         yield from (v for _, _, v in self._persistents if cuda.is_gpu_array(v))
@@ -415,7 +416,7 @@ class CudaGraph(Graph):
             What it returned, and what differs, None if nothing does.
         """
         with self.device:
-            before = [(x, x.get()) for x in self._arrays()]
+            before: list[tuple[Any, np.ndarray]] = [(x, x.get()) for x in self._arrays()]
             self._begin(arrays)
             self._graph.launch()
             drawn = [(what, array) for what, _, array in self._draws]

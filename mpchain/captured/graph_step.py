@@ -43,16 +43,17 @@ class GraphStep:
     def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
         """Calls the function; returns why it was not replayed, None if it was, and its result."""
         todo, why = self._next(arrays)
+        graph = self._graph
         if not self._ranks.agree(todo + 2 * self._number if todo >= _COMPARE else todo):
-            if todo >= _COMPARE:
-                self._graph.cancel()
+            if graph is not None and todo >= _COMPARE:
+                graph.cancel()
             todo, why = AS_ALWAYS, why or "not all ranks could replay it"
         if todo == _CAPTURE:
             return self._capture(arrays, args, kwargs)
-        if todo == _COMPARE:
-            return self._compare(arrays, args, kwargs)
-        if todo == _REPLAY:
-            return None, self._graph.replay(arrays)
+        if graph is not None and todo == _COMPARE:
+            return self._compare(graph, arrays, args, kwargs)
+        if graph is not None and todo == _REPLAY:
+            return None, graph.replay(arrays)
         result = self._eager(args, kwargs)  # first: an error may have been the reason
         self._warn()
         return self._reason or why, result
@@ -84,8 +85,8 @@ class GraphStep:
     def _eager(self, args, kwargs):
         return without_graph(self._function(*args, **kwargs))
 
-    def _compare(self, arrays, args, kwargs):
-        result, reason = self._graph.compare(arrays, lambda: self._function(*args, **kwargs))
+    def _compare(self, graph, arrays, args, kwargs):
+        result, reason = graph.compare(arrays, lambda: self._function(*args, **kwargs))
         self._is_compared, self._n_attempts = True, 0
         if reason := _joint(self._ranks.exchange(reason)):
             self._refuse(reason)
@@ -118,10 +119,10 @@ class GraphStep:
         for link, before in attributes:  # such as states that were not computed
             vars(link).clear()
             vars(link).update(before)
-        if is_captured:
+        if is_captured and graph is not None:
             self._graph = graph
             graph.prepare_first()
-            return self._compare(arrays, args, kwargs)
+            return self._compare(graph, arrays, args, kwargs)
         del graph
         if reason is not None:
             self._refuse(reason)

@@ -178,7 +178,7 @@ class Plan:
     def _size(self, key):
         return -(-max(self._owners[key].nbytes, 1) // _ALIGNED) * _ALIGNED
 
-    def _at(self, value):
+    def _at(self, value) -> Any:
         """The arrays where a replay has them, in place of those of the recording."""
         if isinstance(value, np.ndarray):
             key = self._key(value)
@@ -208,7 +208,7 @@ class Plan:
             args = without_graph(call.args, self._at)
             holds_arrays = bool(arrays_of(args))
             return call.kind, call.function, (args, self._at_grads(call.grads), holds_arrays)
-        args, kwargs, results = map(self._at, (call.args, call.kwargs, call.results))
+        args, kwargs, results = self._at(call.args), self._at(call.kwargs), self._at(call.results)
         if call.kind == "draw":
             return "draw", _fill, (call.function, args, kwargs, results)
         if call.kind == "shape":
@@ -264,8 +264,8 @@ class Plan:
             value = place.get()
             np.copyto(value.array if isinstance(value, Variable) else value, array)
         for place, array, is_variable in self._left:
-            array = array.copy()
-            place.set(Variable(array, requires_grad=False) if is_variable else array)
+            left = array.copy()
+            place.set(Variable(left, requires_grad=False) if is_variable else left)
         for i in self._changed_inputs:
             np.copyto(arrays[i], self.inputs[i])
         return None, without_graph(self.result, self._copied_result)

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.optimizer import Optimizer
-
 
 class Ranks:
     """The ranks that capture and launch their graphs together: NCCL demands that whether an
@@ -59,7 +57,7 @@ class RanksOfOptimizer(Ranks):
         ['of this rank alone']
     """
 
-    def __init__(self, optimizer: Optimizer):
+    def __init__(self, optimizer: Any):  # a multi-node optimizer's annex must not be imported
         self._optimizer, self._comm = optimizer, optimizer.communicator
 
     def _share_graphs(self):

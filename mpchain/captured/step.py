@@ -80,12 +80,12 @@ class Step:
     def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
         """Calls the function; returns why it was not replayed, None if it was, and its result."""
         if self._around is not None and (changed := self._around.changed()):
-            self._begin_elsewhere(changed)
+            self._begin_elsewhere(self._around, changed)
         if self.stage is Stage.GRAPH:
             return self._graph(arrays, args, kwargs)
-        if self.stage is Stage.REPLAY and not self._state.fits():
+        if self.stage is Stage.REPLAY and not (self._state and self._state.fits()):
             self._begin_anew()
-        if self.stage is Stage.REPLAY and not self._varies(arrays):
+        if self.stage is Stage.REPLAY and self.plan is not None and not self._varies(arrays):
             reason, result = self.plan.replay(arrays)
             if reason is None:
                 self._n_others = 0
@@ -98,9 +98,9 @@ class Step:
             return "it is called for the first time", self._as_always(args, kwargs)
         return self._run(arrays, args, kwargs)
 
-    def _begin_elsewhere(self, changed):
+    def _begin_elsewhere(self, around, changed):
         """Begins anew, since places hold other values than when the step was recorded."""
-        arrays = {place.id for place in (*self._around.arrays, *self._around.others)}
+        arrays = {place.id for place in (*around.arrays, *around.others)}
         for place in changed:
             if place.id in arrays and isinstance(place.get(), (np.ndarray, Variable)):
                 self._known.kept.add(place.id)
@@ -114,7 +114,7 @@ class Step:
 
     def _varies(self, arrays):
         """Whether an argument is another one than in all calls before."""
-        if not self._unproved:
+        if not self._unproved or self._state is None:
             return False
         values = [*arrays, *self._state.kept_arrays()]
         return any(not _are_equal(values[i], self._args[i]) for i in self._unproved)
@@ -128,43 +128,44 @@ class Step:
     def _run(self, arrays, args, kwargs):
         """Runs the function and records it; compares it with a replay if there is a plan."""
         varies = self.stage is Stage.REPLAY
-        if self.plan is not None and not (self._state.fits() and self._state.keeps_the_same()):
+        state = self._state
+        if state and self.plan is not None and not (state.fits() and state.keeps_the_same()):
             if self.stage is Stage.REPLAY:
                 return "links carry other state", self._as_always(args, kwargs)
             self._begin_anew()
-        if self._state is None:
-            self._look(args, kwargs)
-            if not self._state.is_on_host or any(not isinstance(x, np.ndarray) for x in arrays):
-                self._graph = GraphStep(
-                    self._function, self._state.links, self._state.params, self._ranks()
-                )
+        if self._state is None or self._around is None:
+            state, around = self._look(args, kwargs)
+            if not state.is_on_host or any(not isinstance(x, np.ndarray) for x in arrays):
+                self._graph = GraphStep(self._function, state.links, state.params, self._ranks())
                 self.stage = Stage.GRAPH
                 return self._graph(arrays, args, kwargs)
-        if (param := self._state.param_in(arrays)) is not None:
+        else:
+            state, around = self._state, self._around
+        if (param := state.param_in(arrays)) is not None:
             self._refuse(f"an argument is memory of parameter {param.name}: pass a copy")
             return self._reason, self._as_always(args, kwargs)
         plan = self.plan
-        proof = None if plan is None else Proof(self._state.arrays(), plan.outside)
+        proof = None if plan is None else Proof(state.arrays(), plan.outside)
         copies = {id(x): x.copy("K") for x in arrays}
         inputs = [copies[id(x)] for x in arrays]
-        given = [x if x is None else x.copy() for x in (*arrays, *self._state.kept_arrays())]
-        unseen = Unseen(self._loose, [*self._around.values.values()])
-        recorder = Recorder(self._state, inputs, proof, unseen)
+        given = [x if x is None else x.copy() for x in (*arrays, *state.kept_arrays())]
+        unseen = Unseen(self._loose, [*around.values.values()])
+        recorder = Recorder(state, inputs, proof, unseen)
         try:
             result = self._recorded(recorder, arrays, inputs, args, kwargs)
         except Exception as error:
-            if recorder.has_acted() or recorder.left or unseen.reason() or self._around.changed():
+            if recorder.has_acted() or recorder.left or unseen.reason() or around.changed():
                 raise
             result = self._as_always(args, kwargs)  # it may raise the same
             self._refuse(f"it cannot be recorded, {type(error).__name__}: {error}")
             return self._reason, result
         recorder.refuse_if(unseen.reason())
-        if changed := self._around.changed():
-            self._begin_elsewhere(changed)
+        if changed := around.changed():
+            self._begin_elsewhere(around, changed)
             reason = recorder.reason
         else:
             try:
-                reason = self._learn(recorder, inputs, proof, given, result)
+                reason = self._learn(recorder, state, inputs, proof, given, result)
             except Exception as error:
                 # Any error means this: the step has run, and need not be replayed.
                 reason = f"{type(error).__name__}: {error}"
@@ -187,15 +188,16 @@ class Step:
         places = (*around.arrays, *around.others)
         kept = [*around.variables, *(place for place in places if place.id in known.kept)]
         around.release(kept)
-        self._state = State(around.found(Link), around.params, around.arrays, kept)
-        known = [x for x in self._state.arrays() if isinstance(x, np.ndarray)]
+        self._state = state = State(around.found(Link), around.params, around.arrays, kept)
+        known = [x for x in state.arrays() if isinstance(x, np.ndarray)]
         self._loose = [
             x
             for x in around.loose
             if x.nbytes <= _MOST_BYTES and not any(np.may_share_memory(x, y) for y in known)
         ]
+        return state, around
 
-    def _learn(self, recorder, inputs, proof, given, result):
+    def _learn(self, recorder, state, inputs, proof, given, result):
         """Makes a plan, or compares it; returns a reason against it."""
         if recorder.unknown_links or recorder.unknown_params:
             self._known.add(recorder.unknown_links, recorder.unknown_params)
@@ -211,14 +213,13 @@ class Step:
             self._decisions = recorder.decisions()
             self._args, read = given, self.plan.reads
             n = len(inputs)
-            self._unproved = [
-                i for i in range(len(given)) if i < n or self._state.kept[i - n].id in read
-            ]
+            self._unproved = [i for i in range(len(given)) if i < n or state.kept[i - n].id in read]
             self.stage = Stage.COMPARE
             return None
         if self.stage is Stage.REPLAY and recorder.decisions() != self._decisions:
             self._other(OTHER_VALUE)
             return None
+        assert self._description is not None  # the plan's
         reason = difference(self._description, recorder.describe(result)) or recorder.reason
         if reason is not None:
             return reason

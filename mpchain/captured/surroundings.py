@@ -149,7 +149,7 @@ class Surroundings:
         found = []
         for guards in (self._guards, self._cells):
             for i, (owner, *key, value, label) in enumerate(guards):
-                place = Place(owner, *key or (None,), label)
+                place = Place(owner, key[0] if key else None, label)
                 now = place.get(_MISSING)
                 if are_exactly_equal(now, value):
                     guards[i] = (owner, *key, now, label)
@@ -484,13 +484,13 @@ def _codes(code) -> Iterator:
             yield from _codes(constant)
 
 
-def _pairs(code) -> Iterator[tuple[str, str]]:
+def _pairs(code) -> Iterator[tuple[str | None, str]]:
     """Yields names, None for other values, and the names of attributes that are read of them."""
     before = None
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("COPY", "EXTENDED_ARG", "PUSH_NULL"):
             continue
         name = instruction.argval if isinstance(instruction.argval, str) else None
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
+        if name and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
             yield before, name
         before = name if instruction.opname.startswith("LOAD_") else None

@@ -102,7 +102,8 @@ class Profile(Extension):
                 f"{skip} and {steps}"
             )
         self._file, self._comm, self._skip, self._steps = file, comm, skip, steps
-        self._recorder = self._clock = None
+        self._recorder: Any = None
+        self._clock: Any = None
         self._is_recording = self._has_failed = False
         self.trace: Trace | None = None
 

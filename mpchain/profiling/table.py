@@ -78,7 +78,8 @@ def rows(trace: Trace, step: int | None = None) -> list[Row]:
     """
     steps = steps_of(trace)
     ranks = sorted({event["pid"] for event in trace["traceEvents"]})
-    times, calls = collections.defaultdict(dict), collections.Counter()
+    times: dict[tuple[str, str, str], dict[int, float]] = collections.defaultdict(dict)
+    calls: dict[tuple[str, str, str], float] = collections.defaultdict(float)
     for rank in ranks:
         chosen = {e["ts"] for e in steps.get(rank, ()) if step in (None, e["args"]["step"])}
         n = len(chosen) or 1
@@ -156,10 +157,11 @@ def operations(trace: Trace) -> list[tuple[str, int | None, float, float, float,
             args, took = start["args"], (event["ts"] - start["ts"]) * 1e-6
             times = took, args["waiting_us"] * 1e-6, args["summing_us"] * 1e-6
             found[event["name"], args["bytes"]].append(times)
-    return [
-        (*key, len(times) / n_steps, *(sum(column) / len(times) for column in zip(*times)))
-        for key, times in found.items()
-    ]
+    totals = []
+    for (name, n_bytes), times in found.items():
+        took, waiting, summing = (sum(column) / len(times) for column in zip(*times))
+        totals.append((name, n_bytes, len(times) / n_steps, took, waiting, summing))
+    return totals
 
 
 def _is_in(steps, event):

@@ -98,7 +98,7 @@ def joined(
             value = _join(values, sizes)
             if value is not None:
                 whole[path] = value
-    return whole, int(sum(sizes))
+    return whole, int(sum(n or 0 for n in sizes))
 
 
 def length(batch: dict[str, Any]) -> int | None:

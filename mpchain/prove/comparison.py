@@ -134,8 +134,10 @@ def wholes(parts: Column) -> Iterator[tuple[str, Any]]:
             total = math.fsum(weights) or 1
             wide = [array.astype(np.float64) for array in arrays]
             kept = first.dtype if is_floating(first.dtype) else np.float64
-            yield "mean", sum(w / total * x for w, x in zip(weights, wide)).astype(kept)
-            yield "sum", sum(wide).astype(kept)
+            mean: Any = sum(w / total * x for w, x in zip(weights, wide))
+            summed: Any = sum(wide)
+            yield "mean", mean.astype(kept)
+            yield "sum", summed.astype(kept)
             yield "maximum", np.max(wide, 0).astype(kept)
             yield "minimum", np.min(wide, 0).astype(kept)
     if any(array.ndim != first.ndim or array.dtype != first.dtype for array in arrays):

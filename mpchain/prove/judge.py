@@ -79,6 +79,11 @@ class Judge(Tracer):
         self.functions = self.parameters = 0
         self.greatest = 0.0
 
+    @property
+    def _update(self) -> Update:
+        assert self.update is not None  # an update is under way
+        return self.update
+
     def verdict(self) -> str:
         """Returns what was found, at the end of the program.
 
@@ -101,7 +106,7 @@ class Judge(Tracer):
         Args:
             first: the update of the first run that differed from that of the ranks.
         """
-        for mine, theirs in zip(self.update.evaluations, first.evaluations):
+        for mine, theirs in zip(self._update.evaluations, first.evaluations):
             for suspect in suspects(theirs.passes, mine.passes):
                 ranks, one = theirs.passes, mine.passes
                 return (
@@ -120,12 +125,12 @@ class Judge(Tracer):
             raise RefusedError(f"the ranks made {self.updates - 1} updates, one process more")
         for name in ("kind", "place"):
             self._compare_texts(name)
-        self._compare_state("before", f"before the update of {self.update.kind}")
+        self._compare_state("before", f"before the update of {self._update.kind}")
         self._compare_hyperparameters()
-        for i, own in enumerate(self.update.iterators):
+        for i, own in enumerate(self._update.iterators):
             held = [u.iterators[i] if i < len(u.iterators) else None for u in self._ranks]
             self._check(samples.of_iterator(held, own, self._have_equal_batches(i)))
-        self._compare_results("results", self.update.results)
+        self._compare_results("results", self._update.results)
         self._take_over(optimizer)
 
     def _check_kind(self):
@@ -141,22 +146,22 @@ class Judge(Tracer):
 
     def _compare_texts(self, name):
         held = [getattr(update, name) for update in self._ranks]
-        own = getattr(self.update, name)
+        own = getattr(self._update, name)
         if len(held) < self._n_ranks or {*held} != {own}:
             texts = "; ".join(f"rank {r}: {text}" for r, text in enumerate(held))
             raise self._found(
-                f"the optimizer's update, {self.update.place}",
+                f"the optimizer's update, {self._update.place}",
                 f"{texts}; one process: {own}",
                 causes.OTHER_UPDATES,
             )
 
     def _compare_hyperparameters(self):
-        for name, own in self.update.before.hyperparameters.items():
+        for name, own in self._update.before.hyperparameters.items():
             held = [update.before.hyperparameters.get(name) for update in self._ranks]
             for rank, value in enumerate(held):
                 if value is None or not np.isclose(value, own, rtol=1e-6, atol=0):
                     raise self._found(
-                        f"hyperparameter {name} of {self.update.kind}, {self.update.place}",
+                        f"hyperparameter {name} of {self._update.kind}, {self._update.place}",
                         f"{value} on rank {rank}, {own} in one process",
                         causes.HYPERPARAMETER,
                     )
@@ -174,10 +179,10 @@ class Judge(Tracer):
                 param.array[...] = param.device.send(first.params[name])
 
     def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: Any) -> Sequence:
-        e = len(self.update.evaluations) - 1
+        e = len(self._update.evaluations) - 1
         if any(e >= len(update.evaluations) for update in self._ranks):
             raise self._found(
-                f"the loss function's calls, {self.update.place}",
+                f"the loss function's calls, {self._update.place}",
                 f"{[len(update.evaluations) for update in self._ranks]} on the ranks, {e + 1} or "
                 "more in one process",
                 causes.OTHER_UPDATES,
@@ -188,7 +193,7 @@ class Judge(Tracer):
         owners = [r for r, each in enumerate(theirs) for n in each.sizes if n != 0]
         whole, n = batches.joined(held, sizes)
         own = [b for b, n in zip(evaluation.batches, evaluation.sizes) if n != 0]
-        is_divided = any(not each.is_shared for each in self.update.iterators)
+        is_divided = any(not each.is_shared for each in self._update.iterators)
         self._check(samples.of_batch(held, own, owners, is_divided))
         own, _ = batches.joined(own, [n for n in evaluation.sizes if n != 0])
         if not whole or _equal(whole, own):
@@ -224,14 +229,14 @@ class Judge(Tracer):
     def _check(self, found):
         if found is not None:
             what, values, cause = found
-            raise self._found(f"{what}, {self.update.place}", values, cause)
+            raise self._found(f"{what}, {self._update.place}", values, cause)
 
     def _have_equal_batches(self, i):
         """Whether ranks and one process get the same batches from an iterator, of which each rank
         may take a part."""
         texts = [
             [batches.samples({"": b}, len(b)) for k, b in u.drawn if k == i and isinstance(b, list)]
-            for u in [*self._ranks, self.update]
+            for u in [*self._ranks, self._update]
         ]
         return all(each == texts[0] for each in texts[1:])
 
@@ -253,7 +258,7 @@ class Judge(Tracer):
         return [sample for held in given for sample in held[k]]
 
     def see_gradients(self, evaluation: Evaluation, optimizer: Any) -> None:
-        e = len(self.update.evaluations) - 1
+        e = len(self._update.evaluations) - 1
         self._compare_forward(e)
         self._compare_gradients(e)
         self._took_gradients = self._take_gradients(e, optimizer)
@@ -264,10 +269,10 @@ class Judge(Tracer):
             vars(comm)["divided"] = before
             if before is None:
                 del vars(comm)["divided"]
-        for e in range(len(self.update.evaluations)):
+        for e in range(len(self._update.evaluations)):
             self._compare_forward(e)
-        self._compare_state("after", f"after the update of {self.update.kind}")
-        self._compare_results("results", self.update.results)
+        self._compare_state("after", f"after the update of {self._update.kind}")
+        self._compare_results("results", self._update.results)
 
     # Comparison
 
@@ -288,20 +293,20 @@ class Judge(Tracer):
             passes = [p for p in update.evaluations[e].passes if p.n != 0]
             ranks += passes
             owners += [rank] * len(passes)
-        one = [p for p in self.update.evaluations[e].passes if p.n != 0]
+        one = [p for p in self._update.evaluations[e].passes if p.n != 0]
         self._suspects, self._passes = suspects(ranks, one), (ranks, owners, one)
         if one:
             self.functions = max(self.functions, len(one[0].applications))
         losses = [[(p.n, p.loss) for p in passes] for passes in (ranks, one)]
         if all(loss is not None for side in losses for _, loss in side):
-            self._compare_value("the loss", *losses)
+            self._compare_value("the loss", losses[0], losses[1])
         reports = [[p.reports for p in passes] for passes in (ranks, one)]
         for name in reports[1][0] if one else ():
-            columns = [
+            theirs, own = (
                 [_weighted(p.n, held[name]) for p, held in zip(passes, side) if name in held]
                 for passes, side in zip((ranks, one), reports)
-            ]
-            self._compare_value(f"reported value {name!r}", *columns, one[0].origins.get(name))
+            )
+            self._compare_value(f"reported value {name!r}", theirs, own, one[0].origins.get(name))
 
     def _compare_value(self, what, ranks, one, last=None):
         if not ranks or not all(is_number(value) for _, value in [*ranks, *one]):
@@ -314,7 +319,7 @@ class Judge(Tracer):
             return
         values = ", ".join(f"{number(v)} on rank {r}" for r, (_, v) in enumerate(ranks))
         raise self._found_function(
-            f"{what}, {self.update.place}",
+            f"{what}, {self._update.place}",
             f"{values}; {number(one[0][1])} in one process",
             causes.of_value(ranks, one),
             last,
@@ -351,7 +356,7 @@ class Judge(Tracer):
         return len({n for n, _ in held}) == 1 and len({length for _, length in held} - {None}) > 1
 
     def _compare_gradients(self, e):
-        one, ranks = self.update.evaluations[e].gradients, self._gradients(e)
+        one, ranks = self._update.evaluations[e].gradients, self._gradients(e)
         if one is None or any(held is None for held in ranks):
             return
         known = [g for held in [one, *ranks] for g in held.values() if g is not None]
@@ -365,8 +370,8 @@ class Judge(Tracer):
                 difference = gap(a, b, max(largest(a), largest(b), floor))
                 if difference.is_large:
                     raise self._found_function(
-                        f"the averaged gradient of parameter {name} of {self.update.kind}, "
-                        f"{self.update.place}",
+                        f"the averaged gradient of parameter {name} of {self._update.kind}, "
+                        f"{self._update.place}",
                         both(difference, f"on rank {rank}"),
                         causes.of_gradient([held.get(name) for held in ranks], own, rank),
                     )
@@ -388,7 +393,7 @@ class Judge(Tracer):
     def _compare_state(self, when, text):
         own, states = getattr(self.update, when), [getattr(u, when) for u in self._ranks]
         self.parameters = max(self.parameters, len(own.params))
-        before = self.update.before.params if when == "after" else {}
+        before = self._update.before.params if when == "after" else {}
         # Running values may be averaged after an update, by an extension.
         for kind in ("params", "persistents") if when == "before" else ("params",):
             for name, value in getattr(own, kind).items():
@@ -406,7 +411,7 @@ class Judge(Tracer):
 
     def _compare_part(self, kind, name, value, held, rank, text, before, states):
         label = "parameter" if kind == "params" else "persistent value"
-        what = f"{label} {name} {text}, {self.update.place}"
+        what = f"{label} {name} {text}, {self._update.place}"
         if name not in held:
             raise self._found(what, f"rank {rank} has none", causes.OTHER_STATE)
         theirs = held[name]
@@ -448,7 +453,7 @@ class Judge(Tracer):
                 difference = gap(theirs, value, tolerance=tolerance)
                 if difference.is_large:
                     raise self._found(
-                        f"{key!r}, which is reported, {self.update.place}",
+                        f"{key!r}, which is reported, {self._update.place}",
                         both(difference, f"on rank {rank}"),
                         causes.RESULT,
                     )

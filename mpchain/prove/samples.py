@@ -30,12 +30,13 @@ def of_batch(
         >>> of_batch([{"x": np.ones(1)}, {"x": np.ones(1)}], [{"x": np.arange(2.0)}], [0, 1], False)
         ('the batch', 'sample 1 (of rank 1) is sample 0 (of rank 0) again: 1 of 2 samples ...', ...)
     """
-    sizes, own_sizes = list(map(batches.length, held)), list(map(batches.length, own))
+    sizes: list[Any] = list(map(batches.length, held))
+    own_sizes: list[Any] = list(map(batches.length, own))
     if not sizes or None in sizes or None in own_sizes:
         return None
     whole, n = batches.joined(held, sizes)
-    own, n_own = batches.joined(own, own_sizes)
-    texts, own_texts = batches.samples(whole, n), batches.samples(own, n_own)
+    alone, n_own = batches.joined(own, own_sizes)
+    texts, own_texts = batches.samples(whole, n), batches.samples(alone, n_own)
     if n is None or n_own is None or not texts or sorted(texts) == sorted(own_texts):
         return None
     where, ranks = "the batch", np.repeat(owners, sizes)
@@ -54,7 +55,7 @@ def of_batch(
         return where, text, causes.MISSED
     if n != n_own or texts == own_texts:
         return None
-    path, n_same = batches.changed_part(whole, own, n), sum(map(bytes.__eq__, texts, own_texts))
+    path, n_same = batches.changed_part(whole, alone, n), sum(map(bytes.__eq__, texts, own_texts))
     if path or (n_same >= min(sizes) and not is_divided):
         i = next(i for i in range(n) if texts[i] != own_texts[i])
         by = f", by {path}" if path else ""
@@ -89,7 +90,7 @@ def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal:
         return None
     if are_batches_equal:
         return None
-    total = sum(each.n for each in known)
+    total = sum(each.n or 0 for each in known)
     if total != own.n:
         what, cause = "misses", causes.MISSED
         if total > own.n:

@@ -205,8 +205,8 @@ class Recorder(Watch):
         comm = optimizer.communicator
         if self._has_failed or os.getpid() != self._pid:
             return False
-        is_lossy = comm is None or comm.is_elastic  # it may shrink
-        if not is_lossy and self._ranks is not None and comm.size < self._ranks.size:
+        may_warn = comm is not None and not comm.is_elastic  # it may shrink
+        if may_warn and self._ranks is not None and comm.size < self._ranks.size:
             self._has_failed = True
             self._warn("an optimizer is of a part of the ranks, which cannot be replayed", comm)
             return False

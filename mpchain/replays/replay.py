@@ -218,6 +218,7 @@ class Replay(Watch):
         @functools.wraps(function)
         def compute(*args, **kwargs):
             nonlocal stops
+            assert self.finder is not None  # the step has begun
             self.finder.part = number
             if not stops:
                 return function(*args, **kwargs)

@@ -28,8 +28,13 @@ def measure(arguments: Sequence[str], replay: Replay) -> dict[tuple[int, str], f
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "updates.jsonl")
         command = [sys.executable, "-m", "mpchain.replays", *arguments, "--measure", path]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(command, stdin=subprocess.DEVNULL, check=False, **quiet)
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
         others = _read(path)
     found, largest = {}, {}
     for _, own in replay.updates:
