@@ -113,7 +113,7 @@ def get_device_from_array(*arrays: Any) -> Device:
     for array in arrays:
         array = getattr(array, "array", array)
         if is_gpu_array(array):
-            return GpuDevice.from_array(array)
+            return GpuDevice(array.device)
     return CpuDevice()
 
 

@@ -99,7 +99,7 @@ class ComputationalGraph:
         return ",".join(f'{key}="{value}"' for key, value in attributes.items())
 
 
-def _style(style, default):
+def _style(style, default) -> Mapping[str, str]:
     return default if style is None or style == "default" else style
 
 

@@ -180,7 +180,8 @@ class LocalConfig(threading.local):
             {"__doc__": cls.__doc__, "_global_config": global_config, **entries},
         )
         global_config._readers.append(reader)
-        return super().__new__(reader, global_config)
+        make: Any = super().__new__  # that of threading.local takes the arguments of __init__
+        return make(reader, global_config)
 
     def __init__(self, global_config: GlobalConfig):
         """Called by ``threading.local`` once in each thread: nothing is set there yet."""

@@ -17,6 +17,10 @@ class Transferable:
     <CpuDevice @numpy>
     """
 
+    if TYPE_CHECKING:
+
+        def to_device(self, device: DeviceLike) -> Any: ...
+
     def to_cpu(self) -> Self:
         """Moves all arrays to the host; returns the object."""
         return self.to_device(backend.CpuDevice())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
 from mpchain.function_node import FunctionNode, Gradients
-from mpchain.typing import Arrays, Input
+from mpchain.typing import Array, Arrays, Input
 from mpchain.utils.type_check import TypeInfoTuple
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
@@ -37,7 +37,7 @@ class Function:
     """
 
     _own_node = None
-    _node_in_graph = None
+    _node_in_graph: Any = None
 
     def __call__(self, *inputs: Input) -> Variable | tuple[Variable, ...]:
         """Applies the function.
@@ -223,7 +223,7 @@ class FunctionAdapter(FunctionNode):
     def backward(
         self, target_input_indexes: tuple[int, ...], grad_outputs: Gradients
     ) -> Sequence[Variable | None]:
-        in_data = [None] * len(self.inputs)
+        in_data: list[Array | None] = [None] * len(self.inputs)
         for i, array in zip(self._inputs_to_retain, self._retained_inputs):
             in_data[i] = array
         grad_data = tuple([None if g is None else g.array for g in grad_outputs])
@@ -233,11 +233,11 @@ class FunctionAdapter(FunctionNode):
             return self._with_graph(gxs, grad_outputs)
         return tuple([None if gx is None else as_variable(gx) for gx in gxs])
 
-    def _with_graph(self, gxs, grad_outputs):
+    def _with_graph(self, gxs, grad_outputs) -> tuple[Variable | None, ...]:
         """The gradients as Variables that depend on what they were computed from."""
         known = [gx for gx in gxs if gx is not None]
         if not known:
-            return tuple(gxs)
+            return (None,) * len(gxs)
         sources = [node.get_variable() for node in self.inputs]
         sources += [g for g in grad_outputs if g is not None]
         variables = iter(_OldStyleGradient(self.label, known).apply(sources))

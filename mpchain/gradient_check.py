@@ -180,7 +180,7 @@ def _check_smoothness(output, ys, eps, diff_atol, diff_rtol):
         )
 
 
-def _as_tuple(values):
+def _as_tuple(values) -> tuple[Any, ...]:
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)
 
 

@@ -239,6 +239,13 @@ class Recording(Observer):
         super().__exit__()
         current.recorder = None
 
+    calls: list[Any]
+    """What a replay calls: functions of NumPy and others, in their order."""
+
+    def made(self, function: Callable, args: tuple, kwargs: dict, result: Array) -> Array:
+        """Takes note of an array that a function of NumPy made; returns what stands for it."""
+        return result
+
     def refuse(self, reason: str) -> None:
         """Takes note that the step cannot be repeated, and why."""
 

@@ -64,7 +64,7 @@ class Optimizer:
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True
     scale_on_gpu: Any = None  # what a GPU knows after the host, in its steps: LossScaleOnGpu
-    _hooks = None
+    _hooks: HookList | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if not hasattr(cls.__init__, "__signature__"):  # those explain it themselves
@@ -108,8 +108,8 @@ class Optimizer:
 
     def _is_elsewhere(self):
         """Whether the target is on another GPU than the current one."""
-        has_target = "cupy" in sys.modules and self.target is not None
-        return has_target and not self.target.device.is_current()
+        target = self.target if "cupy" in sys.modules else None
+        return target is not None and not target.device.is_current()
 
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
@@ -167,15 +167,18 @@ class Optimizer:
             KeyError: a hook of that name exists already.
         """
         self._check_set_up("add_hook")
+        assert self._hooks is not None
         self._hooks.add(hook, name, timing)
 
     def remove_hook(self, name: str) -> None:
         """Removes the hook of that name."""
         self._check_set_up("remove_hook")
+        assert self._hooks is not None
         self._hooks.remove(name)
 
     def call_hooks(self, timing: str = "pre") -> None:
         """Calls the hooks of that timing."""
+        assert self._hooks is not None  # setup has made it
         for hook in self._hooks.at(timing):
             self.call_hook(hook)
 
@@ -382,7 +385,7 @@ class GradientMethod(Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "rule" in cls.__dict__:
+        if "rule" in cls.__dict__ and cls.rule is not None:
             for name in cls.rule.hyperparameters:
                 if not hasattr(cls, name):
                     setattr(cls, name, HyperparameterProxy(name))
@@ -400,9 +403,9 @@ class GradientMethod(Optimizer):
         super().setup(link)
         self._has_looked_for_half = False
         for param in link.params():
-            param.update_rule = self.create_update_rule()
-            param.update_rule.enabled = param.update_enabled
-            param.update_rule.use_fp32_update(bool(self._use_fp32_update))
+            param.update_rule = rule = self.create_update_rule()
+            rule.enabled = param.update_enabled
+            rule.use_fp32_update(bool(self._use_fp32_update))
         return self
 
     def use_cleargrads(self, use: bool = True) -> None:
@@ -490,6 +493,7 @@ class GradientMethod(Optimizer):
             return False
         if current.graph is not None and self.scale_on_gpu is None:
             return False
+        assert self._hooks is not None  # setup has made it
         grads, rules = [p.grad for p in params], [p.update_rule for p in params]
         hooks = [*self._hooks.at("pre"), *self._hooks.at("post")]
         return (
@@ -505,6 +509,7 @@ class GradientMethod(Optimizer):
         if current.graph is None:
             self._learn(waits=False)
         if self.scale_on_gpu is None:
+            assert _on_gpu is not None  # _can_stay_on_gpu has looked
             growth = 2 ** (1 / self._loss_scale_interval)
             was_reduced = self._loss_scale_growth != 2
             self.scale_on_gpu = _on_gpu.LossScaleOnGpu(self._loss_scale, growth, was_reduced)

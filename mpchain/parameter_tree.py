@@ -437,7 +437,7 @@ class ParameterTree(DeviceResident):
         for path, mine in self.namedlinks():
             other, wanted = others.get(path), mine._params | mine._persistents
             lacking = wanted - other.__dict__.keys() if other is not None else {type(mine).__name__}
-            if lacking:
+            if lacking or other is None:
                 raise ValueError(
                     f"{type(self).__name__}.{caller}: link must have the same structure, but at "
                     f"{path} it lacks {', '.join(sorted(lacking))}"

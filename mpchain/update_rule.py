@@ -628,8 +628,9 @@ def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
         >>> takes_guarded_steps(mpchain.Parameter(np.zeros(2)), optimizers.Adam.rule())
         True
     """
-    is_plain = rule is not None and takes_plain_steps(type(param), type(rule))
-    return is_plain and rule.enabled and not rule._hooks and rule.slice is None
+    if rule is None or not takes_plain_steps(type(param), type(rule)):
+        return False
+    return rule.enabled and not rule._hooks and rule.slice is None
 
 
 def _update_group(params):

@@ -7,7 +7,7 @@ import numbers
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mpchain.function_node import FunctionNode
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> TypeGuard[Array]:
     """Returns whether a Variable can hold ``value``.
 
     Example:
@@ -102,7 +102,7 @@ def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
 def _no_array(argument, value):
     """The error of a value that is no array; ``obj`` lets functions find their argument."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    error = TypeError(f"{argument} must be a numpy.ndarray or cupy.ndarray, not {kind}")
+    error: Any = TypeError(f"{argument} must be a numpy.ndarray or cupy.ndarray, not {kind}")
     error.obj = value
     return error
 
@@ -264,7 +264,7 @@ class Variable(Transferable):
         mean = reshape = transpose = _of_axes
 
     __array_priority__ = 200
-    __hash__ = None
+    __hash__: ClassVar[None] = None
 
     _requires_grad = True
     _node = None
@@ -635,7 +635,12 @@ class Variable(Transferable):
 
     def _check_grad(self, grad):
         x = self._array
-        if type(grad) is type(x) and grad.shape == x.shape and grad.dtype == x.dtype:
+        if (
+            x is not None
+            and type(grad) is type(x)
+            and grad.shape == x.shape
+            and grad.dtype == x.dtype
+        ):
             return
         if not is_array(grad):
             raise TypeError(
@@ -682,9 +687,9 @@ class Parameter(Variable):
         array([[0.5, 0.5]], dtype=float32)
     """
 
-    initializer = None
-    update_rule = None
-    divided_among = None
+    initializer: Any = None
+    update_rule: Any = None
+    divided_among: Any = None
     update_enabled = True
     _initial_device = backend.CpuDevice()
 

@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 
@@ -137,7 +137,19 @@ def _cupy() -> Any:
     return _load()[0]
 
 
-def is_gpu_array(array: Any) -> bool:
+if TYPE_CHECKING:
+
+    class GpuArray(np.ndarray[Any, Any]):
+        """What checkers know of CuPy's arrays beyond NumPy's."""
+
+        device: Any
+        data: Any
+
+        def get(self, stream: Any = None, out: Any = None, blocking: bool = True) -> np.ndarray: ...
+        def set(self, arr: np.ndarray, stream: Any = None) -> None: ...
+
+
+def is_gpu_array(array: object) -> "TypeGuard[GpuArray]":
     """Returns whether ``array`` is a CuPy array; never imports CuPy.
 
     Example:
@@ -278,7 +290,7 @@ def get_device(*args: Any) -> Any:
     cupy = _load()[0]
     for arg in args:
         if isinstance(arg, (int, np.integer)) and not isinstance(arg, bool):
-            return get_device_from_id(arg)
+            return get_device_from_id(int(arg))
         if cupy is not None and isinstance(arg, cupy.cuda.Device):
             return arg
         if is_gpu_array(arg):

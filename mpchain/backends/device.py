@@ -24,7 +24,7 @@ class Device:
     supported_array_types: tuple[type, ...] = ()
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.name == other.name
+        return isinstance(other, Device) and type(self) is type(other) and self.name == other.name
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -157,11 +157,12 @@ class Connection:
         Args:
             lost: numbers of ranks.
         """
-        made, lost = copy.copy(self), np.array(lost, np.int32)
+        made, excluded = copy.copy(self), np.array(lost, np.int32)
         while self._nccl.comm_get_async_error(self._comm) == _IN_PROGRESS:
             time.sleep(1e-3)  # until what was revoked has ended
         with self._explained():
-            made._comm = self._nccl.comm_shrink(self._comm, lost.ctypes.data, lost.size, 0, _ABORT)
+            what = excluded.ctypes.data, excluded.size
+            made._comm = self._nccl.comm_shrink(self._comm, *what, 0, _ABORT)
         made._is_revoked = False
         self.abort()
         return made

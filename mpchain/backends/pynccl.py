@@ -46,7 +46,7 @@ def load() -> ctypes.CDLL:
         library = ctypes.CDLL("libnccl.so.2")
     except OSError:
         wheel = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
-        if not wheel:
+        if not wheel or not wheel.submodule_search_locations:
             raise
         folder = next(iter(wheel.submodule_search_locations))
         library = ctypes.CDLL(str(pathlib.Path(folder, "lib", "libnccl.so.2")))
@@ -109,9 +109,9 @@ def comm_init_rank(n_ranks: int, identity: bytes, rank: int) -> int:
     Example:
         >>> comm = mpchain.backends.pynccl.comm_init_rank(1, identity, 0)  # doctest: +SKIP
     """
-    comm, identity = _pointer(), _Identity.from_buffer_copy(identity)
-    _call("ncclCommInitRank", ctypes.byref(comm), _int(n_ranks), identity, _int(rank))
-    return comm.value
+    comm, group = _pointer(), _Identity.from_buffer_copy(identity)
+    _call("ncclCommInitRank", ctypes.byref(comm), _int(n_ranks), group, _int(rank))
+    return comm.value or 0
 
 
 def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: int) -> int:
@@ -125,7 +125,7 @@ def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: i
     made = _pointer()
     args = _pointer(excluded), _int(n_excluded), ctypes.byref(made), _pointer(config), _int(flags)
     _call("ncclCommShrink", _pointer(comm), *args)
-    return made.value
+    return made.value or 0
 
 
 def comm_get_async_error(comm: int) -> int:

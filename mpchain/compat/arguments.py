@@ -5,7 +5,7 @@ import contextlib
 import re
 import sys
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class _FalseForPrograms:
     def __eq__(self, other):
         return other is self or other == _is_mpchain(sys._getframe(1))
 
-    __hash__ = None
+    __hash__: ClassVar[None] = None
 
     def __repr__(self):
         return "False"

@@ -55,8 +55,8 @@ def as_chainer(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if len(dtypes) < 2:
             return function(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
-        given = {k: bound.arguments.get(k) for k in computed}
-        given = {k: x for k, x in given.items() if hasattr(x, "dtype") and is_floating(x.dtype)}
+        found: dict[str, Any] = {k: bound.arguments.get(k) for k in computed}
+        given = {k: x for k, x in found.items() if hasattr(x, "dtype") and is_floating(x.dtype)}
         if len({x.dtype for x in given.values()}) < 2 or computed[0] not in given:
             return function(*args, **kwargs)
         held = {k: x for k, x in given.items() if k in alike}

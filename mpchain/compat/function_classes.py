@@ -120,6 +120,7 @@ def _read(text):
     made, _, rest = text.partition("): ")
     target, _, others = rest.partition("|")
     call = ast.parse(f"def {made}): 0").body[0]
+    assert isinstance(call, ast.FunctionDef)
     names = [a.arg for a in call.args.args]
     values = [ast.literal_eval(d) for d in call.args.defaults]
     values = [inspect.Parameter.empty] * (len(names) - len(values)) + values
@@ -131,7 +132,7 @@ def _read(text):
         function = node.id if isinstance(node, ast.Name) else node.func.id
         if isinstance(node, ast.Call):
             places = tuple(map(ast.unparse, node.args)) or ("*",)
-            keywords = {ast.unparse(k.value): k.arg for k in node.keywords}
+            keywords = {ast.unparse(k.value): str(k.arg) for k in node.keywords}
     signature = inspect.Signature(parameters)
     return _Line(call.name, signature, function, places, keywords, tuple(others.split()))
 
@@ -156,7 +157,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
         bound = self._line.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         self._arguments = dict(bound.arguments)
-        self.__dict__.update(self._arguments)
+        vars(self).update(self._arguments)
 
     @property
     def label(self) -> str:
@@ -286,8 +287,8 @@ def describe(node: FunctionNode) -> FunctionNode:
     if made is not None and made.inputs is not None:
         return made
     if made is None:
-        made = cls.__new__(cls)
-        node._description = weakref.ref(made)
+        made = object.__new__(cls)
+        vars(node)["_description"] = weakref.ref(made)
     made._node, made.inputs, made.outputs = node, node.inputs, node.outputs
     call = node.__dict__.get("_call")
     if call is None:
@@ -444,7 +445,7 @@ def _with_hooks(name, function, args, kwargs, hooks):
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if isinstance(y, Variable) and y.creator_node is not None:
             shown._node, shown.outputs = y.creator_node, y.creator_node.outputs
-            y.creator_node._hook_data = retained(cls.__name__, arrays)
+            vars(y.creator_node)["_hook_data"] = retained(cls.__name__, arrays)
     shown.inputs = tuple([x.node for x in inputs if isinstance(x, Variable)])
     for hook in hooks:
         hook.forward_postprocess(shown, arrays)
@@ -515,9 +516,11 @@ def install() -> None:
     replaced["linear"] = _linear_as_chainer(replaced["linear"])
     replaced["batch_normalization"] = _warning_of_one_sample(replaced["batch_normalization"])
     _replace({id(f): replaced[name] for name, f in _originals.items()})
-    FunctionNode.shown, FunctionNode.shown_to_hooks = describe, _shown_to_hooks
-    FunctionNode.tell_hooks = _tell_hooks
-    VariableNode.creator_node = VariableNode._creator_node = _ShownCreator()
+    node_class: Any = FunctionNode
+    node_class.shown, node_class.shown_to_hooks = describe, _shown_to_hooks
+    node_class.tell_hooks = _tell_hooks
+    variable_node_class: Any = VariableNode
+    variable_node_class.creator_node = variable_node_class._creator_node = _ShownCreator()
     Variable.creator_node = _creator_node.getter(_shown_creator_of_variable)
 
 
@@ -528,7 +531,7 @@ def uninstall() -> None:
         _originals.clear()
         FunctionNode.shown, FunctionNode.shown_to_hooks, FunctionNode.tell_hooks = _shown
         VariableNode.creator_node = None
-        del VariableNode._creator_node
+        delattr(VariableNode, "_creator_node")
         Variable.creator_node = _creator_node
 
 
@@ -552,7 +555,8 @@ def _replace(new):
 
 def _replace_in_class(cls, new):
     """Replaces functions that are static methods, or default arguments of methods."""
-    for key, value in list(vars(cls).items()):
+    members: dict[str, Any] = dict(vars(cls))
+    for key, value in members.items():
         if isinstance(value, staticmethod) and id(value.__func__) in new:
             setattr(cls, key, staticmethod(new[id(value.__func__)]))
         elif defaults := getattr(value, "__defaults__", None):

@@ -239,7 +239,8 @@ def absent(module: str, name: str) -> Any:
         raise NotImplementedError(message)
 
     if not name[0].isupper():
-        refuse.__name__, refuse.__doc__, refuse.is_absent = name, message, True
+        refuse.__name__, refuse.__doc__ = name, message
+        vars(refuse)["is_absent"] = True
         return refuse
     body = {"__doc__": message, "__module__": module, "__new__": refuse, "is_absent": True}
     return type(name, (), body)

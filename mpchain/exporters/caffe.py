@@ -166,7 +166,7 @@ class _Trace:
             self.names[id(value)] = value, self._written(value).source
         return self.names[id(value)][1]
 
-    def _written(self, value):
+    def _written(self, value) -> Any:
         source, shape = value.source, value.shape
         if isinstance(source, _Product):
             return source(value.weight, value.shift)

@@ -256,8 +256,10 @@ def _scale(layer):
         return functools.partial(F.scale, axis=axis)
     W, *b = _blobs(layer, 2 if bias_term else 1)
     link = Scale(axis, W.shape, bias_term, W.shape)
+    assert link.W is not None  # it is given a shape
     link.W.array[...] = W
     if bias_term:
+        assert link.bias.b is not None
         link.bias.b.array[...] = b[0]
     return link
 

@@ -1,5 +1,7 @@
 """Ranges for NVIDIA's profilers."""
 
+from typing import Any
+
 from mpchain.backends import cuda
 from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
@@ -20,7 +22,7 @@ class CUDAProfileHook(FunctionHook):
 
     def __init__(self) -> None:
         cuda.check_cuda_available()
-        self._nvtx = getattr(cuda.cupy.cuda, "nvtx", None)
+        self._nvtx: Any = getattr(cuda.cupy.cuda, "nvtx", None)
         if self._nvtx is None:
             raise RuntimeError("CUDAProfileHook: this CuPy was built without NVTX")
 

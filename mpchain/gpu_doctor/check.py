@@ -4,6 +4,7 @@ always.
 
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from mpchain.backend import get_device
 from mpchain.backends import cuda
 from mpchain.configuration import config, mixed16, mixed_bf16, using_config
 from mpchain.dataset import ConcatWithAsyncTransfer
-from mpchain.link import Chain, Sequential
+from mpchain.link import Chain, Link, Sequential
 from mpchain.testing import cupy_contract
 from mpchain.variable import Variable
 
@@ -215,7 +216,7 @@ def _beyond(device_name: str) -> Results:
         }
 
 
-def _mlp() -> Chain:
+def _mlp() -> Sequential:
     hidden = L.Linear(192, 32)
     flat = lambda x: F.cast(F.reshape(x, (len(x), -1)), hidden.W.dtype)
     return Sequential(flat, hidden, F.relu, L.Linear(32, 4))
@@ -232,7 +233,7 @@ class _Transformer(Chain):
         return self.out(F.mean(self.layer(F.reshape(x, (len(x), 8, 24))), axis=1))
 
 
-MODELS: dict[str, Callable[[], Chain]] = {
+MODELS: dict[str, Callable[[], Link]] = {
     "MLP": _mlp,
     "ConvNet": _ConvNet,
     "LSTM": _Recurrent,
@@ -247,11 +248,12 @@ def _six_steps(name, device_name, is_captured):
         model = _make(MODELS[name], device_name)
         optimizer = optimizers.Adam().setup(model)
 
-        def step(x, t):
+        def update(x, t):
             optimizer.update(lambda: model(x, t))
 
+        step: Any = update
         if is_captured:
-            step = annexes.load("captured", "captured.captured", "the GPU doctor").capture(step)
+            step = annexes.load("captured", "captured.captured", "the GPU doctor").capture(update)
         for i in range(6):
             step(*(device.send(np.stack(rows)) for rows in zip(*_data()[8 * i : 8 * i + 8])))
         arrays = {key: cuda.to_cpu(param.array) for key, param in sorted(model.namedparams())}

@@ -78,7 +78,7 @@ def rule(*kinds: type) -> Callable[[Rule], Rule]:
     """
 
     def register(function):
-        _RULES.update(dict.fromkeys(kinds, function))
+        _RULES.update({kind: function for kind in kinds})
         return function
 
     return register

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mpchain import backend
 from mpchain.backend import Device
@@ -45,6 +45,10 @@ class BackendConfig:
         ...     mpchain.config.use_cudnn
         'always'
     """
+
+    if TYPE_CHECKING:  # a parameter sets it
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, params: dict[str, Any]):
         for name in params:
@@ -165,7 +169,7 @@ def _with_argument(method, config):
 
     # pytest looks here for the names of the fixtures that a test asks for.
     parameters = list(inspect.signature(method).parameters.values())
-    test.__signature__ = inspect.Signature(parameters[:1] + parameters[2:])
+    vars(test)["__signature__"] = inspect.Signature(parameters[:1] + parameters[2:])
     for decorate in config.get_pytest_marks():
         test = decorate(test)
     return test

@@ -2,7 +2,7 @@
 
 import contextlib
 import unittest
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -80,6 +80,7 @@ class _DeviceTestCase(unittest.TestCase):
     numerical_grad_dtype = np.float64
     backend_config: Any = None
     test_name: str | None = None
+    forward_expected: Callable[..., Any]
     check_forward_options: dict[str, Any]
     check_backward_options: dict[str, Any]
     _options = ()  # names of attributes that are dicts of options
@@ -459,6 +460,7 @@ class LinkInitializersTestCase(_LinkTestBase):
     """
 
     _options = ("check_initializers_options",)
+    check_initializers_options: dict[str, Any]
 
     @property
     def check_forward_options(self) -> dict[str, Any]:

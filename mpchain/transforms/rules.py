@@ -201,6 +201,7 @@ def _attention(function, ts, keeps):
         change = change * weights
         change = change - weights * np.sum(change, axis=-1, keepdims=True)
         ty = _plus(ty, np.matmul(change, v))
+    assert ty is not None  # there is at least one tangent
     return ty if keeps else ty.array
 
 

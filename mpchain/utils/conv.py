@@ -19,12 +19,12 @@ def as_tuple(x: Sizes, n: int) -> tuple[int, ...]:
         >>> as_tuple(3, 2)
         (3, 3)
     """
-    if isinstance(x, Integral):
+    if isinstance(x, (int, Integral)):
         return (int(x),) * n
-    x = tuple(int(v) for v in x)
-    if len(x) != n:
-        raise ValueError(f"expected one integer or {n}, but got {x}")
-    return x
+    sizes = tuple(int(v) for v in x)
+    if len(sizes) != n:
+        raise ValueError(f"expected one integer or {n}, but got {sizes}")
+    return sizes
 
 
 def spatial(function: str, n: int, **arguments: Any) -> list[tuple[int, ...]]:

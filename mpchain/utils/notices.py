@@ -81,7 +81,7 @@ def final(method: Callable | None = None, *, action: type[Exception] = TypeError
     """
     if method is None:
         return lambda method: final(method, action=action)
-    method._final_action = action
+    vars(method)["_final_action"] = action
     return method
 
 

@@ -37,10 +37,12 @@ def fp16_mixed_precision(function: Callable) -> Callable:
         floating = {x.dtype for x in inputs if x is not None and is_floating(x.dtype)}
         if len(floating) > 1:
             return function(self, wide)
-        return tuple([_as(*narrow, y) for y in function(self, wide)])
+        (dtype,) = narrow
+        return tuple([_as(dtype, y) for y in function(self, wide)])
 
     def _as(dtype, x):
-        is_half_or_single = x is not None and (is_half(x.dtype) or x.dtype == np.float32)
-        return x.astype(dtype, copy=False) if is_half_or_single else x
+        if x is None or not (is_half(x.dtype) or x.dtype == np.float32):
+            return x
+        return x.astype(dtype, copy=False)
 
     return compute

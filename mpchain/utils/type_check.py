@@ -14,7 +14,7 @@ import operator
 import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -130,6 +130,9 @@ _OF_ARRAYS = {
 }
 
 
+_NOTHING = object()
+
+
 def explain_arguments(
     error: Exception, name: str, function: Callable, args: Sequence, kwargs: Mapping[str, Any]
 ) -> None:
@@ -148,7 +151,8 @@ def explain_arguments(
         TypeError: relu: x must be a Variable or an array, not str: 'text'
     """
     is_of_arrays = error.name in _OF_ARRAYS if isinstance(error, AttributeError) else True
-    if not is_of_arrays or not hasattr(error, "obj") or hasattr(error.obj, "shape"):
+    wrong: Any = getattr(error, "obj", _NOTHING)
+    if not is_of_arrays or wrong is _NOTHING or hasattr(wrong, "shape"):
         return
     try:
         arguments = inspect.signature(function).bind_partial(*args, **kwargs).arguments
@@ -156,13 +160,13 @@ def explain_arguments(
         return
     for argument, value in arguments.items():
         several = value if isinstance(value, (list, tuple)) else ()
-        places = [f"{argument}[{i}]" for i, item in enumerate(several) if item is error.obj]
-        if value is error.obj or places:
-            explained = TypeError(
-                f"{name}: {argument if value is error.obj else places[0]} must be a Variable or an "
-                f"array, not {type(error.obj).__name__}: {reprlib.repr(error.obj)}"
+        places = [f"{argument}[{i}]" for i, item in enumerate(several) if item is wrong]
+        if value is wrong or places:
+            explained: Any = TypeError(
+                f"{name}: {argument if value is wrong else places[0]} must be a Variable or an "
+                f"array, not {type(wrong).__name__}: {reprlib.repr(wrong)}"
             )
-            explained.obj = error.obj  # a caller that was given it can say better which it is
+            explained.obj = wrong  # a caller that was given it can say better which it is
             raise explained from None
 
 
@@ -303,7 +307,7 @@ class Expr:
 
     _kind = None
     __array_ufunc__ = None  # NumPy scalars on the left leave the operation to the expression
-    __hash__ = None
+    __hash__: ClassVar[None] = None
     __iter__ = None  # else Python would try the indexes 0, 1, 2, ... and never find an end
 
     def eval(self) -> Any:

@@ -1,10 +1,13 @@
-"""A typed program: a link, a function and a trainer, on one process or several ranks.
+"""A typed program: links, functions, training and extensions, on one process or several ranks.
 
 basedpyright reads this in strict mode, as .ci/run does. What it must refuse is in
 ``wrong_variants``: there, a comment that ignores an error is an error itself if there is none.
 """
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+import contextlib
+from types import TracebackType
 
 import numpy as np
 
@@ -13,8 +16,9 @@ import mpchain.functions as F
 import mpchain.links as L
 from mpchain import Variable, datasets, iterators, optimizers, training
 from mpchain.distributed import create_multi_node_optimizer, scatter_dataset
-from mpchain.training import extensions
-from mpchain.typing import Array, Arrays, Input
+from mpchain.serializer import AbstractSerializer
+from mpchain.training import Trainer, extensions
+from mpchain.typing import Array, Arrays, Input, Output
 
 
 class Perceptron(mpchain.Chain):
@@ -26,6 +30,44 @@ class Perceptron(mpchain.Chain):
 
     def forward(self, x: Input) -> Variable:
         return self.out(F.relu(self.hidden(x)))
+
+
+class Scaled(mpchain.Link):
+    """A link with a parameter of its own, and a value that is saved with it."""
+
+    n_calls: int
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.scale = mpchain.Parameter(mpchain.initializers.One(), (size,))
+        self.add_persistent("n_calls", 0)
+
+    def forward(self, x: Input) -> Variable:
+        self.n_calls += 1
+        return F.broadcast_to(self.scale, x.shape) * x
+
+
+def layers(n: int) -> mpchain.ChainList:
+    return mpchain.ChainList(*[L.Linear(4, 4) for _ in range(n)])
+
+
+def leaky_derivative(g: Variable, x: Variable, slope: float) -> Variable:
+    return g * np.where(np.greater(x, 0), 1, slope)
+
+
+@mpchain.elementwise(leaky_derivative)
+def leaky(x: Input, slope: float = 0.5) -> Output:
+    return np.where(np.greater(x, 0), x, x * slope)
+
+
+def total_derivative(g: Variable, x_shape: tuple[int, ...]) -> Variable:
+    return F.broadcast_to(g, x_shape)
+
+
+@mpchain.differentiable(total_derivative)
+def total(x: Input) -> Output:
+    return np.sum(x)
 
 
 def squared_difference(x: Input, y: Input) -> Variable:
@@ -65,6 +107,42 @@ def train_by_trainer(n_epochs: int) -> float:
     return float(comm.allreduce_obj(comm.rank))
 
 
+class StopAtLoss(training.Extension):
+    """An extension of its own, which keeps a state and hears of errors."""
+
+    trigger = (1, "iteration")
+    priority = training.PRIORITY_READER
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.n_low = limit, 0
+
+    def initialize(self, trainer: Trainer) -> None:
+        self.n_low = 0
+
+    def __call__(self, trainer: Trainer) -> None:
+        loss = float(trainer.observation["main/loss"])
+        self.n_low += loss < self.limit
+
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
+        print(f"iteration {trainer.updater.iteration}: {exc}")
+
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        self.n_low = serializer("n_low", self.n_low)
+
+
+@training.make_extension(trigger=(1, "epoch"))
+def show_epoch(trainer: Trainer) -> None:
+    print(trainer.updater.epoch)
+
+
+def extend(trainer: Trainer, model: mpchain.Link, test: iterators.SerialIterator) -> None:
+    trainer.extend(StopAtLoss(0.1))
+    trainer.extend(show_epoch)
+    trainer.extend(lambda t: print(t.updater.iteration), trigger=(10, "iteration"), name="count")
+    trainer.extend(extensions.Evaluator(test, model), trigger=(1, "epoch"))
+    trainer.extend(extensions.PrintReport(["epoch", "main/loss"]))
+
+
 def train_by_own_loop(n_steps: int) -> list[float]:
     model, losses = Perceptron(5, 1), list[float]()
     optimizer = optimizers.SGD(lr=0.1).setup(model)
@@ -92,6 +170,26 @@ def sum_over_ranks(comm: mpchain.CommunicatorBase, x: Array) -> Array:
     return comm.allreduce(x)
 
 
+def exchange(comm: mpchain.CommunicatorBase, model: mpchain.Link, x: Array) -> list[Array]:
+    comm.bcast_data(model)
+    comm.multi_node_mean_grad(model, zero_fill=True)
+    request = comm.iallreduce(x)
+    while not request.Test():
+        pass
+    comm.barrier()
+    neighbor = (comm.rank + 1) % comm.size
+    received = comm.sendrecv(x, neighbor, neighbor)
+    return [*comm.allgather(received), comm.bcast(x if comm.rank == 0 else None)]
+
+
+def update_own_part(
+    comm: mpchain.CommunicatorBase, optimizer: mpchain.Optimizer, model: Perceptron, x: Array
+) -> None:
+    with contextlib.ExitStack() as stack:
+        mine = stack.enter_context(comm.batch(len(x)))
+        optimizer.update(lambda: squared_difference(model(x[mine]), x[mine]))
+
+
 def wrong_variants(model: Perceptron, comm: mpchain.CommunicatorBase) -> None:
     F.no_such_function(1)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     L.Linear("3", 4)  # pyright: ignore[reportArgumentType]
@@ -102,5 +200,10 @@ def wrong_variants(model: Perceptron, comm: mpchain.CommunicatorBase) -> None:
     comm.allreduce_obj()  # pyright: ignore[reportCallIssue]
     comm.send_obj(1)  # pyright: ignore[reportCallIssue]
     model.cleargrads(1)  # pyright: ignore[reportCallIssue]
+    model.forward("x")  # pyright: ignore[reportArgumentType]
+    leaky("x")  # pyright: ignore[reportArgumentType]
+    leaky(np.ones(3)).no_such_attribute  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    comm.bcast_data("model")  # pyright: ignore[reportArgumentType]
+    extensions.LogReport(trigger="epoch")  # pyright: ignore[reportArgumentType]
     n: int = F.sum(np.ones(3))  # pyright: ignore[reportAssignmentType]
     print(n)

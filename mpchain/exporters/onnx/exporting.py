@@ -92,7 +92,7 @@ def export(
         inputs.append(conversion.add_input(name, *variables))
     conversion.convert(*(tracer.applications for tracer in tracers))
     keys, outputs = _outputs(calls, output_names)
-    results = [conversion.output(*both, name) for name, both in zip(keys, outputs)]
+    results = [conversion.output(a, b, name) for name, (a, b) in zip(keys, outputs)]
     if set(keys) & set(names) or len({*keys}) < len(keys) or len({*names}) < len(names):
         raise ValueError(
             f"exporters.onnx.export: names must be different: inputs {', '.join(names)}, outputs "

@@ -149,8 +149,8 @@ class ONNXModel(Chain):
             with self._reading(i, operator, name):
                 made = OPERATORS[operator](*operands, **attributes)
             values.update(zip(outputs, made if isinstance(made, (tuple, list)) else [made]))
-        results = tuple(values[name] for name in self.output_names)
-        return results if len(results) > 1 else results[0]
+        results = [values[name] for name in self.output_names]
+        return tuple(results) if len(results) > 1 else results[0]
 
 
 def _load(onnx, path):

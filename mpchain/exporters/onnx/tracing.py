@@ -58,7 +58,7 @@ class Application(NamedTuple):
     def label(self) -> str:
         """The name of the function."""
         named = self.function if isinstance(self.function, FunctionNode) else None
-        return named.label if named else getattr(self.function, "__name__", self.function)
+        return named.label if named else str(getattr(self.function, "__name__", self.function))
 
 
 class IntegerInput(np.ndarray):
@@ -103,7 +103,7 @@ class IntegerInput(np.ndarray):
         return self.tracer.record_array(function, inputs, constants, np.asarray(result))
 
 
-def _plain(x):
+def _plain(x) -> Any:
     if isinstance(x, tuple):
         return tuple(map(_plain, x))
     return x.view(np.ndarray) if isinstance(x, IntegerInput) else x
@@ -160,8 +160,9 @@ class Tracer(Observer):
     def input(self, array: Array) -> Variable:
         """Returns a new Variable, without history, whose use is recorded."""
         if not is_floating(array.dtype):
-            array = array.view(IntegerInput)
-            array.tracer = self
+            traced = array.view(IntegerInput)
+            traced.tracer = self
+            return Variable(traced)
         return Variable(array)
 
     def record_array(
@@ -173,11 +174,11 @@ class Tracer(Observer):
         node: Any = None,
     ) -> Array:
         """Records an array of integers that was computed, and returns it; see `Application`."""
-        output = output.view(IntegerInput)
-        output.tracer = self
+        traced = output.view(IntegerInput)
+        traced.tracer = self
         arrays = tuple([x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs])
-        self.applications.append(Application(function, arrays, constants, self.path, output, node))
-        return output
+        self.applications.append(Application(function, arrays, constants, self.path, traced, node))
+        return traced
 
 
 def address(array: Array) -> tuple | None:
