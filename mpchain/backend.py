@@ -29,11 +29,11 @@ class ChainerxDevice(Device):
         RuntimeError: ChainerxDevice: mpchain has no ChainerX; ...
     """
 
-    def __init__(self, device: Any):
+    def __init__(self, device: object):
         _no_chainerx("ChainerxDevice")
 
 
-def to_chx(array: Any) -> NoReturn:
+def to_chx(array: object) -> NoReturn:
     """Raises RuntimeError: mpchain has no ChainerX.
 
     Example:
@@ -44,7 +44,7 @@ def to_chx(array: Any) -> NoReturn:
     _no_chainerx("to_chx")
 
 
-def from_chx(array: Any) -> NoReturn:
+def from_chx(array: object) -> NoReturn:
     """Raises RuntimeError: mpchain has no ChainerX.
 
     Example:
@@ -55,7 +55,7 @@ def from_chx(array: Any) -> NoReturn:
     _no_chainerx("from_chx")
 
 
-def get_device(device_spec: Any) -> Device:
+def get_device(device_spec: object) -> Device:
     """Returns the device that a specifier names.
 
     Args:
@@ -117,7 +117,7 @@ def get_device_from_array(*arrays: Any) -> Device:
     return CpuDevice()
 
 
-def using_device(device_spec: Any) -> Any:
+def using_device(device_spec: object) -> Any:
     """Context manager: makes the device current, so that new GPU arrays are made on it.
 
     Example:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from mpchain.function import Function
 from mpchain.function_node import FunctionNode
@@ -104,7 +103,7 @@ def _style(style, default) -> Mapping[str, str]:
 
 
 def build_computational_graph(
-    outputs: Any,
+    outputs: object,
     remove_split: bool = True,
     variable_style: Mapping[str, str] | str | None = "default",
     function_style: Mapping[str, str] | str | None = "default",

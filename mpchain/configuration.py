@@ -120,7 +120,7 @@ entries begin with 'user_'
     def __init__(self, **entries: Any):
         vars(self).update(_readers=[], _takes_all_names=False, **entries)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._check(name)
         object.__setattr__(self, name, value)
         for reader in self._readers:
@@ -186,7 +186,7 @@ class LocalConfig(threading.local):
     def __init__(self, global_config: GlobalConfig):
         """Called by ``threading.local`` once in each thread: nothing is set there yet."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not hasattr(self, name):
             self._global_config._check(name)
         super().__setattr__(name, value)
@@ -277,7 +277,7 @@ config = LocalConfig(global_config)
 
 @contextlib.contextmanager
 def using_config(
-    name: str, value: Any, config: GlobalConfig | LocalConfig = config
+    name: str, value: object, config: GlobalConfig | LocalConfig = config
 ) -> Iterator[None]:
     """Context manager: sets the entry ``name`` to ``value`` in this thread (or in ``config``).
 
@@ -347,7 +347,7 @@ def set_debug(debug: bool) -> None:
     config.debug = debug
 
 
-def add_hook(entry: str, name: str, hook: Any) -> None:
+def add_hook(entry: str, name: str, hook: object) -> None:
     """Adds to the hooks of this thread, an entry of the configuration that is a dict by name.
 
     Example:

@@ -309,7 +309,7 @@ def check_backward(
     eps: float = 1e-3,
     atol: float = 1e-5,
     rtol: float = 1e-4,
-    no_grads: Any = None,
+    no_grads: object = None,
     dtype: DTypeLike | None = None,
     detect_nondifferentiable: bool = False,
 ) -> None:
@@ -385,7 +385,7 @@ def check_double_backward(
     eps: float = 1e-3,
     atol: float = 1e-4,
     rtol: float = 1e-3,
-    no_grads: Any = None,
+    no_grads: object = None,
     dtype: DTypeLike | None = None,
     detect_nondifferentiable: bool = False,
 ) -> None:
@@ -443,7 +443,7 @@ def check_order(
     order: int,
     y_grad: _Arrays = None,
     params: _Parameters = (),
-    no_grads: Any = None,
+    no_grads: object = None,
     eps: float = 1e-3,
     atol: float = 1e-6,
     rtol: float = 1e-6,

@@ -299,7 +299,7 @@ class ChainList(Link, MutableSequence[Any]):
                 f"{type(self).__name__}: elements must be links, not {type(layer).__name__}"
             )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self._within_init_scope and isinstance(value, Link):
             raise TypeError(
                 f"{type(self).__name__}: link {name!r} cannot be assigned in init_scope; use append"
@@ -324,7 +324,7 @@ class ChainList(Link, MutableSequence[Any]):
         del self._layers[index]
         self._name_children()
 
-    def insert(self, index: int, layer: Any) -> None:
+    def insert(self, index: int, layer: object) -> None:
         """Inserts a link before ``index``."""
         self._check_layer(layer)
         self._layers.insert(index, layer)

@@ -65,7 +65,7 @@ class Span:
         self._begun = [observer.begins(self) for observer in self._observers]
         return self
 
-    def __exit__(self, kind: type | None, error: Any, traceback: TracebackType | None) -> None:
+    def __exit__(self, kind: type | None, error: object, traceback: TracebackType | None) -> None:
         self.has_failed = kind is not None
         for observer in reversed(self._observers):
             observer.ends(self, self._begun.pop())
@@ -171,40 +171,40 @@ class Observer:
     def begins(self, span: Span) -> Any:
         """Called when a part of the work begins; returns what :meth:`ends` is given."""
 
-    def ends(self, span: Span, begun: Any) -> None:
+    def ends(self, span: Span, begun: object) -> None:
         """Called when it ends, also by an exception."""
 
-    def forward_preprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_preprocess(self, function: object, in_data: Arrays) -> None:
         """Called with the node of a function before it computes its outputs."""
 
-    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_postprocess(self, function: object, in_data: Arrays) -> None:
         """Called after that."""
 
-    def computed(self, function: Any, outputs: Arrays) -> None:
+    def computed(self, function: object, outputs: Arrays) -> None:
         """Called after that with the arrays that the function computed."""
 
-    def differentiates(self, function: Any) -> Any:
+    def differentiates(self, function: object) -> Any:
         """Called with the node of a function before it computes gradients; returns what
         :meth:`differentiated` is given."""
 
-    def differentiated(self, function: Any, begun: Any) -> None:
+    def differentiated(self, function: object, begun: object) -> None:
         """Called after that."""
 
-    def positions(self, name: str, x: Any, constants: tuple, positions: Array) -> Array:
+    def positions(self, name: str, x: object, constants: tuple, positions: Array) -> Array:
         """Called with positions that were found in ``x``, see
         :func:`mpchain.functions.positions.shown`; returns them."""
         return positions
 
-    def parts(self, optimizer: Any, parts: Sequence) -> Sequence:
+    def parts(self, optimizer: object, parts: Sequence) -> Sequence:
         """Called with the parts of a batch that an optimizer is about to compute, pairs of a number
         of samples and a loss function without arguments; returns those to compute instead."""
         return parts
 
-    def operation(self, operation: Any, args: tuple) -> None:
+    def operation(self, operation: object, args: tuple) -> None:
         """Called with an operation of :mod:`mpchain.kernels`, and its arguments, before it runs, if
         :attr:`sees_operations`."""
 
-    def n_parts(self, optimizer: Any) -> int:
+    def n_parts(self, optimizer: object) -> int:
         """Called with a multi-node optimizer before its batch is divided; returns the number of
         parts that stand for ranks, one after another."""
         return 1
@@ -214,7 +214,7 @@ class Observer:
         the one to use in its place."""
         return path
 
-    def communicator(self, comm: Any) -> None:
+    def communicator(self, comm: object) -> None:
         """Called with each communicator that :func:`mpchain.create_communicator` has made."""
 
 
@@ -260,7 +260,7 @@ class Recording(Observer):
         """Calls a function of arrays, see :func:`one_call`."""
         return function(*args)
 
-    def draws(self, generator: Any) -> Any:
+    def draws(self, generator: object) -> Any:
         """Returns what to draw from in place of a generator."""
         return generator
 
@@ -326,7 +326,7 @@ class Graph(Recording):
         super().__exit__()
         current.graph = None
 
-    def keep(self, thing: Any) -> None:
+    def keep(self, thing: object) -> None:
         """Keeps something alive that the graph's kernels need, such as their code."""
 
     def before(self, function: Callable, *args: Any) -> None:
@@ -352,11 +352,11 @@ class Graph(Recording):
         before each launch."""
         raise NotImplementedError
 
-    def exchanging(self, comm: Any) -> contextlib.AbstractContextManager:
+    def exchanging(self, comm: object) -> contextlib.AbstractContextManager:
         """Context manager: what a communicator does within becomes a part of the graph."""
         raise NotImplementedError
 
-    def joins(self, comm: Any) -> None:
+    def joins(self, comm: object) -> None:
         """Called by a communicator that is about to let NCCL take part in the capture."""
 
     def release(self) -> None:
@@ -407,7 +407,7 @@ def see_links() -> bool:
     return any(observer.sees_links for observer in current.observers or ())
 
 
-def n_parts(optimizer: Any) -> int:
+def n_parts(optimizer: object) -> int:
     """Returns into how many parts a multi-node optimizer's batch is divided, as ranks divide it.
 
     >>> n_parts(None)
@@ -452,7 +452,7 @@ def compute(operation: Any, args: tuple) -> Any:
     return operation.select(*args).compute(*args)
 
 
-def draws(generator: Any) -> Any:
+def draws(generator: object) -> Any:
     """Returns what to draw from: a generator, or what stands for it in a step that is recorded.
 
     >>> draws(np.random) is np.random
@@ -475,7 +475,7 @@ def outside(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments) if recorder is None else recorder.call_again(function, arguments)
 
 
-def show_computed(function: Any, outputs: Arrays) -> None:
+def show_computed(function: object, outputs: Arrays) -> None:
     """Shows observers of functions what a function computed.
 
     Example:
@@ -490,7 +490,7 @@ def show_computed(function: Any, outputs: Arrays) -> None:
         observer.computed(function, outputs)
 
 
-def shown_parts(optimizer: Any, parts: Sequence) -> Sequence:
+def shown_parts(optimizer: object, parts: Sequence) -> Sequence:
     """Returns the parts of a batch that an optimizer computes; see :meth:`Observer.parts`.
 
     Example:

@@ -10,6 +10,7 @@ gradients to all ranks. A derived class says so itself.
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,9 @@ class WeightDecay(_ParameterHook):
     def __init__(self, rate: float):
         self.rate = rate
 
-    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
+    def new_grad(
+        self, xp: ModuleType, p: Array, g: Array, rule: UpdateRule, param: Parameter
+    ) -> Array:
         decay = self.rate * p
         decay += g
         return decay
@@ -94,7 +97,9 @@ class Lasso(_ParameterHook):
     def __init__(self, rate: float):
         self.rate = rate
 
-    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
+    def new_grad(
+        self, xp: ModuleType, p: Array, g: Array, rule: UpdateRule, param: Parameter
+    ) -> Array:
         return g + self.rate * xp.sign(p)
 
 
@@ -127,12 +132,14 @@ class GradientHardClipping(_ParameterHook):
         self.lower_bound = lower_bound
         self.upper_bound = upper_bound
 
-    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
+    def new_grad(
+        self, xp: ModuleType, p: Array, g: Array, rule: UpdateRule, param: Parameter
+    ) -> Array:
         return xp.clip(g, self.lower_bound, self.upper_bound)
 
 
 def exponential_decay_noise(
-    xp: Any, shape: tuple[int, ...], dtype: np.dtype, hook: "GradientNoise", opt: UpdateRule
+    xp: ModuleType, shape: tuple[int, ...], dtype: np.dtype, hook: "GradientNoise", opt: UpdateRule
 ) -> Array:
     """Returns normal noise of variance eta / (1 + t)^0.55, t being the number of updates so far.
 
@@ -172,7 +179,9 @@ class GradientNoise(_ParameterHook):
         self.eta = eta
         self.noise_func = noise_func
 
-    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
+    def new_grad(
+        self, xp: ModuleType, p: Array, g: Array, rule: UpdateRule, param: Parameter
+    ) -> Array:
         return g + self.noise_func(xp, g.shape, g.dtype, self, rule)
 
 
@@ -204,7 +213,9 @@ class GradientLARS(_ParameterHook):
         self.weight_decay = weight_decay
         self.eps = eps
 
-    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
+    def new_grad(
+        self, xp: ModuleType, p: Array, g: Array, rule: UpdateRule, param: Parameter
+    ) -> Array:
         p_norm, g_norm = map(math.sqrt, square_sums([param] * 2, [p, g]).tolist())
         rate = 1.0
         if p_norm > self.threshold:

@@ -20,7 +20,7 @@ from mpchain.variable import Parameter
 _COPY_MODES = ("share", "copy", "init")
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether a value is a NumPy or CuPy array.
 
     >>> is_array(np.zeros(2)), is_array(0.0)
@@ -158,7 +158,7 @@ class ParameterTree(DeviceResident):
                     stacklevel=4,
                 )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self._within_init_scope and isinstance(value, Parameter):
             self._params.add(name)
             self._persistents.discard(name)

@@ -14,6 +14,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def source(xp: Any, shared: bool = False) -> Any:
+def source(xp: ModuleType, shared: bool = False) -> Any:
     """Returns the generator that functions draw from.
 
     Args:
@@ -65,7 +66,7 @@ def source(xp: Any, shared: bool = False) -> Any:
     return draws(_Source(generator, xp, shared))
 
 
-def draw(xp: Any, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
+def draw(xp: ModuleType, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
     """Draws by sample for distributions, whose draws repeat a batch: (repeats, *batch).
 
     Args:
@@ -99,7 +100,7 @@ def _saying(rows, is_shared):
         _local.rows, _local.is_shared = outer
 
 
-def rows_of(samples: Any = None, axis: int = 0) -> contextlib.AbstractContextManager[None]:
+def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContextManager[None]:
     """Context manager: says which rows of arrays belong to which sample, for draws within it.
 
     It is for arrays whose first axis is time, atoms or the concatenated elements of sequences, or
@@ -199,7 +200,9 @@ def _samples_of(n_rows):
     return np.arange(n_rows) // (n_rows // n) if n and n_rows and n_rows % n == 0 else None
 
 
-def counters(xp: Any, shape: tuple[int, ...], shared: bool = False) -> kernels.Counters | None:
+def counters(
+    xp: ModuleType, shape: tuple[int, ...], shared: bool = False
+) -> kernels.Counters | None:
     """Returns what a kernel draws an array of that shape from, without storing random numbers.
 
     Outside of the updates of a multi-node optimizer it depends on the seed of CuPy's generator.
@@ -324,7 +327,9 @@ class SampleGenerator:
         """Context manager: functions draw from this generator."""
         return _InUse(self)
 
-    def words(self, xp: Any, shape: tuple[int, ...], n_words: int, shared: bool = False) -> Array:
+    def words(
+        self, xp: ModuleType, shape: tuple[int, ...], n_words: int, shared: bool = False
+    ) -> Array:
         """Draws 32-bit words.
 
         Args:

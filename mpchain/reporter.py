@@ -61,7 +61,7 @@ class Reporter:
         with self, _Collecting(self, observation):
             yield
 
-    def add_observer(self, name: str, observer: Any) -> None:
+    def add_observer(self, name: str, observer: object) -> None:
         """Gives a name to an object that reports values."""
         # A reference to the observer keeps its id from being reused.
         self._observers[id(observer)] = name, observer
@@ -76,7 +76,7 @@ class Reporter:
         for name, observer in observers:
             self.add_observer(prefix + name, observer)
 
-    def report(self, values: Mapping[str, Any], observer: Any = None) -> None:
+    def report(self, values: Mapping[str, Any], observer: object = None) -> None:
         """Adds values to the observation.
 
         A variable is stored without its graph, unless ``config.keep_graph_on_report`` is set.
@@ -139,7 +139,7 @@ def get_current_reporter() -> Reporter:
     return _current.reporters[-1]
 
 
-def report(values: Mapping[str, Any], observer: Any = None) -> None:
+def report(values: Mapping[str, Any], observer: object = None) -> None:
     """Reports values to the current reporter; does nothing if there is none.
 
     Args:
@@ -188,7 +188,7 @@ class Summary:
         self._x = 0.0  # sum of weight * value
         self._squares = 0.0  # sum of weight * (value - mean)**2
 
-    def add(self, value: Any, weight: Any = 1) -> None:
+    def add(self, value: object, weight: object = 1) -> None:
         """Adds a value.
 
         Args:
@@ -379,7 +379,7 @@ def weighted_numbers(
             yield name, number, float(weight) if plain else _as_weight(weight)
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     """Returns whether summaries accept a value: a real number, or an array or variable of one.
 
     Example:

@@ -59,7 +59,7 @@ class AbstractSerializer:
         """Returns the serializer of the child with that name."""
         raise NotImplementedError(f"{type(self).__name__} does not implement __getitem__")
 
-    def __call__(self, key: str, value: Any) -> Any:
+    def __call__(self, key: str, value: object) -> Any:
         """Saves or restores one value.
 
         Args:
@@ -71,7 +71,7 @@ class AbstractSerializer:
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
-    def persistent(self, key: str, value: Any) -> Any:
+    def persistent(self, key: str, value: object) -> Any:
         """Saves or restores a persistent value of a link, which may differ between ranks."""
         return self(key, value)
 
@@ -102,7 +102,7 @@ class Deserializer(AbstractSerializer):
         """Restores ``obj`` by its ``serialize`` method."""
         obj.serialize(self)
 
-    def remember(self, obj: Any) -> None:
+    def remember(self, obj: object) -> None:
         """Is called by objects that decide by what they load which attributes to replace.
 
         A serializer that finds out whether a load would succeed gives these attributes back.

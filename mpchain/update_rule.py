@@ -99,7 +99,7 @@ class HookList(dict[str, tuple[str, Callable[..., Any]]]):
         ((<built-in function print>,), True)
     """
 
-    def __init__(self, owner: Any):
+    def __init__(self, owner: object):
         self._owner = type(owner).__name__
 
     def add(self, hook: Callable[..., Any], name: str | None, timing: str) -> None:
@@ -398,7 +398,7 @@ class UpdateRule:
         return tuple(probe.state)
 
 
-def if_saved(serializer: AbstractSerializer, key: str, value: Any) -> Any:
+def if_saved(serializer: AbstractSerializer, key: str, value: object) -> Any:
     """Like ``serializer(key, value)``, but keeps the value if a file (of Chainer) has none.
 
     Example:
@@ -471,7 +471,7 @@ def _total(sums):
     return math.fsum(sums) if isinstance(sums, np.ndarray) else sums.sum()
 
 
-def as_python_number(value: Any) -> Any:
+def as_python_number(value: object) -> Any:
     """Returns a NumPy scalar as a Python number, which does not change the dtype of arrays.
 
     Example:

@@ -1,6 +1,6 @@
 """The CPU: NumPy arrays."""
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -26,11 +26,11 @@ class CpuDevice(Device):
         return self
 
     @staticmethod
-    def from_array(array: Any) -> "CpuDevice | None":
+    def from_array(array: object) -> "CpuDevice | None":
         """Returns the CPU for a NumPy array, or None for any other object."""
         return CpuDevice() if isinstance(array, np.ndarray) else None
 
-    def send_array(self, array: Any) -> Array:
+    def send_array(self, array: object) -> Array:
         return cuda.to_cpu(array)
 
 
@@ -45,6 +45,6 @@ class Intel64Device(CpuDevice):
     name = "@intel64"
 
     @staticmethod
-    def from_array(array: Any) -> None:
+    def from_array(array: object) -> None:
         """Returns None: NumPy arrays are on :class:`CpuDevice`."""
         return None

@@ -145,8 +145,10 @@ if TYPE_CHECKING:
         device: Any
         data: Any
 
-        def get(self, stream: Any = None, out: Any = None, blocking: bool = True) -> np.ndarray: ...
-        def set(self, arr: np.ndarray, stream: Any = None) -> None: ...
+        def get(
+            self, stream: object = None, out: object = None, blocking: bool = True
+        ) -> np.ndarray: ...
+        def set(self, arr: np.ndarray, stream: object = None) -> None: ...
 
 
 def is_gpu_array(array: object) -> "TypeGuard[GpuArray]":
@@ -198,7 +200,7 @@ class GpuDevice(_Device):
         return GpuDevice(_cupy().cuda.Device(device_id))
 
     @staticmethod
-    def from_array(array: Any) -> "GpuDevice | None":
+    def from_array(array: object) -> "GpuDevice | None":
         """Returns the device that a CuPy array lives on, or None for any other object."""
         return GpuDevice(array.device) if is_gpu_array(array) else None
 
@@ -215,7 +217,7 @@ class GpuDevice(_Device):
     def is_current(self) -> bool:
         return self.xp.cuda.Device().id == self.device.id
 
-    def send_array(self, array: Any) -> Array:
+    def send_array(self, array: object) -> Array:
         return to_gpu(array, self.device)
 
     def is_array_supported(self, array: Any) -> bool:
@@ -337,7 +339,7 @@ def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
         return array.copy() if is_gpu_array(array) else cupy.asarray(_as_host_array(array))
 
 
-def to_cpu(array: Any, stream: Any = None) -> Any:
+def to_cpu(array: object, stream: object = None) -> Any:
     """Copies an array to the host; a NumPy array is returned unchanged. See :func:`to_gpu`.
 
     Example:
@@ -478,7 +480,7 @@ def reduce(
     map_expr: str,
     reduce_expr: str,
     post_map_expr: str,
-    identity: Any,
+    identity: object,
     name: str,
     **kwargs: Any,
 ) -> Callable:
@@ -504,7 +506,7 @@ def raw(code: str, name: str, *args: Any, **kwargs: Any) -> Callable:
     return _cupy().RawKernel(code, name, *args, **kwargs)
 
 
-def scatter_add(array: Array, slices: Any, values: Any) -> None:
+def scatter_add(array: Array, slices: object, values: object) -> None:
     """Adds ``values`` to ``array[slices]`` in place, as ``numpy.add.at`` does.
 
     Example:

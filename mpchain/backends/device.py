@@ -1,5 +1,6 @@
 """The base of devices."""
 
+from types import TracebackType
 from typing import Any, Self
 
 from mpchain.typing import Array
@@ -40,7 +41,12 @@ class Device:
             f"device {self.name}: use 'with mpchain.using_device({self.name!r})' to make it current"
         )
 
-    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         return None
 
     def create_context(self) -> Any:
@@ -54,7 +60,7 @@ class Device:
         """Returns whether the device is the current one of its kind in this thread."""
         return True
 
-    def send(self, arrays: Any) -> Any:
+    def send(self, arrays: object) -> Any:
         """Transfers an array, or a tuple, list or dict of arrays (None included), to the device.
 
         Arrays that are already there are returned, not copied.
@@ -65,15 +71,15 @@ class Device:
             return {key: self.send(array) for key, array in arrays.items()}
         return None if arrays is None else self.send_array(arrays)
 
-    def send_array(self, array: Any) -> Array:
+    def send_array(self, array: object) -> Array:
         """Transfers one array to the device."""
         raise NotImplementedError(f"{type(self).__name__} does not implement send_array")
 
     @staticmethod
-    def from_array(array: Any) -> "Device | None":
+    def from_array(array: object) -> "Device | None":
         """Returns the device of this class that an array lives on, or None."""
         return None
 
-    def is_array_supported(self, array: Any) -> bool:
+    def is_array_supported(self, array: object) -> bool:
         """Returns whether ``array`` lives on this device."""
         return isinstance(array, self.supported_array_types)

@@ -46,7 +46,7 @@ class Description:
         result: what the step returned.
     """
 
-    def __init__(self, calls: Sequence[Any], known: Sequence[Iterable[np.ndarray]], result: Any):
+    def __init__(self, calls: Sequence[Any], known: Sequence[Iterable[np.ndarray]], result: object):
         self._numbers = {
             id(owner_of(x)): (i, j) for i, arrays in enumerate(known) for j, x in enumerate(arrays)
         }
@@ -105,7 +105,7 @@ def _by_id(grads):
     return [(id(param), grad) for param, grad in grads]
 
 
-def name_of(function: Any) -> str:
+def name_of(function: object) -> str:
     """Returns the name of a function, or its representation.
 
     Example:

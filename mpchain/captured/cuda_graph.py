@@ -136,7 +136,7 @@ class CudaGraph(Graph):
     def exchange(self, function: Callable, array: Array) -> Any:
         raise _Refused("ranks exchange what depends on data")
 
-    def keep(self, thing: Any) -> None:
+    def keep(self, thing: object) -> None:
         self._kept.append(thing)
 
     def note_inputs(self, variables: Sequence[Variable]) -> None:
@@ -146,7 +146,7 @@ class CudaGraph(Graph):
                 if isinstance(x, Parameter) and id(x) not in self._known:
                     self.unknown_params.append(x)
 
-    def draws(self, generator: Any) -> Any:
+    def draws(self, generator: object) -> Any:
         return Draws(generator, self._draw)
 
     def _draw(self, name, function, *args, **kwargs):
@@ -235,7 +235,7 @@ class CudaGraph(Graph):
         finally:
             self._exchanging = None
 
-    def joins(self, comm: Any) -> None:
+    def joins(self, comm: object) -> None:
         # All ranks must capture such a call, or none.
         if comm is not self._exchanging:
             raise _Refused("ranks exchange more than gradients")

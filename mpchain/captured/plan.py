@@ -58,7 +58,7 @@ class Plan:
         n_bytes: the memory of all results.
     """
 
-    def __init__(self, recorder: Recorder, inputs: list[np.ndarray], result: Any):
+    def __init__(self, recorder: Recorder, inputs: list[np.ndarray], result: object):
         self.inputs = inputs
         self.params = recorder.state.params
         self._owners = recorder.owners
@@ -273,7 +273,9 @@ class Plan:
     def _copied_result(self, array):
         return array.copy() if id(array) in self._own else array
 
-    def differs(self, proof: Proof, arrays: Iterable[np.ndarray], recorder: Recorder, result: Any):
+    def differs(
+        self, proof: Proof, arrays: Iterable[np.ndarray], recorder: Recorder, result: object
+    ):
         """Compares a replay, which neither draws nor sends nor updates, with the step as it ran.
 
         Args:

@@ -26,7 +26,7 @@ class Ranks:
         """Returns whether all ranks, each of which calls it in each step, give the same number."""
         return True
 
-    def exchange(self, value: Any) -> list[Any]:
+    def exchange(self, value: object) -> list[Any]:
         """Returns the values of all ranks."""
         return [value]
 
@@ -68,7 +68,7 @@ class RanksOfOptimizer(Ranks):
     def agree(self, number: int) -> bool:
         return self._optimizer.are_equal(number) if self._share_graphs() else True
 
-    def exchange(self, value: Any) -> list[Any]:
+    def exchange(self, value: object) -> list[Any]:
         return self._comm.allgather_obj(value) if self._share_graphs() else [value]
 
     def computes_no_loss(self) -> bool:

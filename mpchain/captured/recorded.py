@@ -200,14 +200,14 @@ class RecordedArray(np.ndarray):
             return result
         return recorder.made(func, args, kwargs, result)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         array, key, value = plain(self), plain(key), plain(value)
         array[key] = value
         if current.recorder is not None:
             call = Call(np.ndarray.__setitem__, (array, key, value), {}, (array,))
             current.recorder.calls.append(call)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return _method("__getitem__")(self, key)
 
     # Arrays without axes stand for NumPy's scalars, which can do more.
@@ -218,7 +218,7 @@ class RecordedArray(np.ndarray):
     def __round__(self, *digits: Any) -> Any:
         return round(self._read("round"), *digits)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: object) -> Any:
         if isinstance(other, (list, tuple, str)) and self.ndim == 0:
             return other * self._read("repeat")
         return super().__rmul__(other)
@@ -244,7 +244,7 @@ class RecordedArray(np.ndarray):
         return plain(self).flat
 
     @flat.setter
-    def flat(self, values: Any) -> None:
+    def flat(self, values: object) -> None:
         _refuse("it writes the elements of an array (flat)")
         plain(self).flat = values
 
@@ -254,7 +254,7 @@ class RecordedArray(np.ndarray):
             current.recorder.calls.append(Call(bool, (plain(self), value), kind="guard"))
         return value
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: object) -> None:
         self[...] = value
 
 

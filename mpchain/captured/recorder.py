@@ -46,7 +46,7 @@ class Draws:
         ('rand', 3)
     """
 
-    def __init__(self, generator: Any, draw: Callable):
+    def __init__(self, generator: object, draw: Callable):
         self._generator, self._draw = generator, draw
 
     def __getattr__(self, name: str) -> Any:
@@ -165,7 +165,7 @@ class Recorder(Recording):
         if self.reason is None:
             self.reason = reason
 
-    def describe(self, result: Any) -> Description:
+    def describe(self, result: object) -> Description:
         """Returns what the step did, by which another recording of it is compared."""
         groups = [self.inputs, [*self.state.arrays()], self.owners.values()]
         return Description(self.calls, groups, result)
@@ -254,7 +254,7 @@ class Recorder(Recording):
             return kernel.compute(*[_recorded(x) for x in args])
         return self.one_call(kernel.compute, args)
 
-    def draws(self, generator: Any) -> Any:
+    def draws(self, generator: object) -> Any:
         return Draws(generator, self._draw)
 
     def _draw(self, name, function, *args, **kwargs):

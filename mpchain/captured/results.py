@@ -34,7 +34,7 @@ def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
     return tuple((i, j) for (i, x), (j, y) in pairs if x is not y and np.may_share_memory(x, y))
 
 
-def is_simple(value: Any) -> bool:
+def is_simple(value: object) -> bool:
     """Whether a value is a number of Python, a string, None, or the like.
 
     Example:
@@ -45,7 +45,7 @@ def is_simple(value: Any) -> bool:
     return type(value) in _SIMPLE
 
 
-def flatten(value: Any) -> tuple[Any, list]:
+def flatten(value: object) -> tuple[Any, list]:
     """Returns the structure of a nested value, which can be compared, and what it holds.
 
     Tuples, lists and dicts of any class and dataclasses are opened.
@@ -64,7 +64,7 @@ def flatten(value: Any) -> tuple[Any, list]:
     return _structure(value, note, ()), held
 
 
-def mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
+def mapped(value: object, convert: Callable[[Any], Any]) -> Any:
     """Returns a nested value of the same classes, with ``convert`` of what it holds.
 
     Example:
@@ -75,7 +75,7 @@ def mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
     return _rebuilt(value, convert, ())
 
 
-def unconverted(array: Any) -> Any:
+def unconverted(array: object) -> Any:
     """Returns an array itself.
 
     Example:
@@ -86,7 +86,7 @@ def unconverted(array: Any) -> Any:
     return array
 
 
-def without_graph(value: Any, convert: Callable[[np.ndarray], Any] = unconverted) -> Any:
+def without_graph(value: object, convert: Callable[[np.ndarray], Any] = unconverted) -> Any:
     """Returns nested values with converted arrays, and Variables without their graph.
 
     Example:
@@ -105,7 +105,7 @@ def without_graph(value: Any, convert: Callable[[np.ndarray], Any] = unconverted
     return leaf(value) if value.__class__ is Variable else _rebuilt(value, leaf, ())
 
 
-def arrays_of(value: Any) -> list:
+def arrays_of(value: object) -> list:
     """Returns the arrays that nested values and Variables among them hold, as plain ones.
 
     Example:
@@ -118,7 +118,7 @@ def arrays_of(value: Any) -> list:
     return [plain(x) for x in arrays if is_array(x)]
 
 
-def simple_of(value: Any) -> list:
+def simple_of(value: object) -> list:
     """Returns the numbers of Python, strings and the like that a nested value holds.
 
     Example:
@@ -129,7 +129,7 @@ def simple_of(value: Any) -> list:
     return [x for x in flatten(value)[1] if is_simple(x)]
 
 
-def why_not_returned(value: Any, is_known: Callable[[Any], bool]) -> str | None:
+def why_not_returned(value: object, is_known: Callable[[Any], bool]) -> str | None:
     """Returns why a result cannot be replayed, such as an array that is not known; or None.
 
     Example:

@@ -279,7 +279,7 @@ def _shapes_of(kept):
     return {key: (x.shape, x.dtype, x.device) for key, x in arrays.items()}
 
 
-def are_alike(array: Any, other: np.ndarray) -> bool:
+def are_alike(array: object, other: np.ndarray) -> bool:
     """Whether something is a NumPy array of the same shape and dtype.
 
     Example:

@@ -46,14 +46,14 @@ class Place(NamedTuple):
         """Whether it is a cell, which has no key."""
         return isinstance(self.owner, types.CellType)
 
-    def get(self, default: Any = None) -> Any:
+    def get(self, default: object = None) -> Any:
         """The value; the default if it is there no more."""
         try:
             return self.owner.cell_contents if self.is_cell else self.owner[self.key]
         except (LookupError, ValueError):
             return default
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         """Puts a value there."""
         if self.is_cell:
             self.owner.cell_contents = value
@@ -427,7 +427,7 @@ def are_exactly_equal(a: Any, b: Any) -> bool:
     return is_simple(a) and a == b
 
 
-def exact_key(value: Any) -> Any:
+def exact_key(value: object) -> Any:
     """Returns a key under which only values of the same class count as equal.
 
     Example:

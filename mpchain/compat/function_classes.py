@@ -223,7 +223,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
         """Returns the input Variables, those that hooks or programs keep with their arrays."""
         return tuple([x.get_variable() for x in self.inputs])
 
-    def forward(self, inputs: Any) -> tuple[Any, ...]:
+    def forward(self, inputs: object) -> tuple[Any, ...]:
         """Computes the output arrays from the input arrays."""
         with no_backprop_mode():
             return tuple(y.array for y in self.apply(inputs))

@@ -57,7 +57,7 @@ class CompatModule(types.ModuleType):
             self.__dict__[name] = value
         return value
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, CompatModule) and not _is_module(self.__name__, name):
             return  # a module does not hide the function that its package has under that name
         self._in_room(name, value)
@@ -126,7 +126,7 @@ def _load(place):
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of the layout below ``chainer``, ``chainermn`` and ``chainerx``."""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
         if fullname not in layout():
             return None
         is_package = layout()[fullname][0]

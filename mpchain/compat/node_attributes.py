@@ -140,7 +140,7 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
 """Attributes by class, computed from the function's arguments, inputs and outputs."""
 
 
-def complete(function: Any) -> None:
+def complete(function: object) -> None:
     """Sets the derived attributes of a described function."""
     derived = DERIVED.get(type(function).__name__, {})
     for key, value in derived.items():

@@ -34,10 +34,10 @@ class Renamed:
     def _find(self, instance):
         return operator.attrgetter(self._owner)(instance) if self._owner else instance
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else getattr(self._find(instance), self._name)
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: object, value: object) -> None:
         setattr(self._find(instance), self._name, value)
 
 

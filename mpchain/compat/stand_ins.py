@@ -7,6 +7,7 @@ import os
 import subprocess
 import unittest
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def check_ideep_available() -> None:
     raise RuntimeError("iDeep is not available: mpchain uses oneDNN on CPUs by itself")
 
 
-def inputs_all_ready(inputs: Any, supported_ndim: Any = (2, 4)) -> bool:
+def inputs_all_ready(inputs: object, supported_ndim: object = (2, 4)) -> bool:
     return False
 
 
@@ -125,7 +126,7 @@ def as_vec(x: Any) -> Any:
     return x if x.ndim == 1 else x.ravel()
 
 
-def empty_like(x: Any) -> Any:
+def empty_like(x: object) -> Any:
     return cuda.get_array_module(x).empty_like(x)
 
 
@@ -321,7 +322,7 @@ def permutate_list(xs: Any, indices: Any, inv: bool) -> list[Any]:
     return [xs[i] for i in indices]
 
 
-def l2normalize(xp: Any, v: Any, eps: float) -> Any:
+def l2normalize(xp: ModuleType, v: Any, eps: float) -> Any:
     return v / (xp.linalg.norm(v) + eps)
 
 
@@ -354,11 +355,11 @@ class FunctionSet:
         )
 
 
-def variable_repr(var: Any) -> str:
+def variable_repr(var: object) -> str:
     return repr(var)
 
 
-def variable_str(var: Any) -> str:
+def variable_str(var: object) -> str:
     return str(var)
 
 
@@ -381,7 +382,7 @@ def in_light_mode() -> bool:
 
 
 @contextlib.contextmanager
-def get_function_check_context(f: Any) -> Any:
+def get_function_check_context(f: object) -> Any:
     yield
 
 

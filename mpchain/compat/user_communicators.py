@@ -37,7 +37,7 @@ class CommunicatorBase(abc.ABC):
     def __init__(self) -> None:
         self._configs = {}
 
-    def set_config(self, name: str, value: Any = True, **kwargs: Any) -> None:
+    def set_config(self, name: str, value: object = True, **kwargs: Any) -> None:
         """Raises ValueError: a subclass has the entries."""
         raise ValueError(f"Unknown config: {name}")
 
@@ -50,15 +50,15 @@ class CommunicatorBase(abc.ABC):
         """Context manager: yields the communicator."""
         yield self
 
-    def broadcast_data(self, model: Any) -> None:
+    def broadcast_data(self, model: object) -> None:
         """As ``bcast_data``."""
         self.bcast_data(model)
 
-    def allreduce_grad(self, model: Any, zero_fill: bool = False) -> None:
+    def allreduce_grad(self, model: object, zero_fill: bool = False) -> None:
         """As ``multi_node_mean_grad``."""
         self.multi_node_mean_grad(model, zero_fill)
 
-    def allgather_obj(self, obj: Any) -> list[Any]:
+    def allgather_obj(self, obj: object) -> list[Any]:
         """Returns the objects of all ranks."""
         gathered: Any = self.gather_obj(obj)  # pyright: ignore
         return self.bcast_obj(gathered)  # pyright: ignore
@@ -70,11 +70,11 @@ class CommunicatorBase(abc.ABC):
         self._configs = {}
 
     @abc.abstractmethod
-    def bcast_data(self, model: Any) -> None:
+    def bcast_data(self, model: object) -> None:
         """Gives all ranks the parameters of rank 0."""
 
     @abc.abstractmethod
-    def multi_node_mean_grad(self, model: Any, zero_fill: bool = False) -> None:
+    def multi_node_mean_grad(self, model: object, zero_fill: bool = False) -> None:
         """Replaces gradients by their means over the ranks."""
 
 

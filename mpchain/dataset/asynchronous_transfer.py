@@ -49,7 +49,7 @@ class ConcatWithAsyncTransfer(Converter):
                 self._stream.wait_event(self._last_compute.record())
 
     def __call__(
-        self, batch: Sequence, device: DeviceLike | None = None, padding: Any = None
+        self, batch: Sequence, device: DeviceLike | None = None, padding: object = None
     ) -> Any:
         """See :func:`concat_examples`.
 

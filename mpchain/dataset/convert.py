@@ -68,7 +68,7 @@ def converter() -> Callable[[Callable[..., Any]], _FunctionConverter]:
     return _FunctionConverter
 
 
-def to_device(device: DeviceLike | None, x: Any) -> Any:
+def to_device(device: DeviceLike | None, x: object) -> Any:
     """Sends an array, or a tuple, list or dict of arrays, to a device.
 
     Args:
@@ -83,7 +83,9 @@ def to_device(device: DeviceLike | None, x: Any) -> Any:
 
 
 @converter()
-def concat_examples(batch: Sequence, device: DeviceLike | None = None, padding: Any = None) -> Any:
+def concat_examples(
+    batch: Sequence, device: DeviceLike | None = None, padding: object = None
+) -> Any:
     """Stacks examples into arrays along a new first axis.
 
     Args:
@@ -164,7 +166,7 @@ def _stack(arrays, padding):
     return xp.concatenate(arrays).reshape((len(arrays), *arrays[0].shape))
 
 
-def is_array(x: Any) -> bool:
+def is_array(x: object) -> bool:
     """Returns whether ``x`` is an array of NumPy or CuPy.
 
     Example:

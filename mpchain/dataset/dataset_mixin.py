@@ -25,7 +25,7 @@ class DatasetMixin:
 
     has_epochs: Any = False
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """Returns one example or a list of examples.
 
         Args:

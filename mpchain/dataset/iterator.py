@@ -3,6 +3,7 @@
 from typing import Any, Self
 
 from mpchain.observers import observed
+from mpchain.serializer import AbstractSerializer
 
 
 class Iterator:
@@ -53,5 +54,5 @@ class Iterator:
     def finalize(self) -> None:
         """Releases what the iterator holds (threads, processes); called at the end of training."""
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the position, from which a resumed iterator continues."""

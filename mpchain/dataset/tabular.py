@@ -1,7 +1,6 @@
 """Tabular datasets from lists, arrays and functions."""
 
 import itertools
-from typing import Any
 
 from mpchain.dataset.convert import is_array
 from mpchain.dataset.tabular_dataset import DelegateDataset as DelegateDataset
@@ -10,7 +9,7 @@ from mpchain.dataset.tabular_dataset import TabularDataset
 _numbers = itertools.count()
 
 
-def from_data(data: Any, *, size: int | None = None) -> TabularDataset:
+def from_data(data: object, *, size: int | None = None) -> TabularDataset:
     """Makes a :class:`mpchain.dataset.TabularDataset` of lists, arrays and functions.
 
     Args:

@@ -76,7 +76,7 @@ class TabularDataset(DatasetMixin):
         """Reads everything: a tuple or dict of columns, or the only column, by :attr:`mode`."""
         return _in_mode(self.get_examples(None, None), self.keys, self.mode)
 
-    def convert(self, data: Any) -> Any:
+    def convert(self, data: object) -> Any:
         """Turns what :meth:`fetch` returns into arrays, column by column.
 
         :meth:`with_converter` replaces this; :meth:`concat` and :meth:`join` use the first

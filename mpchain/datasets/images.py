@@ -235,7 +235,7 @@ def load_pillow(kind: str) -> Any:
     return annexes.library("PIL.Image", message)
 
 
-def decode(path: str, file: Any, dtype: DTypeLike, color: str | None = None) -> Array:
+def decode(path: str, file: object, dtype: DTypeLike, color: str | None = None) -> Array:
     """Returns the array (channels, height, width) of an image.
 
     Args:

@@ -112,7 +112,7 @@ class PickleDatasetWriter:
         self._writer = writer
         self._protocol = protocol
 
-    def write(self, x: Any) -> None:
+    def write(self, x: object) -> None:
         """Appends an object."""
         pickle.dump(x, self._writer, self._protocol)
 

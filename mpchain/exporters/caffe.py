@@ -22,7 +22,7 @@ _PRODUCT, _SUM, _LARGER = 0, 1, 2
 
 def export(
     model: Callable[..., Any],
-    args: Any,
+    args: object,
     directory: str | os.PathLike[str] | None = None,
     export_params: bool = True,
     graph_name: str = "Graph",

@@ -48,7 +48,7 @@ class Writer:
         """Returns the dialect's text of an operator."""
         raise NotImplementedError
 
-    def operand(self, x: Any, as_bool: bool = False) -> str:
+    def operand(self, x: object, as_bool: bool = False) -> str:
         """Returns the text of a symbol or a number; a truth value may become a number."""
         if not isinstance(x, Symbol) or x.is_constant:
             return self.number(x)

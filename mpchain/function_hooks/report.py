@@ -107,7 +107,7 @@ class Stopwatch:
         self.call_history = []
         self._starts = {}
 
-    def start(self, key: Any, on_gpu: bool) -> None:
+    def start(self, key: object, on_gpu: bool) -> None:
         """Starts timing the work that ``key`` identifies."""
         if on_gpu:
             mark = cuda.Event()
@@ -117,7 +117,7 @@ class Stopwatch:
         # A link can call itself, and a hook can be active in several threads.
         self._starts.setdefault((key, threading.get_ident()), []).append(mark)
 
-    def stop(self, key: Any, name: str) -> None:
+    def stop(self, key: object, name: str) -> None:
         """Stops timing the work that ``key`` identifies, and records the time under ``name``."""
         marks = self._starts[key, threading.get_ident()]
         mark = marks.pop()

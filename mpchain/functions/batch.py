@@ -59,7 +59,7 @@ def batch_sum(x: Input, axis: Axes = None) -> Variable:
     return total if counting.current.counts is None else counting.current.counts.sum(total)
 
 
-def batch_count(n: Any) -> Any:
+def batch_count(n: object) -> Any:
     """Returns the sum of a number over the whole batch; it is not differentiated.
 
     Unlike the other functions here it also works where a batch is processed in parts, except

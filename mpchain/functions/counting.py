@@ -58,7 +58,7 @@ def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
     return compute(*arguments)
 
 
-def denominator(count: Any, elements: Any, dtype: Any) -> Any:
+def denominator(count: object, elements: object, dtype: object) -> Any:
     """Returns what a mean over a count divides by; a mean over nothing is a sum of zeros over 1.
 
     Args:
@@ -109,7 +109,7 @@ def divisor(n: Any, dtype: Any) -> Any:
     return number
 
 
-def at_least_one(count: Any) -> Any:
+def at_least_one(count: object) -> Any:
     """Returns a count, or 1 for 0; NumPy's ``maximum`` takes ten times as long for numbers.
 
     Example:
@@ -121,7 +121,7 @@ def at_least_one(count: Any) -> Any:
     return get_array_module(count).maximum(count, 1)
 
 
-def weight_sum(total: Any, elements: Any) -> Any:
+def weight_sum(total: object, elements: object) -> Any:
     """Returns what a weighted mean divides by; a mean without weights is 0 / 0.
 
     Args:
@@ -171,7 +171,7 @@ class Notes:
         """Notes the count of a mean, a Variable."""
         self._weights[id(mean.array)] = mean.array, count  # the array keeps its id
 
-    def weight(self, value: Any, default: Any) -> Any:
+    def weight(self, value: object, default: object) -> Any:
         """Returns the count of a value, if it is a mean that was noted, or the default."""
         return self._weights.get(id(getattr(value, "array", value)), (None, default))[1]
 
@@ -196,17 +196,17 @@ class Derived(Observer):
     def __init__(self, notes: Notes) -> None:
         self._notes, self._derived, self._counts = notes, {}, []
 
-    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_postprocess(self, function: object, in_data: Arrays) -> None:
         numbers = [x for x in in_data if x is not None and x.shape == ()]
         self._counts = self._notes.counts_among(numbers)
         for x in numbers:
             self._counts += self._derived.get(id(x), (None, []))[1]
 
-    def computed(self, function: Any, outputs: Arrays) -> None:
+    def computed(self, function: object, outputs: Arrays) -> None:
         if self._counts:
             self._derived.update((id(y), (y, self._counts)) for y in outputs)
 
-    def counts(self, value: Any) -> list[Any]:
+    def counts(self, value: object) -> list[Any]:
         """Returns the counts of the means that a value was computed from."""
         return self._derived.get(id(getattr(value, "array", value)), (None, []))[1]
 
@@ -237,7 +237,7 @@ def noted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def using(counts: Any, over: str | None = None) -> Iterator[None]:
+def using(counts: object, over: str | None = None) -> Iterator[None]:
     """Context manager: ``counts`` knows the counts of the whole batch.
 
     Args:

@@ -1,7 +1,5 @@
 """Attention in one kernel, where a library has one."""
 
-from typing import Any
-
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.dtypes import smallest
@@ -71,7 +69,7 @@ def is_fused(
     query: Variable,
     key: Variable,
     value: Variable,
-    scale: Any,
+    scale: object,
     is_causal: bool,
     bias: Array | None = None,
 ) -> bool:

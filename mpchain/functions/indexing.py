@@ -115,7 +115,7 @@ def _get_item(x, slices):
     return x[slices]
 
 
-def get_item(x: Input, slices: Any) -> Variable:
+def get_item(x: Input, slices: object) -> Variable:
     """Indexes an array as NumPy does: ``x[slices]``.
 
     Args:

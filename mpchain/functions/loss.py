@@ -1,7 +1,6 @@
 """Losses of classification."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from mpchain.variable import Variable, as_array
 _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
 
 
-def check_option(function: str, argument: str, value: Any, allowed: Sequence[str]) -> None:
+def check_option(function: str, argument: str, value: object, allowed: Sequence[str]) -> None:
     """Raises ValueError if the value of an option is not one of those allowed.
 
     Example:

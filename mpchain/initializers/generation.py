@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def get_initializer(
 def generate_array(
     initializer: Initializer | Callable[[Array], None],
     shape: int | tuple[int, ...],
-    xp: Any,
+    xp: ModuleType,
     dtype: DTypeLike = None,
     device: DeviceLike | None = None,
 ) -> Array:

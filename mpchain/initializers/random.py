@@ -49,7 +49,7 @@ class RandomInitializer(Initializer):
     def __call__(self, array: Array) -> None:
         backend.copyto(array, self.draw(self.rng or config.rng or np.random, array.shape))
 
-    def draw(self, rng: Any, shape: tuple[int, ...]) -> Array:
+    def draw(self, rng: object, shape: tuple[int, ...]) -> Array:
         """Returns an array of random values drawn from ``rng``."""
         raise NotImplementedError(f"{type(self).__name__} does not implement draw")
 

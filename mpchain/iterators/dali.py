@@ -7,6 +7,7 @@ import numpy as np
 from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.dataset import Iterator
+from mpchain.serializer import AbstractSerializer
 
 
 class DaliIterator(Iterator):
@@ -91,7 +92,7 @@ class DaliIterator(Iterator):
         self.current_position = position
         return examples
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         for name in ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail"):
             setattr(self, name, serializer(name.lstrip("_"), getattr(self, name)))
 

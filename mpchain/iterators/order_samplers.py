@@ -3,11 +3,11 @@
 import abc
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from mpchain.dataset.dataset_mixin import check_least
+from mpchain.serializer import AbstractSerializer
 from mpchain.serializers.generators import check_generator_state
 from mpchain.typing import Array
 
@@ -36,7 +36,7 @@ class OrderSampler(abc.ABC):
             numpy.ndarray: indices, of any number above 0.
         """
 
-    def serialize(self, serializer: Any) -> None:  # noqa: B027 (a sampler may be without state)
+    def serialize(self, serializer: AbstractSerializer) -> None:  # noqa: B027 (a sampler may be without state)
         """Saves or restores the state that determines later orders."""
 
 
@@ -65,7 +65,7 @@ class ShuffleOrderSampler(OrderSampler):
         random = np.random if self._random is None else self._random
         return random.permutation(len(current_order))
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         if self._random is None:
             return
         state = self._random.get_state(legacy=False)

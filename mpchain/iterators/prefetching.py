@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.iterators.serial import SerialIterator
-from mpchain.serializer import Deserializer
+from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.typing import Dataset
 
 _POSITION = ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail", "_order")
@@ -138,7 +138,7 @@ class PrefetchingIterator(SerialIterator):
         self._cancel()
         super().reset()
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         if isinstance(serializer, Deserializer):
             self._cancel()
         super().serialize(serializer)

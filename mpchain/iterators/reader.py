@@ -39,8 +39,8 @@ class Reader:
 
     def __init__(
         self,
-        context: Any,
-        dataset: Any,
+        context: object,
+        dataset: object,
         seed: tuple[int, ...],
         n_segments: int,
         n_indices: int,

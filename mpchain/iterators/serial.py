@@ -8,7 +8,7 @@ import numpy as np
 
 from mpchain.dataset import Iterator
 from mpchain.iterators.order_samplers import ShuffleOrderSampler
-from mpchain.serializer import Deserializer, MissingKeyError, SerializationError
+from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError, SerializationError
 from mpchain.typing import Dataset
 
 
@@ -143,7 +143,7 @@ class SerialIterator(Iterator):
         """Returns the examples with these indices (a subclass may take some of them only)."""
         return [self.dataset[i] for i in indices.tolist()]
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the position in the epoch, its order, and the order sampler.
 
         A file of Chainer restores position and order; later orders are drawn again.

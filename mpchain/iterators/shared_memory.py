@@ -93,7 +93,7 @@ class Pickled:
         {'x': array([0, 1, 2])}
     """
 
-    def __init__(self, obj: Any):
+    def __init__(self, obj: object):
         buffers = []
         self.text = pickle.dumps(obj, 5, buffer_callback=buffers.append)
         self._contents = [buffer.raw() for buffer in buffers]
@@ -150,7 +150,7 @@ class Shared:
         ([array([0., 0.]), 'text'], None)
     """
 
-    def __init__(self, obj: Any):
+    def __init__(self, obj: object):
         pickled = Pickled(obj)
         self._segment = _memory(max(pickled.nbytes, 1))
         self._name = self._segment.name

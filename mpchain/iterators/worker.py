@@ -172,7 +172,7 @@ class Worker:
         finally:
             its_end.close()
 
-    def send(self, request: Any) -> None:
+    def send(self, request: object) -> None:
         """Sends a request. If the process has ended, :meth:`receive` raises."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send(request)

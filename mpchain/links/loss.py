@@ -84,7 +84,7 @@ class BinaryHierarchicalSoftmax(Link):
     2005.
     """
 
-    def __init__(self, in_size: int, tree: Any, dtype: DTypeLike = None) -> None:
+    def __init__(self, in_size: int, tree: object, dtype: DTypeLike = None) -> None:
         super().__init__()
         paths, n_inner = _paths_of(tree)
         # All paths concatenated, and for each label the start and the length of its path.

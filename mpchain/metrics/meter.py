@@ -63,7 +63,7 @@ class Meter:
         """Forgets all batches."""
         self._kept = {name: [] for name in self.metrics}
 
-    def add(self, y: Any, t: Any) -> None:
+    def add(self, y: object, t: object) -> None:
         """Adds a batch.
 
         Args:
@@ -135,8 +135,8 @@ class MetricsEvaluator(Evaluator):
 
     def __init__(
         self,
-        iterator: Any,
-        target: Any,
+        iterator: object,
+        target: object,
         metrics: Mapping[str, Metric],
         comm: Communicator | None = None,
         converter: Callable[..., Any] = concat_examples,

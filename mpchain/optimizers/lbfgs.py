@@ -63,7 +63,7 @@ class LBFGS(Optimizer):
         self._forget()
         return self
 
-    def add_hook(self, hook: Any, name: str | None = None, timing: str = "auto") -> None:
+    def add_hook(self, hook: object, name: str | None = None, timing: str = "auto") -> None:
         """Raises TypeError: a hook would change gradients, and not the loss that they belong to."""
         raise TypeError("LBFGS.add_hook: takes no hooks; add what they do to the loss function")
 

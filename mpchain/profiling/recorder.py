@@ -150,7 +150,7 @@ class Recorder(Observer):
         function.observed_as = what
         self.record((start, end, what))
 
-    def differentiates(self, function: Any) -> int:
+    def differentiates(self, function: object) -> int:
         return self.now()
 
     def differentiated(self, function: Any, begun: int) -> None:
@@ -171,7 +171,7 @@ class Recorder(Observer):
     def begins(self, span: Span) -> Any:
         return self._beginnings.get(span.kind, self._begin)(span)
 
-    def ends(self, span: Span, begun: Any) -> None:
+    def ends(self, span: Span, begun: object) -> None:
         if begun is not None:
             self._endings.get(span.kind, self._end)(span, begun)
 

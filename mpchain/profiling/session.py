@@ -128,7 +128,12 @@ class Profile(Extension):
             raise
         return self
 
-    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._end(exc_type is not None)
 
     def _on_communicator(self, comm):
@@ -189,10 +194,10 @@ class Profile(Extension):
         self._has_failed = False
         self.__enter__()
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: object) -> None:
         """Does nothing: an iteration is seen without it."""
 
-    def on_error(self, trainer: Any, exc: BaseException, tb: TracebackType | None) -> None:
+    def on_error(self, trainer: object, exc: BaseException, tb: TracebackType | None) -> None:
         self._has_failed = True
 
     def finalize(self) -> None:

@@ -13,7 +13,7 @@ from mpchain.prove.records import on_host
 from mpchain.variable import Parameter, Variable
 
 
-def changed(value: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
+def changed(value: object, change: Callable[[str, Any], Any], path: str = "") -> Any:
     """Returns a loss function, or what is among its arguments, with changed batches.
 
     Args:
@@ -41,7 +41,7 @@ def changed(value: Any, change: Callable[[str, Any], Any], path: str = "") -> An
     return change(path, value) if _is_batch(value) else value
 
 
-def found(function: Any) -> dict[str, Any]:
+def found(function: object) -> dict[str, Any]:
     """Returns the arrays and lists among the arguments of a loss function, by path.
 
     Example:
@@ -183,7 +183,7 @@ def _exact(value):
     return repr(value)
 
 
-def like(old: Any, new: Any) -> Any:
+def like(old: object, new: object) -> Any:
     """Returns a batch as the kind of object that it takes the place of.
 
     Example:

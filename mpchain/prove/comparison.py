@@ -33,7 +33,7 @@ class Gap(NamedTuple):
     is_large: bool
 
 
-def gap(a: Any, b: Any, scale: float | None = None, tolerance: float | None = None) -> Gap:
+def gap(a: object, b: object, scale: float | None = None, tolerance: float | None = None) -> Gap:
     """Returns the largest difference of two arrays of one shape.
 
     Args:
@@ -99,7 +99,7 @@ def is_inexact(dtype: np.dtype) -> bool:
     return is_floating(dtype) or dtype.kind == "c"
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Returns whether a value is a number, or an array of numbers.
 
     >>> is_number(1.5), is_number("a"), is_number(None)

@@ -49,7 +49,7 @@ class Writer(Tracer):
         super().__init__(steps, doubles, os.path.join(folder, "files of ranks"))
         self._folder, self._who = folder, who
 
-    def end_update(self, optimizer: Any) -> None:
+    def end_update(self, optimizer: object) -> None:
         save(path_of(self._folder, self._who, self.updates), self.update)
 
     def finish(self) -> None:
@@ -116,7 +116,7 @@ class Judge(Tracer):
 
     # One process
 
-    def begin_update(self, optimizer: Any) -> None:
+    def begin_update(self, optimizer: object) -> None:
         if self.updates == 1:
             self._check_kind()
         self._ranks = self._load(self.updates)
@@ -240,7 +240,7 @@ class Judge(Tracer):
         ]
         return all(each == texts[0] for each in texts[1:])
 
-    def replace_batch(self, iterator: int, batch: Any) -> Any:
+    def replace_batch(self, iterator: int, batch: object) -> Any:
         """Gives the ranks' batches, joined, where the loss function does not show its own."""
         ranks = self._load(self.updates + 1)
         seen = [b for u in ranks for e in u.evaluations for b in e.batches]
@@ -257,13 +257,13 @@ class Judge(Tracer):
             return batch
         return [sample for held in given for sample in held[k]]
 
-    def see_gradients(self, evaluation: Evaluation, optimizer: Any) -> None:
+    def see_gradients(self, evaluation: Evaluation, optimizer: object) -> None:
         e = len(self._update.evaluations) - 1
         self._compare_forward(e)
         self._compare_gradients(e)
         self._took_gradients = self._take_gradients(e, optimizer)
 
-    def end_update(self, optimizer: Any) -> None:
+    def end_update(self, optimizer: object) -> None:
         if self._division is not None:
             comm, before = self._division
             vars(comm)["divided"] = before

@@ -169,7 +169,7 @@ def path_of(folder: str, who: str, number: int | str) -> str:
     return os.path.join(folder, f"{who}, {number}.pickle")
 
 
-def save(path: str, record: Any) -> None:
+def save(path: str, record: object) -> None:
     """Writes a record, which is there as a whole or not at all.
 
     >>> save("a.pickle", 1); load("a.pickle")

@@ -76,21 +76,21 @@ class Tracer(Observer):
 
     # What subclasses do
 
-    def begin_update(self, optimizer: Any) -> None:
+    def begin_update(self, optimizer: object) -> None:
         """Called with each optimizer that begins an update, after :attr:`update` is set."""
 
-    def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: Any) -> Sequence:
+    def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: object) -> Sequence:
         """Returns the parts to compute in place of others."""
         return parts
 
-    def replace_batch(self, iterator: int, batch: Any) -> Any:
+    def replace_batch(self, iterator: int, batch: object) -> Any:
         """Returns the batch to give in place of one that an iterator, known by number, gave."""
         return batch
 
-    def see_gradients(self, evaluation: Evaluation, optimizer: Any) -> None:
+    def see_gradients(self, evaluation: Evaluation, optimizer: object) -> None:
         """Called when the gradients of an evaluation are known, before the step."""
 
-    def end_update(self, optimizer: Any) -> None:
+    def end_update(self, optimizer: object) -> None:
         """Called at the end of each update."""
 
     # What the program does
@@ -100,7 +100,7 @@ class Tracer(Observer):
             return path
         return os.path.join(self._files, os.path.abspath(path).replace(os.sep, "_"))
 
-    def communicator(self, comm: Any) -> None:
+    def communicator(self, comm: object) -> None:
         self._communicators.append(comm)
 
     def begins(self, span: Span) -> Any:
@@ -117,7 +117,7 @@ class Tracer(Observer):
         elif span.kind == "input" and span.name == "iterator":
             self._n_iterating += 1
 
-    def ends(self, span: Span, begun: Any) -> None:
+    def ends(self, span: Span, begun: object) -> None:
         if span.kind == "optimizer":
             self._depth -= 1
             if span.has_failed:
@@ -185,7 +185,7 @@ class Tracer(Observer):
 
     # Losses
 
-    def parts(self, optimizer: Any, parts: Sequence) -> Sequence:
+    def parts(self, optimizer: object, parts: Sequence) -> Sequence:
         if self.update is None:
             return parts
         held = [batches.found(function) if n != 0 else {} for n, function in parts]
@@ -251,7 +251,7 @@ class Tracer(Observer):
         params = [item for m in models for item in m.namedparams(include_uninit=False)]
         self._params = {id(param.array): name for name, param in params}
 
-    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_postprocess(self, function: object, in_data: Arrays) -> None:
         self._in_data = in_data
 
     def computed(self, function: Any, outputs: Arrays) -> None:

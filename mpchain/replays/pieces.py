@@ -148,7 +148,7 @@ def _of_piece(params: Sequence[Any], piece: Piece) -> Fingerprint:
     return fingerprints.take(params[piece.first].array.reshape(-1)[piece.start : piece.stop])
 
 
-def checksum(shape: Any) -> str:
+def checksum(shape: object) -> str:
     """Returns what identifies a table in a record.
 
     >>> checksum([["/W", [2, 3], "float32"]])

@@ -95,10 +95,10 @@ class Watch(Observer):
             self._n_samples = _n_samples(span.thing)
             self.update_ends(span.thing, not span.has_failed and span.thing.t > self._t)
 
-    def update_begins(self, optimizer: Any) -> None:
+    def update_begins(self, optimizer: object) -> None:
         """Called before an update."""
 
-    def update_ends(self, optimizer: Any, is_done: bool) -> None:
+    def update_ends(self, optimizer: object, is_done: bool) -> None:
         """Called after it; it may have failed, or only have added to gradients."""
 
     def table(self, optimizer: Any) -> tuple[Table, list]:
@@ -123,7 +123,7 @@ class Watch(Observer):
         known[place : place + 1] = [weakref.ref(optimizer)]
         return f"{key}.{place}" if place else key
 
-    def new_table(self, optimizer: Any, table: Table) -> None:
+    def new_table(self, optimizer: object, table: Table) -> None:
         """Called when parameters are seen for the first time."""
 
     def describe(self, optimizer: Any) -> Update:
@@ -158,7 +158,7 @@ class Recorder(Watch):
         self._speed = self._step = self._began = None
         self._pid = os.getpid()
 
-    def update_begins(self, optimizer: Any) -> None:
+    def update_begins(self, optimizer: object) -> None:
         if not self._writes(optimizer):
             return
         self.table(optimizer)
@@ -197,7 +197,7 @@ class Recorder(Watch):
 
         self._write(write)
 
-    def communicator(self, comm: Any) -> None:
+    def communicator(self, comm: object) -> None:
         if self._ranks is None:
             self._ranks = comm
 

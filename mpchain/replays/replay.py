@@ -198,7 +198,7 @@ class Replay(Watch):
         model = self._model(optimizer)[1]
         return optimizer.t + 1 == self.step and model is self.history.main and not self._n_parts
 
-    def parts(self, optimizer: Any, parts: Sequence) -> Sequence:
+    def parts(self, optimizer: object, parts: Sequence) -> Sequence:
         if self.finder is None:
             return parts
         self.counts = [n for n, _ in parts]

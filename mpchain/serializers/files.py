@@ -117,7 +117,7 @@ def view_of(opened: IO[bytes]) -> memoryview:
     return memoryview(opened.read())
 
 
-def name_of(file: Any) -> str:
+def name_of(file: object) -> str:
     """Returns the name of a path or file object, for messages."""
     return str(file if isinstance(file, os.PathLike) else getattr(file, "name", file))
 
@@ -155,7 +155,7 @@ def parsing(what: str) -> Iterator[None]:
         raise DamagedFileError(f"{what}: {error}") from error
 
 
-def crc32(content: Any, start: int = 0) -> int:
+def crc32(content: object, start: int = 0) -> int:
     """Returns the CRC-32 of bytes, or of ``start``'s bytes and these.
 
     Example:

@@ -131,7 +131,7 @@ class _DeferringFile(io.FileIO):
             return size
 
 
-def save_hdf5(filename: PathLike, obj: Any, compression: int | None = 4) -> None:
+def save_hdf5(filename: PathLike, obj: object, compression: int | None = 4) -> None:
     """Saves an object (a link, an optimizer, a trainer, ...) to an HDF5 file, atomically.
 
     Args:
@@ -162,7 +162,7 @@ def save_hdf5(filename: PathLike, obj: Any, compression: int | None = 4) -> None
         sealed.seal(temporary, ranges)
 
 
-def load_hdf5(filename: PathLike, obj: Any) -> None:
+def load_hdf5(filename: PathLike, obj: object) -> None:
     """Restores an object from an HDF5 file of :func:`save_hdf5`, of Chainer or of another program.
 
     What the object asks for must fit, and all checksums are verified, before it is changed. Files

@@ -61,7 +61,7 @@ class DictionarySerializer(Serializer):
     def __getitem__(self, key: str) -> Self:
         return type(self)(self.target, self.path + key.strip("/"))
 
-    def __call__(self, key: str, value: Any) -> Any:
+    def __call__(self, key: str, value: object) -> Any:
         key = self.path + key.lstrip("/")
         self.target[key] = values.to_array(key, value)
         return value
@@ -139,7 +139,7 @@ def _as_list(ignore_names):
     return names
 
 
-def save_npz(file: files.File, obj: Any, compression: bool = False) -> None:
+def save_npz(file: files.File, obj: object, compression: bool = False) -> None:
     """Saves an object (a link, an optimizer, a trainer, ...) to an .npz file.
 
     Args:
@@ -165,7 +165,7 @@ def save_npz(file: files.File, obj: Any, compression: bool = False) -> None:
 
 
 def load_npz(
-    file: files.File, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None
+    file: files.File, obj: object, path: str = "", strict: bool = True, ignore_names: object = None
 ) -> None:
     """Restores an object from an .npz file.
 
@@ -197,7 +197,7 @@ def load_npz(
 
 
 def restore(
-    function: str, file: files.File, arrays: Mapping[str, Array], obj: Any, *options: Any
+    function: str, file: files.File, arrays: Mapping[str, Array], obj: object, *options: Any
 ) -> None:
     """Restores an object from the arrays of a file.
 

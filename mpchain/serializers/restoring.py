@@ -51,7 +51,7 @@ class StoredArrays(Mapping[str, Array]):
         raise NotImplementedError
 
 
-def restore_checked(function: str, file: str, deserializer: Deserializer, obj: Any) -> None:
+def restore_checked(function: str, file: str, deserializer: Deserializer, obj: object) -> None:
     """Restores an object after checking that everything it asks for is there and fits.
 
     Arrays that do not fit, or that are missing, are found before anything is overwritten, and from

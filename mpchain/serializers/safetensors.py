@@ -9,7 +9,6 @@ Format: https://github.com/huggingface/safetensors
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ _NO_CRC32 = b"00000000"
 _MOST_HEADER = 100_000_000  # bytes, as the format's own library limits them
 
 
-def save_safetensors(file: File, obj: Any) -> None:
+def save_safetensors(file: File, obj: object) -> None:
     """Saves an object (a link, an optimizer, a trainer, ...) to a safetensors file.
 
     Args:
@@ -52,7 +51,7 @@ def save_safetensors(file: File, obj: Any) -> None:
 
 
 def load_safetensors(
-    file: File, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None
+    file: File, obj: object, path: str = "", strict: bool = True, ignore_names: object = None
 ) -> None:
     """Restores an object from a safetensors file of :func:`save_safetensors` or another program.
 

@@ -17,7 +17,7 @@ _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """bfloat16, which the formats do not know, is stored as integers whose field has its name."""
 
 
-def to_array(key: str, value: Any) -> Array:
+def to_array(key: str, value: object) -> Array:
     """Returns the host array that represents a value in a file.
 
     Args:
@@ -72,7 +72,7 @@ def is_none(array: Array) -> bool:
     return array.dtype == NONE_DTYPE or (array.shape == () and array[()] is None)
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Returns whether a value is an array of NumPy or CuPy."""
     return isinstance(value, np.ndarray) or cuda.is_gpu_array(value)
 

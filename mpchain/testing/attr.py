@@ -53,7 +53,7 @@ def why_no_gpus(count: int) -> str | None:
     )
 
 
-def gpu(test: Any) -> Any:
+def gpu(test: object) -> Any:
     """Marks a test that needs a GPU.
 
     Example:
@@ -75,7 +75,7 @@ def multi_gpu(gpu_num: int) -> Callable[[Any], Any]:
     return lambda test: mark(test, "gpu", "multi_gpu", skip_reason=why_no_gpus(gpu_num))
 
 
-def cudnn(test: Any) -> Any:
+def cudnn(test: object) -> Any:
     """Marks a test that needs a GPU, and uses cuDNN if it is installed.
 
     Example:
@@ -85,7 +85,7 @@ def cudnn(test: Any) -> Any:
     return mark(test, "cudnn", skip_reason=why_no_gpus(1))
 
 
-def slow(test: Any) -> Any:
+def slow(test: object) -> Any:
     """Marks a test that takes long.
 
     Example:
@@ -95,7 +95,7 @@ def slow(test: Any) -> Any:
     return mark(test, "slow")
 
 
-def ideep(test: Any) -> Any:
+def ideep(test: object) -> Any:
     """Marks a test that names iDeep; it runs on the CPU.
 
     Example:
@@ -105,7 +105,7 @@ def ideep(test: Any) -> Any:
     return mark(test, "ideep")
 
 
-def chainerx(test: Any) -> Any:
+def chainerx(test: object) -> Any:
     """Marks a test that needs ChainerX, and skips it: mpchain has none.
 
     Example:

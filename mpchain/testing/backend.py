@@ -88,7 +88,7 @@ class BackendConfig:
         shown = " ".join(f"{name}={getattr(self, name)!r}" for name in _DEFAULTS)
         return f"<BackendConfig {shown}>"
 
-    def get_array(self, np_array: Any) -> Any:
+    def get_array(self, np_array: object) -> Any:
         """Transfers a NumPy array, None, or a tuple or list of them to the device."""
         return self.device.send(np_array)
 

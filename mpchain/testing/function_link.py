@@ -408,7 +408,7 @@ class LinkTestCase(_LinkTestBase):
     skip_backward_test = False
     _options = ("check_forward_options", "check_backward_options")
 
-    def forward_expected(self, link: Any, inputs: tuple) -> tuple:
+    def forward_expected(self, link: object, inputs: tuple) -> tuple:
         """Computes the tuple of expected outputs (NumPy) from the link and NumPy inputs."""
         raise NotImplementedError("forward_expected() is not implemented")
 

@@ -131,7 +131,9 @@ def run_module(name: str, file: str) -> None:
         sys.exit(annexes.library("pytest", message).main([file, "-vvs", "-x"]))
 
 
-def save_and_load(src: Any, dst: Any, filename: str, saver: Callable, loader: Callable) -> None:
+def save_and_load(
+    src: object, dst: object, filename: str, saver: Callable, loader: Callable
+) -> None:
     """Saves ``src`` to a file in a temporary folder, and loads it into ``dst``.
 
     Args:
@@ -149,7 +151,7 @@ def save_and_load(src: Any, dst: Any, filename: str, saver: Callable, loader: Ca
         loader(path, dst)
 
 
-def save_and_load_npz(src: Any, dst: Any) -> None:
+def save_and_load_npz(src: object, dst: object) -> None:
     """Saves ``src`` to an NPZ file and loads it into ``dst``.
 
     Example:
@@ -161,7 +163,7 @@ def save_and_load_npz(src: Any, dst: Any) -> None:
     save_and_load(src, dst, "tmp.npz", serializers.save_npz, serializers.load_npz)
 
 
-def save_and_load_hdf5(src: Any, dst: Any) -> None:
+def save_and_load_hdf5(src: object, dst: object) -> None:
     """Saves ``src`` to an HDF5 file and loads it into ``dst``.
 
     Example:

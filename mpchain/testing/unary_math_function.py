@@ -28,7 +28,7 @@ def unary_math_function_unittest(
     func_expected: Callable | None = None,
     label_expected: str | None = None,
     make_data: Callable | None = None,
-    is_linear: Any = None,
+    is_linear: object = None,
     forward_options: dict | None = None,
     backward_options: dict | None = None,
     double_backward_options: dict | None = None,

@@ -4,7 +4,8 @@ import contextlib
 import os
 import signal
 import threading
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import NoReturn
 
 
 class TrainingInterrupted(KeyboardInterrupt, SystemExit):
@@ -51,7 +52,12 @@ class Interruption:
                     self._replaced.append(number)
         return self
 
-    def __exit__(self, exception_class: Any, exception: Any, traceback: Any) -> None:
+    def __exit__(
+        self,
+        exception_class: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         for number in self._replaced:
             signal.signal(number, self._defaults[number])
         # A signal that came after the loop, such as in finalizers, ends the program here.

@@ -7,7 +7,7 @@ from mpchain.link import Link
 from mpchain.reporter import Reporter
 
 
-def name_parts(parts: Any) -> dict[str, Any]:
+def name_parts(parts: object) -> dict[str, Any]:
     """Returns a copy of ``parts`` if it is a dict, else ``{"main": parts}``.
 
     Example:
@@ -51,7 +51,7 @@ def listing(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def as_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_arguments(batch: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the positional and the keyword arguments that a converted batch stands for.
 
     Example:

@@ -12,13 +12,13 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.configuration import config
-from mpchain.serializer import SerializationError
+from mpchain.serializer import AbstractSerializer, SerializationError
 from mpchain.serializers.generators import check_generator_state
 from mpchain.training.states import is_loading, serialize_optional
 
 
 def serialize_random_states(
-    serializer: Any, device_ids: Iterable[int], iteration: int
+    serializer: AbstractSerializer, device_ids: Iterable[int], iteration: int
 ) -> dict[str, Any]:
     """Saves the states of NumPy's and Python's global generators and of ``config.rng``.
 

@@ -9,12 +9,12 @@ from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.serializers.values import is_none, to_array
 
 
-def is_loading(serializer: Any) -> bool:
+def is_loading(serializer: AbstractSerializer) -> bool:
     """Returns whether the serializer restores, rather than saves."""
     return not isinstance(serializer, Serializer)
 
 
-def serialize_optional(serializer: Any, key: str, value: Any) -> Any:
+def serialize_optional(serializer: AbstractSerializer, key: str, value: Any) -> Any:
     """Saves or restores a value that files of older versions, or of Chainer, may lack.
 
     Returns:
@@ -47,13 +47,13 @@ def parse_json(text: Any, kind: type) -> Any:
     return value
 
 
-def serialize_part(part: Any, serializer: Any) -> None:
+def serialize_part(part: Any, serializer: AbstractSerializer) -> None:
     """Saves or restores a part if it has ``serialize``: a trigger may be a plain function."""
     if hasattr(part, "serialize"):
         part.serialize(serializer)
 
 
-def serialize_part_if_stored(part: Any, serializer: Any) -> None:
+def serialize_part_if_stored(part: object, serializer: AbstractSerializer) -> None:
     """Saves or restores a part as :func:`serialize_part`, unless the file lacks it."""
     with contextlib.suppress(MissingKeyError):
         serialize_part(part, serializer)
@@ -76,7 +76,7 @@ class FrozenState:
         array([1., 1.], dtype=float32)
     """
 
-    def __init__(self, target: Any = None) -> None:
+    def __init__(self, target: object = None) -> None:
         recorder = DictionarySerializer()
         if target is not None:
             recorder.save(target)
@@ -99,7 +99,7 @@ class FrozenState:
     def __bool__(self) -> bool:
         return bool(self._values)
 
-    def restore(self, target: Any) -> None:
+    def restore(self, target: object) -> None:
         """Restores the state into the object, or into another one like it."""
         arrays = {key: to_array(key, value) for key, value in self._values.items()}
         NpzDeserializer(arrays).load(target)

@@ -165,7 +165,7 @@ class Trainer:
 
     def extend(
         self,
-        extension: Any,
+        extension: object,
         name: str | None = None,
         trigger: TriggerLike = None,
         priority: float | None = None,

@@ -27,7 +27,7 @@ def place(node: Any) -> Any:
 
 
 def functions_between(
-    ys: Sequence[Variable], places: Any
+    ys: Sequence[Variable], places: object
 ) -> list[tuple[FunctionNode, tuple[int, ...]]]:
     """Returns the functions between variables and results, each after those that it depends on.
 

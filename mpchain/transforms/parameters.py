@@ -167,7 +167,7 @@ def _restored(link: Link) -> Iterator[None]:
             attributes.update(old)
 
 
-def ravel(tree: Any) -> tuple[Variable, Callable[[Any], Any]]:
+def ravel(tree: object) -> tuple[Variable, Callable[[Any], Any]]:
     """Returns the elements of a tree as one vector, and the function that makes a tree of such.
 
     Args:

@@ -95,7 +95,7 @@ class Trace:
             ys.append(y)
         return ys
 
-    def result(self, y: Any, values: Sequence[Variable]) -> Any:
+    def result(self, y: object, values: Sequence[Variable]) -> Any:
         """Returns values in the structure of ``y``, without graph if that is not kept."""
         return trees.rebuilt(y, values if self.keeps else [without_graph(v) for v in values])
 

@@ -7,7 +7,7 @@ from mpchain.backends.dtypes import is_floating
 from mpchain.variable import Variable, is_array
 
 
-def leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+def leaves(tree: object) -> Iterator[tuple[str, Any]]:
     """Yields the place and the value of each leaf, dicts in the order of their keys.
 
     Example:
@@ -22,7 +22,7 @@ def leaves(tree: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{key!r}]{place}", leaf
 
 
-def rebuilt(tree: Any, values: Iterable[Any]) -> Any:
+def rebuilt(tree: object, values: Iterable[Any]) -> Any:
     """Returns a tree of the same structure with other leaves.
 
     Example:
@@ -42,7 +42,7 @@ def rebuilt(tree: Any, values: Iterable[Any]) -> Any:
     return build(tree)
 
 
-def checked(function: str, argument: str, tree: Any) -> list[Any]:
+def checked(function: str, argument: str, tree: object) -> list[Any]:
     """Returns the leaves, which must be floating-point Variables or arrays.
 
     Raises:
@@ -68,7 +68,7 @@ def checked(function: str, argument: str, tree: Any) -> list[Any]:
     return found
 
 
-def matching(function: str, argument: str, tree: Any, of: str, like: Any) -> list[Any]:
+def matching(function: str, argument: str, tree: object, of: str, like: object) -> list[Any]:
     """Returns the leaves of a tree that must have the structure, shapes and dtypes of another.
 
     Raises:
@@ -100,7 +100,7 @@ def matching(function: str, argument: str, tree: Any, of: str, like: Any) -> lis
     return found
 
 
-def mapped(function: Callable[..., Any], tree: Any) -> Any:
+def mapped(function: Callable[..., Any], tree: object) -> Any:
     """Returns a tree of what a function returns for each leaf.
 
     Example:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def size_of_shape(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def converted(xp: Any, value: Any, dtype: Any = None) -> Array:
+def converted(xp: ModuleType, value: Any, dtype: Any = None) -> Array:
     """Returns ``xp.asarray(value, dtype)``; recordings of steps see what is done with it.
 
     Example:

@@ -83,7 +83,7 @@ def fail(function: str, rule: str, **arguments: Any) -> NoReturn:
     raise InvalidType(f"{function}: {rule.format(**arguments)}: {shown}")
 
 
-def is_integer(value: Any) -> "TypeIs[int]":
+def is_integer(value: object) -> "TypeIs[int]":
     """Returns whether a value is an integer of Python or NumPy.
 
     Example:
@@ -93,7 +93,7 @@ def is_integer(value: Any) -> "TypeIs[int]":
     return isinstance(value, numbers.Integral)
 
 
-def is_real(value: Any) -> "TypeIs[float]":
+def is_real(value: object) -> "TypeIs[float]":
     """Returns whether a value is a real number of Python or NumPy.
 
     Example:
@@ -319,7 +319,7 @@ class Expr:
             raise AttributeError(name)
         return _Derived(_ATTRIBUTE, self, name)
 
-    def __getitem__(self, key: Any) -> "Expr":
+    def __getitem__(self, key: object) -> "Expr":
         return _Derived(_ITEM, self, key)
 
     def __call__(self, *args: Any) -> "Expr":
@@ -344,7 +344,7 @@ class Variable(Expr):
         n * 2
     """
 
-    def __init__(self, value: Any, name: str):
+    def __init__(self, value: object, name: str):
         self.value = value
         self.name = name
 
@@ -363,7 +363,7 @@ class Constant(Variable):
         3 * 2
     """
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         super().__init__(value, _text(value))
 
 
@@ -458,7 +458,7 @@ _define_unary("pos", "+")
 _define_unary("invert", "~")
 
 
-def eval(exp: Any) -> Any:
+def eval(exp: object) -> Any:
     """Returns the value of an expression; of a tuple or list, those of its elements.
 
     Example:
@@ -500,7 +500,7 @@ def _as_printed(x):
     return Variable(None, str(x)) if isinstance(x, (str, np.dtype)) else x
 
 
-def make_variable(value: Any, name: str) -> Variable:
+def make_variable(value: object, name: str) -> Variable:
     """Returns a value as an expression that messages call ``name``.
 
     Example:
@@ -520,7 +520,7 @@ def same_types(*arrays: Any) -> bool:
     return len({type(array) for array in arrays}) <= 1
 
 
-def prod(xs: Any) -> Expr:
+def prod(xs: object) -> Expr:
     """Returns an expression of the product of a sequence of integers, such as a shape.
 
     Example:

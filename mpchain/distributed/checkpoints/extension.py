@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from mpchain import observers
@@ -98,7 +99,7 @@ class Checkpoint(Extension):
         self._lock.release()
         self._run, self._lock = open_folder(self._path, self.comm)
 
-    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
         """Saves the trainer if Ctrl-C or SIGTERM ended training, if asked to."""
         # A signal ends all ranks after the same iteration. Any other failure is this rank's alone:
         # the others would not take part.

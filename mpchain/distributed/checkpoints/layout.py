@@ -130,7 +130,7 @@ def commit(folder: Path, name: str, run: str) -> None:
     sync_folder(folder)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Writes a file that contains its own checksum.
 
     >>> import tempfile
@@ -143,7 +143,7 @@ def write_json(path: Path, content: Any) -> None:
         file.write(_with_checksum(content))
 
 
-def write_message(path: Path, content: Any) -> None:
+def write_message(path: Path, content: object) -> None:
     """Writes a file that other ranks wait for, and that need not survive the job."""
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         file.write(_with_checksum(content))

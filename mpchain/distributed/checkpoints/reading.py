@@ -28,7 +28,7 @@ RANDOM = "_random/"
 T = TypeVar("T")
 
 
-def load_checkpoint(folder: layout.Path, target: Any, comm: Communicator) -> int | None:
+def load_checkpoint(folder: layout.Path, target: object, comm: Communicator) -> int | None:
     """Restores an object from the latest checkpoint that is whole; collective.
 
     All files of a checkpoint are verified before the object is changed. If the content of one is

@@ -66,12 +66,12 @@ class StateSerializer(DictionarySerializer):
 
     takes_parts = True
 
-    def __call__(self, key: str, value: Any) -> Any:
+    def __call__(self, key: str, value: object) -> Any:
         array = _copy(key, value)
         self.target[self.path + key.lstrip("/")] = Value(array, None, array.shape)
         return value
 
-    def persistent(self, key: str, value: Any) -> Any:
+    def persistent(self, key: str, value: object) -> Any:
         self(key, value)
         self.target[self.path + key.lstrip("/")].is_persistent = True
         return value

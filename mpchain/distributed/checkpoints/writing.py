@@ -22,7 +22,7 @@ _ENTRY = 300  # bytes that an array takes in a file besides its own
 
 
 def save_checkpoint(
-    folder: Path, target: Any, comm: Communicator, iteration: int, n_retains: int = -1
+    folder: Path, target: object, comm: Communicator, iteration: int, n_retains: int = -1
 ) -> None:
     """Saves an object on all ranks together, and waits until all is written; collective.
 
@@ -126,7 +126,7 @@ class Saving:
     """
 
     def __init__(
-        self, folder: Path, name: str, run: str, comm: Communicator, target: Any, n_retains: int
+        self, folder: Path, name: str, run: str, comm: Communicator, target: object, n_retains: int
     ):
         self._folder, self.name, self._run = folder, name, run
         self._temporary = os.path.join(folder, layout.temporary_name_of(name, run))

@@ -42,7 +42,7 @@ MICRO_SHARDS = 12
 
 def create_communicator(
     communicator_name: str | None = None,
-    mpi_comm: Any = None,
+    mpi_comm: object = None,
     *,
     allreduce_grad_dtype: DTypeLike | None = None,
     batched_copy: bool = True,

@@ -85,7 +85,7 @@ def summed_dtype(dtype: np.dtype) -> np.dtype | None:
     return dtype if dtype in _DTYPES else None
 
 
-def check_array(function: str, argument: str, x: Any) -> Array:
+def check_array(function: str, argument: str, x: object) -> Array:
     """Returns ``x``, a NumPy scalar as an array; raises TypeError if ranks cannot exchange it.
 
     >>> check_array("allreduce", "x", np.float32(2))
@@ -170,7 +170,7 @@ def check_pieces(function: str, x: Any, size: int, wire_dtype: str | None = None
         )
 
 
-def check_room(function: str, x: Any, out: Array | None, size: int) -> Array:
+def check_room(function: str, x: object, out: Array | None, size: int) -> Array:
     """Returns ``x`` as :func:`check_array`; raises ValueError if ``out``, unless it is None, is no
     room for such an array of each rank.
 

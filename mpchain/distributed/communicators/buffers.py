@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -44,13 +43,13 @@ class Buffer:
         """Whether ``x`` is the whole array."""
         return x.dtype == self.array.dtype and x.size == self.array.size
 
-    def sum(self, narrow: Any) -> Generator[None, None, None]:
+    def sum(self, narrow: object) -> Generator[None, None, None]:
         """Sums over the ranks, as a generator; for ``narrow`` see
         :func:`~mpchain.distributed.communicators.progress.sum_over`."""
         assert self._group is not None  # without one, this method is another
         return progress.sum_over(self._group, self.array, self._tag, narrow)
 
-    def sum_pieces(self, narrow: Any) -> Generator[None, None, None]:
+    def sum_pieces(self, narrow: object) -> Generator[None, None, None]:
         """Sums the piece of this rank over the ranks, as a generator; the array has an equal piece
         for each rank, in their order. The other pieces have no certain values afterwards."""
         assert self._group is not None  # without one, this method is another
@@ -101,7 +100,7 @@ class SharedBuffer(Buffer):
         self._shared, self._room, self._groups, self._n_parts = shared, room, groups, n_parts
         self._hosts, self._rank = hosts, rank
 
-    def sum(self, narrow: Any) -> Generator[None, None, None]:
+    def sum(self, narrow: object) -> Generator[None, None, None]:
         sums = {
             part: functools.partial(progress.sum_over, group, tag=self._tag, narrow=narrow)
             if len(group.ranks) > 1
@@ -120,7 +119,7 @@ class SharedBuffer(Buffer):
             for part, of in owners.items()
         }
 
-    def sum_pieces(self, narrow: Any) -> Generator[None, None, None]:
+    def sum_pieces(self, narrow: object) -> Generator[None, None, None]:
         n = self.array.size // sum(map(len, self._hosts))
 
         def sum_between_hosts(part, pieces):

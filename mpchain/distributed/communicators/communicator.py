@@ -7,6 +7,7 @@ import math
 import operator
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class Communicator(PointToPoint):
 
         def join(self, mpi_comm: Any) -> None: ...
         def batch(
-            comm, n: int | None = None, *, mine: slice | None = None, weight: Any = None
+            comm, n: int | None = None, *, mine: slice | None = None, weight: object = None
         ) -> contextlib.AbstractContextManager[slice]: ...
         def bcast_data(self, model: Link) -> None: ...
         def broadcast_data(self, model: Link) -> None: ...
@@ -118,7 +119,7 @@ class Communicator(PointToPoint):
         >>> comm.barrier()
         """
 
-    def bcast_obj(self, obj: Any, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
+    def bcast_obj(self, obj: object, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
         """Returns the root's ``obj`` on every rank; it is sent in pieces of ``max_buf_len`` bytes.
 
         >>> comm.bcast_obj({"seed": 3})
@@ -127,7 +128,7 @@ class Communicator(PointToPoint):
         self.check_rank("bcast_obj", "root", root)
         return obj
 
-    def gather_obj(self, obj: Any, root: int = 0) -> list | None:
+    def gather_obj(self, obj: object, root: int = 0) -> list | None:
         """Returns the list of all ranks' objects at the root, None elsewhere.
 
         >>> comm.gather_obj("from rank 0")
@@ -136,7 +137,7 @@ class Communicator(PointToPoint):
         self.check_rank("gather_obj", "root", root)
         return [obj]
 
-    def allgather_obj(self, obj: Any) -> list:
+    def allgather_obj(self, obj: object) -> list:
         """Returns the list of all ranks' objects on every rank.
 
         >>> comm.allgather_obj(comm.rank)
@@ -532,7 +533,7 @@ class Communicator(PointToPoint):
             return arrays.partition(n, own[0], n_shards)
         return arrays.partition(n, own[0], n_shards)[0], arrays.partition(n, own[-1], n_shards)[1]
 
-    def allreduce_obj(self, obj: Any) -> Any:
+    def allreduce_obj(self, obj: object) -> Any:
         """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks.
 
         >>> comm.allreduce_obj([comm.rank])
@@ -564,7 +565,7 @@ class Communicator(PointToPoint):
         """
         return self._configure(Communicator())
 
-    def refuse_to_lose_ranks(self, obj: Any, why: str) -> None:
+    def refuse_to_lose_ranks(self, obj: object, why: str) -> None:
         """Notes that training cannot continue without lost ranks as long as an object exists.
 
         Args:
@@ -609,11 +610,16 @@ class Communicator(PointToPoint):
     def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if exc_type is None:  # finalize is collective: after an error other ranks may not call it
             self.finalize()
 
-    def set_config(self, name: str, value: Any = True) -> None:
+    def set_config(self, name: str, value: object = True) -> None:
         """Sets a configuration entry: ``batched_copy`` or ``allreduce_grad_dtype``.
 
         >>> comm.set_config("batched_copy", True)
@@ -645,7 +651,7 @@ class Communicator(PointToPoint):
         finally:
             self.within_config_scope = False
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self.within_config_scope and name != "within_config_scope":
             self.set_config(name, value)
         else:

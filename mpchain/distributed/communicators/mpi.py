@@ -170,7 +170,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     # Objects
 
-    def bcast_obj(self, obj: Any, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
+    def bcast_obj(self, obj: object, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
         self.check_rank("bcast_obj", "root", root)
         self.barrier()
         data = _pickled(obj).copy() if self.rank == root else None
@@ -183,7 +183,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             self.mpi_comm.Bcast(data[start : start + step], root)
         return obj if self.rank == root else pickle.loads(data)
 
-    def gather_obj(self, obj: Any, root: int = 0) -> list | None:
+    def gather_obj(self, obj: object, root: int = 0) -> list | None:
         self.check_rank("gather_obj", "root", root)
         self.barrier()
         data = _pickled(obj)
@@ -191,7 +191,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         objects = self._receive_rest({root: data}, dict(enumerate(heads or [])))
         return list(objects.values()) if self.rank == root else None
 
-    def allgather_obj(self, obj: Any) -> list:
+    def allgather_obj(self, obj: object) -> list:
         self.barrier()
         data = _pickled(obj)
         limit = LARGE // self.size  # all are sent with the size of the largest
@@ -227,7 +227,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         )
         return {r: pickle.loads(large.get(r, head)) for r, head in heads.items()}
 
-    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
+    def send_obj(self, obj: object, dest: int, tag: int = 0) -> None:
         if dest == self.rank:
             super().send_obj(obj, dest, tag)
             return
@@ -240,7 +240,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         else:
             self._wait([self.mpi_comm.isend(_head(data), dest, tag)])
 
-    def recv_obj(self, source: int, status: Any = None, tag: int | None = None) -> Any:
+    def recv_obj(self, source: int, status: object = None, tag: int | None = None) -> Any:
         if source == self.rank:
             return super().recv_obj(source, status, tag)
         if source != self._mpi.ANY_SOURCE:

@@ -129,7 +129,7 @@ class OverNccl(_Base):
         progress.wait_until(future.done)
         return future.result()
 
-    def join(self, mpi_comm: Any) -> None:
+    def join(self, mpi_comm: object) -> None:
         super().join(mpi_comm)
         if self.is_elastic:
             self._shrink_connection()

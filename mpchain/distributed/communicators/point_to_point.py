@@ -182,7 +182,7 @@ class PointToPoint:
         """Returns what this rank has called, and where, for reports."""
         return "a call"
 
-    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
+    def send_obj(self, obj: object, dest: int, tag: int = 0) -> None:
         """Sends any object that can be pickled.
 
         >>> comm.send_obj("hello", dest=0)
@@ -192,7 +192,7 @@ class PointToPoint:
         self.check_rank("send_obj", "dest", dest)
         self._to_myself.append((tag, obj, None))
 
-    def recv_obj(self, source: int, status: Any = None, tag: int | None = None) -> Any:
+    def recv_obj(self, source: int, status: object = None, tag: int | None = None) -> Any:
         """Receives an object; see :meth:`send_obj`.
 
         Args:

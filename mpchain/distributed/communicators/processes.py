@@ -34,7 +34,7 @@ class ProcessCommunicator(Communicator):
         ['from rank 0']
     """
 
-    def __init__(self, rank: int, size: int, pipes: Any):
+    def __init__(self, rank: int, size: int, pipes: object):
         super().__init__()
         self.rank = self.intra_rank = rank
         self.size = self.intra_size = size
@@ -53,7 +53,7 @@ class ProcessCommunicator(Communicator):
     def barrier(self) -> None:
         self.allgather_obj(None)
 
-    def bcast_obj(self, obj: Any, max_buf_len: int = 0, root: int = 0) -> Any:
+    def bcast_obj(self, obj: object, max_buf_len: int = 0, root: int = 0) -> Any:
         self.check_rank("bcast_obj", "root", root)
         return self.allgather_obj(obj if self.rank == root else None)[root]
 

@@ -347,7 +347,7 @@ def sum_slice(
 
 
 def sum_pieces(
-    stages: list[Group], pieces: list[Array], tag: int, narrow: Any = None
+    stages: list[Group], pieces: list[Array], tag: int, narrow: object = None
 ) -> Generator[None, None, Array]:
     """Sums a piece for each rank over the ranks, as a generator, which returns this rank's.
 

@@ -4,6 +4,7 @@ import functools
 import os
 import re
 import time
+from types import TracebackType
 from typing import Any
 
 from mpchain.dataset.dataset_mixin import check_least
@@ -76,10 +77,10 @@ class MultiNodeCheckpointer(Extension):
         """Saves the trainer."""
         self.save(trainer, trainer.updater.iteration)
 
-    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
         self._has_failed = True
 
-    def save(self, target: Any, iteration: int) -> None:
+    def save(self, target: object, iteration: int) -> None:
         """Saves an object on this rank.
 
         Args:

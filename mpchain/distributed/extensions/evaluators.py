@@ -78,7 +78,7 @@ class GenericMultiNodeEvaluator(Evaluator):
         self,
         comm: Communicator,
         iterator: Iterator | dict[str, Iterator],
-        target: Any,
+        target: object,
         device: DeviceLike | None = None,
         converter: Callable = concat_examples,
         root: int = 0,

@@ -1,6 +1,6 @@
 """The extension that lets one rank save what is divided among all."""
 
-from typing import Any
+from types import TracebackType
 
 from mpchain.training import Extension, Trainer
 
@@ -31,7 +31,7 @@ class GatherState(Extension):
         for optimizer in trainer.updater.get_all_optimizers().values():
             optimizer.gather_state(self.root)
 
-    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
         """Gathers the states if a signal ended training, which it does on all ranks at once."""
         if trainer.is_interrupted:
             self(trainer)

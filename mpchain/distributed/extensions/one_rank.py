@@ -6,7 +6,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.training import Extension, Trainer
 
 
-def only_on_rank_0(extension: Any, comm: Communicator) -> Any:
+def only_on_rank_0(extension: object, comm: Communicator) -> Any:
     """Returns the extension on rank 0, and on other ranks one that does nothing.
 
     Use it for extensions that print, plot or save. The extension must not communicate, since the
@@ -37,7 +37,7 @@ class Absent(Extension):
 
     trigger = default_name = None
 
-    def __init__(self, extension: Any):
+    def __init__(self, extension: object):
         names = (getattr(extension, key, None) for key in ("name", "default_name", "__name__"))
         self.default_name = next(filter(None, names), None)
         self.trigger = getattr(extension, "trigger", Extension.trigger)

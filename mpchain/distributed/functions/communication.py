@@ -173,7 +173,7 @@ def communicate(
     return [Variable(y.array, requires_grad=False) for y in ys], token
 
 
-def token_of(x: Any) -> Variable | None:
+def token_of(x: object) -> Variable | None:
     """Returns a token that depends on a Variable; None for anything else.
 
     >>> token_of(Variable(np.ones(3))).shape
@@ -185,7 +185,7 @@ def token_of(x: Any) -> Variable | None:
     return F.copy(token, "@numpy") if is_gpu_array(token.array) else token
 
 
-def check_comm(function: str, comm: Any) -> None:
+def check_comm(function: str, comm: object) -> None:
     """Raises TypeError unless ``comm`` is a communicator.
 
     >>> check_comm("allreduce", comm)

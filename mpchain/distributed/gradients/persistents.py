@@ -34,7 +34,7 @@ class Persistent:
         return self.link.__dict__[self.name]
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: object) -> None:
         self.link.__dict__[self.name] = value
 
 

@@ -250,7 +250,7 @@ class Counts:
 
     # What losses ask
 
-    def denominator(self, count: Any, least: Any, elements: Any) -> Any:
+    def denominator(self, count: object, least: object, elements: object) -> Any:
         """See :mod:`mpchain.functions.counting`; ``least`` is what one process divides by."""
         return self._denominator(self._at_least_one, count, least, elements)
 

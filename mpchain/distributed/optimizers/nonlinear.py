@@ -233,7 +233,7 @@ def _is_of_all_ranks(function):
     return hasattr(function, "comm")
 
 
-def place_of(compute_loss: Any) -> str | None:
+def place_of(compute_loss: object) -> str | None:
     """Returns the line of a program's loss function; None if it is one of mpchain.
 
     Example:

@@ -72,7 +72,7 @@ class Row:
     def _has(self, rule):
         return rule is not None and rule.slice is not None and rule.slice.row is self
 
-    def parts(self, grads: Mapping[str, Array | None], ranks: Any) -> dict[str, Parameter]:
+    def parts(self, grads: Mapping[str, Array | None], ranks: object) -> dict[str, Parameter]:
         """Returns this rank's parts of the parameters by name, which share their memory.
 
         Args:
@@ -129,7 +129,7 @@ class Part(Parameter):
         (6,)
     """
 
-    def __init__(self, param: Parameter, ranks: Any):
+    def __init__(self, param: Parameter, ranks: object):
         self.whole = param.array
         super().__init__(param.update_rule.slice.of(self.whole), name=param.name)
         self.divided_among = ranks

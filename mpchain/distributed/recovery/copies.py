@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-from typing import Any
 
 from mpchain.distributed.checkpoints.reading import RANDOM, Values
 from mpchain.distributed.checkpoints.states import StateSerializer
@@ -48,7 +47,7 @@ class Copy:
         return self.iteration, -self.size
 
     @classmethod
-    def take(cls, target: Any, comm: Communicator, iteration: int) -> "Copy":
+    def take(cls, target: object, comm: Communicator, iteration: int) -> "Copy":
         """Copies what an object saves; collective.
 
         Values that one or two ranks have are mirrored on others (:func:`mirrors`), so that three
@@ -227,7 +226,7 @@ class KeptValues(Values):
         lost = {place[0] for place in self.wanted() if place not in self.arrays}
         self._replaced = {key for key in lost if key.startswith(RANDOM)}
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key not in self._replaced and super().__contains__(key)
 
     def wanted(self) -> list[tuple[str, int]]:

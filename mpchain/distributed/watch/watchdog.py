@@ -252,7 +252,7 @@ class Watch:
 
     # The rank itself calls these methods, which must be fast
 
-    def announce(self, name: str, kind: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    def announce(self, name: str, kind: object, args: tuple, kwargs: dict[str, Any]) -> None:
         """Called at the beginning of a watched method: if it communicates, :meth:`enter` follows.
 
         Args:
@@ -504,7 +504,7 @@ class WatchThread:
         self._stopped = threading.Event()
         self._pid = os.getpid()
 
-    def add(self, watch: Any) -> None:
+    def add(self, watch: object) -> None:
         """Adds a watchdog; starts the thread if it does not run."""
         with self._looking:
             self._watches.add(watch)
@@ -565,7 +565,7 @@ class WatchThread:
                 signal.alarm(before)
 
 
-def add_look(watcher: Any) -> None:
+def add_look(watcher: object) -> None:
     """Lets the thread call ``look(now)`` from time to time.
 
     Args:

@@ -27,7 +27,7 @@ _MOST_BYTES = 2**31 - 1  # a message of protocol buffers is no larger
 
 def export(
     model: Callable[..., Any],
-    args: Any,
+    args: object,
     file: str | os.PathLike[str] | IO[bytes] | None = None,
     *,
     input_names: list[str] | None = None,

@@ -114,7 +114,7 @@ class Graph:
             return x.name
         return x if isinstance(x, str) else self.constant(x)
 
-    def constant(self, array: Any, dtype: DTypeLike = None) -> str:
+    def constant(self, array: object, dtype: DTypeLike = None) -> str:
         """Returns the name of a constant; equal small ones have one name."""
         array = np.asarray(array, dtype)
         name = self.names.get(address(array))
@@ -154,33 +154,33 @@ class Graph:
 
     # What converters need often.
 
-    def reshape(self, x: Any, shape: Sequence[Any]) -> str:
+    def reshape(self, x: object, shape: Sequence[Any]) -> str:
         """Adds a node that reshapes."""
         shape = list(shape)
         if -1 not in shape and sum(isinstance(n, Dim) for n in shape) == 1 and 0 not in shape:
             shape = [-1 if isinstance(n, Dim) else n for n in shape]
         return self.add("Reshape", x, self.integers(shape), allowzero=1 if 0 in shape else None)
 
-    def expand(self, x: Any, have: Sequence[Any], shape: Sequence[Any]) -> str:
+    def expand(self, x: object, have: Sequence[Any], shape: Sequence[Any]) -> str:
         """Adds a node that broadcasts from a shape to another."""
         have = (1,) * (len(shape) - len(have)) + tuple(have)
         return self.add(
             "Expand", x, self.integers([1 if a == b else b for a, b in zip(have, shape)])
         )
 
-    def squeeze(self, x: Any, *axes: int) -> str:
+    def squeeze(self, x: object, *axes: int) -> str:
         """Adds a node that removes axes."""
         return self.add("Squeeze", x, self.integers(axes))
 
-    def unsqueeze(self, x: Any, *axes: int) -> str:
+    def unsqueeze(self, x: object, *axes: int) -> str:
         """Adds a node that inserts axes."""
         return self.add("Unsqueeze", x, self.integers(axes))
 
-    def slice(self, x: Any, begin: Any, end: Any, axis: int, step: int = 1) -> str:
+    def slice(self, x: object, begin: object, end: object, axis: int, step: int = 1) -> str:
         """Adds a node that takes a slice along an axis."""
         return self.add("Slice", x, *map(self.integers, ([begin], [end], [axis], [step])))
 
-    def cast(self, x: Any, dtype: DTypeLike) -> str:
+    def cast(self, x: object, dtype: DTypeLike) -> str:
         """Adds a node that converts."""
         return self.add("Cast", x, to=code_of(dtype))
 

@@ -66,10 +66,10 @@ class IntegerInput(np.ndarray):
 
     tracer: "Tracer | None" = None
 
-    def __array_finalize__(self, made_from: Any) -> None:
+    def __array_finalize__(self, made_from: object) -> None:
         self.tracer = getattr(made_from, "tracer", None)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: object, method: str, *inputs: Any, **kwargs: Any) -> Any:
         plain = [_plain(x) for x in inputs]
         result = getattr(ufunc, method)(*plain, **{k: _plain(v) for k, v in kwargs.items()})
         if ufunc in _BITWISE and all(np.asarray(x).dtype == bool for x in plain):
@@ -90,7 +90,7 @@ class IntegerInput(np.ndarray):
             return self
         return self._recorded("astype", [self], (np.dtype(dtype),), _plain(self).astype(dtype))
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         result = _plain(self)[_plain(key)]
         items = key if isinstance(key, tuple) else (key,)
         if not all(isinstance(i, (int, slice, type(None), type(...))) for i in items):
@@ -124,7 +124,7 @@ class Tracer(Observer):
 
     sees_links = True
 
-    def __init__(self, model: Any = None) -> None:
+    def __init__(self, model: object = None) -> None:
         self.applications: list[Application] = []
         links = model.namedlinks() if isinstance(model, Link) else ()
         self.paths = {id(link): path for path, link in links}
@@ -142,7 +142,7 @@ class Tracer(Observer):
         with using_config("train", False), force_backprop_mode(), self:
             yield
 
-    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_postprocess(self, function: object, in_data: Arrays) -> None:
         constants = getattr(function, "constants", ())
         self.applications.append(Application(function, in_data, constants, self.path))
 
@@ -150,7 +150,7 @@ class Tracer(Observer):
         if span.kind == "link":
             self.stack.append(self.paths.get(id(span.thing), self.path))
 
-    def ends(self, span: Span, begun: Any) -> None:
+    def ends(self, span: Span, begun: object) -> None:
         if span.kind == "link":
             self.stack.pop()
 
@@ -167,11 +167,11 @@ class Tracer(Observer):
 
     def record_array(
         self,
-        function: Any,
+        function: object,
         inputs: Sequence[Any],
         constants: Sequence[Any],
         output: Array,
-        node: Any = None,
+        node: object = None,
     ) -> Array:
         """Records an array of integers that was computed, and returns it; see `Application`."""
         traced = output.view(IntegerInput)

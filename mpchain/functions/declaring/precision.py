@@ -26,7 +26,7 @@ def differ(x: Variable | Array, *parameters: Any) -> bool:
     return False
 
 
-def fits_plainly(x: Any, W: Any, b: Any) -> bool:
+def fits_plainly(x: object, W: object, b: object) -> bool:
     """Returns whether a linear map needs no more checks: NumPy arrays, or Variables of them, of
     one dtype, x (N, I), W (O, I) and b (O,) or None.
 

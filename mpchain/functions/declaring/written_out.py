@@ -286,7 +286,7 @@ def _targets(declaration):
     ]
 
 
-def pull_arrays(declaration: Any, pull_any: Callable, fit: Callable) -> Callable:
+def pull_arrays(declaration: object, pull_any: Callable, fit: Callable) -> Callable:
     """Returns the method by which a node of the declaration computes gradients as arrays.
 
     Args:

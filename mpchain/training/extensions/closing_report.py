@@ -9,6 +9,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any, TextIO
 
 from mpchain.training.extension import Extension
@@ -68,7 +69,7 @@ class ClosingReport(Extension):
         """Notes the trainer."""
         self._trainer = trainer
 
-    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
         """Notes the exception that has ended training."""
         self._error = exc
 

@@ -72,8 +72,8 @@ class Evaluator(Extension):
 
     def __init__(
         self,
-        iterator: Any,
-        target: Any,
+        iterator: object,
+        target: object,
         converter: Callable[..., Any] = concat_examples,
         device: DeviceLike | None = None,
         eval_hook: Callable[["Evaluator"], Any] | None = None,

@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import numbers
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 from mpchain.serializer import AbstractSerializer
@@ -99,7 +100,7 @@ class ExperimentTracker(LogFollower):
             error: the exception that has ended training, or None.
         """
 
-    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
         """Notes the exception that has ended training."""
         self._error = exc
 

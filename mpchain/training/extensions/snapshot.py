@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mpchain.serializer import AbstractSerializer, DamagedFileError
@@ -121,7 +122,7 @@ class Snapshot(Extension):
         if self.condition is None or self.condition():
             self._save(trainer)
 
-    def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
+    def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
         """Saves the target, if asked to and this iteration was not saved before."""
         is_wanted = self.snapshot_on_error or (self.on_interrupt and trainer.is_interrupted)
         # Its file is better than the state that a half-done next iteration left.
@@ -231,7 +232,7 @@ snapshot = Snapshot
 
 
 def snapshot_object(
-    target: Any, filename: str | Callable, savefun: Callable | None = None, **options: Any
+    target: object, filename: str | Callable, savefun: Callable | None = None, **options: Any
 ) -> Snapshot:
     """Returns an extension that saves one object, such as a model, once an epoch.
 
@@ -246,7 +247,7 @@ def snapshot_object(
     return Snapshot(savefun, filename, target=target, **options)
 
 
-def load(path: str | os.PathLike[str], target: Any) -> None:
+def load(path: str | os.PathLike[str], target: object) -> None:
     """Loads a file of any format that mpchain writes; its first bytes say which one."""
     with open(path, "rb") as file:
         start = file.read(520)

@@ -33,7 +33,7 @@ class Writer:
         ...         print(filename, "is written")
     """
 
-    def __call__(self, filename: str, outdir: str, target: Any) -> None:
+    def __call__(self, filename: str, outdir: str, target: object) -> None:
         """Writes a snapshot.
 
         Args:
@@ -43,7 +43,9 @@ class Writer:
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
-    def save(self, filename: str, outdir: str, target: Any, savefun: Callable, **kwds: Any) -> None:
+    def save(
+        self, filename: str, outdir: str, target: object, savefun: Callable, **kwds: Any
+    ) -> None:
         """Lets ``savefun`` write to a temporary name, and renames the file when it is complete."""
         with replacing(os.path.join(outdir, filename)) as temporary:
             savefun(temporary, target, **kwds)
@@ -72,7 +74,7 @@ class SimpleWriter(Writer):
     def __init__(self, savefun: Callable = save_npz, **kwds: Any):
         self._savefun, self._kwds = savefun, kwds
 
-    def __call__(self, filename: str, outdir: str, target: Any) -> None:
+    def __call__(self, filename: str, outdir: str, target: object) -> None:
         """Writes the snapshot; see :class:`Writer`."""
         self.save(filename, outdir, target, self._savefun, **self._kwds)
 
@@ -102,7 +104,7 @@ class QueueWriter(Writer):
         """Returns the writer that is called in the thread."""
         return SimpleWriter(savefun, **kwds)
 
-    def __call__(self, filename: str, outdir: str, target: Any) -> None:
+    def __call__(self, filename: str, outdir: str, target: object) -> None:
         """Queues a copy of the state; see :class:`Writer`.
 
         Raises:
@@ -268,7 +270,7 @@ class ProcessTask(Writer):
         self._process.start()
         theirs.close()
 
-    def __call__(self, filename: str, outdir: str, target: Any) -> None:
+    def __call__(self, filename: str, outdir: str, target: object) -> None:
         """Writes the snapshot; see :class:`Writer`.
 
         If the process dies, perhaps because there is no memory left, another one tries once more.

@@ -38,7 +38,7 @@ _OF_CAFFE = {
 }
 
 
-def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
+def prepare(image: object, size: tuple[int, int] | None = (224, 224)) -> Array:
     """Converts an image to the input of GoogLeNet.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width

@@ -24,7 +24,7 @@ _MEAN = (103.063, 115.903, 123.152)
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
-def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
+def prepare(image: object, size: tuple[int, int] | None = (224, 224)) -> Array:
     """Converts an image to the input of the residual networks.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width

@@ -19,7 +19,7 @@ _CONVOLUTIONS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _ADDRESS = "https://www.robots.ox.ac.uk/%7Evgg/software/very_deep/caffe/"
 
 
-def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
+def prepare(image: object, size: tuple[int, int] | None = (224, 224)) -> Array:
     """Converts an image to the input of the VGG networks.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width

@@ -19,7 +19,7 @@ _RESIZED = (256, 256)
 _CROP = 224
 
 
-def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float]) -> Array:
+def prepare_image(image: object, size: tuple[int, int] | None, mean: Sequence[float]) -> Array:
     """Converts an image to the input of a network: BGR, minus the mean color of its training set.
 
         >>> prepare_image(np.zeros((10, 20, 3), np.uint8), None, (104, 117, 123)).shape
