@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mpchain import backend, backprop
 from mpchain import functions as F
@@ -37,7 +38,11 @@ class NondifferentiableError(Exception):
 
 
 def assert_allclose(
-    x: Any, y: Any, atol: float = 1e-5, rtol: float = 1e-4, verbose: bool = True
+    x: ArrayLike | Variable,
+    y: ArrayLike | Variable,
+    atol: float = 1e-5,
+    rtol: float = 1e-4,
+    verbose: bool = True,
 ) -> None:
     """Raises AssertionError unless |x - y| <= atol + rtol |y| for all elements.
 

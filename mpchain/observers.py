@@ -521,7 +521,7 @@ def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments) if recorder is None else recorder.one_call(function, arguments)
 
 
-def exchanged(function: Callable[[np.ndarray], Any], array: Any) -> np.ndarray:
+def exchanged(function: Callable[[np.ndarray], Any], array: Array) -> np.ndarray:
     """Exchanges an array with other ranks, where what they get depends on data.
 
     Eagerly this is ``function(array)``. In a step that is recorded, the call is kept: each replay

@@ -65,7 +65,7 @@ def is_arrays_compatible(arrays: Iterable[Any]) -> bool:
     return len(on_gpu) <= 1
 
 
-def as_variable(obj: Any) -> "Variable":
+def as_variable(obj: "Variable | Array") -> "Variable":
     """Returns ``obj`` if it is a Variable, else a Variable of the array that needs no gradient.
 
     Example:
@@ -198,7 +198,7 @@ class VariableNode:
         variable = self._variable()
         return self.variable_with(self._retained) if variable is None else variable
 
-    def variable_with(self, array: Any) -> "Variable":
+    def variable_with(self, array: Array | None) -> "Variable":
         """Returns a variable of this node that holds ``array``: the living one if it does."""
         variable = self._variable()
         if variable is None or variable._array is not array:
@@ -274,10 +274,10 @@ class Variable(Transferable):
 
     def __init__(
         self,
-        data: Any = None,
+        data: Array | None = None,
         *,
         name: str | None = None,
-        grad: Any = None,
+        grad: Array | None = None,
         requires_grad: bool = True,
     ):
         if data is not None and not is_array(data):
@@ -295,7 +295,7 @@ class Variable(Transferable):
         return self._array
 
     @array.setter
-    def array(self, array: Any) -> None:
+    def array(self, array: Array | None) -> None:
         self._array = array
         if self._node is not None and array is not None:
             self._node.shape, self._node.dtype = array.shape, array.dtype
@@ -366,7 +366,7 @@ class Variable(Transferable):
         return self._grad
 
     @grad.setter
-    def grad(self, grad: Any) -> None:
+    def grad(self, grad: Array | np.generic | None) -> None:
         if isinstance(grad, np.generic):
             grad = np.asarray(grad)
         if grad is not None:

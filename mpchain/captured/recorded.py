@@ -4,7 +4,7 @@ A recorded array is a NumPy array that reports what is computed from it. Arrays 
 the memory that they are in, so that views need no record.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +159,12 @@ class RecordedArray(np.ndarray):
     """
 
     def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any
+        self,
+        ufunc: np.ufunc,
+        method: str,
+        *inputs: Any,
+        out: tuple[np.ndarray, ...] | None = None,
+        **kwargs: Any,
     ) -> Any:
         if any(isinstance(x, Variable) for x in inputs):
             return NotImplemented  # a Variable computes
@@ -180,7 +185,9 @@ class RecordedArray(np.ndarray):
             recorder.calls.append(Call(function, inputs, kwargs, written))
         return None if out is None else out[0] if len(out) == 1 else out
 
-    def __array_function__(self, func: Callable, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(
+        self, func: Callable, types: Iterable[type], args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
         if any(issubclass(kind, Variable) for kind in types):
             return NotImplemented
         args, kwargs = plain(args), {name: plain(value) for name, value in kwargs.items()}

@@ -26,6 +26,7 @@ from mpchain.kernels.cpu.channels_last import is_last
 from mpchain.link import Link
 from mpchain.observers import Recording, unrecorded
 from mpchain.optimizer import Optimizer
+from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable, own_grad
 
 _SEEN_THROUGH = {"linear", "product"}  # operations whose reference is a call or two of NumPy
@@ -188,7 +189,7 @@ class Recorder(Recording):
             self._proof.note(*values)
 
     def made(
-        self, function: Callable, args: tuple, kwargs: dict, result: Any, kind: str = "call"
+        self, function: Callable, args: tuple, kwargs: dict, result: Array, kind: str = "call"
     ) -> Any:
         """Records a call; returns its result as recorded arrays, unless it is a view."""
         if kind == "call" and depends_on_data(function, args, kwargs):

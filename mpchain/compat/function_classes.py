@@ -14,6 +14,7 @@ import pathlib
 import sys
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from mpchain.compat.node_attributes import complete, retained
 from mpchain.configuration import config, no_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer
+from mpchain.typing import Input
 from mpchain.utils.type_check import is_real
 from mpchain.variable import Variable, VariableNode, as_variable
 
@@ -184,7 +186,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
             return getattr(self._node, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def apply(self, inputs: Any) -> tuple[Variable, ...]:
+    def apply(self, inputs: Sequence[Input]) -> tuple[Variable, ...]:
         """Applies the function to Variables or arrays; returns the outputs as a tuple."""
         line = self._line
         if line.function is None:

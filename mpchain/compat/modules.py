@@ -8,6 +8,7 @@ import inspect
 import pathlib
 import sys
 import types
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from mpchain.compat import attributes, function_classes, names, removed_names
@@ -132,7 +133,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         is_package = layout()[fullname][0]
         return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
 
-    def create_module(self, spec: Any) -> types.ModuleType:
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         return CompatModule(spec.name, _describe(spec.name))
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -1,9 +1,11 @@
 """What exporters read of Chainer's functions that is no argument of the function's class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from mpchain.typing import Array
 
 
 def _axes(axis):
@@ -172,7 +174,7 @@ _RETAINED = {
 _KEPT = {name: indexes for indexes, names in _RETAINED.items() for name in names.split()}
 
 
-def retained(name: str, in_data: Any) -> tuple[Any, ...]:
+def retained(name: str, in_data: Sequence[Array]) -> tuple[Any, ...]:
     """Returns the inputs of a function as its hooks see them in backward: None if not kept.
 
     Example:

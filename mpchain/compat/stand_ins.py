@@ -6,6 +6,7 @@ import operator
 import os
 import subprocess
 import unittest
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from mpchain.distributed.functions import communication
 from mpchain.testing import random as testing_random
 from mpchain.testing.helper import with_requires
 from mpchain.training.output_files import find_files
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import InvalidType
 from mpchain.variable import Variable
 
@@ -68,7 +70,7 @@ def static_code(*args: Any, **kwargs: Any) -> Any:
     return static_graph(*args, **kwargs)
 
 
-def static_forward_optimizations(func: Any, inputs: Any) -> Any:
+def static_forward_optimizations(func: Any, inputs: Sequence[Array]) -> Any:
     return func.forward(inputs)
 
 
@@ -117,12 +119,12 @@ get_cross_validation_datasets_random = _with_n_fold(datasets.get_cross_validatio
 # Arrays
 
 
-def as_mat(x: Any) -> Any:
+def as_mat(x: Input) -> Any:
     """Returns x as a matrix of one row for each example."""
     return x if x.ndim == 2 else x.reshape(len(x), -1)
 
 
-def as_vec(x: Any) -> Any:
+def as_vec(x: Input) -> Any:
     return x if x.ndim == 1 else x.ravel()
 
 
@@ -135,11 +137,11 @@ def _check_arrays_forward_compatible(arrays: Any, label: Any = None) -> None:
         raise TypeError(f"{label or 'function'}: arrays of NumPy and CuPy are mixed")
 
 
-def get_raw_shape(arr_or_var: Any) -> tuple[int, ...]:
+def get_raw_shape(arr_or_var: Input) -> tuple[int, ...]:
     return arr_or_var.shape
 
 
-def get_semantic_shape(arr_or_var: Any, *, assumed_layout: Any = None) -> tuple[int, ...]:
+def get_semantic_shape(arr_or_var: Input, *, assumed_layout: None = None) -> tuple[int, ...]:
     return arr_or_var.shape
 
 
@@ -182,7 +184,7 @@ def _check_ndim(in_type: Any, lower: int = 1, upper: int = 2) -> None:
 
 
 def fbeta_score(
-    y: Any, t: Any, label_num: int | None = None, beta: float = 1.0, ignore_label: int = -1
+    y: Input, t: Input, label_num: int | None = None, beta: float = 1.0, ignore_label: int = -1
 ) -> Any:
     """Returns the F-beta score of each label; see ``F.classification_summary``."""
     return functions.classification_summary(y, t, label_num, beta, ignore_label)[2]
@@ -191,11 +193,11 @@ def fbeta_score(
 def n_step_lstm_base(
     n_layers: int,
     dropout_ratio: float,
-    hx: Any,
-    cx: Any,
-    ws: Any,
-    bs: Any,
-    xs: Any,
+    hx: Input,
+    cx: Input,
+    ws: Sequence[Sequence[Input]],
+    bs: Sequence[Sequence[Input]],
+    xs: Sequence[Input],
     use_bi_direction: bool,
 ) -> Any:
     """Calls :func:`mpchain.functions.n_step_lstm` or ``n_step_bilstm``."""
@@ -204,7 +206,13 @@ def n_step_lstm_base(
 
 
 def n_step_gru_base(
-    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any, use_bi_direction: bool
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Input,
+    ws: Sequence[Sequence[Input]],
+    bs: Sequence[Sequence[Input]],
+    xs: Sequence[Input],
+    use_bi_direction: bool,
 ) -> Any:
     """Calls :func:`mpchain.functions.n_step_gru` or ``n_step_bigru``."""
     function = functions.n_step_bigru if use_bi_direction else functions.n_step_gru
@@ -214,10 +222,10 @@ def n_step_gru_base(
 def n_step_rnn_base(
     n_layers: int,
     dropout_ratio: float,
-    hx: Any,
-    ws: Any,
-    bs: Any,
-    xs: Any,
+    hx: Input,
+    ws: Sequence[Sequence[Input]],
+    bs: Sequence[Sequence[Input]],
+    xs: Sequence[Input],
     activation: str,
     use_bi_direction: bool,
 ) -> Any:
@@ -226,12 +234,12 @@ def n_step_rnn_base(
     return function(n_layers, dropout_ratio, hx, ws, bs, xs, activation)
 
 
-def det(a: Any) -> Variable:
+def det(a: Input) -> Variable:
     """Returns the determinant; trailing axes of size 1, which Chainer takes, are dropped."""
     return functions.det(a.reshape(a.shape[:2]) if set(a.shape[2:]) == {1} else a)
 
 
-def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
+def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Variable:
     warn("batch_matmul", "matmul")
     return functions.batch_matmul(a, b, transa, transb)
 
@@ -291,43 +299,43 @@ mul, sub, neg = operator.mul, operator.sub, operator.neg
 div, floordiv, pow = operator.truediv, operator.floordiv, operator.pow
 
 
-def rsub(self: Any, rhs: Any) -> Variable:
+def rsub(self: Variable, rhs: Input | float) -> Variable:
     return rhs - self
 
 
-def rdiv(self: Any, rhs: Any) -> Variable:
+def rdiv(self: Variable, rhs: Input | float) -> Variable:
     return rhs / self
 
 
-def rfloordiv(self: Any, rhs: Any) -> Variable:
+def rfloordiv(self: Variable, rhs: Input | float) -> Variable:
     return rhs // self
 
 
-def rpow(self: Any, rhs: Any) -> Variable:
+def rpow(self: Variable, rhs: Input | float) -> Variable:
     return rhs**self
 
 
-def rmatmul(self: Any, rhs: Any) -> Variable:
+def rmatmul(self: Variable, rhs: Input | float) -> Variable:
     return rhs @ self
 
 
-def argsort_list_descent(xs: Any) -> Any:
+def argsort_list_descent(xs: Sequence[Input]) -> Any:
     """Returns the order of the lengths of ``xs``, longest first."""
     return np.argsort([-len(x) for x in xs], kind="stable").astype("i")
 
 
-def permutate_list(xs: Any, indices: Any, inv: bool) -> list[Any]:
+def permutate_list(xs: Sequence[Input], indices: Sequence[int], inv: bool) -> list[Any]:
     if inv:
         indices = np.argsort(indices)
     return [xs[i] for i in indices]
 
 
-def l2normalize(xp: ModuleType, v: Any, eps: float) -> Any:
+def l2normalize(xp: ModuleType, v: Array, eps: float) -> Any:
     return v / (xp.linalg.norm(v) + eps)
 
 
 def update_approximate_vectors(
-    weight_matrix: Any, u: Any, n_power_iteration: int, eps: float
+    weight_matrix: Array, u: Array, n_power_iteration: int, eps: float
 ) -> tuple[Any, Any]:
     """Returns the approximate singular vectors (u, v) after some power iterations."""
     xp = cuda.get_array_module(weight_matrix)
@@ -338,7 +346,7 @@ def update_approximate_vectors(
     return u, v
 
 
-def calculate_max_singular_value(weight_matrix: Any, u: Any, v: Any) -> Variable:
+def calculate_max_singular_value(weight_matrix: Array, u: Array, v: Array) -> Variable:
     return functions.matmul(functions.matmul(u, weight_matrix), v)
 
 

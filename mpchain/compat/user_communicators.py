@@ -8,6 +8,8 @@ from typing import Any
 from mpchain.distributed import extensions, optimizers
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
+from mpchain.optimizer import Optimizer
+from mpchain.training import Trainer
 
 _ABSTRACT = (
     "allgather allreduce allreduce_obj alltoall bcast bcast_obj gather gather_obj recv recv_obj "
@@ -121,8 +123,8 @@ class _Averaging:
 
 
 def create_multi_node_optimizer(
-    actual_optimizer: Any,
-    communicator: Any,
+    actual_optimizer: Optimizer,
+    communicator: Communicator,
     double_buffering: bool = False,
     zero_fill: bool = True,
     **options: Any,
@@ -147,7 +149,7 @@ def create_multi_node_optimizer(
     return actual_optimizer
 
 
-def create_multi_node_evaluator(actual_evaluator: Any, communicator: Any) -> Any:
+def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicator) -> Any:
     """See :func:`mpchain.distributed.create_multi_node_evaluator`.
 
     A program's own communicator averages the ranks' means by ``allreduce_obj``.
@@ -164,7 +166,9 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Any) -> Any
     return actual_evaluator
 
 
-def share_of_few(function: str, n: int, comm: Any, force_equal_length: bool) -> tuple[int, int]:
+def share_of_few(
+    function: str, n: int, comm: Communicator, force_equal_length: bool
+) -> tuple[int, int]:
     """Returns a rank's share of samples; of fewer than ranks, ranks share some or have none."""
     if not force_equal_length:
         return partition(n, comm.rank, comm.size)
@@ -172,7 +176,7 @@ def share_of_few(function: str, n: int, comm: Any, force_equal_length: bool) -> 
     return begin, begin - (-n // comm.size)
 
 
-def call_generic_evaluator(evaluator: Any, trainer: Any = None) -> Any:
+def call_generic_evaluator(evaluator: Any, trainer: Trainer = None) -> Any:
     """Returns the aggregated result on the root, None elsewhere; ChainerMN's reports nothing."""
     result = evaluator.evaluate()
     return result if evaluator.comm.rank == evaluator.root else None

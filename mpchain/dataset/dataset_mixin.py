@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.typing import Dataset
+
 
 class DatasetMixin:
     """Indexing in all forms for a dataset that defines ``__len__`` and ``get_example``.
@@ -95,7 +97,7 @@ def check_least(function: str, least: int = 1, /, **numbers: float | None) -> No
             raise ValueError(f"{function}: {name} must be at least {least}, not {number}")
 
 
-def read_in_epoch(dataset: Any, i: int, epoch: int) -> Any:
+def read_in_epoch(dataset: Dataset, i: int, epoch: int) -> Any:
     """Returns an example, as it is in an epoch if the dataset makes a difference.
 
     >>> read_in_epoch([10, 20], 1, epoch=3)

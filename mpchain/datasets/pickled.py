@@ -59,7 +59,7 @@ class PickleDataset(DatasetMixin):
             )
         return {"_name": os.path.abspath(name), "_starts": self._starts}
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self._starts = state["_starts"]
         self._reader = open(state["_name"], "rb")
         self._lock = threading.Lock()

@@ -65,14 +65,16 @@ class Symbol(Mixin):
         self.is_constant = is_constant
         self.is_bool = function in PREDICATES
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not all([isinstance(x, _OPERANDS) for x in inputs]):
             return NotImplemented  # a Variable, perhaps
         if method != "__call__" or kwargs or ufunc not in OPERATORS:
             raise UntraceableError(f"numpy.{ufunc.__name__}.{method}")
         return self._step(ufunc, inputs)
 
-    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: dict) -> Any:
+    def __array_function__(
+        self, function: Callable, types: Iterable[type], args: tuple, kwargs: dict
+    ) -> Any:
         if not all(issubclass(t, _OPERANDS) for t in types):
             return NotImplemented
         if function is not np.where or len(args) != 3:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.observers import Observer
-from mpchain.typing import Arrays
+from mpchain.typing import Arrays, DTypeLike
 
 _NUMBERS = (int, float, np.number)
 _MANY = 1 << 15  # larger sums may not fit a narrow dtype
@@ -85,7 +85,7 @@ def denominator(count: object, elements: object, dtype: object) -> Any:
     return divisor(least, dtype)
 
 
-def divisor(n: Any, dtype: Any) -> Any:
+def divisor(n: Any, dtype: DTypeLike) -> Any:
     """Returns a number or array to divide by, in a dtype.
 
     Raises:

@@ -3,7 +3,7 @@
 import abc
 import collections
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from mpchain.typing import Dataset
 _POSITION = ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail", "_order")
 
 
-def divide(sequence: Any, n_parts: int) -> list:
+def divide(sequence: Sequence, n_parts: int) -> list:
     """Returns contiguous parts of a sequence, whose lengths differ by at most one.
 
     No part is empty: a short sequence has fewer parts.
@@ -148,6 +148,6 @@ class PrefetchingIterator(SerialIterator):
         state = {name: x for name, x in vars(self).items() if name not in ("_requests", "_ahead")}
         return state | {"_later_orders": dict(self._later_orders)}
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._forget()

@@ -159,7 +159,7 @@ class Shared:
     def __getstate__(self) -> Any:
         return self._name, self._content
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self._name, self._content = state
 
     def load(self) -> Any:

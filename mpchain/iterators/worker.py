@@ -12,6 +12,7 @@ import tokenize
 import traceback
 from collections.abc import Callable
 from multiprocessing import connection, forkserver
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,7 @@ class Worker:
     """
 
     def __init__(
-        self, context: Any, name: str, function: Callable, *args: Any, daemon: bool = True
+        self, context: BaseContext, name: str, function: Callable, *args: Any, daemon: bool = True
     ):
         self.name = name
         self._has_answered = False

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends.cuda import to_cpu
+from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.variable import Variable
@@ -58,7 +59,7 @@ class LBFGS(Optimizer):
         self.memory, self.max_iter = memory, max_iter
         self._steps = self._changes = np.zeros((0, 0))
 
-    def setup(self, link: Any) -> "LBFGS":
+    def setup(self, link: Link) -> "LBFGS":
         super().setup(link)
         self._forget()
         return self

@@ -10,6 +10,7 @@ from mpchain.backends import cuda
 from mpchain.distributed.communicators.progress import PendingOperation
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch.fingerprints import Request as WatchedRequest
+from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer, Span
 from mpchain.typing import Arrays
 from mpchain.utils.memory import pool_bytes, resident_bytes
@@ -141,10 +142,10 @@ class Recorder(Observer):
 
     # Functions
 
-    def forward_preprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         function.observed_as = self.now()
 
-    def forward_postprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         end, start = self.now(), function.observed_as
         what = self._what(function.label, self._link, self._public, in_data)
         function.observed_as = what
@@ -153,7 +154,7 @@ class Recorder(Observer):
     def differentiates(self, function: object) -> int:
         return self.now()
 
-    def differentiated(self, function: Any, begun: int) -> None:
+    def differentiated(self, function: FunctionNode, begun: int) -> None:
         what = function.observed_as or self._what(function.label, None, None, ())
         self.record((begun, self.now(), what))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpchain.distributed.extensions import AllreducePersistent
 from mpchain.distributed.optimizers.draws import Division
+from mpchain.optimizer import Optimizer
 from mpchain.prove import batches, causes, samples
 from mpchain.prove.comparison import (
     FACTOR,
@@ -178,7 +179,7 @@ class Judge(Tracer):
             for name, param in optimizer.target.namedparams(include_uninit=False):
                 param.array[...] = param.device.send(first.params[name])
 
-    def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: Any) -> Sequence:
+    def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: Optimizer) -> Sequence:
         e = len(self._update.evaluations) - 1
         if any(e >= len(update.evaluations) for update in self._ranks):
             raise self._found(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.distributed.gradients.persistents import named_persistents
+from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer, Span
 from mpchain.optimizer import GradientMethod, Optimizer
 from mpchain.prove import batches
@@ -254,7 +255,7 @@ class Tracer(Observer):
     def forward_postprocess(self, function: object, in_data: Arrays) -> None:
         self._in_data = in_data
 
-    def computed(self, function: Any, outputs: Arrays) -> None:
+    def computed(self, function: FunctionNode, outputs: Arrays) -> None:
         done = self._pass.applications
         if (
             self._in_data is None
@@ -359,7 +360,7 @@ def _same(x, y):
     return all(np.array_equal(a, b) for a, b in zip(x, y)) if isinstance(x, tuple) else x == y
 
 
-def state_of(optimizer: Any) -> State:
+def state_of(optimizer: Optimizer) -> State:
     """Returns the state of an optimizer and its model.
 
     Example:

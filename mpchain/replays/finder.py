@@ -14,7 +14,9 @@ from mpchain import backend
 from mpchain.backends.dtypes import is_floating
 from mpchain.distributed.watch.call_sites import PACKAGE
 from mpchain.function_hook import FunctionHook
-from mpchain.observers import Observer
+from mpchain.function_node import FunctionNode
+from mpchain.link import Link
+from mpchain.observers import Observer, Span
 from mpchain.typing import Array, Arrays
 
 _OTHERS = (
@@ -106,7 +108,7 @@ class Finder(Observer):
         ('sqrt', [1])
     """
 
-    def __init__(self, stops: Any = None, target: Any = None):
+    def __init__(self, stops: Any = None, target: Link | None = None):
         self.part, self.stops, self._target = 0, stops, target
         self._nan: Finding | None = None
         self._infinite: Finding | None = None
@@ -126,7 +128,7 @@ class Finder(Observer):
         super().__exit__()
         self._hook.__exit__()
 
-    def forward_preprocess(self, function: Any, in_data: Arrays) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         place = self._place(sys._getframe(1))
         self._places[id(function)] = function, place
         for i, x in enumerate(in_data):
@@ -143,7 +145,7 @@ class Finder(Observer):
         names = [name for name, param in named if param.is_initialized and param.array is x]
         return f"the parameter {names[0]}" if names else ""
 
-    def computed(self, function: Any, outputs: Arrays) -> None:
+    def computed(self, function: FunctionNode, outputs: Arrays) -> None:
         frame = sys._getframe(1)
         _, place = self._places.get(id(function)) or (None, self._place(frame))
         for y in outputs:
@@ -154,7 +156,7 @@ class Finder(Observer):
             if is_first and self._nan is not None and self.stops is not None:
                 self.stops(users_frame(frame))
 
-    def ends(self, span: Any, begun: Any) -> None:
+    def ends(self, span: Span, begun: Any) -> None:
         if span.kind == "backward" and self._target is not None:
             for name, param in self._target.namedparams():
                 if param.is_initialized and _not_finite(param.grad) is not None:
@@ -178,7 +180,7 @@ class Finder(Observer):
             rows = xp.flatnonzero(bad.reshape(len(x), -1).any(axis=1)).tolist()
         return Finding(what, place, rows, len(x) if x.ndim else 1, self.part, is_nan)
 
-    def takes_gradients(self, function: Any, out_grad: Arrays) -> None:
+    def takes_gradients(self, function: FunctionNode, out_grad: Arrays) -> None:
         """Called before the derivative of a function is computed."""
         for g in out_grad:
             if _not_finite(g) is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpchain.observers import Observer, Span
+from mpchain.optimizer import Optimizer
 from mpchain.replays import pieces
 from mpchain.replays.fingerprints import Fingerprint
 from mpchain.replays.pieces import Table
@@ -101,7 +102,7 @@ class Watch(Observer):
     def update_ends(self, optimizer: object, is_done: bool) -> None:
         """Called after it; it may have failed, or only have added to gradients."""
 
-    def table(self, optimizer: Any) -> tuple[Table, list]:
+    def table(self, optimizer: Optimizer) -> tuple[Table, list]:
         """Returns the pieces of an optimizer's parameters, and these, which are initialized."""
         named = {n: p for n, p in optimizer.target.namedparams() if p.is_initialized}
         params = list(named.values())
@@ -126,7 +127,7 @@ class Watch(Observer):
     def new_table(self, optimizer: object, table: Table) -> None:
         """Called when parameters are seen for the first time."""
 
-    def describe(self, optimizer: Any) -> Update:
+    def describe(self, optimizer: Optimizer) -> Update:
         """Returns what is known of the update that has just ended, without fingerprints."""
         model = self._tables[id(optimizer)].key
         comm = optimizer.communicator
@@ -168,7 +169,7 @@ class Recorder(Watch):
             self._step = passed if self._step is None else 0.8 * self._step + 0.2 * passed
         self._began = now
 
-    def update_ends(self, optimizer: Any, is_done: bool) -> None:
+    def update_ends(self, optimizer: Optimizer, is_done: bool) -> None:
         if not is_done or not self._writes(optimizer):
             return
         began = time.perf_counter()
@@ -183,7 +184,7 @@ class Recorder(Watch):
         passed = (time.perf_counter() - began) / max(table.n_elements(first, last), 1)
         self._speed = passed if self._speed is None else 0.8 * self._speed + 0.2 * passed
 
-    def new_table(self, optimizer: Any, table: Table) -> None:
+    def new_table(self, optimizer: Optimizer, table: Table) -> None:
         if not table.names:
             return
         kind = type(getattr(optimizer, "actual_optimizer", optimizer)).__name__

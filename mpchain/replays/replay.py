@@ -6,11 +6,11 @@ import pdb
 import re
 import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from mpchain.observers import Span
+from mpchain.optimizer import Optimizer
 from mpchain.replays import comparison, debugging, program
 from mpchain.replays.finder import Finder
 from mpchain.replays.fingerprints import unpacked
@@ -122,7 +122,7 @@ class Replay(Watch):
     def folder(self, path: str) -> str:
         return self.folders.of(path)
 
-    def n_parts(self, optimizer: Any) -> int:
+    def n_parts(self, optimizer: Optimizer) -> int:
         if optimizer.communicator.micro_shards:
             return 1
         if any(link.needs_all_ranks for link in optimizer.target.links()):
@@ -135,7 +135,7 @@ class Replay(Watch):
         key = "" if table is None else table.key
         return (key, models[key]) if key in models else ("", self.history.main)
 
-    def new_table(self, optimizer: Any, table: Table) -> None:
+    def new_table(self, optimizer: Optimizer, table: Table) -> None:
         if not table.names:
             return
         key, t = table.key, optimizer.t
@@ -188,7 +188,7 @@ class Replay(Watch):
         if span.kind == "input" and span.name == "iterator":
             self.samples.watch(span.thing)
 
-    def update_begins(self, optimizer: Any) -> None:
+    def update_begins(self, optimizer: Optimizer) -> None:
         self.table(optimizer)
         if self._is_the_step(optimizer):
             self.finder = Finder(self._stop if self._rank is None else None, optimizer.target)
@@ -232,7 +232,7 @@ class Replay(Watch):
             self._stops = False
             debugging.stop(frame)
 
-    def update_ends(self, optimizer: Any, is_done: bool) -> None:
+    def update_ends(self, optimizer: Optimizer, is_done: bool) -> None:
         if self.finder is not None:
             self.finder.__exit__()
         if not is_done:

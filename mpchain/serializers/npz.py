@@ -89,7 +89,7 @@ class NpzDeserializer(Deserializer):
     """
 
     def __init__(
-        self, npz: Any, path: str = "", strict: bool = True, ignore_names: Any = None
+        self, npz: Mapping[str, Any], path: str = "", strict: bool = True, ignore_names: Any = None
     ) -> None:
         if isinstance(npz, np.lib.npyio.NpzFile):
             opened: Any = npz.zip

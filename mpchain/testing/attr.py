@@ -13,7 +13,7 @@ from mpchain.backends import cuda
 from mpchain.testing.parameterized import Bundle
 
 
-def mark(test: Any, *names: str, skip_reason: str | None = None) -> Any:
+def mark(test: Callable, *names: str, skip_reason: str | None = None) -> Any:
     """Returns a test with pytest marks, which is skipped if ``skip_reason`` is given.
 
     Example:

@@ -14,6 +14,7 @@ from mpchain.backends.dtypes import is_floating
 from mpchain.gradient_check import NondifferentiableError, assert_allclose
 from mpchain.link import Link
 from mpchain.testing.backend import BackendConfig
+from mpchain.typing import InitialValue
 from mpchain.variable import Parameter, Variable, get_array_types
 
 _MAX_RESAMPLING = 100
@@ -330,7 +331,7 @@ class InitializerArgument:
         >>> link = L.Linear(3, 2, initialW=argument.argument_value)
     """
 
-    def __init__(self, argument_value: Any, expected_initializer: Any):
+    def __init__(self, argument_value: InitialValue, expected_initializer: InitialValue):
         if expected_initializer is None:
             raise ValueError("InitializerArgument: expected_initializer must not be None")
         self.argument_value = argument_value

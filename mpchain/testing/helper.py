@@ -16,6 +16,7 @@ import numpy as np
 
 from mpchain import annexes, serializers
 from mpchain.training import Trainer
+from mpchain.training.triggers.interval import TriggerLike
 from mpchain.typing import Array, DTypeLike
 
 
@@ -86,7 +87,7 @@ def assert_warns(expected: type[Warning]) -> Iterator[None]:
 
 
 def generate_matrix(
-    shape: Sequence[int], dtype: DTypeLike = float, *, singular_values: Any
+    shape: Sequence[int], dtype: DTypeLike = float, *, singular_values: Sequence[float] | Array
 ) -> Array:
     """Returns random matrices of given singular values.
 
@@ -173,7 +174,7 @@ def save_and_load_hdf5(src: object, dst: object) -> None:
 
 
 def get_trainer_with_mock_updater(
-    stop_trigger: Any = (10, "iteration"),
+    stop_trigger: TriggerLike = (10, "iteration"),
     iter_per_epoch: int = 10,
     extensions: Sequence | None = None,
 ) -> Trainer:

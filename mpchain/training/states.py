@@ -31,7 +31,7 @@ def serialize_optional(serializer: AbstractSerializer, key: str, value: Any) -> 
         return value
 
 
-def parse_json(text: Any, kind: type) -> Any:
+def parse_json(text: str, kind: type) -> Any:
     """Returns what a JSON text of a file holds.
 
     Raises:

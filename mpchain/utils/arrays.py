@@ -44,7 +44,7 @@ def size_of_shape(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def converted(xp: ModuleType, value: Any, dtype: Any = None) -> Array:
+def converted(xp: ModuleType, value: Any, dtype: DTypeLike = None) -> Array:
     """Returns ``xp.asarray(value, dtype)``; recordings of steps see what is done with it.
 
     Example:

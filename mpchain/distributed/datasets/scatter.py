@@ -1,13 +1,13 @@
 """Gives each rank its share of a dataset."""
 
 from collections.abc import Sized
-from typing import Any
 
 import numpy as np
 
 from mpchain.datasets import SubDataset
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
+from mpchain.typing import Dataset
 
 
 class DataSizeError(ValueError):
@@ -20,7 +20,7 @@ class DataSizeError(ValueError):
 
 
 def scatter_dataset(
-    dataset: Any,
+    dataset: Dataset | None,
     comm: Communicator,
     root: int = 0,
     shuffle: bool = False,

@@ -16,6 +16,7 @@ from mpchain.serializer import AbstractSerializer
 from mpchain.training import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, Trainer
 from mpchain.training.states import parse_json, serialize_optional, serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
+from mpchain.training.triggers.interval import TriggerLike
 
 
 class AllreducePersistent(Extension):
@@ -91,7 +92,7 @@ class ObservationAggregator(Extension):
         original_key: str,
         aggregated_key: str | None = None,
         *,
-        comm_trigger: Any = (1, "iteration"),
+        comm_trigger: TriggerLike = (1, "iteration"),
         aggregator: Callable[[list[list]], Any] | None = None,
     ):
         self.comm = comm

@@ -5,13 +5,13 @@ import os
 import re
 import time
 from types import TracebackType
-from typing import Any
 
 from mpchain.dataset.dataset_mixin import check_least
 from mpchain.distributed.checkpoints import layout
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.checkpoints.reading import latest_whole
 from mpchain.distributed.communicators import Communicator
+from mpchain.optimizer import Optimizer
 from mpchain.serializer import DamagedFileError, SerializationError
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.npz import read_npz
@@ -100,7 +100,7 @@ class MultiNodeCheckpointer(Extension):
             self._delete(self._saved[: -self._cp_interval])
 
     def maybe_load(
-        self, trainer: Any, optimizer: Any = None, path: str | None = None
+        self, trainer: Trainer, optimizer: Optimizer | None = None, path: str | None = None
     ) -> int | None:
         """Restores the trainer from the latest iteration that all ranks have; collective.
 

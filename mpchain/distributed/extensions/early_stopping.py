@@ -7,6 +7,7 @@ from mpchain.distributed.extensions.aggregation import ObservationAggregator
 from mpchain.serializer import AbstractSerializer
 from mpchain.training import Trainer
 from mpchain.training.triggers import EarlyStoppingTrigger
+from mpchain.training.triggers.interval import TriggerLike
 
 
 class MultiNodeEarlyStoppingTrigger:
@@ -32,12 +33,12 @@ class MultiNodeEarlyStoppingTrigger:
         self,
         comm: Communicator,
         *,
-        check_trigger: Any = (1, "epoch"),
+        check_trigger: TriggerLike = (1, "epoch"),
         monitor: str = "main/loss",
         patience: int | None = None,
         mode: str = "auto",
         verbose: bool = False,
-        max_trigger: Any = (100, "epoch"),
+        max_trigger: TriggerLike = (100, "epoch"),
         suffix: str = "_aggregated",
         restore_best: bool = False,
     ):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mpchain import random
 from mpchain.backends import cuda
@@ -28,7 +29,7 @@ def batch(
     n: int | None = None,
     *,
     mine: slice | None = None,
-    weight: Any = None,
+    weight: ArrayLike | None = None,
 ) -> contextlib.AbstractContextManager[slice]:
     """Context manager: divides a batch of ``n`` samples among the ranks.
 
@@ -88,7 +89,7 @@ def batch(
     return _Division(comm, mine, n, None, check_weight("Communicator.batch", weight))
 
 
-def check_weight(function: str, weight: Any) -> float:
+def check_weight(function: str, weight: ArrayLike) -> float:
     """Returns a weight as a number.
 
     Raises:

@@ -8,6 +8,7 @@ import ctypes
 import struct
 import zlib
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from mpchain.distributed.watch.table import ROW, Row
@@ -27,7 +28,7 @@ class Exchange:
         leaders: for each rank, the rank that sends the rows of its host.
     """
 
-    def __init__(self, mpi: Any, comm: Any, rows: list[Row], leaders: Sequence[int]):
+    def __init__(self, mpi: ModuleType, comm: Any, rows: list[Row], leaders: Sequence[int]):
         self._mpi, self._comm, self._rows = mpi, comm, rows
         self._ranks = {leader: [] for leader in sorted(set(leaders))}
         for rank, leader in enumerate(leaders):

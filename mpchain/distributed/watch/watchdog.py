@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from mpchain.distributed.objects import allgather
@@ -134,7 +135,7 @@ class Watch:
     @classmethod
     def over(
         cls,
-        mpi: Any,
+        mpi: ModuleType,
         mpi_comm: Any,
         host: Any,
         timeout: float,

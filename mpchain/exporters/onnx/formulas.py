@@ -220,7 +220,7 @@ def _operand(f, function, i, x, names, bools):
 
 
 def of_integers(
-    graph: Graph, function: Any, values: Sequence[Value], constants: Sequence[Any]
+    graph: Graph, function: Callable, values: Sequence[Value], constants: Sequence[Any]
 ) -> str:
     """Adds the nodes of a NumPy function of an integer input; see :class:`IntegerInput`.
 

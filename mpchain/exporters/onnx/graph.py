@@ -31,7 +31,7 @@ class Value:
         graph: "Graph | None",
         name: str,
         shape: Sequence[Any],
-        dtype: Any,
+        dtype: DTypeLike,
         array: Any = None,
         fill: Any = None,
     ) -> None:

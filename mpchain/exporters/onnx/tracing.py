@@ -6,7 +6,7 @@ the calls depends on the size of the batch or on the inputs, and is never export
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from mpchain.configuration import force_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
 from mpchain.link import Link
 from mpchain.observers import Observer, Span
-from mpchain.typing import Array, Arrays
+from mpchain.typing import Array, Arrays, DTypeLike
 from mpchain.variable import Variable
 
 # What integer inputs may be asked for; the rest of NumPy makes constants of them.
@@ -78,13 +78,15 @@ class IntegerInput(np.ndarray):
             return result
         return self._recorded(ufunc, inputs, (), result)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(
+        self, function: Callable, types: Iterable[type], args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
         result = function(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
         if function not in RECORDED or kwargs or len(args) != 3:
             return result
         return self._recorded(function, args, (), result)
 
-    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Array:
+    def astype(self, dtype: DTypeLike, *args: Any, **kwargs: Any) -> Array:
         """Converts, as any array does."""
         if np.dtype(dtype) == self.dtype:
             return self
@@ -154,7 +156,7 @@ class Tracer(Observer):
         if span.kind == "link":
             self.stack.pop()
 
-    def positions(self, name: str, x: Any, constants: tuple, positions: Array) -> Array:
+    def positions(self, name: str, x: Variable, constants: tuple, positions: Array) -> Array:
         return self.record_array(name, [x.array], constants, positions, x.node)
 
     def input(self, array: Array) -> Variable:

@@ -23,6 +23,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,7 +131,7 @@ class _Handles(threading.local):
 _handles = _Handles()
 
 
-def make_graph(library: Any, request: Request, **where: Any) -> Any:
+def make_graph(library: ModuleType, request: Request, **where: Any) -> Any:
     """Returns a graph without plans; its tensors are numbered from 1 in the order of the arrays.
 
     Args:
@@ -166,7 +167,7 @@ def make_graph(library: Any, request: Request, **where: Any) -> Any:
 
 
 def make_plan(
-    library: Any,
+    library: ModuleType,
     graph: Any,
     avoided: Sequence[str],
     n_bytes: int,

@@ -35,7 +35,7 @@ def has_reached(updater: "Updater", length: float, unit: str) -> bool:
     return progress(updater, unit) / length >= 1 - TOLERANCE
 
 
-def training_length(trigger: Any) -> tuple[float, str] | None:
+def training_length(trigger: TriggerLike) -> tuple[float, str] | None:
     """Returns ``(length, unit)`` for a stop trigger that knows when it fires, else None.
 
     Example:
