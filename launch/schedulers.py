@@ -123,7 +123,9 @@ def _fields(text):
 
 def _kubernetes(job):
     options = job.options
-    name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-")[:50] or "mpchain"
+    name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-") or "mpchain"
+    # The operator makes a service of this name, which begins with a letter.
+    name = (name if name[0].isalpha() else f"job-{name}")[:50]
     cores = options.cores and job.per_node * options.cores
     limits = _without_none({"cpu": cores, "nvidia.com/gpu": options.gpus})
     worker = {"name": "worker", "image": options.image}

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from launch import cli
+from tests.launch import mpijob
 
 SCRIPTS = ("slurm", "pbs", "lsf")
 COMMON = ["-n", "8", "--nodes", "2", "--name", "my job", "--time", "10:30:00", "--queue", "long"]
@@ -14,66 +15,11 @@ COMMON += ["--account", "me", "--gpus", "4", "--cores", "3"]
 OURS = ["--restarts", "2", "--checkpoint-dir", "a b", "--env", "A=1", "--env", "B=2", "--no-prefix"]
 PROGRAM = ["train.py", "--lr", "a b", "$HOME"]
 
-# The fields of kubeflow.org/v2beta1 (mpi-operator, pkg/apis/kubeflow/v2beta1/types.go), each with
-# its type or its own fields; a tuple lists the values that are allowed.
-REPLICA = {
-    "replicas": int,
-    "restartPolicy": ("OnFailure", "Never"),
-    "template": {
-        "spec": {
-            "containers": [
-                {
-                    "name": str,
-                    "image": str,
-                    "command": [str],
-                    "resources": {"limits": {"cpu": int, "nvidia.com/gpu": int}},
-                }
-            ]
-        }
-    },
-}
-MPIJOB = {
-    "apiVersion": ("kubeflow.org/v2beta1",),
-    "kind": ("MPIJob",),
-    "metadata": {"name": str},
-    "spec": {
-        "slotsPerWorker": int,
-        "runLauncherAsWorker": bool,
-        "sshAuthMountPath": str,
-        "launcherCreationPolicy": ("AtStartup", "WaitForWorkersReady"),
-        "mpiImplementation": ("OpenMPI", "Intel", "MPICH"),
-        "runPolicy": {
-            "cleanPodPolicy": ("None", "Running", "All"),
-            "ttlSecondsAfterFinished": int,
-            "activeDeadlineSeconds": int,
-            "backoffLimit": int,
-            "suspend": bool,
-            "schedulingPolicy": {
-                "minAvailable": int,
-                "queue": str,
-                "priorityClass": str,
-                "scheduleTimeoutSeconds": int,
-            },
-        },
-        "mpiReplicaSpecs": {"Launcher": REPLICA, "Worker": REPLICA},
-    },
-}
 
-
-def check(value, schema, place="manifest"):
-    if isinstance(schema, dict):
-        assert isinstance(value, dict), place
-        assert set(value) <= set(schema), place
-        for key, each in value.items():
-            check(each, schema[key], f"{place}.{key}")
-    elif isinstance(schema, list):
-        assert isinstance(value, list) and value, place
-        for each in value:
-            check(each, schema[0], place)
-    elif isinstance(schema, tuple):
-        assert value in schema, place
-    else:
-        assert type(value) is schema, place
+def check(manifest):
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(mpijob.SCHEMA).validate(manifest)
+    assert mpijob.has_valid_names(manifest)
 
 
 @pytest.fixture
@@ -225,7 +171,7 @@ def test_mpijob(write, mpi):
     yaml = pytest.importorskip("yaml")
     arguments = [*COMMON, *OURS, "--mpi", mpi, "--image", "me/train:1", *PROGRAM]
     manifest = yaml.safe_load(write("kubernetes", *arguments))
-    check(manifest, MPIJOB)
+    check(manifest)
     spec = manifest["spec"]
     assert manifest["metadata"]["name"] == "my-job"
     assert spec["slotsPerWorker"] == 4
@@ -240,6 +186,48 @@ def test_mpijob(write, mpi):
     assert command[:3] == ["mpchain-launch", "-n", "8"]
     assert command[command.index("--") + 1 :] == PROGRAM
     assert cli._parser().parse_args(command[1:]).mpi == mpi
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("kind", "MpiJob"),
+        ("spec.slotsPerWorker", "2"),
+        ("spec.slotsPerWorkers", 2),
+        ("spec.runPolicy.cleanPodPolicy", "running"),
+        ("spec.runPolicy.backoffLimit", -1),
+        ("spec.mpiImplementation", "Open MPI"),
+        ("spec.launcherCreationPolicy", "WaitForWorkers"),
+        ("spec.mpiReplicaSpecs.Launcher.replicas", 2),
+        ("spec.mpiReplicaSpecs.Worker.replicas", 0),
+        ("spec.mpiReplicaSpecs.Worker.restartPolicy", "Always"),
+        ("spec.mpiReplicaSpecs.Workers", {}),
+        ("spec.mpiReplicaSpecs", {}),
+    ],
+)
+def test_manifests_that_are_wrong(write, place, value):
+    yaml = pytest.importorskip("yaml")
+    jsonschema = pytest.importorskip("jsonschema")
+    text = write("kubernetes", *COMMON, "--image", "me/train:1", *PROGRAM)
+    manifest = part = yaml.safe_load(text)
+    check(manifest)
+    *above, last = place.split(".")
+    for name in above:
+        part = part[name]
+    part[last] = value
+    with pytest.raises(jsonschema.ValidationError):
+        check(manifest)
+
+
+@pytest.mark.parametrize("name", ["2d_fft", "x" * 80, "-a-", "_", "Ü", "a" * 49 + "-b"])
+def test_names_of_mpijobs(write, name):
+    """They are those of services: labels of DNS, which begin with a letter."""
+    text = write(
+        "kubernetes", "-n", "4096", "--nodes", "1024", "--image", "x", f"--name={name}", "y"
+    )
+    found = re.search(r'^  name: "(.*)"$', text, re.MULTILINE)[1]
+    specs = {"Worker": {"replicas": 1024}}
+    assert mpijob.has_valid_names({"metadata": {"name": found}, "spec": {"mpiReplicaSpecs": specs}})
 
 
 @pytest.mark.parametrize("arguments", [["-n", "2"], [*COMMON, *OURS]])
@@ -260,7 +248,7 @@ def test_small_mpijob(write):
     yaml = pytest.importorskip("yaml")
     text = write("kubernetes", "-n", "2", "--image", "x", "--", "Über_Netz.v2.py", 'a: "b"\n- c')
     manifest = yaml.safe_load(text)
-    check(manifest, MPIJOB)
+    check(manifest)
     assert manifest["metadata"]["name"] == "ber-netz-v2"
     (container,) = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
     assert container["command"][-1] == 'a: "b"\n- c'
