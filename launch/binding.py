@@ -4,13 +4,14 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from .processes import find_program, read
 
 # How ranks are bound: to cores of their own, or to a NUMA domain that they share.
 VARIABLE = "MPCHAIN_BIND"
 MODES = ("none", "cores", "numa")
+_GPUS = "/proc/driver/nvidia/gpus"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -39,7 +40,9 @@ def quota() -> float | None:
     return int(most) / int(period) if most.isdigit() and period.isdigit() else None
 
 
-def share(mode: str, rank: int, n: int, job: str) -> tuple[Set[int], str]:
+def share(
+    mode: str, rank: int, n: int, job: str, wanted: Sequence[int | None] = ()
+) -> tuple[Set[int], str]:
     """Returns the processors that a rank is bound to, or none of them and the reason.
 
     Args:
@@ -48,13 +51,14 @@ def share(mode: str, rank: int, n: int, job: str) -> tuple[Set[int], str]:
         rank: The number of the rank on its host.
         n: The number of ranks there.
         job: The name of the job, whose processes are not in the way.
+        wanted: The NUMA domain of the GPU of each rank, None where it is unknown.
 
     Example:
         >>> share("cores", rank=0, n=10**6, job="")[0]
         set()
     """
-    domains = list(_domains().values())
-    every = [core for domain in domains for core in domain]
+    domains = _domains()
+    every = [core for domain in domains.values() for core in domain]
     limit = quota()
     if limit is not None and limit < len(every):
         return set(), f"a quota of {limit:g} cores' time belongs to no particular cores"
@@ -63,9 +67,14 @@ def share(mode: str, rank: int, n: int, job: str) -> tuple[Set[int], str]:
     if other := _somebody_bound(set().union(*every), job):
         return set(), f"{other} is bound to some of the cores"
     if mode == "cores":
-        return set().union(*_parts(domains, every, n)[rank]), ""
+        parts = _parts(list(domains.values()), every, n)
+        homes = [next((d for d in domains if part[0] in domains[d]), None) for part in parts]
+        return set().union(*parts[_place(rank, n, homes, wanted)]), ""
+    if rank < len(wanted) and wanted[rank] in domains:
+        return set().union(*domains[wanted[rank]]), ""
     first, last = rank * len(domains) // n, (rank + 1) * len(domains) // n
-    return set().union(*itertools.chain(*domains[first : max(last, first + 1)])), ""
+    chosen = list(domains.values())[first : max(last, first + 1)]
+    return set().union(*itertools.chain(*chosen)), ""
 
 
 @contextlib.contextmanager
@@ -84,6 +93,18 @@ def bound(processors: Set[int]) -> Iterator[None]:
     finally:
         if before:
             os.sched_setaffinity(0, before)
+
+
+def _place(rank, n, homes, wanted):
+    """Which part a rank gets: one in the domain of its GPU, if there is one for it."""
+    free = list(range(len(homes)))
+    chosen = {}
+    for i, domain in enumerate(wanted[:n]):
+        if fitting := [place for place in free if domain is not None and homes[place] == domain]:
+            chosen[i] = fitting[0]
+            free.remove(fitting[0])
+    others = iter(free)
+    return {i: chosen[i] if i in chosen else next(others) for i in range(n)}[rank]
 
 
 def _parts(domains, every, n):
@@ -171,6 +192,37 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
         with os.popen("nvidia-smi -L 2>/dev/null") as listing:
             number = sum(line.startswith("GPU ") for line in listing)
     return [str(i) for i in range(number)]
+
+
+def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
+    """Returns the NUMA domain of the GPU of each rank of this host, as far as they are known.
+
+    Programs choose a GPU by the number of the rank there; CUDA numbers equal ones by their place on
+    the PCI bus.
+
+    Args:
+        variables: As in `gpus`.
+        n: The number of ranks here.
+
+    Example:
+        >>> gpu_domains({"CUDA_VISIBLE_DEVICES": ""}, 2)
+        []
+    """
+    domains, uuids = {}, {}
+    with contextlib.suppress(OSError):
+        for i, place in enumerate(sorted(os.listdir(_GPUS))):
+            domain = read(f"/sys/bus/pci/devices/{place.lower()}/numa_node")
+            if domain.isdecimal():  # it is -1 where there are no domains
+                domains[str(i)] = int(domain)
+            text = read(f"{_GPUS}/{place}/information").partition("GPU UUID:")[2]
+            uuids[text.split()[0] if text else str(i)] = str(i)
+    if not domains:
+        return []
+    found = []
+    for name in gpus(variables):  # CUDA takes the begin of a UUID, too
+        number = next((i for uuid, i in uuids.items() if uuid.startswith(name)), None)
+        found.append(domains.get(name if name.isdecimal() else number))
+    return [found[i % len(found)] for i in range(n)] if found else []
 
 
 def rank_variables(variables: Mapping[str, str], local_size: int) -> dict[str, str]:

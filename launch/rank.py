@@ -128,10 +128,13 @@ def _share(local_rank, n, variables):
     if local_rank >= n:
         return set(), "not bound: it is spare"
     job = f"{JOB_VARIABLE}={variables.get(JOB_VARIABLE)}"
-    processors, why_not = binding.share(mode, local_rank, n, job)
+    wanted = binding.gpu_domains(variables, n)
+    processors, why_not = binding.share(mode, local_rank, n, job, wanted)
     if why_not:
         return set(), f"not bound: {why_not}"
-    return processors, f"processors {binding.listing(processors)}"
+    domain = wanted[local_rank] if wanted else None
+    gpu = "" if domain is None else f", its GPU in NUMA domain {domain}"
+    return processors, f"processors {binding.listing(processors)}{gpu}"
 
 
 def _connect(hosts, port, name):

@@ -13,11 +13,25 @@ def machine(monkeypatch):
     """Function that makes a machine of so many processors, hardware threads and GPUs."""
 
     def machine(
-        processors, threads_per_core=1, limit="max 100000", gpus=0, domains=1, old_limit="", first=0
+        processors,
+        threads_per_core=1,
+        limit="max 100000",
+        gpus=0,
+        domains=1,
+        old_limit="",
+        first=0,
+        gpu_domains=(),
     ):
         per_domain = processors // domains
+        places = [f"0000:{16 * i + 26:02X}:00.0" for i in range(len(gpu_domains))]
 
         def read(path):
+            if path.startswith("/sys/bus/pci/devices/"):
+                return str(dict(zip(map(str.lower, places), gpu_domains))[path.split("/")[-2]])
+            if path.startswith("/proc/driver/nvidia/gpus/"):
+                return (
+                    f"Model:\t H100\nGPU UUID: \t GPU-{places.index(path.split('/')[-2])}a\nIRQ: 7"
+                )
             if path.endswith("cpu.max"):
                 return limit
             if path.endswith("_us"):
@@ -29,10 +43,12 @@ def machine(monkeypatch):
             core = int(path.split("/cpu/cpu")[1].split("/")[0]) // threads_per_core
             return f"{core * threads_per_core}-{(core + 1) * threads_per_core - 1}"
 
-        files = ["null", "nvidiactl", "nvidia-uvm", *[f"nvidia{i}" for i in range(gpus)]]
+        n_gpus = gpus or len(gpu_domains)
+        files = ["null", "nvidiactl", "nvidia-uvm", *[f"nvidia{i}" for i in range(n_gpus)]]
         monkeypatch.setattr(binding, "read", read)
         nodes = ["online", *[f"node{i}" for i in range(domains)]]
         listings = {"/dev": files, "/sys/devices/system/node": nodes}
+        listings["/proc/driver/nvidia/gpus"] = places[::-1]
         monkeypatch.setattr(binding, "_usable_processors", lambda: set(range(first, processors)))
         monkeypatch.setattr(os, "listdir", lambda path: listings.get(path, []))
         monkeypatch.setattr(binding, "find_program", lambda names, folders: None)
@@ -149,6 +165,47 @@ def test_share(machine, machine_of, mode, n, listings):
     shares = [binding.share(mode, rank, n, "") for rank in range(n)]
     assert [binding.listing(processors) for processors, _ in shares] == listings
     assert {why_not for _, why_not in shares} == {""}
+
+
+@pytest.mark.parametrize(
+    ("variables", "n", "wanted"),
+    [
+        ({}, 4, [1, 1, 0, 0]),
+        ({}, 6, [1, 1, 0, 0, 1, 1]),  # ranks 4 and 5 share the first GPUs
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, 2, [0, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-3a,GPU-1"}, 2, [0, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-3a,MIG-7"}, 2, [0, None]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 2, []),
+    ],
+)
+def test_domains_of_gpus(machine, variables, n, wanted):
+    machine(8, domains=2, gpu_domains=(1, 1, 0, 0))
+    assert binding.gpu_domains(variables, n) == wanted
+
+
+def test_no_domains_of_gpus(machine):
+    machine(8, gpus=2)
+    assert binding.gpu_domains({}, 2) == []
+    machine(8, gpu_domains=(-1, -1))  # as the kernel says where there is one domain
+    assert binding.gpu_domains({}, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted", "listings"),
+    [
+        ("cores", [1, 1, 0, 0], ["4-5", "6-7", "0-1", "2-3"]),
+        ("cores", [1, None, 0, 0], ["4-5", "6-7", "0-1", "2-3"]),
+        ("cores", [1, 1, 1, 1], ["4-5", "6-7", "0-1", "2-3"]),  # there is no more room
+        ("cores", [5, 0], ["4-7", "0-3"]),
+        ("cores", [], ["0-3", "4-7"]),
+        ("numa", [1, 0, None, 7], ["4-7", "0-3", "4-7", "4-7"]),
+    ],
+)
+def test_share_near_the_gpu(machine, mode, wanted, listings):
+    machine(8, domains=2)
+    n = len(listings)
+    shares = [binding.share(mode, rank, n, "", wanted)[0] for rank in range(n)]
+    assert [binding.listing(processors) for processors in shares] == listings
 
 
 @pytest.mark.parametrize(
