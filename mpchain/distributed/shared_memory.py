@@ -81,28 +81,28 @@ class SharedArray:
 
     Args:
         counters: for each rank of the host, a memoryview of the numbers of times that it has
-            reached each stage of a sum, and the number of the room that it uses.
-        rooms: for each rank of the host, its array, or several, of which it uses one at a time.
+            reached each stage of a sum, and the number of the slot that it uses.
+        slots: for each rank of the host, its array, or several, of which it uses one at a time.
         rank: this rank's number on the host.
 
     Example:
         >>> shared = SharedArray([memoryview(bytearray(24)).cast("q")], [[np.ones(3)]], 0)
         >>> shared.come_to(FILLED)
-        >>> shared.all_came_to(FILLED), shared.rooms[0]
+        >>> shared.all_came_to(FILLED), shared.slots[0]
         (True, array([1., 1., 1.]))
     """
 
-    def __init__(self, counters: list[memoryview], rooms: list[list[Array]], rank: int):
-        self._counters, self._rooms, self._rank = counters, rooms, rank
+    def __init__(self, counters: list[memoryview], slots: list[list[Array]], rank: int):
+        self._counters, self._slots, self._rank = counters, slots, rank
 
     @property
-    def rooms(self) -> list[Array]:
+    def slots(self) -> list[Array]:
         """This rank's arrays."""
-        return self._rooms[self._rank]
+        return self._slots[self._rank]
 
-    def use(self, room: int) -> None:
+    def use(self, slot: int) -> None:
         """Chooses one of this rank's arrays, which the others see after the next stage."""
-        self._counters[self._rank][_ROOM] = room
+        self._counters[self._rank][_SLOT] = slot
 
     def come_to(self, stage: int) -> None:
         """Shows the others that this rank has reached a stage once more."""
@@ -126,30 +126,30 @@ class SharedArray:
 
     def part(self, index: int, n_parts: int) -> list[Array]:
         """Returns, for each rank of the host, one of ``n_parts`` even parts of its array."""
-        n = self.rooms[0].size
+        n = self.slots[0].size
         return self.at(slice(n * index // n_parts, n * (index + 1) // n_parts))
 
     def at(self, place: slice) -> list[Array]:
         """Returns, for each rank of the host, the elements of its array at a place."""
         return [
-            rooms[counters[_ROOM]][place]
-            for rooms, counters in zip(self._rooms, self._counters, strict=True)
+            slots[counters[_SLOT]][place]
+            for slots, counters in zip(self._slots, self._counters, strict=True)
         ]
 
     def of_host(self) -> Array:
         """Returns the array of the host's first rank, which all may use together."""
-        return self._rooms[0][0]
+        return self._slots[0][0]
 
 
 def make_shared_arrays(
-    host: Any, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+    host: Any, specifications: Iterable[tuple[int, DTypeLike]], n_slots: int = 1
 ) -> list[SharedArray] | None:
     """Makes arrays of zeros that the ranks of a host share; collective.
 
     Args:
         host: ``mpi4py.MPI.Comm`` of the ranks.
         specifications: pairs of a number of elements and a dtype.
-        n_rooms: the number of arrays of each rank for each of them. All but the first take no
+        n_slots: the number of arrays of each rank for each of them. All but the first take no
             memory before they are used.
 
     Returns:
@@ -159,8 +159,8 @@ def make_shared_arrays(
     lengths = [_up_to(_LINE, n * dtype.itemsize) for n, dtype in specifications]
     n_counter_bytes = len(lengths) * host.size * _LINE
     begin = _up_to(mmap.PAGESIZE, n_counter_bytes)
-    stride = _up_to(mmap.PAGESIZE, sum(lengths))  # each rank's rooms are pages of their own
-    memory = share(host, begin + stride * n_rooms * host.size)
+    stride = _up_to(mmap.PAGESIZE, sum(lengths))  # each rank's slots are pages of their own
+    memory = share(host, begin + stride * n_slots * host.size)
     if memory is None:
         return None
     lines = memoryview(memory)[:n_counter_bytes].cast("q")
@@ -169,16 +169,16 @@ def make_shared_arrays(
     for i, (n, dtype) in enumerate(specifications):
         first = [(i * host.size + r) * per_line for r in ranks]
         counters = [lines[k : k + per_line] for k in first]
-        rooms = [
+        slots = [
             [
-                np.frombuffer(memory, dtype, n, offset + (r * n_rooms + room) * stride)
-                for room in range(n_rooms)
+                np.frombuffer(memory, dtype, n, offset + (r * n_slots + slot) * stride)
+                for slot in range(n_slots)
             ]
             for r in ranks
         ]
         offset += lengths[i]
-        rooms[host.rank][0][...] = 0  # a page is placed near the first process that touches it
-        arrays.append(SharedArray(counters, rooms, host.rank))
+        slots[host.rank][0][...] = 0  # a page is placed near the first process that touches it
+        arrays.append(SharedArray(counters, slots, host.rank))
     return arrays
 
 
@@ -186,14 +186,14 @@ def _up_to(unit, n):
     return math.ceil(n / unit) * unit
 
 
-FILLED, SUMMED, _ROOM = range(3)
+FILLED, SUMMED, _SLOT = range(3)
 
 
 def sum_in_shared_memory(
     shared: SharedArray,
     sums_between_hosts: Mapping[int, Callable | None],
     n_parts: int,
-    room: int = 0,
+    slot: int = 0,
 ) -> Generator[None, None, None]:
     """Sums shared arrays over their ranks, as a generator.
 
@@ -205,7 +205,7 @@ def sum_in_shared_memory(
         sums_between_hosts: for each part that this rank sums, a generator function that sums an
             array over the hosts; None for one host.
         n_parts: the number of parts.
-        room: which of this rank's arrays is summed; other ranks may use others.
+        slot: which of this rank's arrays is summed; other ranks may use others.
 
     Example:
         >>> counters = [memoryview(bytearray(24)).cast("q") for _ in range(2)]
@@ -216,7 +216,7 @@ def sum_in_shared_memory(
         >>> arrays
         [array([2., 2., 2.]), array([2., 2., 2.])]
     """
-    shared.use(room)
+    shared.use(slot)
     yield from shared.meet(FILLED)
     for part, sum_between_hosts in sums_between_hosts.items():
         total, *others = shared.part(part, n_parts)
@@ -233,7 +233,7 @@ def sum_pieces_in_shared_memory(
     places: Mapping[int, Sequence[slice]],
     sum_between_hosts: Callable,
     own: slice,
-    room: int = 0,
+    slot: int = 0,
 ) -> Generator[None, None, None]:
     """Sums a piece of shared arrays for each rank, as a generator, with the bits of
     :func:`sum_in_shared_memory`.
@@ -247,9 +247,9 @@ def sum_pieces_in_shared_memory(
         sum_between_hosts: a generator function that is called with the part and the sums over this
             host's ranks of its pieces; it returns the sum of this rank's over the hosts.
         own: the place of this rank's piece.
-        room: which of this rank's arrays is summed; other ranks may use others.
+        slot: which of this rank's arrays is summed; other ranks may use others.
     """
-    shared.use(room)
+    shared.use(slot)
     yield from shared.meet(FILLED)
     for part, of_hosts in places.items():
         pieces = []
@@ -257,7 +257,7 @@ def sum_pieces_in_shared_memory(
             pieces.append(sum_part(*shared.at(place), copies=False))
         total = yield from sum_between_hosts(part, pieces)
         if total.size:  # not on a smaller host, which has no rank for it
-            shared.rooms[room][own] = total
+            shared.slots[slot][own] = total
     yield from shared.meet(SUMMED)
 
 

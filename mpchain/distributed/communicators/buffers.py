@@ -78,7 +78,7 @@ class SharedBuffer(Buffer):
 
     Args:
         shared: the arrays of the host's ranks.
-        room: which of this rank's arrays this is.
+        slot: which of this rank's arrays this is.
         groups: the ranks that sum a part over the hosts, by part.
         n_parts: the number of parts of a sum.
         hosts: the ranks of each host, in the order of the hosts.
@@ -89,15 +89,15 @@ class SharedBuffer(Buffer):
     def __init__(
         self,
         shared: SharedArray,
-        room: int,
+        slot: int,
         groups: Mapping[int, progress.Group],
         n_parts: int,
         hosts: Sequence[Sequence[int]],
         rank: int,
         tag: int,
     ):
-        super().__init__(shared.rooms[room], None, tag)
-        self._shared, self._room, self._groups, self._n_parts = shared, room, groups, n_parts
+        super().__init__(shared.slots[slot], None, tag)
+        self._shared, self._slot, self._groups, self._n_parts = shared, slot, groups, n_parts
         self._hosts, self._rank = hosts, rank
 
     def sum(self, narrow: object) -> Generator[None, None, None]:
@@ -108,7 +108,7 @@ class SharedBuffer(Buffer):
             for part, group in self._groups.items()
             if part < self._n_parts
         }
-        return sum_in_shared_memory(self._shared, sums, self._n_parts, self._room)
+        return sum_in_shared_memory(self._shared, sums, self._n_parts, self._slot)
 
     def _places(self, n):
         """Returns for each part the places of its ranks' pieces of ``n`` elements, by host: a part
@@ -128,7 +128,7 @@ class SharedBuffer(Buffer):
 
         own = slice(n * self._rank, n * (self._rank + 1))
         places = self._places(n)
-        return sum_pieces_in_shared_memory(self._shared, places, sum_between_hosts, own, self._room)
+        return sum_pieces_in_shared_memory(self._shared, places, sum_between_hosts, own, self._slot)
 
     def gather(self, piece: Array, n_ranks: int) -> Generator[None, None, Array]:
         n = piece.nbytes

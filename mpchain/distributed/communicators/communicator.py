@@ -317,7 +317,7 @@ class Communicator(PointToPoint):
                 return Request(end.value)
 
     def make_buffers(
-        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_slots: int = 1
     ) -> list[Array]:
         """Makes host arrays that :meth:`iallreduce` sums faster than others; collective.
 
@@ -325,7 +325,7 @@ class Communicator(PointToPoint):
 
         Args:
             specifications: pairs of a number of elements and a dtype, the same on all ranks.
-            n_rooms: the number of arrays for each of these. A sum is over one of each rank, which
+            n_slots: the number of arrays for each of these. A sum is over one of each rank, which
                 chooses it; all but the first take no memory before they are used.
 
         Returns:
@@ -334,7 +334,7 @@ class Communicator(PointToPoint):
         >>> comm.make_buffers([(2, "float32"), (1, "int64")])
         [array([0., 0.], dtype=float32), array([0])]
         """
-        return [np.zeros(n, dtype) for n, dtype in specifications for _ in range(n_rooms)]
+        return [np.zeros(n, dtype) for n, dtype in specifications for _ in range(n_slots)]
 
     def _broadcast(self, array, root):
         """Fills a contiguous array with the root's."""

@@ -449,15 +449,15 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     # Buffers
 
     def make_buffers(
-        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_slots: int = 1
     ) -> list[Array]:
         if self.size == 1:
-            return super().make_buffers(specifications, n_rooms)
+            return super().make_buffers(specifications, n_slots)
         self.barrier()
         sizes = [len(host) for host in self.hosts]
         shared = None
         if max(sizes) > 1:
-            shared = make_shared_arrays(self._host, specifications, n_rooms)
+            shared = make_shared_arrays(self._host, specifications, n_slots)
         if not all(allgather(self.mpi_comm, shared is not None)):
             shared = None
         groups = {}  # it maps each part to the group of ranks that sum it
@@ -469,14 +469,14 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             tag = _FIRST_BUFFER_TAG + 2 * (self._n_buffers % _N_BUFFER_TAGS)
             self._n_buffers += 1
             if shared is None:
-                made += [Buffer(np.zeros(n, dtype), self._everyone, tag) for _ in range(n_rooms)]
+                made += [Buffer(np.zeros(n, dtype), self._everyone, tag) for _ in range(n_slots)]
             else:
                 # On the ranks of smaller hosts, parts of a large array follow one another.
                 is_large = n * np.dtype(dtype).itemsize > LARGE_PART * max(sizes)
                 n_parts = max(sizes) if is_large else min(sizes)
                 places = self.hosts, self.rank, tag
                 made += [
-                    SharedBuffer(shared[i], r, groups, n_parts, *places) for r in range(n_rooms)
+                    SharedBuffer(shared[i], r, groups, n_parts, *places) for r in range(n_slots)
                 ]
         for buffer in made:
             self._buffers[buffer.address] = buffer

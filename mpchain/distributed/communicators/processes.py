@@ -39,7 +39,7 @@ class ProcessCommunicator(Communicator):
         self.rank = self.intra_rank = rank
         self.size = self.intra_size = size
         self._pipes = pipes
-        self._places = {}  # by address: a shared array, and which of this rank's rooms it is
+        self._places = {}  # by address: a shared array, and which of this rank's slots it is
 
     def allgather_obj(self, obj: Any) -> list:
         if self.rank > 0:
@@ -68,14 +68,14 @@ class ProcessCommunicator(Communicator):
         return Request(x)
 
     def make_buffers(
-        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_slots: int = 1
     ) -> list[Array]:
         specifications = list(specifications)
-        shared = make_shared_arrays(_AsMpi(self), specifications, n_rooms)
+        shared = make_shared_arrays(_AsMpi(self), specifications, n_slots)
         if shared is None:
-            return super().make_buffers(specifications, n_rooms)
-        places = [(of_all, room) for of_all in shared for room in range(n_rooms)]
-        arrays = [of_all.rooms[room] for of_all, room in places]
+            return super().make_buffers(specifications, n_slots)
+        places = [(of_all, slot) for of_all in shared for slot in range(n_slots)]
+        arrays = [of_all.slots[slot] for of_all, slot in places]
         self._places |= zip([x.ctypes.data for x in arrays], places)
         return arrays
 
@@ -83,9 +83,9 @@ class ProcessCommunicator(Communicator):
         """Returns what the ranks share, when all are here, if the array is from
         :meth:`make_buffers`; else None."""
         is_on_host = isinstance(array, np.ndarray)
-        shared, room = self._places.get(is_on_host and array.ctypes.data, (None, 0))
+        shared, slot = self._places.get(is_on_host and array.ctypes.data, (None, 0))
         if shared is not None:
-            shared.use(room)
+            shared.use(slot)
             self.barrier()
         return shared
 
@@ -142,7 +142,7 @@ class GpuProcessCommunicator(OverNccl, ProcessCommunicator):
     """
 
     def make_buffers(
-        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_slots: int = 1
     ) -> list[Array]:
         """Makes arrays on the current GPU."""
-        return [cuda.cupy.zeros(n, dtype) for n, dtype in specifications for _ in range(n_rooms)]
+        return [cuda.cupy.zeros(n, dtype) for n, dtype in specifications for _ in range(n_slots)]

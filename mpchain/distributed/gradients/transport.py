@@ -14,7 +14,7 @@ from mpchain.utils.flat_layout import FlatLayout, put
 from mpchain.variable import Parameter, own_grad, set_grads
 
 
-class Room:
+class Slot:
     """The memory of a bucket.
 
     Args:
@@ -28,7 +28,7 @@ class Room:
     Example:
         >>> layout = FlatLayout(np.float32)
         >>> layout.append("/W", (2, 3))
-        >>> Room(np.zeros(6, np.float32), layout).views["/W"].shape
+        >>> Slot(np.zeros(6, np.float32), layout).views["/W"].shape
         (2, 3)
     """
 
@@ -61,7 +61,7 @@ class HostTransport:
 
     Attributes:
         keeps_dtype: whether gradients are summed in their own dtype.
-        room: the memory in use.
+        slot: the memory in use.
         specification: the number of elements that are needed in host memory, and their dtype.
 
     Example:
@@ -87,31 +87,31 @@ class HostTransport:
 
     def allocate(self, arrays: Sequence[Array]) -> None:
         """Uses flat arrays that were made as specified."""
-        self._unused, self._rooms = list(arrays), []
-        self.room = self._new_room()
+        self._unused, self._slots = list(arrays), []
+        self.slot = self._new_slot()
 
-    def _can_make_room(self):
+    def _can_make_slot(self):
         return bool(self._unused)
 
-    def _new_room(self):
-        self._rooms.append(Room(self._unused.pop(0), self._layout))
-        return self._rooms[-1]
+    def _new_slot(self):
+        self._slots.append(Slot(self._unused.pop(0), self._layout))
+        return self._slots[-1]
 
-    def _free_rooms(self):
-        return [room for room in self._rooms if room is not self.room and not room.is_held()]
+    def _free_slots(self):
+        return [slot for slot in self._slots if slot is not self.slot and not slot.is_held()]
 
     def all_others_are_held(self) -> bool:
         """Returns whether others hold parts of all memory but what is in use."""
-        return not (self._can_make_room() or self._free_rooms())
+        return not (self._can_make_slot() or self._free_slots())
 
     def begin(self, losses_are_weighted: bool) -> None:
         """Starts a step, in memory of which nobody holds a part."""
-        if not self.room.is_held(self._params.values()):
+        if not self.slot.is_held(self._params.values()):
             return
-        if free := self._free_rooms():
-            self.room = free[0]
-        elif self._can_make_room():
-            self.room = self._new_room()
+        if free := self._free_slots():
+            self.slot = free[0]
+        elif self._can_make_slot():
+            self.slot = self._new_slot()
         else:
             raise RuntimeError(
                 "GradientReducer.begin: the program holds gradients that it took before they were "
@@ -120,7 +120,7 @@ class HostTransport:
 
     def put(self, name: str, grad: Array | None, factor: float) -> None:
         """Takes a gradient times a factor, and frees memory for the rest of backward."""
-        view = self.room.views[name]
+        view = self.slot.views[name]
         put(view, grad, factor)
         if grad is not None and self.keeps_dtype:
             set_grads([(self._params[name], view)])
@@ -131,20 +131,20 @@ class HostTransport:
         grads = list(grads)
         if not (self.keeps_dtype and all(map(operator.is_not, grads, itertools.repeat(None)))):
             return False
-        views = self.room.views.values()
+        views = self.slot.views.values()
         for view, grad in zip(views, grads):
             view[...] = grad
         set_grads(zip(self._params.values(), views))
         return True
 
-    def filled(self) -> Room:
+    def filled(self) -> Slot:
         """Returns the memory once all gradients are there that were put."""
-        return self.room
+        return self.slot
 
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
         """Begins to replace the values by their sum over the ranks; for ``wire_dtype`` see
         :meth:`mpchain.distributed.Communicator.iallreduce`."""
-        return comm.iallreduce(self.room.values, wire_dtype)
+        return comm.iallreduce(self.slot.values, wire_dtype)
 
 
 class GpuTransport(HostTransport):
@@ -158,13 +158,13 @@ class GpuTransport(HostTransport):
 
     is_on_gpu = True
 
-    def _can_make_room(self):
+    def _can_make_slot(self):
         return True
 
-    def _new_room(self):
-        room = Room(self._xp.zeros(self._length, self._wire_dtype), self._layout)
-        self._rooms = [*self._rooms[-1:], room]
-        return room
+    def _new_slot(self):
+        slot = Slot(self._xp.zeros(self._length, self._wire_dtype), self._layout)
+        self._slots = [*self._slots[-1:], slot]
+        return slot
 
     @property
     def _xp(self):
@@ -176,15 +176,15 @@ class GpuTransport(HostTransport):
 
     def begin_in_graph(self) -> None:
         """Starts a step in memory of the graph that is being captured."""
-        self._own_rooms = self._rooms, self.room
+        self._own_slots = self._slots, self.slot
         # Replays overwrite it: what a program holds of other steps is in other memory.
-        self.room = Room(self._xp.empty(self._length, self._wire_dtype), self._layout)
-        self._rooms = [self.room]
+        self.slot = Slot(self._xp.empty(self._length, self._wire_dtype), self._layout)
+        self._slots = [self.slot]
         self._grads, self._factor = {}, None
 
     def end_in_graph(self) -> None:
         """Returns to the memory of steps outside of the graph."""
-        self._rooms, self.room = self._own_rooms
+        self._slots, self.slot = self._own_slots
         self._grads = {}
 
     def put(self, name: str, grad: Array | None, factor: float) -> None:
@@ -195,12 +195,12 @@ class GpuTransport(HostTransport):
     def put_all(self, grads: Iterable[Array | None]) -> bool:
         return False
 
-    def filled(self) -> Room:
+    def filled(self) -> Slot:
         self._fill()
         if self._factor is not None:
-            self.room.values *= self.room.values.dtype.type(self._factor)
+            self.slot.values *= self.slot.values.dtype.type(self._factor)
             self._factor = None
-        return self.room
+        return self.slot
 
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
         if wire_dtype is not None:
@@ -208,7 +208,7 @@ class GpuTransport(HostTransport):
         if not self.keeps_dtype:
             self._fill()
         parts = self._parts() if self._grads else None
-        request = comm.iallreduce(self.room.values, factor=self._factor, parts=parts)
+        request = comm.iallreduce(self.slot.values, factor=self._factor, parts=parts)
         self._factor = None
         self._set_gradients()
         return request
@@ -220,15 +220,15 @@ class GpuTransport(HostTransport):
             self._xp.zeros(view.size, dtype)
             if grads[name] is None
             else grads[name].ravel().astype(dtype, copy=False)
-            for name, view in self.room.views.items()
+            for name, view in self.slot.views.items()
         ]
 
     def _fill(self):
         if not self._grads:
             return
-        parts, views = self._parts(), self.room.views.values()
+        parts, views = self._parts(), self.slot.views.values()
         if sum(part.size for part in parts) == self._layout.size:
-            self._xp.concatenate(parts, out=self.room.values[: self._layout.size])
+            self._xp.concatenate(parts, out=self.slot.values[: self._layout.size])
         else:  # the layout has places of parameters that are gone
             for view, part in zip(views, parts, strict=True):
                 view[...] = part.reshape(view.shape)
@@ -238,5 +238,5 @@ class GpuTransport(HostTransport):
         """Lets the parameters have parts of the values as their gradients."""
         for name, grad in self._grads.items():
             if grad is not None and self.keeps_dtype:
-                self._params[name].grad = self.room.views[name]  # frees memory
+                self._params[name].grad = self.slot.views[name]  # frees memory
         self._grads = {}
