@@ -73,16 +73,16 @@ def _parser():
 
 def _prove(options, folder):
     n = str(options.ranks)
-    run = [folder, n, str(options.steps), *["--float64"] * options.float64]
-    run += [*["-m"] * options.module, *options.program]
+    flags = [*["--float64"] * options.float64, *["-m"] * options.module]
+    run = [folder, n, str(options.steps), *options.program]
     launcher = [sys.executable, "-m", __package__, "-n", n, "--no-prefix", "-m"]
-    if failure := _run([*launcher, "mpchain.prove", "ranks", *run], folder):
+    if failure := _run([*launcher, "mpchain.prove", *flags, "ranks", *run], folder):
         say(f"prove: the program failed on {n} ranks:\n{failure}")
         return 1
     one = [sys.executable, "-m", "mpchain.prove"]
     verdicts = {}
     for role in ("one", "again"):
-        if failure := _run([*one, role, *run], folder):
+        if failure := _run([*one, *flags, role, *run], folder):
             say(f"prove: the program failed in one process:\n{failure}")
             return 1
         with open(os.path.join(folder, f"{role}, verdict.pickle"), "rb") as file:

@@ -44,6 +44,7 @@ class Optimizer:
         use_auto_new_epoch: whether an updater calls :meth:`new_epoch`.
         n_samples: the number of samples in the next update, which updaters set.
         communicator: the ranks that update together; None in one process.
+        hyperparam: values for all parameters whose rules have none themselves; None if it has none.
 
     Example:
         >>> model = L.Linear(1, 1, initialW=2.0, nobias=True)
@@ -59,6 +60,7 @@ class Optimizer:
     use_auto_new_epoch = False
     n_samples: int | None = None
     communicator: Any = None
+    hyperparam: Hyperparameter | None = None
     takes_closure = False  # whether a step needs the loss several times
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
@@ -353,9 +355,6 @@ class GradientMethod(Optimizer):
 
     A subclass names the class of its update rules as ``rule``; the rule's hyperparameters become
     its arguments and attributes. Or it overrides :meth:`create_update_rule`.
-
-    Attributes:
-        hyperparam: values for all parameters whose rules have none themselves.
 
     Example:
         >>> class SignSGDRule(mpchain.UpdateRule):

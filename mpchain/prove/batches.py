@@ -113,6 +113,19 @@ def length(batch: dict[str, Any]) -> int | None:
     return lengths.pop() if len(lengths) == 1 else None
 
 
+def have_samples_across(batches: Sequence[dict[str, Any]], sizes: Sequence[float | None]) -> bool:
+    """Returns whether another axis than the first one is the samples, such as after that of steps.
+
+    >>> have_samples_across([{"x": np.zeros((5, 2))}], [2])
+    True
+    """
+    return any(
+        isinstance(value, np.ndarray) and len(value) != n and n in value.shape[1:]
+        for batch, n in zip(batches, sizes)
+        for value in batch.values()
+    )
+
+
 def _join(values, sizes):
     if all(isinstance(value, list) for value in values):
         is_batch = all(len(value) == n for value, n in zip(values, sizes))
@@ -180,6 +193,8 @@ def _exact(value):
         return [_exact(item) for item in value]
     if isinstance(value, dict):
         return [(k, _exact(item)) for k, item in value.items()]
+    if isinstance(value, (set, frozenset)):  # whose order is another one in each process
+        return sorted(map(repr, value))
     return repr(value)
 
 

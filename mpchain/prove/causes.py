@@ -33,6 +33,18 @@ DATA_OF_RANK = (
     "data that differ: the same samples have other values on some ranks, such as by a "
     "normalization that depends on the rank's own data"
 )
+LEFT_OUT = (
+    "samples that are missed: a loop over parts of a batch that some ranks leave early, or "
+    "rank-dependent code"
+)
+DRAWN_DATA = (
+    "data that differ: the dataset draws other numbers in each reading and on each rank; those of "
+    "datasets.AugmentedDataset depend on the sample and the epoch only"
+)
+UNSEEDED = (
+    "nothing seeds what it draws (such as np.random.default_rng() or os.urandom), or it depends on "
+    "the time: seed it, or draw by mpchain.random.source"
+)
 REPEATED = (
     "a sampler that repeats samples: each rank draws from the whole data; divide batches by "
     "create_sharded_iterator or comm.batch, or data by scatter_dataset"
@@ -67,7 +79,9 @@ SHAPES = (
     "shapes that depend on the rank's own samples, such as of data that are cut or padded to the "
     "length of one of them, or other samples"
 )
-MAXIMUM = "the loss of the whole batch is no mean of the ranks' losses"
+MAXIMUM = (
+    "a maximum or minimum of a rank's samples, whose mean over ranks is not that of all samples"
+)
 SHARED_DATA = (
     "data that differ: ranks divide the batches of one process, so that all of them must have the "
     "same data in the same order"
@@ -82,8 +96,9 @@ DRAW = (
     "{names} drew numbers; draw by mpchain.random.source, which gives each sample its own"
 )
 DATA = (
-    "data that differ, or a state kept by a rank: the function gets an array that is neither of "
-    "the batch nor of a parameter, and differs between the ranks and one process"
+    "data that differ, a state kept by a rank, or a statistic of its own samples: the function "
+    "gets an array that is neither of the batch nor of a parameter, and differs between "
+    "the ranks and one process"
 )
 STATE = "a state kept by one rank: what it is computed from is no sample, and differs"
 NOT_AVERAGED = "missing averaging: ranks have other gradients than each other"
@@ -175,7 +190,7 @@ def of_gradient(ranks: Sequence[Any], own: Any, rank: int) -> str:
         return NOT_AVERAGED
     if own is not None and np.any(own):
         factor = float(np.vdot(own, known[0]) / np.vdot(own, own))
-        if not gap(known[0], own * factor).is_large:
+        if abs(factor - 1) > 0.01 and not gap(known[0], own * factor).is_large:
             return SCALE.format(factor=f"{factor:.4g}")
     return GRADIENT
 

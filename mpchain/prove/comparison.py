@@ -317,13 +317,50 @@ def _suspect(ranks, one, of_ranks, of_one, passes):
             return
 
 
-def before(found: Sequence[Suspect], p: Pass, last: int | None) -> list[Suspect]:
+def rearranged(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) -> int | None:
+    """Returns how many rows are on no rank that a line of one process gets; None if functions can
+    be compared there.
+
+    A program that computes a batch in several parts divides it in other ways on ranks, so that the
+    functions of a part have other samples there.
+
+    Args:
+        suspect: an application of the line.
+        ranks, one: the passes of the ranks and of one process.
+    """
+    if suspect.one is None or len(calls_of(one, suspect.one)) < 2:
+        return None
+    ours, theirs = (_rows(passes, suspect.one) for passes in (ranks, one))
+    return len(theirs - ours) if ours and ours <= theirs else None
+
+
+def calls_of(passes: Sequence[Pass], like: Application) -> list[Application]:
+    """Returns the applications of one function at one line.
+
+    >>> calls_of([], None)
+    []
+    """
+    key = like and (like.name, like.link, like.place)
+    return [a for p in passes for a in p.applications if (a.name, a.link, a.place) == key]
+
+
+def _rows(passes, application):
+    """Returns the rows of the arrays that all calls of a function get, as texts."""
+    leaves = [leaf for a in calls_of(passes, application) for leaf in a.leaves]
+    arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray) and leaf.ndim > 1]
+    return {row.tobytes() for array in arrays for row in array}
+
+
+def before(
+    found: Sequence[Suspect], ranks: Sequence[Pass], p: Pass, last: int | None
+) -> list[Suspect]:
     """Returns the suspects from which a value is computed, by way of suspects alone.
 
     Where arrays are the same again, what came before has no influence. Means may hide it.
 
     Args:
         found: suspects, in order.
+        ranks: the passes of the ranks.
         p: the pass of one process.
         last: the number of the application that computed the value; None if none is known.
     """
@@ -338,6 +375,28 @@ def before(found: Sequence[Suspect], p: Pass, last: int | None) -> list[Suspect]
             seen.add(number)
             waiting += p.applications[number].parents
     seen.intersection_update(by_number)
-    absent = [suspect for suspect in found if suspect.one is None] if seen else []
-    chain = sorted(absent + [by_number[n] for n in seen], key=lambda each: each.first.number)
+    absent = [suspect for suspect in found if _is_absent(suspect, ranks, p, last)]
+    own = [by_number[n] for n in seen if not any(by_number[n] is each for each in absent)]
+    chain = sorted(absent + own, key=lambda each: each.first.number)
     return [s for s in chain if s.one is None or not seen.intersection(s.one.parents)]
+
+
+def _is_absent(suspect, ranks, one, last):
+    """Whether a function is not called on some ranks or in one process, and the loss needs it."""
+    if suspect.kind != "other functions":
+        return False
+    if suspect.one is not None:
+        return suspect.one.number in _needed(one, last)
+    passes = [ranks[i] for i in suspect.passes]
+    return any(a.number in _needed(p, p.last) for a, p in zip(suspect.ranks, passes))
+
+
+def _needed(p, last):
+    """Returns the numbers of the applications that a value is computed from."""
+    seen, waiting = set(), [last]
+    while waiting:
+        number = waiting.pop()
+        if number is not None and number not in seen:
+            seen.add(number)
+            waiting += p.applications[number].parents
+    return seen

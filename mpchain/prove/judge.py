@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.backends.dtypes import is_half
 from mpchain.distributed.extensions import AllreducePersistent
 from mpchain.distributed.optimizers.draws import Division
+from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
 from mpchain.optimizer import Optimizer
 from mpchain.prove import batches, causes, samples
 from mpchain.prove.comparison import (
@@ -21,6 +23,7 @@ from mpchain.prove.comparison import (
     is_inexact,
     is_number,
     largest,
+    rearranged,
     suspects,
 )
 from mpchain.prove.findings import (
@@ -35,6 +38,9 @@ from mpchain.prove.records import Evaluation, Update, load, path_of, save
 from mpchain.prove.tracer import Tracer, set_generators
 from mpchain.serializer import SerializationError
 from mpchain.serializers import NpzDeserializer
+
+UNCLEAR = 1e-5
+"""The difference that may be rounding, or a small fault."""
 
 
 class Writer(Tracer):
@@ -77,8 +83,10 @@ class Judge(Tracer):
         super().__init__(steps, doubles, tempfile.mkdtemp(dir=folder))
         self._folder, self._n_ranks = folder, n_ranks
         self._ranks: list[Update] = []
+        self._loss = np.zeros(())  # has the precision of results
         self.functions = self.parameters = 0
         self.greatest = 0.0
+        self._is_unclear = self._in_parts = False
 
     @property
     def _update(self) -> Update:
@@ -93,26 +101,40 @@ class Judge(Tracer):
             RefusedError: there were too few updates.
         """
         if not self.updates:
-            raise RefusedError("the program updates no optimizer")
+            raise RefusedError("the program has no multi-node optimizer: it updates none at all")
         if min(self._counts.values(), default=0) < self.steps:
             raise RefusedError(
                 f"the program makes fewer than {self.steps} updates; ask for fewer by --steps"
             )
+        held = [load(path_of(self._folder, f"rank {r}", "end")) for r in range(self._n_ranks)]
+        self._compare_results([end["results"] for end in held], self.results, "at the end")
         counts = f"{self.functions} functions, {self.parameters} parameters"
-        return f"proved: {self.steps} steps, {counts}, greatest difference {self.greatest:.0e}"
+        text = f"proved: {self.steps} steps, {counts}, greatest difference {self.greatest:.0e}"
+        names = [name for e, name in self.evaluators.items() if e not in self.evaluated]
+        if self._is_unclear:
+            text += (
+                "\nthat is more than most sums in single precision are rounded by: --float64 tells "
+                "whether it is rounding"
+            )
+        if names:
+            text += (
+                f"\nnot compared: evaluator {', '.join(names)}, which is not reached in "
+                f"{self.steps} steps: ask for more by --steps, or use a shorter trigger"
+            )
+        return text
 
-    def why_unlike(self, first: Update) -> str:
+    def why_unlike(self, first: Update | None) -> str:
         """Returns where this run in one process differs from the first one; empty if it does not.
 
         Args:
-            first: the update of the first run that differed from that of the ranks.
+            first: the update of the first run that differed from that of the ranks; None if its
+                last results did.
         """
-        for mine, theirs in zip(self._update.evaluations, first.evaluations):
+        if first is None or self.update is None:  # it is a result after the last update
+            return "results of evaluators, or reported values"
+        for mine, theirs in zip(self.update.evaluations, first.evaluations):
             for suspect in suspects(theirs.passes, mine.passes):
-                ranks, one = theirs.passes, mine.passes
-                return (
-                    f"{suspect.one or suspect.ranks[0]}; {causes.of_function(suspect, ranks, one)}"
-                )
+                return f"{suspect.first}; {causes.UNSEEDED}"
         return ""
 
     # One process
@@ -131,7 +153,7 @@ class Judge(Tracer):
         for i, own in enumerate(self._update.iterators):
             held = [u.iterators[i] if i < len(u.iterators) else None for u in self._ranks]
             self._check(samples.of_iterator(held, own, self._have_equal_batches(i)))
-        self._compare_results("results", self._update.results)
+        self._compare_results_of_update()
         self._take_over(optimizer)
 
     def _check_kind(self):
@@ -194,16 +216,24 @@ class Judge(Tracer):
         owners = [r for r, each in enumerate(theirs) for n in each.sizes if n != 0]
         whole, n = batches.joined(held, sizes)
         own = [b for b, n in zip(evaluation.batches, evaluation.sizes) if n != 0]
-        is_divided = any(not each.is_shared for each in self._update.iterators)
-        self._check(samples.of_batch(held, own, owners, is_divided))
-        own, _ = batches.joined(own, [n for n in evaluation.sizes if n != 0])
+        own_sizes = [n for n in evaluation.sizes if n != 0]
+        is_part, self._in_parts = self._in_parts, _is_accumulating(optimizer)
+        is_part |= self._in_parts  # ranks may divide a batch in other parts
+        if not (is_part or batches.have_samples_across([*held, *own], [*sizes, *own_sizes])):
+            is_divided = any(not each.is_shared for each in self._update.iterators)
+            self._check(samples.of_batch(held, own, owners, is_divided))
+        is_counted = not (is_part and not whole)
+        if not is_counted:  # a part of what comm.batch divides
+            whole, _ = batches.joined(held, [batches.length(b) for b in held])
+            own_sizes = [batches.length(b) for b in own]
+        own, _ = batches.joined(own, own_sizes)
         if not whole or _equal(whole, own):
             return parts
         at = [i for i, (_, function) in enumerate(parts) if function is not None]
         if len(at) == len(held) > 1:  # micro-shards
             return [*self._given(parts, zip(at, held), sizes)]
         size = None if evaluation.sizes[at[0]] is None and None in sizes else n
-        if optimizer.communicator is not None and size is not None:
+        if optimizer.communicator is not None and size is not None and is_counted:
             self._set_division(optimizer.communicator, n)
         first = self._given(parts[at[0] : at[0] + 1], [(0, whole)], [size])
         return [*first, *([(0, None)] * (len(parts) - 1))]
@@ -273,7 +303,7 @@ class Judge(Tracer):
         for e in range(len(self._update.evaluations)):
             self._compare_forward(e)
         self._compare_state("after", f"after the update of {self._update.kind}")
-        self._compare_results("results", self._update.results)
+        self._compare_results_of_update()
 
     # Comparison
 
@@ -283,7 +313,9 @@ class Judge(Tracer):
     def _note(self, difference, *arrays):
         scale = max([largest(a) for a in arrays if is_inexact(np.asarray(a).dtype)], default=0)
         if scale and np.isfinite(difference.size):
-            self.greatest = max(self.greatest, difference.size / scale)
+            size = difference.size / scale
+            self.greatest = max(self.greatest, size)
+            self._is_unclear |= size > UNCLEAR and not any(is_half(a.dtype) for a in arrays)
 
     def _compare_forward(self, e):
         if e in self._compared or any(e >= len(u.evaluations) for u in self._ranks):
@@ -299,6 +331,7 @@ class Judge(Tracer):
         if one:
             self.functions = max(self.functions, len(one[0].applications))
         losses = [[(p.n, p.loss) for p in passes] for passes in (ranks, one)]
+        self._loss = np.asarray(losses[1][0][1] if one else 0.0)
         if all(loss is not None for side in losses for _, loss in side):
             self._compare_value("the loss", losses[0], losses[1])
         reports = [[p.reports for p in passes] for passes in (ranks, one)]
@@ -316,15 +349,12 @@ class Judge(Tracer):
         if difference is not None and not difference.is_large and kind in ("mean", "alike"):
             self._note(difference, one[0][1])
             return
-        if what != "the loss" and difference is not None and not difference.is_large:
-            return
         values = ", ".join(f"{number(v)} on rank {r}" for r, (_, v) in enumerate(ranks))
-        raise self._found_function(
-            f"{what}, {self._update.place}",
-            f"{values}; {number(one[0][1])} in one process",
-            causes.of_value(ranks, one),
-            last,
-        )
+        values += f"; {number(one[0][1])} in one process"
+        text, cause = f"{what}, {self._update.place}", causes.of_value(ranks, one)
+        if what != "the loss" and last is None:  # no function computed it
+            raise self._found(text, values, cause)
+        raise self._found_function(text, values, cause, last)
 
     def _found_function(self, what, values="", cause="", last=None):
         """Returns the error that names the first function that differs before a value; if none
@@ -336,7 +366,13 @@ class Judge(Tracer):
         ranks, owners, one = self._passes
         if one:
             last = one[0].last if last is None else last
-            for suspect in before(self._suspects, one[0], last)[:1]:
+            for suspect in before(self._suspects, ranks, one[0], last)[:1]:
+                n_missed = rearranged(suspect, ranks, one)
+                if n_missed == 0:
+                    return self._found(what, values, cause)
+                if n_missed:
+                    text = f"{n_missed} rows that one process computes are on no rank"
+                    return self._found(str(suspect.first), text, causes.LEFT_OUT)
                 cause = causes.of_function(suspect, ranks, one)
                 is_scalar = suspect.one is not None and np.ndim(suspect.one.outputs[0]) == 0
                 if is_scalar and self._has_wrong_weights():
@@ -392,7 +428,7 @@ class Judge(Tracer):
         return True
 
     def _compare_state(self, when, text):
-        own, states = getattr(self.update, when), [getattr(u, when) for u in self._ranks]
+        own, states = getattr(self._update, when), [getattr(u, when) for u in self._ranks]
         self.parameters = max(self.parameters, len(own.params))
         before = self._update.before.params if when == "after" else {}
         # Running values may be averaged after an update, by an extension.
@@ -443,21 +479,30 @@ class Judge(Tracer):
         difference = best(held, [(None, value)])[1]
         return difference is not None and not difference.is_large
 
-    def _compare_results(self, name, own):
+    def _compare_results_of_update(self):
+        held = [update.results for update in self._ranks]
+        self._compare_results(held, self._update.results, self._update.place)
+
+    def _compare_results(self, held, own, where):
         for key, value in own.items():
-            for rank, update in enumerate(self._ranks):
-                theirs = update.results.get(key)
+            for rank, results in enumerate(held):
+                theirs = results.get(key)
                 if not (is_number(value) and is_number(theirs)):
                     continue
                 scale = max(largest(theirs), largest(value))
                 tolerance = FACTOR * scale * 2.0 ** (-40 if self._doubles else -23)
+                tolerance = max(tolerance, bound(self._loss, self._loss, scale))
                 difference = gap(theirs, value, tolerance=tolerance)
                 if difference.is_large:
                     raise self._found(
-                        f"{key!r}, which is reported, {self._update.place}",
+                        f"{key!r}, which is reported, {where}",
                         both(difference, f"on rank {rank}"),
                         causes.RESULT,
                     )
+
+
+def _is_accumulating(optimizer):
+    return isinstance(optimizer, MultiNodeOptimizer) and not optimizer.current_step.exchanges
 
 
 def _weighted(n, value):

@@ -131,12 +131,14 @@ class Samples(NamedTuple):
         n: the number of samples of its dataset; None if it does not say.
         is_shared: whether it divides batches among ranks, or gives all the same.
         texts: of each sample, the same for the same numbers; None if they are too many.
+        is_random: whether a sample is another one in each reading.
     """
 
     kind: str
     n: int | None
     is_shared: bool
     texts: list[bytes] | None = None
+    is_random: bool = False
 
 
 def on_host(value: Any) -> Any:

@@ -81,6 +81,8 @@ def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal:
     if own.n is None or len(known) < len(held):
         return None
     where = f"the data of {own.kind}"
+    if own.is_random:
+        return where, "sample 0 is another one in each reading", causes.DRAWN_DATA
     if own.is_shared or any(each.is_shared for each in known):
         for rank, each in enumerate(known):
             if None not in (each.texts, own.texts) and each.texts != own.texts:
@@ -106,13 +108,16 @@ def _in_common(where, known, own):
     """Compares what parts of the data ranks have, if that is known."""
     if own.texts is None or any(each.texts is None for each in known):
         return None
-    texts = [text for each in known for text in each.texts]
-    ours, theirs = collections.Counter(texts), collections.Counter(own.texts)
+    ours = collections.Counter(text for each in known for text in each.texts)
+    theirs = collections.Counter(own.texts)
     n_missed = (theirs - ours).total()
-    if ours == theirs or n_missed > 0.9 * own.n:  # others in each reading
+    n_unknown = sum(n for text, n in ours.items() if text not in theirs)
+    if not n_missed:
         return None
     missed = next(i for i, text in enumerate(own.texts) if ours[text] < theirs[text])
     text = f"sample {missed} of one process is on no rank: an epoch misses {n_missed} of {own.n}"
+    if n_unknown == n_missed:
+        return where, f"{text}, and has {n_unknown} other ones", causes.DATA_OF_RANK
     return where, f"{text}, and repeats others", causes.REPEATED
 
 

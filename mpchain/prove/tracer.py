@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.distributed.gradients.persistents import named_persistents
+from mpchain.distributed.iterators import MultiNodeIterator, SynchronizedIterator
 from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer, Span
 from mpchain.optimizer import GradientMethod, Optimizer
@@ -21,6 +22,7 @@ from mpchain.prove import batches
 from mpchain.prove.records import Application, Evaluation, Pass, Samples, State, Update, on_host
 from mpchain.reporter import get_current_reporter
 from mpchain.serializers import DictionarySerializer
+from mpchain.training.extensions import Evaluator
 from mpchain.training.updaters.replica import collecting
 from mpchain.typing import Arrays
 
@@ -58,6 +60,8 @@ class Tracer(Observer):
         updates: the number of updates so far.
         optimizers: those that were updated.
         update: the current update; None between updates.
+        evaluators: names of those that trainers have.
+        evaluated: those that have run.
     """
 
     sees_links = True
@@ -68,6 +72,8 @@ class Tracer(Observer):
         self.optimizers: list[Optimizer] = []
         self.update: Update | None = None
         self.results: dict[str, Any] = {}
+        self.evaluators: dict[Evaluator, str] = {}
+        self.evaluated: set[Evaluator] = set()
         self._counts, self._communicators = {}, []
         self._depth = self._n_evaluating = self._n_iterating = 0
         self._iterators, self._samples, self._drawn = [], [], []
@@ -115,6 +121,10 @@ class Tracer(Observer):
             self._links.append(self._paths.get(id(span.thing), type(span.thing).__name__))
         elif span.kind == "evaluation":
             self._n_evaluating += 1
+            self.evaluated.add(span.thing)
+        elif span.kind == "extensions":
+            held = span.thing.extensions.items()
+            self.evaluators |= {e: name for name, e in held if isinstance(e, Evaluator)}
         elif span.kind == "input" and span.name == "iterator":
             self._n_iterating += 1
 
@@ -143,9 +153,9 @@ class Tracer(Observer):
             self._iterators.append(iterator)
             dataset = getattr(iterator, "dataset", None)
             n = len(dataset) if hasattr(dataset, "__len__") else None
-            is_shared = hasattr(iterator, "communicator")
-            texts = _texts_of(dataset) if n is not None and n <= _MOST_SAMPLES else None
-            self._samples.append(Samples(type(iterator).__name__, n, is_shared, texts))
+            is_shared = isinstance(iterator, (SynchronizedIterator, MultiNodeIterator))
+            seen = _read(dataset) if n else {}
+            self._samples.append(Samples(type(iterator).__name__, n, is_shared, **seen))
         number = next(i for i, known in enumerate(self._iterators) if known is iterator)
         self._drawn.append((number, on_host(batch)))
         return self.replace_batch(number, batch)
@@ -263,6 +273,8 @@ class Tracer(Observer):
             or (self._pass is self._loose and len(done) > _MOST_LOOSE)
         ):
             return
+        if not (done or self.updates):  # the program has seeded and drawn its data before
+            self._states = generators()
         parents, leaves = [], []
         for x in self._in_data:
             origin = self._origins.get(id(x))
@@ -283,20 +295,28 @@ class Tracer(Observer):
         done.append(own)
 
 
-def _texts_of(dataset):
-    """Returns short texts of all samples, the same for the same numbers, if that is fast."""
-    states, end, texts = generators(), time.monotonic() + _MOST_SECONDS, []
+def _read(dataset):
+    """Returns whether a dataset draws numbers, and short texts of all samples, the same for the
+    same numbers, if that is fast."""
+    states, end = generators(), time.monotonic() + _MOST_SECONDS
+
+    def text_of(i):
+        (text,) = batches.samples({"": [dataset[i]]}, 1)
+        if time.monotonic() > end or b" at 0x" in text:  # an object of this process
+            raise TimeoutError
+        return hashlib.blake2b(text, digest_size=8).digest()
+
     try:
-        for i in range(len(dataset)):
-            (text,) = batches.samples({"": [dataset[i]]}, 1)
-            texts.append(hashlib.blake2b(text, digest_size=8).digest())
-            if time.monotonic() > end:
-                return None
+        first = text_of(0)
+        if text_of(0) != first:
+            return {"is_random": True}
+        if len(dataset) <= _MOST_SAMPLES:
+            return {"texts": [first, *map(text_of, range(1, len(dataset)))]}
     except Exception:  # the program will see it, where it reads the sample
-        return None
+        pass
     finally:
         set_generators(states)
-    return texts
+    return {}
 
 
 class _Called:
@@ -310,8 +330,7 @@ class _Called:
 
 
 def _set_up(comm):
-    dependents = [x for x in getattr(comm, "dependents", ()) if isinstance(x, Optimizer)]
-    return [optimizer for optimizer in dependents if optimizer.target is not None]
+    return [x for x in comm.dependents if isinstance(x, Optimizer) and x.target is not None]
 
 
 def _report(values):
@@ -371,7 +390,7 @@ def state_of(optimizer: Optimizer) -> State:
     named = model.namedparams(include_uninit=False)
     params = {name: on_host(param.array) for name, param in named}
     persistents = {name: on_host(p.value) for name, p in named_persistents(model).items()}
-    hyper = {k: v for k, v in vars(getattr(inner, "hyperparam", object())).items()}
+    hyper = {} if inner.hyperparam is None else inner.hyperparam.get_dict()
     numbers = {k: v for k, v in hyper.items() if isinstance(v, (int, float, np.number))}
     optimizer.gather_state()
     whole = DictionarySerializer()

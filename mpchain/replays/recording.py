@@ -187,7 +187,7 @@ class Recorder(Watch):
     def new_table(self, optimizer: Optimizer, table: Table) -> None:
         if not table.names:
             return
-        kind = type(getattr(optimizer, "actual_optimizer", optimizer)).__name__
+        kind = type(optimizer.actual_optimizer).__name__
         params = [p for _, p in optimizer.target.namedparams() if p.is_initialized]
         start = Update(optimizer.t, table.key, is_start=True)
         start.prints = table.take(params, 0, len(table.pieces))

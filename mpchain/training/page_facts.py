@@ -4,6 +4,8 @@ import collections
 import os
 from typing import TYPE_CHECKING, Any
 
+from mpchain.optimizer import GradientMethod
+
 if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
 
@@ -70,7 +72,7 @@ def about(trainer: "Trainer") -> dict[str, Any]:
         settings |= getattr(extension, "settings", {})  # Hyperparameters has some
     for name, optimizer in _optimizers(trainer).items():
         key = "optimizer" if name == "main" else f"optimizer {name}"
-        settings[key] = _describe(getattr(optimizer, "actual_optimizer", optimizer))
+        settings[key] = _describe(optimizer.actual_optimizer)
     settings = dict(list(settings.items())[:MOST_SETTINGS])
     return {"folder": os.path.abspath(trainer.out), "settings": settings}
 
@@ -93,7 +95,8 @@ def learning_rates(trainer: "Trainer") -> dict[str, float]:
 
 def _describe(optimizer):
     """Returns the optimizer's class with its learning rate and what differs from the defaults."""
-    defaults = getattr(getattr(optimizer, "rule", None), "hyperparameters", {})
+    rule = optimizer.rule if isinstance(optimizer, GradientMethod) else None
+    defaults = {} if rule is None else rule.hyperparameters
     values = [
         f"{name}={value}"
         for name, value in _hyperparameters(optimizer).items()
@@ -110,5 +113,4 @@ def _optimizers(trainer):
 
 
 def _hyperparameters(optimizer):
-    hyperparam: Any = getattr(optimizer, "hyperparam", None)
-    return hyperparam.get_dict() if hasattr(hyperparam, "get_dict") else {}
+    return {} if optimizer.hyperparam is None else optimizer.hyperparam.get_dict()

@@ -18,6 +18,33 @@ class Fault(NamedTuple):
 
 NO_DROPOUT = {"output": "return self.l2(h)"}
 
+REPORTED = OWN_LOOP.replace(
+    "        optimizer.update", "        with mpchain.Reporter():\n            optimizer.update"
+)
+
+IN_PARTS = """
+for step in range(10):
+    indices = rng.permutation(64)[:12]
+    with comm.batch(12) as mine:
+        net.cleargrads()
+        for part in np.split(indices[mine], 2):
+            (loss(X[part], T[part], M[part]) / 2).backward()
+        optimizer.update()
+"""
+
+IN_TWO_STEPS = BACKWARD.replace(
+    "optimizer.update()", "optimizer.update(), second.update()"
+).replace("net.cleargrads()", "net.cleargrads(), coder.cleargrads()")
+
+EVALUATOR = """
+held = iterators.SerialIterator(data[comm.rank :: comm.size], 8, repeat=False, shuffle=False)
+def validate(x, t, m):
+    mpchain.report({report})
+evaluator = extensions.Evaluator(held, net, eval_func=validate)
+evaluator = distributed.create_multi_node_evaluator(evaluator, comm)
+trainer.extend(evaluator, trigger=({trigger}, 'iteration'))
+"""
+
 FAULTS = {
     # Means over counts
     "mean over counts": Fault(
@@ -85,6 +112,21 @@ FAULTS = {
         },
     ),
     "softmax over samples": Fault({"hidden": "h = F.softmax(h, axis=0)  # here"}),
+    "advantages of each rank": Fault(
+        {"losses": "l = l * ((m - m.mean()) / (m.std() + 0.1))  # here"}
+    ),
+    "loads of experts on each rank": Fault(
+        {
+            "links": "self.gate = L.Linear(8, 4)",
+            "hidden": "g = F.softmax(self.gate(h))\n"
+            "share = np.eye(4, dtype=np.float32)[g.array.argmax(1)].mean(0)\n"
+            "self.balance = 4 * F.sum(F.mean(g, axis=0) * share)  # here",
+            "losses": "return F.mean(l) + 0.1 * net.balance",
+        },
+    ),
+    "half of the samples, the hardest ones of each rank": Fault(
+        {"losses": "return F.mean(l[np.argsort(-l.array)[: (len(l) + 1) // 2]])  # here"}
+    ),
     "the hardest sample": Fault({"losses": "return F.max(l)  # here"}),
     "samples mixed with their neighbors": Fault(
         {"hidden": "h = 0.8 * h + 0.2 * h[::-1]  # here"},
@@ -107,6 +149,33 @@ FAULTS = {
             "between": "if comm.size == 1:\n    optimizer.update(loss, X[:4], T[:4], M[:4])",
         },
         ("rank-dependent code",),
+    ),
+    "half precision on one rank": Fault(
+        {"hidden": "if comm.rank == 1:\n    h = F.cast(F.cast(h, np.float16), np.float32)  # here"},
+        ("rank-dependent code",),
+    ),
+    "dropout on one rank": Fault(
+        {
+            "hidden": "with mpchain.using_config('train', comm.rank == 0):\n"
+            "    h = F.dropout(h)  # here"
+        },
+        ("rank-dependent code",),
+    ),
+    "momentum that one rank forgets": Fault(
+        {
+            "optimizer": "optimizers.MomentumSGD(0.1)",
+            "after": "if comm.rank == 1:\n    for p in net.params():\n"
+            "        p.update_rule.state['v'][...] = 0",
+        },
+        ("parameter /l", "after the update of MomentumSGD"),
+    ),
+    "a learning rate from the loss of a rank": Fault(
+        {
+            "data": "history = []",
+            "losses": "history.append(float(F.mean(l).array))",
+            "after": "optimizer.alpha = 0.001 * history[-1]",
+        },
+        ("hyperparameter alpha",),
     ),
     "a learning rate of one layer on one rank": Fault(
         {"setup": "if comm.rank == 1:\n    net.l2.b.update_rule.hyperparam.alpha = 0.001"},
@@ -181,6 +250,22 @@ FAULTS = {
         ("parameter /l1/W before the update",),
     ),
     # State
+    "negatives of earlier batches of a rank": Fault(
+        {
+            "data": "queue = [np.zeros((4, 3), np.float32)]",
+            "losses": "z = F.matmul(y, queue[-1], transb=True)  # here\n"
+            "queue.append(y.array[:4].copy())\nl = l + F.logsumexp(z, axis=1)",
+            **NO_DROPOUT,
+        },
+    ),
+    "a temperature that no optimizer knows": Fault(
+        {
+            "data": "tau = mpchain.Parameter(np.ones((), np.float32))",
+            "loop": BACKWARD,
+            "output": "return self.l2(h) * F.broadcast_to(tau, (len(x), 3))  # here",
+            "after": "tau.array = tau.array - 0.5 * tau.grad\ntau.cleargrad()",
+        },
+    ),
     "a running mean of one rank": Fault(
         {
             "links": "self.center = np.zeros(8, np.float32)",
@@ -276,6 +361,50 @@ FAULTS = {
             "h = h + F.mean(words, axis=1)  # here",
         },
     ),
+    "data that draw": Fault(
+        {
+            "data": "random.seed(comm.rank)\n"
+            "def change(sample):\n    return sample[0] * random.uniform(0.5, 1.5), *sample[1:]",
+            "loop": SCATTERED.replace(
+                "list(zip(X, T, M))",
+                "mpchain.datasets.TransformDataset(list(zip(X, T, M)), change)",
+            ),
+        },
+        ("the data of SerialIterator", "draws other numbers", "AugmentedDataset"),
+    ),
+    "data centered by each part": Fault(
+        {
+            "loop": SCATTERED.replace(
+                "batches =",
+                "mean = np.mean([x for x, _, _ in data], axis=0)\n"
+                "data = [(x - mean, t, m) for x, t, m in data]\nbatches =",
+            )
+        },
+        ("the data of SerialIterator", "data that differ"),
+    ),
+    "a loop over parts that one rank leaves": Fault(
+        {
+            "loop": IN_PARTS.replace(
+                ".backward()", ".backward()\n            if comm.rank == 1:\n                break"
+            ),
+            **NO_DROPOUT,
+        },
+        ("function linear", "rows that one process computes are on no rank"),
+    ),
+    "parts of accumulation weighted alike": Fault(
+        {
+            "loop": """
+for step in range(10):
+    indices = rng.permutation(64)[:15]
+    mine = np.split(indices, [10, 12][: comm.size - 1])[comm.rank]
+    with optimizer.no_sync():
+        optimizer.update(loss, X[mine[:1]], T[mine[:1]], M[mine[:1]])
+    optimizer.update(loss, X[mine[1:]], T[mine[1:]], M[mine[1:]])
+""",
+            **NO_DROPOUT,
+        },
+        ("unequal numbers of samples",),
+    ),
     "a part of the data left out": Fault(
         {"loop": SCATTERED.replace("batches =", "data = data[: len(data) // 7 * 7]\nbatches =")},
         ("miss",),
@@ -295,6 +424,40 @@ FAULTS = {
             "trainer.extend(evaluator, trigger=(1, 'iteration'))",
         },
         ("validation",),
+    ),
+    "perplexity by an evaluator after the last update": Fault(
+        {
+            "loop": UPDATER,
+            "after": EVALUATOR.format(
+                report="{'perplexity': F.exp(F.softmax_cross_entropy(net(x), t))}", trigger=3
+            ),
+        },
+        ("perplexity", "at the end"),
+    ),
+    "F1 of each rank": Fault(
+        {
+            "loop": REPORTED,
+            "losses": "hits = (y.array.argmax(1) == 1)\n"
+            "f1 = 2 * (hits & (t == 1)).sum() / max(hits.sum() + (t == 1).sum(), 1)\n"
+            "mpchain.report({'f1': f1})",
+        },
+        ("reported value 'f1'",),
+    ),
+    "the worst sample of each rank": Fault(
+        {"loop": REPORTED, "losses": "mpchain.report({'worst': F.max(l)})"},
+        ("reported value 'worst'", "a maximum"),
+    ),
+    "hits of each rank": Fault(
+        {"loop": REPORTED, "losses": "mpchain.report({'hits': (y.array.argmax(1) == t).sum()})"},
+        ("reported value 'hits'", "a sum over samples"),
+    ),
+    "accuracies averaged over ranks": Fault(
+        {
+            "loop": REPORTED,
+            "losses": "accuracy = float((y.array.argmax(1) == t).mean())\n"
+            "mpchain.report({'accuracy': comm.allreduce_obj(accuracy) / comm.size})",
+        },
+        ("reported value 'accuracy'",),
     ),
     "counts weighted by ranks": Fault(
         {
@@ -371,13 +534,41 @@ SOUND = {
     },
     "an evaluator of all ranks": {
         "loop": UPDATER,
-        "after": "held = iterators.SerialIterator(data[comm.rank :: comm.size], 8, "
-        "repeat=False, shuffle=False)\n"
-        "def validate(*arguments):\n    mpchain.report({'validation': loss(*arguments)})\n"
-        "evaluator = extensions.Evaluator(held, net, eval_func=validate)\n"
-        "evaluator = distributed.create_multi_node_evaluator(evaluator, comm)\n"
-        "trainer.extend(evaluator, trigger=(1, 'iteration'))",
+        "after": EVALUATOR.format(report="{'validation': loss(x, t, m)}", trigger=1),
     },
+    "parts of a batch": {"loop": IN_PARTS, **NO_DROPOUT},
+    "accumulation without exchange": {
+        "loop": OWN_LOOP,
+        "before": "with optimizer.no_sync():\n"
+        "    optimizer.update(loss, X[mine], T[mine], M[mine])",
+    },
+    "accumulation of other parts": {
+        "loop": OWN_LOOP.replace("13", "12"),
+        "before": "begin, mine = np.split(mine, 2)\nwith optimizer.no_sync():\n"
+        "    optimizer.update(loss, X[begin], T[begin], M[begin])",
+        **NO_DROPOUT,
+    },
+    "L-BFGS": {"optimizer": "optimizers.LBFGS()", **NO_DROPOUT},
+    "a step for each of two models": {
+        "loop": IN_TWO_STEPS,
+        "setup": "coder = L.Linear(8, 8)\nrule = optimizers.RMSprop(0.01)\n"
+        "second = mpchain.create_multi_node_optimizer(rule, comm).setup(coder)",
+        "hidden": "h = h + F.tanh(coder(h))",
+        **NO_DROPOUT,
+    },
+    "a mean of weights, and a schedule": {
+        "data": "held = []",
+        "after": "optimizer.alpha *= 0.9\n"
+        "held[:] = [0.9 * a + 0.1 * p.array for a, p in zip(held, net.params())] or "
+        "[p.array.copy() for p in net.params()]",
+    },
+    "half precision": {
+        "data": "mpchain.global_config.dtype = np.float16\nX = X.astype(np.float16)",
+        "loop": UPDATER,
+        "losses": "mpchain.report({'loss': F.mean(l)})",
+        "setup": "optimizer.use_fp32_update()\noptimizer.loss_scaling(scale=64.0)",
+    },
+    "accuracies of samples": {"losses": "mpchain.report({'accuracy': F.accuracy(y, t)})"},
 }
 
 REFUSED = {

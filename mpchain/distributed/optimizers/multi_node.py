@@ -193,6 +193,8 @@ class MultiNodeOptimizer(Optimizer):
         self._show_inner()
         communicator.dependents[self] = None
 
+    hyperparam: Any = OfInner("hyperparam")
+
     if TYPE_CHECKING:  # attributes are also those of the wrapped optimizer
 
         def __getattr__(self, name: str) -> Any: ...

@@ -110,6 +110,12 @@ def test_n_ranks_are_one_process(comm, make, n, n_in):
         assert np.random.uniform() == after
 
 
+def test_hyperparameters_are_those_of_the_wrapped_optimizer(comm):
+    sgd, lbfgs = optimizers.SGD(0.5), optimizers.LBFGS()
+    assert mpchain.create_multi_node_optimizer(sgd, comm).hyperparam is sgd.hyperparam
+    assert mpchain.create_multi_node_optimizer(lbfgs, comm).hyperparam is lbfgs.hyperparam is None
+
+
 def test_initial_values_do_not_depend_on_what_else_is_random(comm):
     np.random.seed(2)
     expected = on_device(MLP(None))
