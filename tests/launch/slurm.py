@@ -14,7 +14,8 @@ from tests.launch import hosts
 
 # libpmix-dev has the name of PMIx's library without a version, by which Slurm's plug-in loads it.
 PACKAGES = ("slurm-wlm", "munge", "libpmix-dev", "openssh-server", "openssh-client", "iproute2")
-PACKAGES += ("podman", "runc")  # for test_podman.py, with which the same night begins
+# The same night tests the doctor on containers and behind a firewall.
+PACKAGES += ("podman", "runc", "nftables")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 

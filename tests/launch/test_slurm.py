@@ -132,6 +132,16 @@ def test_singletons(slurm):
         slurm.ask("env", f"PYTHONPATH={ROOT}", *words)
 
 
+def test_doctor_finds_singletons(slurm):
+    """Slurm offers PMI-2, which Open MPI 5 does not speak: the two tasks of srun are alone."""
+    words = ["srun", "--overlap", "--overcommit", "--ntasks=2", "--mpi=pmi2"]
+    code = f"from launch import batch_doctor; print(batch_doctor.try_ranks({words}))"
+    said = slurm.ask(
+        *("salloc", "-N1", "-n1", "env", f"PYTHONPATH={ROOT}", sys.executable, "-c", code)
+    )
+    assert "each process of srun is alone" in said and "srun --mpi=pmix" in said
+
+
 def newest_snapshot(folder):
     return max(int(path.name.rpartition("_")[2]) for path in folder.glob("snapshot_iter_*"))
 
