@@ -26,7 +26,7 @@ class Allocation:
         self.name, self.variables, self.remote_shell = name, variables, remote_shell
 
     def detect(self, variables: Mapping[str, str]) -> bool:
-        """Whether it allocated hosts to us; the variables are those of the environment."""
+        """Returns whether it allocated hosts to us; the variables are those of the environment."""
         return not self.variables or any(name in variables for name in self.variables)
 
     def slots(self, variables: Mapping[str, str]) -> dict[str, int]:
@@ -108,7 +108,7 @@ def read_host_file(path: str | os.PathLike) -> dict[str, int]:
         for number, line in enumerate(file, 1):
             name, *words = re.split(r"[\s:]+", line.partition("#")[0].strip())
             count = words[0].removeprefix("slots=") if words else "1"
-            if "=" in count:  # such as "max_slots=4"
+            if "=" in count:  # "max_slots=4" is one
                 count = "1"
             if name:
                 items.append((name, count, f"line {number} of {path}: {line.strip()!r}"))

@@ -96,7 +96,7 @@ def bound(processors: Set[int]) -> Iterator[None]:
 
 
 def _place(rank, n, homes, wanted):
-    """Which part a rank gets: one in the domain of its GPU, if there is one for it."""
+    """Returns which part a rank gets: one in the domain of its GPU, if there is one for it."""
     free = list(range(len(homes)))
     chosen = {}
     for i, domain in enumerate(wanted[:n]):
@@ -117,7 +117,7 @@ def _parts(domains, every, n):
 
 
 def _domains():
-    """The usable cores of each NUMA domain, as sets of processors."""
+    """Returns the usable cores of each NUMA domain, as sets of processors."""
     domain_of = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/sys/devices/system/node"):
@@ -219,7 +219,7 @@ def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
     if not domains:
         return []
     found = []
-    for name in gpus(variables):  # CUDA takes the begin of a UUID, too
+    for name in gpus(variables):  # CUDA accepts the beginning of a UUID
         number = next((i for uuid, i in uuids.items() if uuid.startswith(name)), None)
         found.append(domains.get(name if name.isdecimal() else number))
     return [found[i % len(found)] for i in range(n)] if found else []

@@ -336,7 +336,7 @@ def _check_program(parser, program, is_module):
 
 
 def _number_of_ranks(parser, options, allocation, hosts):
-    """The number of ranks, spare ones included."""
+    """Returns the number of ranks, spare ones included."""
     slots, spares = sum(hosts.values()), options.spares
     if options.ranks == "auto":
         if slots and slots <= spares:

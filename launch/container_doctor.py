@@ -128,7 +128,7 @@ def try_ranks(words: list[str], starter: mpirun.Direct | None) -> list[Finding]:
 
 
 def _split(words):
-    """The command, and the Python inside."""
+    """Returns the command, and the Python inside."""
     if os.path.basename(words[-1]).startswith("python"):
         return words[:-1], words[-1]
     return words, "python3"

@@ -241,7 +241,7 @@ def _judge_folders(found):
 
 
 def _judge_limit(least, unit, name, hint):
-    """A judge of a limit, of which -1 means none."""
+    """Returns a judge of a limit, of which -1 means none."""
 
     def judge_limit(limit):
         if limit < 0:

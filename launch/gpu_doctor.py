@@ -222,7 +222,7 @@ class _Watch:
 
 
 def _parsed(line):
-    """The object that a line is in JSON; an empty one for another library's words."""
+    """Returns the object that a line is in JSON; an empty one for another library's words."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -415,7 +415,7 @@ def summary(findings: list[Finding]) -> list[Finding]:
 
 
 def _operation(finding):
-    """The operation of a case that is well."""
+    """Returns the operation of a case that is well."""
     words = finding.item.split(", ")
     is_case = len(words) > 2 and words[-1] in ("float16", "float32", "float64")
     is_well = finding.verdict == OK and finding.found.startswith("as on the CPU")

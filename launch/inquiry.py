@@ -61,7 +61,7 @@ def complaints(
 
 
 def with_own_path() -> list[str]:
-    """Returns the begin of a command that finds modules as this process does, installed or not.
+    """Returns the beginning of a command that finds modules as this process does, installed or not.
 
     Example:
         >>> with_own_path()[0]
@@ -96,7 +96,7 @@ def _start(command):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             errors="replace",
-            start_new_session=True,  # so that ssh does not ask for a password
+            start_new_session=True,  # ssh must not ask for a password
         )
     except OSError as error:
         return f"{command[0]}: {error.strerror}"

@@ -144,7 +144,7 @@ class Job:
         os.close(end)
 
     def _contact(self):
-        """The settings that a rank needs to connect to us."""
+        """Returns the settings that a rank needs to connect to us."""
         plan = self.plan
         addresses = reach.own_addresses(plan.hosts) if plan.hosts else [THIS_HOST]
         place = ",".join(addresses), self._listener.getsockname()[1], self.token.decode()
@@ -330,7 +330,7 @@ class Job:
                 self.end(self._end_of_starter, code, asks_where=True)
 
     def _failed_in_passing(self):
-        """Whether nothing was started, for a reason that may be gone already."""
+        """Returns whether nothing was started, for a reason that may be gone already."""
         nothing = not self.ranks and not self._connections and self.verdict is None
         passing = any(words in self._starter_words for words in PASSING_FAILURES)
         return nothing and passing and self._starts < MOST_STARTS
@@ -530,7 +530,7 @@ class Job:
 
 
 def _children():
-    """The children that this process already has: some shells exec with children."""
+    """Returns the children that this process already has; some shells exec with children."""
     return frozenset(map(int, processes.read(f"/proc/self/task/{os.getpid()}/children").split()))
 
 

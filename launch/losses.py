@@ -108,7 +108,7 @@ class Losses:
                 note = json.loads(line)
                 self._read(rank, note["event"], note)
             except (ValueError, TypeError, KeyError, AttributeError):
-                continue  # not for us
+                continue  # this note is not for us
 
     def _read(self, rank, event, note):
         if event == "killed":

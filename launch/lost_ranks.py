@@ -77,7 +77,7 @@ def report(rank: int, variables: "os._Environ[str] | dict[str, str]") -> bool:
 
 
 def _library():
-    """The PMIx library that MPI has loaded into this process; None without it."""
+    """Returns the PMIx library that MPI has loaded into this process; None without it."""
     with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as file:
         for line in file:
             if b"/libpmix.so" in line:

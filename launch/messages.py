@@ -77,7 +77,7 @@ def watch_over(connection: socket.socket, seconds: float) -> None:
     wanted["TCP_USER_TIMEOUT"] = round(seconds * 1000)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in wanted.items():
-        if hasattr(socket, name):  # not all systems have all of them
+        if hasattr(socket, name):  # some systems lack some of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

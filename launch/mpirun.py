@@ -98,7 +98,7 @@ class Mpich(Direct):
         self.path = path
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """As in `Direct`; it sets no limit to the number of ranks, and forwards all variables."""
+        """See `Direct`; it sets no limit to the number of ranks, and forwards all variables."""
         where = ["-hosts", _list(hosts)] if hosts else []
         return [self.path, *where, "-n", str(n)]
 
@@ -115,7 +115,7 @@ class OpenMpi(Mpich):
     patience = 0.5
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """As in `Direct`.
+        """See `Direct`.
 
         By default Open MPI binds each rank with all its threads to one core, and two jobs to the
         same one.
@@ -143,7 +143,7 @@ class OpenMpi(Mpich):
         return added
 
     def elastic(self) -> "ElasticOpenMpi":
-        """As in `Direct`; it asks ``ompi_info`` beside mpirun."""
+        """See `Direct`; it asks ``ompi_info`` beside mpirun."""
         program = find_program(["ompi_info"], [os.path.dirname(self.path)])
         if not program:
             raise NotElasticError(f"{self.path} has no ompi_info beside it, which knows of ULFM")
@@ -177,12 +177,12 @@ class ElasticOpenMpi(OpenMpi):
     """
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """As in `Direct`."""
+        """See `Direct`."""
         path, *options = super().command(n, hosts, oversubscribed, forward)
         return [path, "--with-ft", "ulfm", *options]
 
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
-        """As in `OpenMpi`."""
+        """See `OpenMpi`."""
         added = super().variables(environment, n, hosts)
         if not self._has_setting("coll", environment):
             # These components crash, or wait forever, after a loss.
@@ -204,7 +204,7 @@ class Srun(Mpich):
     patience = 0.5
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """As in `Direct`; the launcher ends ranks, so srun must not."""
+        """See `Direct`; the launcher ends ranks, so srun must not."""
         options = ["--kill-on-bad-exit=0", "--cpu-bind=none", f"--ntasks={n}"]
         library = mpi_library.find()
         plugins = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
@@ -327,7 +327,7 @@ def _candidates(library):
 
 
 def _fits(starter, library):
-    """Whether a starter and a library belong to one installation, judging by folders."""
+    """Returns whether a starter and a library belong to one installation, judging by folders."""
     if not library:
         return True
     others = mpi_library.in_installation(starter.path)
@@ -336,7 +336,7 @@ def _fits(starter, library):
 
 
 def _recognize(path, library):
-    """The starter that a program is, None if it is of an unknown kind."""
+    """Returns the starter that a program is, None if it is of an unknown kind."""
     kinds = {kind.flavour: kind for kind in (OpenMpi, Mpich)}
     around = mpi_library.in_installation(path)
     flavours = set(map(mpi_library.flavour, around))

@@ -9,7 +9,7 @@ from typing import Any
 from .loop import Writer
 
 TRACEBACK = b"Traceback (most recent call last):"
-CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends Python
+CRASH = b"Fatal Python error: "  # faulthandler writes this when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
 # MPICH writes these in a rank when its mpirun is gone, which the launcher reports itself.
 DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
@@ -102,7 +102,7 @@ class Lines:
         self.prefix, self._drawn = prefix, b""
         self._draw: Any = draw
         self._rest = bytearray()
-        self._is_inside = False  # a line, the begin of which was shown
+        self._is_inside = False  # whether the beginning of a line was shown
 
     def take(self, data: bytes) -> bytes:
         """Takes some output; returns what can be shown now."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .remote_rank import Rank
 
 INTERVAL = 0.5
-TIME_TO_END = 20.0  # on a busy host the page, which yields to the ranks, is slow
+TIME_TO_END = 20.0  # the page yields to the ranks, and is slow on a busy host
 LONGEST_LINE = 200  # characters
 MOST_KEPT = 1 << 20  # bytes
 

@@ -75,7 +75,7 @@ class Plan:
         self.elastic, self.spares = elastic, spares
 
     def replace(self, **changes: object) -> "Plan":
-        """A copy of this plan with some things changed."""
+        """Returns a copy of this plan with some things changed."""
         return Plan(**{**vars(self), **changes})
 
     def command(self, environment: Mapping[str, str], added: Iterable[str] = ()) -> list[str]:

@@ -33,7 +33,7 @@ def measure(world: MPI.Comm, size: int) -> float:
         world.Allreduce(source, target)
         end = MPI.Wtime()
         slowest = np.array([end - start, end - begin])
-        world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)  # so that all ranks stop at once
+        world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)  # all ranks must stop at once
         times.append(float(slowest[0]))
         spent += float(slowest[1])
     assert (target == world.size).all()

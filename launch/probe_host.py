@@ -32,7 +32,7 @@ def blas() -> str:
 
 
 def mpi() -> str:
-    """The MPI library that mpi4py loads.
+    """Returns the MPI library that mpi4py loads.
 
     Example:
         >>> mpi()  # doctest: +SKIP
@@ -48,7 +48,7 @@ def mpi() -> str:
 
 
 def cuda_aware() -> str:
-    """Whether that library takes arrays on GPUs; empty without GPUs.
+    """Returns whether that library takes arrays on GPUs; empty without GPUs.
 
     Example:
         >>> cuda_aware()  # doctest: +SKIP
@@ -88,7 +88,7 @@ def driver() -> str:
 
 
 def topology() -> list[str]:
-    """How the GPUs are connected, one row each.
+    """Returns how the GPUs are connected, one row each.
 
     Example:
         >>> topology()  # doctest: +SKIP
@@ -174,7 +174,7 @@ def locked_memory(adapters: str = "/sys/class/infiniband") -> int:
 
 
 def container(root: str = "/") -> str:
-    """The kind of the container in which this runs; empty outside.
+    """Returns the kind of the container in which this runs; empty outside.
 
     Args:
         root: The root of the file system.
@@ -253,7 +253,7 @@ def folders() -> dict[str, object]:
 
 
 def connection() -> str:
-    """Whether the doctor can be reached from this host, on a port that it has chosen.
+    """Returns whether the doctor can be reached from this host, on a port that it has chosen.
 
     Example:
         >>> connection()  # doctest: +SKIP

@@ -260,7 +260,7 @@ def _parent(process):
 
 
 def _status(process):
-    """The fields of /proc/<process>/stat from the state on; empty when it has ended."""
+    """Returns the fields of /proc/<process>/stat from the state on; empty when it has ended."""
     return read(f"/proc/{process}/stat").rpartition(")")[2].split()
 
 
@@ -270,7 +270,7 @@ def _bytes_moved(process):
 
 
 def _n_wakes(process):
-    """How often its threads were given a processor."""
+    """Returns how often its threads were given a processor."""
     n, folder = 0, f"/proc/{process}/task"
     with contextlib.suppress(OSError, IndexError):  # it, or a thread of it, has ended
         for thread in os.listdir(folder):

@@ -103,7 +103,7 @@ def main(command: Sequence[str]) -> int:
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             _outlast_daemon(daemon)
             os._exit(code)
-        supervisor.say_goodbye()  # at last: the launcher may then end what is left
+        supervisor.say_goodbye()  # the launcher may then end what is left
         os._exit(code)
     connection.close()
     code = os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
@@ -138,7 +138,7 @@ def _share(local_rank, n, variables):
 
 
 def _connect(hosts, port, name):
-    """A connection to the launcher, by the first of its addresses that answers."""
+    """Returns a connection to the launcher, by the first of its addresses that answers."""
     error = None
     for host in hosts:
         try:

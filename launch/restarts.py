@@ -93,7 +93,7 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
 
 
 def _prepare(plan, checkpoint, deadline):
-    """The plan of one start."""
+    """Returns the plan of one start."""
     variables = {**plan.variables, **({RESUME: checkpoint} if checkpoint else {})}
     program = [word.replace(PLACEHOLDER, checkpoint or "") for word in plan.program]
     left = None if deadline is None else max(0.001, deadline - time.monotonic())

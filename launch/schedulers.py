@@ -98,7 +98,7 @@ _SCRIPTS = {
 
 
 def _script(job):
-    """A batch script."""
+    """Returns a batch script."""
     options = job.options
     sign, folder, requeued, *directives = _SCRIPTS[options.scheduler]
     time = options.time and _clock(options.time)
@@ -183,7 +183,7 @@ def _yaml(value, indent=""):
 
 
 def _quote(text):
-    """A text of YAML in ASCII alone, because parsers differ in what else they accept."""
+    """Returns a text of YAML in ASCII alone, because parsers differ in what else they accept."""
     text = text.replace("\\", r"\\").replace('"', r"\"")
     text = re.sub("[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
     return f'"{text}"'

@@ -106,7 +106,7 @@ class Standstill:
         self._plan_next()
 
     def _find(self):
-        """A sentence about the ranks that stand still for too long; empty without any."""
+        """Returns a sentence about the ranks that stand still for too long; empty without any."""
         job, now = self._job, self._job.loop.time
         if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
             return f"{job.starter_name} has been stopped for {self._timeout:g} s"
@@ -132,7 +132,7 @@ class Standstill:
         return f"{rank.name} was lost: {rank.lost}"
 
     def _find_late_starts(self, now, waited):
-        """The same of ranks for which others wait as they start."""
+        """Returns the same of ranks for which others wait as they start."""
         job, ranks, limit = self._job, self._job.ranks, self._timeout
         expected = [n for n in range(job.plan.n) if n not in job.losses]
         for phase, place in GATES.items() if waited > limit else ():

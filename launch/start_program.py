@@ -49,7 +49,7 @@ def tell_where(pipe: int, number: int) -> None:
 
 def tell_end(pipe: int, number: int, process: int, identity: object) -> None:
     """Writes that the program is over, and ignores the signal from then on."""
-    if os.getpid() == process:  # not one that was forked from it
+    if os.getpid() == process:  # a process that was forked from it says nothing
         faulthandler.unregister(number)
         signal.signal(number, signal.SIG_IGN)
         # The program may have closed all files, and opened another of this number.

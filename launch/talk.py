@@ -69,7 +69,7 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """The type of an option: a positive number of seconds.
+    """Returns the type of an option: a positive number of seconds.
 
     Example:
         >>> seconds("2.5")
@@ -85,7 +85,7 @@ def seconds(text: str) -> float:
 
 
 def clock_time(text: str) -> int:
-    """The type of an option: a time as hours:minutes:seconds; returns seconds.
+    """Returns the type of an option: a time as hours:minutes:seconds; returns seconds.
 
     Example:
         >>> clock_time("1:30:00")

@@ -80,7 +80,7 @@ def judge(output: str, between: dict, has_adapters: bool) -> Finding:
 
 
 def _transports(output):
-    """What carries messages within and between hosts, as far as the library tells."""
+    """Returns what carries messages within and between hosts, as far as the library tells."""
     said = re.findall(r"^ *(on-host|off-host): +all connections are (\S.*?) *$", output, re.M)
     found = {where: what for where, what in said if what != "n/a"}
     # Only newer versions of Open MPI tell what UCX takes.

@@ -91,7 +91,7 @@ from mpchain.variable import get_array_types as get_array_types
 from mpchain.variable import get_cpu_array_types as get_cpu_array_types
 from mpchain.variable import is_arrays_compatible as is_arrays_compatible
 
-if TYPE_CHECKING:  # what __getattr__ imports
+if TYPE_CHECKING:  # type checkers see what __getattr__ imports
     from mpchain import computational_graph as computational_graph
     from mpchain import dataset as dataset
     from mpchain import datasets as datasets

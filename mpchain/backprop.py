@@ -267,7 +267,7 @@ class _Walk:
         self.found = {}
         self.wanted: Any = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
-        self.targets = None  # where not all: for each function, which inputs to go to
+        self.targets = None  # maps each function to the inputs to go to; None means all
         self.leaves_recur = False  # whether leaves may get several contributions
         self.pending = self._count_all(roots)
         if wanted is not None and not self._leads_to_wanted_alone():
@@ -313,7 +313,7 @@ class _Walk:
         return all(leaf in self.wanted for leaf in leaves)
 
     def _count_between(self, roots):
-        """As :meth:`_count_all`, but along the paths to the wanted variables alone.
+        """See :meth:`_count_all`, but along the paths to the wanted variables alone.
 
         Depth first; a function is done after all that it depends on, and so its targets are known.
         """
@@ -374,7 +374,8 @@ class _Walk:
                 elif create_graph or (function.row_sums and (collects or function.row_gradients)):
                     gxs = self._pull(function, targets, gys)
                 else:
-                    gxs = function.pull_arrays(targets, gys)  # what _pull does in the usual case
+                    # _pull does the same in the usual case
+                    gxs = function.pull_arrays(targets, gys)
             except Exception as error:
                 error.add_note(f"(in the backward of {function.description()})")
                 raise
@@ -410,7 +411,7 @@ class _Walk:
                     ready.append(creator)
 
     def _pull(self, function, targets, gys):
-        """The gradients of the targets; None for those that are collected."""
+        """Returns the gradients of the targets; None for those that are collected."""
         if self.create_graph:
             return function.pull_variables(targets, gys)
         if not (function.row_sums and (self.leaves_recur or function.row_gradients)):
@@ -561,7 +562,7 @@ class _Walk:
 
 
 def _may_be_shared(gx, gys, gxs, function):
-    """Whether the array ``gx`` may be, or be a view of, one that something else holds."""
+    """Returns whether the array ``gx`` may be, or be a view of, one that something else holds."""
     if not function.returns_fresh_gradients:
         return True
     if gx.base is not None:
@@ -576,7 +577,7 @@ def _may_be_shared(gx, gys, gxs, function):
 
 
 def _takes_over(gx, gys, gxs):
-    """Whether ``gx`` is a part of a gradient that is held for its parts ``gxs`` alone.
+    """Returns whether ``gx`` is a part of a gradient that is held for its parts ``gxs`` alone.
 
     So reshaped gradients, and parts of a gradient that is split, need no copies. Those of few
     elements in host memory are copied sooner than it is known.
@@ -598,7 +599,7 @@ def _takes_over(gx, gys, gxs):
 
 
 def _count_references():
-    """What Python counts for an object that a local variable holds alone."""
+    """Returns what Python counts for an object that a local variable holds alone."""
     lone = object()
     return sys.getrefcount(lone)
 

@@ -154,14 +154,14 @@ def _node(output):
 
 
 def _shown(function):
-    """What describes a function: itself, if it does not say otherwise."""
+    """Returns what describes a function: itself, if it does not say otherwise."""
     creator = function.creator()
     return creator if isinstance(creator, FunctionNode) else function
 
 
 def _collect(outputs):
-    """The nodes from which there is a way to the outputs, and the edges between them."""
-    shown = {}  # by place: one output of a function can have several nodes, when it was remade
+    """Returns the nodes from which there is a way to the outputs, and the edges between them."""
+    shown = {}  # one output of a function can have several nodes, if it was remade
     nodes, edges, stack = [], {}, []
 
     def show(node):

@@ -234,7 +234,7 @@ class FunctionAdapter(FunctionNode):
         return tuple([None if gx is None else as_variable(gx) for gx in gxs])
 
     def _with_graph(self, gxs, grad_outputs) -> tuple[Variable | None, ...]:
-        """The gradients as Variables that depend on what they were computed from."""
+        """Returns the gradients as Variables that depend on what they were computed from."""
         known = [gx for gx in gxs if gx is not None]
         if not known:
             return (None,) * len(gxs)

@@ -71,7 +71,7 @@ class FunctionNode:
     stack: Any = None
     differentiable_inputs = ()
     local_function_hooks = {}
-    observed_as: Any = None  # what an observer called it forward, by which it knows it backward
+    observed_as: Any = None  # an observer's name for it in forward, used again in backward
     lazy_grad_sum = False
     is_elementwise = False
     returns_fresh_gradients = False
@@ -117,11 +117,11 @@ class FunctionNode:
         return tuple([None if node is None else node.data for node in nodes])
 
     def creator(self) -> Any:
-        """What ``Variable.creator`` shows for this node."""
+        """Returns what ``Variable.creator`` shows for this node."""
         return self.shown()
 
     def shown(self) -> Any:
-        """What hooks are given for this node."""
+        """Returns what hooks are given for this node."""
         return self
 
     def shown_to_hooks(self) -> tuple[Any, Arrays] | None:
@@ -129,7 +129,7 @@ class FunctionNode:
         return self.shown(), tuple([node.data for node in self.inputs])
 
     def description(self) -> str:
-        """The label and, in debug mode, the place of the call."""
+        """Returns the label and, in debug mode, the place of the call."""
         if self.stack is None:
             return f"{self.label}; mpchain.set_debug(True) shows where it was called"
         return f"{self.label}, called at\n" + "".join(traceback.format_list(self.stack)).rstrip()
@@ -326,24 +326,24 @@ class FunctionNode:
     def backward_accumulate(
         self, target_input_indexes: tuple[int, ...], grad_outputs: Gradients, grad_inputs: Gradients
     ) -> Gradients:
-        """As :meth:`backward`, with what is already known of the gradients to add to."""
+        """See :meth:`backward`, with what is already known of the gradients to add to."""
         gxs = self._checked(self.backward(target_input_indexes, grad_outputs), target_input_indexes)
         return tuple(
             [a if g is None else g if a is None else g + a for g, a in zip(gxs, grad_inputs)]
         )
 
     def pull_variables(self, targets: tuple[int, ...], gys: Sequence) -> Sequence[Variable | None]:
-        """The gradients of the target inputs, as Variables with their graph."""
+        """Returns the gradients of the target inputs, as Variables with their graph."""
         return self._checked(self.backward(targets, tuple(gys)), targets)
 
     def pull_arrays(self, targets: tuple[int, ...], gys: Sequence) -> Sequence[Array | None]:
-        """The gradients of the target inputs, as arrays."""
+        """Returns the gradients of the target inputs, as arrays."""
         gys = tuple([None if gy is None else as_variable(as_array(gy)) for gy in gys])
         gxs = self._checked(self.backward(targets, gys), targets)
         return [None if gx is None else gx.array for gx in gxs]
 
     def row_arguments(self, index: int, gys: Sequence) -> tuple:
-        """What :meth:`row_sum` needs of this node, for an input in ``row_sums``."""
+        """Returns what :meth:`row_sum` needs of this node, for an input in ``row_sums``."""
         raise NotImplementedError
 
     def row_sum(self, index: int, arguments: Sequence) -> Array:

@@ -141,7 +141,7 @@ def _with_element_moved(f, x, index, original, t):
 
 
 def _on_host(y):
-    """A copy as a NumPy array."""
+    """Returns a copy as a NumPy array."""
     return np.array(cuda.to_cpu(as_array(y)))
 
 
@@ -286,7 +286,7 @@ def _grad_outputs(check, ys, y_grad):
 
 
 def _grad(ys, xs, gys, **options):
-    """As :func:`mpchain.grad`, but an output whose gradient is None counts nothing."""
+    """See :func:`mpchain.grad`, but an output whose gradient is None counts nothing."""
     pairs = [(y, gy) for y, gy in zip(ys, gys) if gy is not None]
     if not pairs:
         return [None] * len(xs)
@@ -478,7 +478,7 @@ def check_order(
     weights = [] if y_grad is None else [w.astype(np.float64) for w in _as_tuple(y_grad)]
 
     def derivatives(n, t):
-        """The orders up to n at the point that is t along the last direction."""
+        """Returns the orders up to n at the point that is t along the last direction."""
         with subject.at(subject.moved(vs[-1], t, np.float64), np.float64) as (ys, xs, _):
             if not weights:
                 weights.extend(_send_to(y, np.random.uniform(0.5, 1.5, y.shape)) for y in ys)

@@ -65,7 +65,7 @@ class Optimizer:
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True
-    scale_on_gpu: Any = None  # what a GPU knows after the host, in its steps: LossScaleOnGpu
+    scale_on_gpu: Any = None  # a LossScaleOnGpu: a GPU learns of its scale after the host
     _hooks: HookList | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -109,7 +109,7 @@ class Optimizer:
             raise RuntimeError(f"{self._called(method)}: call setup with a link before")
 
     def _is_elsewhere(self):
-        """Whether the target is on another GPU than the current one."""
+        """Returns whether the target is on another GPU than the current one."""
         target = self.target if "cupy" in sys.modules else None
         return target is not None and not target.device.is_current()
 

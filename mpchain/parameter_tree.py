@@ -21,7 +21,7 @@ _COPY_MODES = ("share", "copy", "init")
 
 
 def is_array(value: object) -> bool:
-    """Whether a value is a NumPy or CuPy array.
+    """Returns whether a value is a NumPy or CuPy array.
 
     >>> is_array(np.zeros(2)), is_array(0.0)
     (True, False)
@@ -445,7 +445,7 @@ class ParameterTree(DeviceResident):
             yield mine, other
 
     def _shape_fits(self, name, shape):
-        """Whether an uninitialized parameter may load an array of that shape."""
+        """Returns whether an uninitialized parameter may load an array of that shape."""
         return True
 
     # Training

@@ -227,7 +227,7 @@ def counters(
 
 
 def is_by_sample() -> bool:
-    """Whether draws belong to samples now.
+    """Returns whether draws belong to samples now.
 
     Example:
         >>> mpchain.random.is_by_sample()
@@ -380,7 +380,7 @@ class SampleGenerator:
         return self._turn * _CALLS + self.n_calls - 1
 
     def fits(self, shape: tuple[int, ...], rows: _Rows) -> bool:
-        """Whether an array has the rows that :func:`rows_of` describes."""
+        """Returns whether an array has the rows that :func:`rows_of` describes."""
         if self.n == 0 or len(shape) <= rows.axis:
             return False
         length = shape[rows.axis]

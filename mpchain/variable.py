@@ -100,7 +100,7 @@ def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
 
 
 def _no_array(argument, value):
-    """The error of a value that is no array; ``obj`` lets functions find their argument."""
+    """Returns the error of a value that is no array; ``obj`` lets functions find their argument."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     error: Any = TypeError(f"{argument} must be a numpy.ndarray or cupy.ndarray, not {kind}")
     error.obj = value
@@ -520,7 +520,7 @@ class Variable(Transferable):
         return _restore, (type(self), self.__getstate__())
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickling keeps: everything but the graph; a copy is a leaf."""
+        """Returns what pickling keeps: everything but the graph; a copy is a leaf."""
         grad = self.grad
         return {**self.__dict__, "_node": None, "_grad": grad, "_grad_var": None}
 

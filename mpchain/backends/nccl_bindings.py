@@ -20,7 +20,7 @@ SUM = 0
 MOST_IN_GROUP = 2048
 """How many operations NCCL launches together."""
 
-_ON_HOST = 1  # where a factor is
+_ON_HOST = 1  # the factor lies in host memory
 
 _IN_PROGRESS = 7
 _OF_OTHERS = 2, 6  # results of calls: errors of the system or of another rank

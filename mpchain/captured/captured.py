@@ -78,7 +78,7 @@ class Captured:
             lock.release()
 
     def _key(self, args, kwargs):
-        """What a recording holds for; None, and the reason noted, if there can be none."""
+        """Returns what a recording holds for; None, and the reason noted, if there can be none."""
         if reason := _why_eager(args, kwargs):
             self.reason = reason
             return None
@@ -142,7 +142,7 @@ class Captured:
 
 
 def _layout(x):
-    """What code may ask of an array besides its shape and dtype."""
+    """Returns what code may ask of an array besides its shape and dtype."""
     if not isinstance(x, np.ndarray):
         return (str(x.device),)
     return x.flags.c_contiguous, x.flags.f_contiguous, x.flags.writeable

@@ -151,7 +151,7 @@ def _constants_differ(a, b):
 
 
 def are_same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays have equal elements; NaN equals NaN.
+    """Returns whether two arrays have equal elements; NaN equals NaN.
 
     Example:
         >>> from mpchain.captured.comparison import are_same
@@ -162,7 +162,7 @@ def are_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def are_all_close(found: Sequence, expected: Sequence, of_one_size: bool = False) -> bool:
-    """Whether arrays, or None, of a replay are those of the step, but for rounding.
+    """Returns whether arrays, or None, of a replay are those of the step, but for rounding.
 
     Values that are zero but for rounding are compared with the others' sizes.
 

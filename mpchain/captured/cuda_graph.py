@@ -289,7 +289,7 @@ class CudaGraph(Graph):
                 self._graph = stream.end_capture()
 
     def fits(self) -> bool:
-        """Whether parameters, states and hooks are those that were captured."""
+        """Returns whether parameters, states and hooks are those that were captured."""
         return (
             self._graph is not None
             and self.state.fits()
@@ -304,7 +304,7 @@ class CudaGraph(Graph):
         return None in scales
 
     def carries_the_same(self) -> bool:
-        """Whether links keep state of the same shapes as when the step was captured."""
+        """Returns whether links keep state of the same shapes as when the step was captured."""
         return self._carried.fits()
 
     def release(self) -> None:
@@ -435,7 +435,7 @@ class CudaGraph(Graph):
             reason = listener.reason or _difference(expected, found)
             if not (reason or _move_alike(params, updated, self._values_of_params())):
                 reason = "a replay updated parameters otherwise"
-            # Replays need nothing of what the step beside the graph has used.
+            # Replays need no memory that the eager step beside the graph has used.
             self._cupy.get_default_memory_pool().free_all_blocks()
         if simple_of(result) != simple_of(self._result):
             reason = reason or "it returns other numbers in each step"

@@ -34,7 +34,7 @@ class GraphMemory:
         return self._cuda.using_allocator(self._pool.malloc)
 
     def is_short(self) -> bool:
-        """Whether the GPU has less free memory than the graph needs."""
+        """Returns whether the GPU has less free memory than the graph needs."""
         free, _ = self._cuda.Device().mem_info
         return free < self._pool.total_bytes()
 

@@ -116,7 +116,7 @@ class GraphStep:
             self._params += unknown
         for param, grad, grad_var in grads:
             param._grad, param._grad_var = grad, grad_var
-        for link, before in attributes:  # such as states that were not computed
+        for link, before in attributes:  # some attributes, such as states, were not computed
             vars(link).clear()
             vars(link).update(before)
         if is_captured and graph is not None:
@@ -153,7 +153,7 @@ class GraphStep:
 
 
 def _attribute_that_was_set(attributes):
-    """A reason against a graph: an attribute of a link that its launches would not set."""
+    """Returns a reason against a graph: an attribute of a link that its launches would not set."""
     for link, before in attributes:
         for name, value in vars(link).items():
             if isinstance(value, Variable) or are_exactly_equal(value, before.get(name)):

@@ -105,7 +105,7 @@ class Plan:
         return key if key in self._owners else None
 
     def _needed(self, calls, wanted):
-        """The calls without those whose results nobody reads."""
+        """Returns the calls without those whose results nobody reads."""
         live = {self._key(array) for array in wanted}
         needed = []
         for call in reversed(calls):
@@ -143,7 +143,7 @@ class Plan:
         return self._key(array) is not None or id(owner_of(array)) in self._outside
 
     def _used_outside(self, used):
-        """The arrays of the state that the step reads or changes."""
+        """Returns the arrays of the state that the step reads or changes."""
         found = {id(owner_of(x)): owner_of(x) for x in used}
         given = {id(x) for x in self.inputs}
         return [x for key, x in found.items() if key in self._outside and key not in given]
@@ -179,7 +179,7 @@ class Plan:
         return -(-max(self._owners[key].nbytes, 1) // _ALIGNED) * _ALIGNED
 
     def _at(self, value) -> Any:
-        """The arrays where a replay has them, in place of those of the recording."""
+        """Returns the arrays where a replay has them, in place of those of the recording."""
         if isinstance(value, np.ndarray):
             key = self._key(value)
             if key is None:
@@ -197,7 +197,7 @@ class Plan:
         return [(param, self._at(grad)) for param, grad in grads]
 
     def _player(self, call):
-        """What a replay calls: a kind, a function and its arguments."""
+        """Returns what a replay calls: a kind, a function and its arguments."""
         if call.kind == "guard":
             return "call", _check_guard, (self._at(call.args[0]), call.args[1])
         if call.kind == "number":
@@ -436,7 +436,7 @@ def _spans(calls):
 
 
 def _writing(function, args, kwargs, results):
-    """A function and arguments that write the results where they belong."""
+    """Returns a function and arguments that write the results where they belong."""
     result = results[0]
     if function in (np.ndarray.dot, np.dot) and not kwargs and result.ndim == 2:
         function = np.matmul

@@ -65,5 +65,5 @@ class Proof:
         self._set(next(self._next_state))
 
     def differs(self) -> bool:
-        """Whether the replay left another state than the step."""
+        """Returns whether the replay left another state than the step."""
         return not are_all_close(self._arrays, self._after)

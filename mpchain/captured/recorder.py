@@ -89,7 +89,8 @@ class _Leaf(NamedTuple):
     def __call__(self):
         grad = own_grad(self.leaf)
         self.on_leaf(self.leaf)
-        if grad is not None and own_grad(self.leaf) is grad:  # not taken yet: keep it until it is
+        # It is not taken yet: keep it until then.
+        if grad is not None and own_grad(self.leaf) is grad:
             self.leaf.grad = grad.copy()
 
 
@@ -172,7 +173,7 @@ class Recorder(Recording):
         return Description(self.calls, groups, result)
 
     def has_acted(self) -> bool:
-        """Whether the step has done what a second run of it would do again."""
+        """Returns whether the step has done what a second run of it would do again."""
         return any(
             call.kind not in ("call", "guard", "shape")
             or any(id(owner_of(x)) not in self.owners for x in call.results)
@@ -201,7 +202,8 @@ class Recorder(Recording):
             if kind == "shape" or memory != of_views:
                 self.refuse(f"{function.__name__} chooses a part of an array by data")
             if results is result:
-                return _like(result, [_recorded(r) for r in result])  # such as parts of a split
+                # A split, for example, returns several.
+                return _like(result, [_recorded(r) for r in result])
             return _recorded(result)
         if isinstance(result, (tuple, list)):
             if not all(isinstance(r, (np.ndarray, np.generic)) for r in result):
@@ -382,7 +384,7 @@ def _recorded(value):
 
 
 def _place():
-    """Where the code outside of this package and of NumPy is."""
+    """Returns where the code outside of this package and of NumPy is."""
     frame = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -35,7 +35,7 @@ def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def is_simple(value: object) -> bool:
-    """Whether a value is a number of Python, a string, None, or the like.
+    """Returns whether a value is a number of Python, a string, None, or the like.
 
     Example:
         >>> from mpchain.captured.results import is_simple

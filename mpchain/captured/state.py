@@ -61,7 +61,7 @@ class State:
         return all(isinstance(array, np.ndarray) for array in self._arrays)
 
     def has(self, link: Link) -> bool:
-        """Whether the link is one of those given."""
+        """Returns whether the link is one of those given."""
         return any(link is known for known in self.links)
 
     def param_in(self, arrays: Iterable[np.ndarray]) -> Variable | None:
@@ -116,11 +116,12 @@ class State:
             if now is self._begun[key] or (isinstance(now, np.ndarray) and _is_view(now, buffer)):
                 made.pop(key, None)
                 place.set(value)
-                np.copyto(_array_of(value), buffer)  # what is computed in place stays
+                # An array that is changed in place stays the same object.
+                np.copyto(_array_of(value), buffer)
         return {key: pair for key, pair in made.items() if id(pair[1]) not in self.with_graph}
 
     def keeps_the_same(self) -> bool:
-        """Whether what is kept has the same shapes as at the latest :meth:`begin`."""
+        """Returns whether what is kept has the same shapes as at the latest :meth:`begin`."""
         return _shapes_of(self._found()) == self._shapes
 
     def kept_arrays(self) -> list:
@@ -134,7 +135,7 @@ class State:
         return [(place, buffer) for place, buffer in self._buffers.values() if id(buffer) in ids]
 
     def _found(self):
-        """What is kept, by place."""
+        """Returns what is kept, by place."""
         found = {}
         for place in self.kept:
             value = place.get()
@@ -213,7 +214,7 @@ class Carried:
         }
 
     def fits(self) -> bool:
-        """Whether links keep Variables of the same shapes as when the step was captured."""
+        """Returns whether links keep Variables of the same shapes as when the step was captured."""
         return _shapes_of(self._kept()) == _shapes_of(self._read)
 
     def begin(self) -> None:
@@ -249,11 +250,11 @@ class Carried:
                 place.set(Variable(convert(value), requires_grad=False))
 
     def computed(self) -> list:
-        """What the graph computes for links."""
+        """Returns what the graph computes for links."""
         return [value for _, value in self._left]
 
     def found(self) -> list:
-        """What links keep in its place."""
+        """Returns what links keep in its place."""
         return [_array_of(place.get()) for place, _ in self._left]
 
 
@@ -262,7 +263,7 @@ def _array_of(value):
 
 
 def _reaches(node, wanted):
-    """Whether backward from a node would come to certain others."""
+    """Returns whether backward from a node would come to certain others."""
     seen, stack = set(), [node]
     while stack:
         node = stack.pop()
@@ -280,7 +281,7 @@ def _shapes_of(kept):
 
 
 def are_alike(array: object, other: np.ndarray) -> bool:
-    """Whether something is a NumPy array of the same shape and dtype.
+    """Returns whether something is a NumPy array of the same shape and dtype.
 
     Example:
         >>> from mpchain.captured.state import are_alike

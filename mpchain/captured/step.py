@@ -113,7 +113,7 @@ class Step:
         return None
 
     def _varies(self, arrays):
-        """Whether an argument is another one than in all calls before."""
+        """Returns whether an argument is another one than in all calls before."""
         if not self._unproved or self._state is None:
             return False
         values = [*arrays, *self._state.kept_arrays()]

@@ -47,7 +47,7 @@ class Place(NamedTuple):
         return isinstance(self.owner, types.CellType)
 
     def get(self, default: object = None) -> Any:
-        """The value; the default if it is there no more."""
+        """Returns the value; the default if it is there no more."""
         try:
             return self.owner.cell_contents if self.is_cell else self.owner[self.key]
         except (LookupError, ValueError):
@@ -394,7 +394,7 @@ class Surroundings:
 
 
 def is_plain_array(value: Any) -> bool:
-    """Whether a value is a NumPy array of numbers, not of a class that computes otherwise.
+    """Returns whether a value is a NumPy array of numbers, not of a class that computes otherwise.
 
     Example:
         >>> from mpchain.captured.surroundings import is_plain_array
@@ -407,7 +407,7 @@ def is_plain_array(value: Any) -> bool:
 
 
 def are_exactly_equal(a: Any, b: Any) -> bool:
-    """Whether two values are the same object, or equal simple values of the same classes.
+    """Returns whether two values are the same object, or equal simple values of the same classes.
 
     Example:
         >>> from mpchain.captured.surroundings import are_exactly_equal
@@ -469,7 +469,7 @@ def _name_of(place):
 
 
 def _holds_all(thing):
-    """Whether code of a library reads all attributes of an object: a distribution."""
+    """Returns whether code of a library reads all attributes of an object: a distribution."""
     return type(thing).__module__.startswith("mpchain.distributions")
 
 

@@ -76,7 +76,7 @@ def _layer(typ: str, oldname: str | None) -> Callable[..., Any]:
 
 @functools.cache
 def _add():
-    """What adds a layer without a program's methods."""
+    """Returns what adds a layer without a program's methods."""
     return vars(_part("function").CaffeFunction)["_add_layer"]
 
 

@@ -254,7 +254,7 @@ def find(module: str, name: str) -> type | None:
 
 @functools.cache
 def _classes():
-    """The class for each function's name."""
+    """Returns the class for each function's name."""
     found = {}
     for module, (_, names) in layout().items():
         if module.startswith("chainer.functions."):
@@ -327,7 +327,7 @@ def _fill(made, name, args, kwargs):
 
 
 def _divide(cls, name, args, kwargs):
-    """A call's arguments: those that are attributes of Chainer's class, and its inputs."""
+    """Returns a call's arguments: those that are attributes of Chainer's class, and its inputs."""
     bound = inspect.signature(_originals[name]).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -340,7 +340,7 @@ def _divide(cls, name, args, kwargs):
 
 
 def _made_of(x, module, name, argument, shape):
-    """The node of what a function of arrays, with an argument, makes of a node."""
+    """Returns the node of what a function of arrays, with an argument, makes of a node."""
     make: Any = find(f"chainer.functions.array.{module}", name)
     made = make(argument)
     y = VariableNode(Variable(np.empty(0, x.dtype)))

@@ -21,7 +21,7 @@ def _size(i):
 
 
 def _spread(name):
-    """A pooling's or convolution's argument, once for each axis of its images."""
+    """Returns a pooling's or convolution's argument, once for each axis of its images."""
 
     def spread(f):
         value = f.__dict__[name]
@@ -57,7 +57,7 @@ def _state(f, name):
 
 
 def _kept(f, i):
-    """The i-th array that the node keeps for its derivative, None without one."""
+    """Returns the i-th array that the node keeps for its derivative, None without one."""
     kept = _state(f, "_kept")
     return kept[i] if i < len(kept) else None
 
@@ -69,7 +69,7 @@ def _softmax_of_loss(f):
 
 
 def _flag(is_h):
-    """Which elements zoneout takes of h, or of x."""
+    """Returns which elements zoneout takes of h, or of x."""
 
     def flag(f):
         taken = _kept(f, 0)

@@ -108,7 +108,7 @@ def _set_done(self, is_done):
 
 
 def _header(self):
-    """The head of a PrintReport, None when it is printed; a program may set another one."""
+    """Returns the head of a PrintReport, None when it is printed; a program may set another one."""
     if self._widths:
         return None
     cells = [f"{name:<{max(10, len(name))}}  " for name in self.entries]

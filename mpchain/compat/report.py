@@ -46,7 +46,7 @@ def exists(name: str) -> bool:
 
 def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The names of Chainer that a program mentions, with their lines."""
-    known = {}  # what the program's own names stand for
+    known = {}  # maps the program's own names to what they stand for
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

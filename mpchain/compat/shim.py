@@ -101,7 +101,7 @@ def install(ask: bool = True) -> int:
 
 
 def _folders_of_nobody():
-    """The folders where the shim would be installed that are there already."""
+    """Returns the folders where the shim would be installed that are there already."""
     folder = pathlib.Path(sysconfig.get_path("purelib"))
     names = [path.name for path in sorted(PACKAGES.glob("*/"))]
     return [folder / name for name in names if os.path.lexists(folder / name)]

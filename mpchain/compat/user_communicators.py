@@ -53,11 +53,11 @@ class CommunicatorBase(abc.ABC):
         yield self
 
     def broadcast_data(self, model: object) -> None:
-        """As ``bcast_data``."""
+        """See ``bcast_data``."""
         self.bcast_data(model)
 
     def allreduce_grad(self, model: object, zero_fill: bool = False) -> None:
-        """As ``multi_node_mean_grad``."""
+        """See ``multi_node_mean_grad``."""
         self.multi_node_mean_grad(model, zero_fill)
 
     def allgather_obj(self, obj: object) -> list[Any]:
@@ -89,7 +89,7 @@ CommunicatorBase.register(Communicator)
 
 
 def _averages_by_itself(comm: Any) -> bool:
-    """Whether a program defines how this communicator averages gradients."""
+    """Returns whether a program defines how this communicator averages gradients."""
     if not isinstance(comm, Communicator):
         return isinstance(comm, CommunicatorBase)
     means = ("multi_node_mean_grad", "allreduce_grad")

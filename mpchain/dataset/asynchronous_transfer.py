@@ -107,7 +107,7 @@ class _Slot:
     """The memory of one batch."""
 
     def __init__(self):
-        self.arrays = []  # on the GPU, kept while kernels may use them
+        self.arrays = []  # they are kept on the GPU while kernels may use them
         self.end_of_use = None
         self.end_of_copy = None
         self._pinned = {}

@@ -38,7 +38,7 @@ def from_data(data: object, *, size: int | None = None) -> TabularDataset:
 
 
 def _is_named(column):
-    """Whether this is a pair of names and values (not two columns side by side)."""
+    """Returns whether this is a pair of names and values (not two columns side by side)."""
     if not isinstance(column, tuple) or len(column) != 2:
         return False
     names = column[0]

@@ -269,7 +269,7 @@ class _Slice(_View):
 
 
 def _as_rows(rows, n):
-    """A range, or a list of integers from 0 to n - 1."""
+    """Returns a range, or a list of integers from 0 to n - 1."""
     if isinstance(rows, slice):
         return range(n)[rows]
     if np.ndim(rows) != 1:
@@ -292,7 +292,7 @@ def _as_rows(rows, n):
 
 
 def _as_indices(rows):
-    """What :meth:`TabularDataset.get_examples` takes: a range becomes a slice."""
+    """Returns what :meth:`TabularDataset.get_examples` takes: a range becomes a slice."""
     if not isinstance(rows, range):
         return rows
     if not rows:
@@ -416,7 +416,7 @@ class _Transform(_View):
         return tuple([[row[i] for row in rows] for i in wanted])
 
     def _values(self, result):
-        """The new values or columns, by position, from what the function returned."""
+        """Returns the new values or columns, by position, from what the function returned."""
         if self._is_bare:
             return (result,)
         if isinstance(result, dict) and result.keys() == set(self.keys):

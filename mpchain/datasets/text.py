@@ -145,7 +145,7 @@ class _Lines:
 
 
 def _find_encoding(encoding, content):
-    """The encoding without a mark at the beginning, and the mark's length."""
+    """Returns the encoding without a mark at the beginning, and the mark's length."""
     for mark, concrete in _MARKS.get(codecs.lookup(encoding).name, {}).items():
         if content[: len(mark)] == mark:
             return concrete, len(mark)

@@ -251,7 +251,7 @@ def _choose_communicator(devices):
 
 
 def _plain_settings():
-    """The entries of the configuration that can be sent to another process."""
+    """Returns the entries of the configuration that can be sent to another process."""
     kinds = (bool, int, float, str, np.dtype, Mixed16, type(None))
     entries = vars(global_config).items()
     return {name: value for name, value in entries if isinstance(value, kinds)}

@@ -47,7 +47,7 @@ def share(host: Any, n_bytes: int) -> mmap.mmap | None:
             key = os.urandom(_KEY)
             os.pwrite(opened, key, n_bytes)
             where = f"/proc/{os.getpid()}/fd/{opened}", key
-    except (AttributeError, OSError):  # not on this system; not allowed
+    except (AttributeError, OSError):  # this system lacks it, or does not allow it
         pass
     where = host.bcast(where)
     memory = None
@@ -256,7 +256,7 @@ def sum_pieces_in_shared_memory(
         for place in of_hosts:
             pieces.append(sum_part(*shared.at(place), copies=False))
         total = yield from sum_between_hosts(part, pieces)
-        if total.size:  # not on a smaller host, which has no rank for it
+        if total.size:  # a smaller host has no rank for it
             shared.slots[slot][own] = total
     yield from shared.meet(SUMMED)
 

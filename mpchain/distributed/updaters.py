@@ -179,7 +179,7 @@ class MultiNodeUpdater(StandardUpdater):
             return contextlib.nullcontext()
         n_total = getattr(iterator, "n_samples", None)
         if getattr(iterator, "is_divided_evenly", False):
-            mine = None  # by the rule, which says how many ranks have none
+            mine = None  # the rule says how many ranks have none
         return self.communicator.batch(n_total, mine=mine)
 
     def _arguments(self, batch):

@@ -41,7 +41,7 @@ def _deviance(xp, x, lam):
 
 
 def _log_poisson_values(x, lam):
-    """The logarithm in double precision, for x > -1 and lam > 0."""
+    """Returns the logarithm in double precision, for x > -1 and lam > 0."""
     xp = get_array_module(x)
     is_large = x >= _LARGE
     large = xp.where(is_large, x, _LARGE)
@@ -132,7 +132,7 @@ def _by_shape(a, x, share):
     lambda g, a, x, y: g * y * ((a - 1) / x - 1 - y),
 )
 def _share_of_lower(a, x):
-    """The density over P(a, x), which have large logarithms."""
+    """Returns the density over P(a, x), which have large logarithms."""
     wide = a.astype("d"), x.astype("d")
     share = np.exp(_log_poisson_values(wide[0] - 1, wide[1]) - _log_gamma_values(*wide, False))
     return share.astype(x.dtype)
@@ -143,7 +143,7 @@ def _share_of_lower(a, x):
     lambda g, a, x, y: g * y * ((a - 1) / x - 1 + y),
 )
 def _share_of_upper(a, x):
-    """The density over 1 - P(a, x)."""
+    """Returns the density over 1 - P(a, x)."""
     wide = a.astype("d"), x.astype("d")
     share = np.exp(_log_poisson_values(wide[0] - 1, wide[1]) - _log_gamma_values(*wide, True))
     return share.astype(x.dtype)

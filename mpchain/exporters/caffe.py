@@ -106,7 +106,8 @@ class _Trace:
         self.layers = []
         self.counts = {}
         self.names = {}
-        self.values = {}  # by the function that made a variable; by its node if it is an input
+        # Keyed by the function that made a variable; by its node if it is an input.
+        self.values = {}
         names, inputs = _inputs(args)
         for i, x in enumerate(inputs):
             name = f"data_{i + 1}" if i else "data"

@@ -262,7 +262,7 @@ def _leaves(tree):
 
 
 def _structure(tree):
-    """The nesting of a tree, as tuples."""
+    """Returns the nesting of a tree, as tuples."""
     return tuple(map(_structure, tree)) if isinstance(tree, (list, tuple)) else None
 
 

@@ -1,4 +1,4 @@
-"""Functions on variables: the family file that a name is imported from says what it means."""
+"""Functions on variables; the file of its family documents each of them."""
 
 from mpchain import from_pytorch
 from mpchain.functions.activation import clipped_relu as clipped_relu
@@ -264,7 +264,7 @@ def _explain_arguments():
         function = globals()[name]
         if not hasattr(function, "declaration"):
             globals()[name] = type_check.called_by_users(function)
-            globals()[name].__module__ = __name__  # where pickle finds it
+            globals()[name].__module__ = __name__  # pickle finds it there
 
 
 _explain_arguments()

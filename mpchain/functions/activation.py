@@ -439,7 +439,7 @@ _FAR = 25  # gelu by tanh is 0 below -25 and x above 25, in every precision
 
 
 def _gelu_exponent(x):
-    """The z with 1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)) = 2 sigmoid(z)."""
+    """Returns the z with 1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)) = 2 sigmoid(z)."""
     return (np.square(x) * 0.044715 + 1) * (x * (2 * math.sqrt(2 / math.pi)))
 
 

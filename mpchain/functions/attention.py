@@ -27,7 +27,7 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _allowed(xp, shape, mask, is_causal):
-    """The keys that each query may attend to, as an array of bool, or None for all."""
+    """Returns the keys that each query may attend to, as an array of bool, or None for all."""
     allowed = None
     if is_causal:
         allowed = xp.arange(shape[-1]) <= xp.arange(shape[-2])[:, None]
@@ -226,7 +226,7 @@ def _with_contiguous_gradient(y):
 
 
 def _kind(W, b):
-    """What weights that can be joined have in common."""
+    """Returns what weights that can be joined have in common."""
     return W.shape, W.dtype, b if b is None else (b.shape, b.dtype)
 
 

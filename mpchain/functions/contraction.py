@@ -156,7 +156,7 @@ def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2)
 
 
 def _labels_of_text(text):
-    """The labels of each operand of 'ij,jk->ik', and those of the output or None."""
+    """Returns the labels of each operand of 'ij,jk->ik', and those of the output or None."""
     inputs, arrow, output = text.replace(" ", "").partition("->")
 
     def labels(term):
@@ -205,7 +205,7 @@ def _spelled_out(xs, inputs, output):
 
 
 def _sizes(xs, inputs):
-    """The size of each label; in an ellipsis, axes of size one broadcast."""
+    """Returns the size of each label; in an ellipsis, axes of size one broadcast."""
     sizes = {}
     for x, labels in zip(xs, inputs):
         for i, n in zip(labels, x.shape):
@@ -233,7 +233,7 @@ def _simplified(x, labels, sizes, kept):
 
 
 def _cheapest_pair(terms, output, sizes):
-    """The pair of terms whose product grows the least in size."""
+    """Returns the pair of terms whose product grows the least in size."""
 
     def growth(pair):
         rest = {i for k, (_, labels) in enumerate(terms) if k not in pair for i in labels}

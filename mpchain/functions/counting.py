@@ -27,7 +27,7 @@ BATCH, CALL = "batch", "call"
 
 
 class _Current(threading.local):
-    counts: Any = None  # who knows the counts of the whole batch; None: this process has all of it
+    counts: Any = None  # knows the counts of the whole batch; None: this process has all of it
     over: str | None = None
     notes: Any = None  # the counts of means, noted while somebody combines means of batches
 

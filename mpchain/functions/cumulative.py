@@ -28,7 +28,7 @@ def _ahead(x, step, value=0):
 
 
 def products_of_others(x: Input) -> Input:
-    """For each element, the product of all others along the last axis, without division.
+    """Returns for each element, the product of all others along the last axis, without division.
 
     Args:
         x: Variable or array.
@@ -48,7 +48,7 @@ def products_of_others(x: Input) -> Input:
 
 
 def _weighted_rest(g, x):
-    """The sums s with s[i] = g[i] + x[i + 1] s[i + 1], in a logarithmic number of steps."""
+    """Returns the sums s with s[i] = g[i] + x[i + 1] s[i + 1], in a logarithmic number of steps."""
     factor, step = _ahead(x, 1), 1
     while step < x.shape[-1]:
         g = g + factor * _ahead(g, step)

@@ -56,7 +56,7 @@ def _grouped(name, x, groups):
 
 
 def _ungrouped(y, x):
-    """The adjoint of :func:`_grouped`: the shape and dtype of ``x`` again."""
+    """Returns the adjoint of :func:`_grouped`: the shape and dtype of ``x`` again."""
     channels_first = reshape(y, (x.shape[1], x.shape[0], *x.shape[2:]))
     return cast(swapaxes(channels_first, 0, 1), x.dtype)
 

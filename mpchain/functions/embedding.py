@@ -21,7 +21,7 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _row_gradient(g, W_shape, ids):
-    """The gradient of a large table by its rows that are looked up, if these are few."""
+    """Returns the gradient of a large table by its rows that are looked up, if these are few."""
     ids, g = ids.reshape(-1), g.reshape(-1, W_shape[1])
     if type(g) is not np.ndarray or W_shape[0] < _FEW * ids.size or math.prod(W_shape) < _LARGE:
         return None

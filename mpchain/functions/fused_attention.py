@@ -36,7 +36,7 @@ def attention_weights(
 def composed_attention(
     query: Input, key: Input, value: Input, scale: float, is_causal: bool, bias: Array | None = None
 ) -> Variable:
-    """The same as :func:`fused_attention`, by other functions.
+    """Returns the same as :func:`fused_attention`, by other functions.
 
     Example:
         >>> x = np.ones((1, 2, 3, 4))

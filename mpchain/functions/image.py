@@ -211,7 +211,7 @@ def spatial_transformer_grid(theta: Input, output_shape: Sizes) -> Variable:
 
 
 def _corners(u, size):
-    """The two elements next to each position on an axis, and which of them exist."""
+    """Returns the two elements next to each position on an axis, and which of them exist."""
     xp = get_array_module(u)
     # NaN has no neighbors; it propagates through the weights.
     first = xp.nan_to_num(xp.floor(u.clip(-2, size + 1)), nan=-2.0)

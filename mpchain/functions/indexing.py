@@ -46,7 +46,7 @@ def _are_many(values, shape):
 
 
 def _places(shape, slices):
-    """The numbers of the chosen elements among all of them, as a vector."""
+    """Returns the numbers of the chosen elements among all of them, as a vector."""
     axis = _axis_of_vector(slices)
     if axis is None or axis >= len(shape):
         return np.arange(math.prod(shape)).reshape(shape)[slices].reshape(-1)
@@ -111,7 +111,7 @@ def _get_item(x, slices):
         return one_call(getitem, x, slices)
     axis = _axis_of_vector(slices) if x.__class__ is np.ndarray else None
     if axis is not None and axis < x.ndim:
-        return x.take(slices[axis], axis)  # in less time, and row by row in memory
+        return x.take(slices[axis], axis)  # take needs less time, and reads memory row by row
     return x[slices]
 
 
@@ -350,7 +350,7 @@ def as_strided(
 
 
 def _along(indices, axis):
-    """The full index for ``indices`` along ``axis``, as of ``take_along_axis``."""
+    """Returns the full index for ``indices`` along ``axis``, as of ``take_along_axis``."""
     lanes = list(map(get_array_module(indices).asarray, np.indices(indices.shape, sparse=True)))
     lanes[axis] = indices
     return tuple(lanes)
@@ -378,7 +378,7 @@ def _put(y, indices, axis, shape):
 
 
 def _order(x, axis, descending):
-    """The indices that sort ``x``; equal elements keep their order."""
+    """Returns the indices that sort ``x``; equal elements keep their order."""
     if not descending:
         return x.argsort(axis, kind="stable")
     xp = get_array_module(x)
@@ -443,7 +443,7 @@ def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variab
 
 
 def _extremes(x, k, axis, largest):
-    """The indices of the ``k`` largest or smallest elements, in their order."""
+    """Returns the indices of the ``k`` largest or smallest elements, in their order."""
     if 4 * k >= x.shape[axis]:
         return _order(x, axis, largest)[(slice(None),) * axis + (slice(k),)]
     # A partition finds the few elements; only they are sorted.

@@ -48,7 +48,7 @@ def reduced(
 
 
 def _denominator(count, t, normalize, dtype):
-    """What the sum of losses is divided by: the labels that count, or the samples."""
+    """Returns what the sum of losses is divided by: the labels that count, or the samples."""
     if normalize:
         return counting.denominator(count, t, dtype)
     return counting.divisor(max(len(t), 1), dtype)

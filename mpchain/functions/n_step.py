@@ -117,7 +117,7 @@ def _recurrent_layer(
 
 
 def _composed_layer(inputs, cell, lengths, n_states, is_backwards):
-    """The same, step by step."""
+    """Returns the same, step by step."""
     p, matrices, state = inputs[0], inputs[1:-n_states], inputs[-n_states:]
     scan = _scan_backwards if is_backwards else _scan
     bounds = list(itertools.accumulate(lengths))[:-1]
@@ -145,7 +145,7 @@ def _scan(step, state, inputs):
 
 
 def _scan_backwards(step, state, inputs):
-    """The same from the last input to the first; sequences start at their ends."""
+    """Returns the same from the last input to the first; sequences start at their ends."""
     sizes = [p.shape[0] for p in inputs]
     bounds = sorted({*sizes, state[0].shape[0]})
     waiting = list(zip(*[split_axis(s, bounds[:-1], 0) for s in state]))

@@ -253,7 +253,7 @@ def batch_renormalization(
 
 
 def _gradients(g, gamma, normalized, inverse, axis, is_centered):
-    """The gradients of the input and of gamma; ``inverse`` is the scale of the input."""
+    """Returns the gradients of the input and of gamma; ``inverse`` is the scale of the input."""
     n = g.size // max(inverse.size, 1)
     h = g * gamma
     gx = h - normalized * (np.sum(h * normalized, axis=axis, keepdims=True) / n)
@@ -429,7 +429,7 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
 
 
 def _norm(x, axis):
-    """The Euclidean norm, whose derivative at zero is zero, and where it is zero."""
+    """Returns the Euclidean norm, whose derivative at zero is zero, and where it is zero."""
     squares = np.sum(x * x, axis=axis, keepdims=True)
     zero = np.equal(squares, 0).astype(x.dtype)
     return np.sqrt(squares + zero) - zero, zero
@@ -479,7 +479,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
 # The sum over neighboring channels is its own adjoint.
 @differentiable(lambda g, reach: _neighbors.on(g, reach))
 def _neighbors(x, reach):
-    """The sum over the channels from i - reach to i + reach, for each channel i."""
+    """Returns the sum over the channels from i - reach to i + reach, for each channel i."""
     return one_call(_summed_neighbors, x, reach)
 
 

@@ -97,7 +97,7 @@ def _options(mode, keywords):
 
 
 def _per_axis(name, value, n):
-    """A pair (before, after) for each axis; None and strings are repeated."""
+    """Returns a pair (before, after) for each axis; None and strings are repeated."""
     if value is None or isinstance(value, str):
         return (value,) * n
     try:
@@ -137,7 +137,7 @@ def _pad_by_extremes(x, axis, width, mode, stat_length):
 
 
 def _as_slice(places, x):
-    """The indices as a slice, whose gradient is cheaper, if they are evenly spaced."""
+    """Returns the indices as a slice, whose gradient is cheaper, if they are evenly spaced."""
     steps = set(np.diff(places).tolist()) or {1}
     if len(steps) > 1 or 0 in steps:
         return x.xp.asarray(places)
@@ -159,7 +159,7 @@ def _pad_by_matrix(x, axis, width, mode, settings):
 
 @functools.lru_cache(maxsize=256)
 def _matrix(size, width, mode, **settings):
-    """The matrix and the constant of the padding of an axis, an affine map."""
+    """Returns the matrix and the constant of the padding of an axis, an affine map."""
     constant = np.pad(np.zeros(size), width, mode, **settings)
     columns = [np.pad(unit, width, mode, **settings) - constant for unit in np.eye(size)]
     return np.stack(columns, 1), constant

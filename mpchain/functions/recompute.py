@@ -63,7 +63,7 @@ def _checked(outputs):
 
 
 def _forget(func, xs):
-    """As :func:`forget`, for a function that returns a tuple, of Variables and of None."""
+    """See :func:`forget`, for a function that returns a tuple, of Variables and of None."""
     xs = [as_variable(x) for x in xs]
     if not config.enable_backprop:
         return func(*xs)
@@ -174,7 +174,7 @@ class _Trace(Observer):
         self.functions.add(function)
 
     def sources(self, outputs):
-        """The nodes that the outputs depend on, not computed by these functions."""
+        """Returns the nodes that the outputs depend on, not computed by these functions."""
         found, seen = {}, set()
         stack = [y.node for y in outputs if y is not None and y.requires_grad]
         while stack:
@@ -285,7 +285,7 @@ class _Environment:
 
 
 def _random_state():
-    """The states of NumPy's global generator, of ``config.rng`` and of draws by sample."""
+    """Returns the states of NumPy's global generator, of ``config.rng`` and of draws by sample."""
     rng = config.rng
     of_rng = None if rng is None else rng.bit_generator.state
     return np.random.get_state(legacy=False), of_rng, random.get_state()

@@ -19,7 +19,7 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _numbers(axis, ndim):
-    """The axes that ``axis`` means, as numbers from 0."""
+    """Returns the axes that ``axis`` means, as numbers from 0."""
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     return tuple(a % ndim for a in axes if ndim)
 
@@ -29,7 +29,7 @@ def _kept(shape, axes):
 
 
 def _spread(g, shape, axis):
-    """The adjoint of a sum: every element receives the gradient of its sum."""
+    """Returns the adjoint of a sum: every element receives the gradient of its sum."""
     kept = _kept(shape, _numbers(axis, len(shape)))
     return np.broadcast_to(g if g.shape == kept else np.reshape(g, kept), shape)
 
@@ -104,7 +104,7 @@ def mean(
 
 
 def _reduced_axes(name, x, axis):
-    """The axes to reduce as numbers from 0, of a floating-point array."""
+    """Returns the axes to reduce as numbers from 0, of a floating-point array."""
     check(is_floating(x.dtype), name, "x must be floating point", x=x)
     axes = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
     known = all(-x.ndim <= a < x.ndim for a in axes)
@@ -131,7 +131,7 @@ def _min(x, axes, keepdims):
 
 
 def _filled_axes(name, x, axis):
-    """The axes to reduce, which must not be empty: they have no extremum then."""
+    """Returns the axes to reduce, which must not be empty: they have no extremum then."""
     axes = _reduced_axes(name, x, axis)
     filled = all(x.shape[i] for i in axes)
     check(filled, name, "x must have elements along the axes", x=x, axis=axis)

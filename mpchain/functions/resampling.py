@@ -41,7 +41,7 @@ def map_axis(x: Input, matrix: Array, axis: int) -> Output:
 
 
 def _matrix(size, indexes, weights):
-    """The matrix with weights[i, t] in row i and column indexes[i, t]."""
+    """Returns the matrix with weights[i, t] in row i and column indexes[i, t]."""
     matrix = np.zeros((len(indexes), size))
     np.add.at(matrix, (np.arange(len(indexes))[:, None], indexes), weights)
     return matrix

@@ -95,7 +95,7 @@ def _check(name, x, rois, roi_indices, spatial_scale):
 
 
 def _bins_of_boxes(boxes, axis, size, n_bins, inclusive=0):
-    """For each box a list of bins (begin, end) along an axis, clipped to the image.
+    """Returns for each box a list of bins (begin, end) along an axis, clipped to the image.
 
     The ends of a box are rounded; it has at least one element.
     """
@@ -229,7 +229,7 @@ def _max_of_boxes(x, boxes, images, outsize, inclusive=0):
 
 
 def _places_of_bins(x, bounds, images, outsize):
-    """Where the maximum of each bin is in its channel, and which bins are not empty."""
+    """Returns where the maximum of each bin is in its channel, and which bins are not empty."""
     xp, (_, c, h, w) = get_array_module(x), x.shape
     places, inside = np.zeros((2, len(images), c, *outsize), np.int64)
     places, inside = xp.asarray(places), xp.asarray(inside)
@@ -247,7 +247,7 @@ def _places_of_bins(x, bounds, images, outsize):
 
 
 def _from_first(bounds, size):
-    """The first element of bins, and the bins relative to it.
+    """Returns the first element of bins, and the bins relative to it.
 
     Empty bins get one element, which is masked later.
     """
@@ -297,7 +297,7 @@ def _ratios(name, sampling_ratio):
 
 
 def _samples_of_boxes(name, x, boxes, outsize, sampling_ratio):
-    """For each axis, the samples of each box."""
+    """Returns for each axis, the samples of each box."""
     ratios = _ratios(name, sampling_ratio)
     return [
         [
@@ -309,7 +309,7 @@ def _samples_of_boxes(name, x, boxes, outsize, sampling_ratio):
 
 
 def _interpolation(samples, size):
-    """A matrix (..., size) that interpolates at the samples of a box."""
+    """Returns a matrix (..., size) that interpolates at the samples of a box."""
     first, second, weight, rest = samples
     elements = np.arange(size)
     return (first[..., None] == elements) * weight[..., None] + (
@@ -403,7 +403,7 @@ def roi_max_align_2d(
 
 
 def _taps_of_boxes(x, every, images, outsize):
-    """The elements around the largest point of each bin, and their weights."""
+    """Returns the elements around the largest point of each bin, and their weights."""
     xp, shape = get_array_module(x), (len(images), x.shape[1], *outsize, 4)
     places, weights = xp.empty(shape, np.int64), xp.empty(shape, x.dtype)
     for box, (rows, columns, image) in enumerate(zip(*every, images.tolist())):

@@ -74,7 +74,7 @@ class _Chain:
 
 
 def _steps(emissions):
-    """The emissions (T, N, S) by time, each (1, N, S)."""
+    """Returns the emissions (T, N, S) by time, each (1, N, S)."""
     if isinstance(emissions, Variable):
         return split_axis(emissions, len(emissions), 0)
     return [emissions[t : t + 1] for t in range(len(emissions))]
@@ -101,7 +101,7 @@ def _alignment_loss(emissions, forward, backward):
 
 
 def _chains(path, ends, lengths, n_steps, blank, dtype):
-    """The chains of states, forward and backward.
+    """Returns the chains of states, forward and backward.
 
     Args:
         path: array (N, S): the label of each state.
@@ -132,7 +132,7 @@ def _skips(path, blank):
 
 
 def _with_blanks(t, blank):
-    """The labels (N, L) with a blank before each and at the end."""
+    """Returns the labels (N, L) with a blank before each and at the end."""
     path = get_array_module(t).full((len(t), 2 * t.shape[1] + 1), blank)
     path[:, 1::2] = t
     return path
@@ -212,7 +212,7 @@ def _check_sequences(name, x, t):
 
 
 def _lengths(name, argument, given, largest, t):
-    """The lengths (N,) as an array; None stands for the largest."""
+    """Returns the lengths (N,) as an array; None stands for the largest."""
     if given is None:
         return get_array_module(t).full(len(t), largest)
     given = as_array(given)

@@ -39,7 +39,7 @@ def _summed_rows(data, x, row, col, n):
     lambda g, y, row, col, x_shape: _sums_of_rows.on(g, y, col, row, x_shape[0]),
 )
 def _products_of_rows(y, x, row, col):
-    """The inner products of y[row[i]] and x[col[i]]."""
+    """Returns the inner products of y[row[i]] and x[col[i]]."""
     wide = np.float32 if x.dtype == np.float16 else None
     terms = y[row] * x[col]
     return terms.sum(axis=1, dtype=wide).astype(terms.dtype, copy=False)

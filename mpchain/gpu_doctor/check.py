@@ -42,7 +42,7 @@ class NotHere(Exception):
 def _function(
     call: Callable, *shapes: tuple[int, ...], dtype: type = np.float32
 ) -> Callable[[str], Results]:
-    """A check of a function: its value, and the gradients of all arguments."""
+    """Returns a check of a function: its value, and the gradients of all arguments."""
 
     def check(device_name: str) -> Results:
         draw, device = np.random.RandomState(0), get_device(device_name)
@@ -89,7 +89,7 @@ def _data():
 
 
 def _training(network: type[Chain], optimizer: type) -> Callable[[str], Results]:
-    """A check of six iterations of training: the parameters at their end."""
+    """Returns a check of six iterations of training: the parameters at their end."""
 
     def check(device_name: str) -> Results:
         model = _make(network, device_name)
@@ -114,7 +114,7 @@ def _make(network, device_name):
 
 
 def _with(name: str, value: object, check: Callable[[str], Results]) -> Callable[[str], Results]:
-    """A check under another configuration."""
+    """Returns a check under another configuration."""
 
     def with_config(device_name: str) -> Results:
         with using_config(name, value):
@@ -124,12 +124,12 @@ def _with(name: str, value: object, check: Callable[[str], Results]) -> Callable
 
 
 def _by_cudnn(check: Callable[[str], Results]) -> Callable[[str], Results]:
-    """A check that takes cuDNN wherever it has a plan."""
+    """Returns a check that takes cuDNN wherever it has a plan."""
     return _with("kernels", ("cudnn",), check)
 
 
 def _on_another_stream(check: Callable[[str], Results]) -> Callable[[str], Results]:
-    """A check on a stream that does not wait for the usual one."""
+    """Returns a check on a stream that does not wait for the usual one."""
 
     def on_another_stream(device_name: str) -> Results:
         device = get_device(device_name)

@@ -250,7 +250,7 @@ def torch_step(
 
     def step():
         optimizer.zero_grad()
-        half = torch.float16 if device_name == "cuda" else torch.bfloat16  # what CPUs have
+        half = torch.float16 if device_name == "cuda" else torch.bfloat16  # CPUs have bfloat16
         with torch.autocast(device_name, half, enabled=precision == "half"):
             y = model(x)
             loss = torch.nn.functional.cross_entropy(y, t) if y.ndim == 2 else _loss(torch, y, t)
@@ -296,7 +296,7 @@ def own_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
 
 
 def _times(step):
-    """A step's time by the GPU's clock, and until the host has given the GPU its work."""
+    """Returns a step's time by the GPU's clock, and until the host has given the GPU its work."""
     n = 1 if is_double() else 20
     milliseconds = 1e3 * seconds_of(step, n)
     cuda.cupy.cuda.Device().synchronize()

@@ -272,7 +272,7 @@ def _of_bert(model):
         "embeddings.position_embeddings": model.positions,
         "embeddings.token_type_embeddings": model.types,
         "embeddings.LayerNorm": model.norm,
-        "embeddings.position_ids": Tensor(),  # in older files
+        "embeddings.position_ids": Tensor(),  # older files have it
     }
     for i, layer in enumerate(model.layers):
         attention, h = layer.attention, f"encoder.layer.{i}"

@@ -137,7 +137,7 @@ def _product(link):
 
 @rule(L.DepthwiseConvolution2D)
 def _depthwise(link):
-    """A convolution there, with a group for each channel."""
+    """Returns a convolution there, with a group for each channel."""
     W = _of(link, link.W)
     return {"weight": Tensor([W[:, i : i + 1] for i in range(W.shape[1])]), "bias": link.b}
 
@@ -240,7 +240,7 @@ def _pick(link, names):
 
 @rule(L.VGGLayers)
 def _vgg(link):
-    """The names of torchvision's ``vgg16`` and ``vgg19``."""
+    """Returns the names of torchvision's ``vgg16`` and ``vgg19``."""
     found, at = {}, 0
     for name, functions in link.functions.items():
         if name.startswith("conv"):

@@ -98,7 +98,7 @@ class DaliIterator(Iterator):
 
 
 def _copy(tensor):
-    """An array with the content of a DALI tensor, on its device."""
+    """Returns an array with the content of a DALI tensor, on its device."""
     if hasattr(tensor, "__cuda_array_interface__"):
         return cuda.cupy.array(tensor)
     return np.array(tensor)

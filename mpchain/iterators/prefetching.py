@@ -123,7 +123,8 @@ class PrefetchingIterator(SerialIterator):
 
     def _forget(self):
         """Drops all requests; the next batch repeats them."""
-        self._requests = collections.deque()  # with the position after each, the oldest first
+        # Each has the position after it; the oldest comes first.
+        self._requests = collections.deque()
         self._ahead = None  # the iterator that runs ahead
 
     def _cancel(self):

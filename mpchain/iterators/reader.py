@@ -82,7 +82,7 @@ class Reader:
         return worker
 
     def _segment(self, slot):
-        """The segment of a slot, replaced by one of the current size if memory allows."""
+        """Returns the segment of a slot, replaced by one of the current size if memory allows."""
         segment = self._segments[slot]
         if segment is None or segment.size < self._size:
             larger = self._make_segment(needed=segment is None)
@@ -137,7 +137,7 @@ class Reader:
         return from_columns(unpickle_copy(text, places, nbytes, by_pipe))
 
     def _workers(self):
-        """The process, and those whose last answers have not been received."""
+        """Returns the process, and those whose last answers have not been received."""
         workers = [worker for worker, _, _ in self._pending]
         if self._worker is not None:
             workers.append(self._worker)

@@ -82,7 +82,7 @@ class SerialIterator(Iterator):
         self.epoch = 0
         self.is_new_epoch = False
         self._previous_epoch_detail = -1.0
-        self._later_orders = {}  # by epoch: what was drawn before it was needed
+        self._later_orders = {}  # keyed by epoch: orders that were drawn before they were needed
         self._order = self._sample(np.arange(len(self.dataset)))
 
     def _sample(self, order):

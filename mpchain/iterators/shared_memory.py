@@ -174,7 +174,7 @@ class Shared:
 
 
 def _private_memory(name, nbytes):
-    """The content of a segment, copied on write."""
+    """Returns the content of a segment, copied on write."""
     path = _path(name)
     if os.path.exists(path):
         with open(path, "rb") as file:

@@ -115,8 +115,9 @@ class Operation(Generic[P, R]):
         self._reference, self._rule, self._is_kept, self._first = reference, rule, is_kept, first
         self._fastest: dict = {}
         self._kernels = [Kernel(self.name, "reference", reference, None)]
-        self._asked: dict = {}  # by the first array's type and dtype: functions and own refusals
-        self._chosen: dict = {}  # by all that a choice may depend on: functions
+        # Keyed by the first array's type and dtype: functions and own refusals.
+        self._asked: dict = {}
+        self._chosen: dict = {}  # keyed by all that a choice may depend on: functions
         # It says whether there are kernels for NumPy arrays to choose from.
         self._has_choice = False
         thresholds.forgets(self._chosen)

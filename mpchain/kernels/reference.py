@@ -66,7 +66,7 @@ def _broadcast(shape, other):
     "a (..., n, k), b (..., k, m), out (..., n, m) or None, of one dtype", _are_factors
 )
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """The product of two matrices, or of two stacks of them that broadcast.
+    """Returns the product of two matrices, or of two stacks of them that broadcast.
 
     Half precision is summed in single precision.
 
@@ -80,7 +80,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
         array([[3.],
                [3.]])
     """
-    if a.dtype != np.float16 or is_gpu_array(a):  # on GPUs it is summed in single anyway
+    if a.dtype != np.float16 or is_gpu_array(a):  # GPUs sum it in single precision anyway
         return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
     y = np.matmul(*_wide(a, b)).astype(np.result_type(a, b))
     if out is None:
@@ -94,7 +94,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     lambda rows, ids, n: rows.shape[: ids.ndim] == ids.shape and rows.__class__ is ids.__class__,
 )
 def sum_rows(rows: Array, ids: Array, n: int) -> Array:
-    """The sums of the rows (..., *shape) whose ``ids`` (...) are equal, for n of them.
+    """Returns the sums of the rows (..., *shape) whose ``ids`` (...) are equal, for n of them.
 
     Half precision is summed in single precision, where small values are not lost.
 
@@ -194,7 +194,7 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 @Operation.given("g and y of one shape and dtype, with this axis", _have_axis)
 def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array:
-    """The gradient of x from that of y = softmax(scale x): scale y (g - sum(g y)).
+    """Returns the gradient of x from that of y = softmax(scale x): scale y (g - sum(g y)).
 
     Example:
         >>> softmax_gradient(np.array([1.0, 0.0]), np.array([0.5, 0.5]), 0)
@@ -210,7 +210,7 @@ def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array
 
 @Operation.given("g and y of one shape and dtype, with this axis", _have_axis)
 def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
-    """The gradient of x from that of y = log_softmax(x): g - exp(y) sum(g).
+    """Returns the gradient of x from that of y = log_softmax(x): g - exp(y) sum(g).
 
     Example:
         >>> log_softmax_gradient(np.array([1.0, 0.0]), np.log([0.5, 0.5]), 0)
@@ -253,7 +253,7 @@ def products(x: Array) -> Array:
 
 @Operation.given("x of elements along the last axis", lambda x: x.ndim > 0 < x.shape[-1])
 def products_of_others(x: Array) -> Array:
-    """For each element, the product of all others along the last axis, without division.
+    """Returns for each element, the product of all others along the last axis, without division.
 
     Example:
         >>> products_of_others(np.array([2.0, 3.0, 0.0]))
@@ -269,7 +269,7 @@ def products_of_others(x: Array) -> Array:
 
 
 def _weights(query, key, scale, is_causal, bias, log_sums=None):
-    """The weights of attention, and the logarithms of the sums of their exponentials."""
+    """Returns the weights of attention, and the logarithms of the sums of their exponentials."""
     xp = get_array_module(query)
     scores = (query * scale) @ key.swapaxes(-1, -2)
     scores = scores if bias is None else scores + bias
@@ -335,7 +335,7 @@ def attention_gradient(
     is_causal: bool,
     bias: Array | None = None,
 ) -> tuple[Array, ...]:
-    """The gradients of query, key and value from that of y; see :func:`attention`.
+    """Returns the gradients of query, key and value from that of y; see :func:`attention`.
 
     Example:
         >>> one, log_sums = np.ones((1, 1, 2, 3)), np.full((1, 1, 2, 1), 3 + np.log(2))
@@ -351,7 +351,7 @@ def attention_gradient(
 
 
 def _kept(x, axis):
-    """The shape of a sum over axes, which are kept as axes of size one."""
+    """Returns the shape of a sum over axes, which are kept as axes of size one."""
     reduced = {a % x.ndim for a in axis}
     return tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
 
@@ -400,7 +400,7 @@ def batch_normalization(
 def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
-    """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`.
+    """Returns the gradients of x, gamma and beta from that of y; see :func:`batch_normalization`.
 
     Example:
         >>> x, one = np.array([[1.0], [3.0]]), np.ones((1, 1))
@@ -501,7 +501,7 @@ def sample_normalization_gradient(
     inverse_std: Array,
     axis: tuple[int, ...],
 ) -> tuple[Array, ...]:
-    """The gradients of x, gamma and beta from that of y; see :func:`sample_normalization`.
+    """Returns the gradients of x, gamma and beta from that of y; see :func:`sample_normalization`.
 
     Beta has the shape of gamma.
 
@@ -529,7 +529,7 @@ def scale_gradients(
     axis: tuple[int, ...],
     is_centered: bool,
 ) -> tuple[Array, Array]:
-    """The gradients of x and gamma for y = gamma normalized, which is overwritten.
+    """Returns the gradients of x and gamma for y = gamma normalized, which is overwritten.
 
     Args:
         g: the gradient of y.
@@ -589,7 +589,7 @@ def rms_normalization(
 def rms_normalization_gradient(
     g: Array, x: Array, gamma: Array, inverse: Array, axis: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """The gradients of x and gamma from that of y; see :func:`rms_normalization`.
+    """Returns the gradients of x and gamma from that of y; see :func:`rms_normalization`.
 
     Example:
         >>> x, one = np.array([[1.0, 1.0]]), np.ones((1, 1))
@@ -632,7 +632,7 @@ def _by_group(y, window):
 
 
 def _is_filter(W, n_in, n_out, window):
-    """Whether W is (O, C / groups, *ksize), as all groups are of one size."""
+    """Returns whether W is (O, C / groups, *ksize), as all groups are of one size."""
     return (
         W.shape[2:] == window.ksize
         and W.shape[0] == n_out
@@ -727,7 +727,7 @@ def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array
 
 @Operation.given(_OF_CONVOLUTION, _are_of_input)
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
-    """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size).
+    """Returns the adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size).
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -750,7 +750,7 @@ def convolution_input(y: Array, W: Array, window: Window) -> Array:
 
 @Operation.given(_OF_CONVOLUTION, _are_of_filter)
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
-    """The adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y.
+    """Returns the adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -766,7 +766,7 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_input)
 def sum_windows(x: Array, window: Window) -> Array:
-    """The sum of each window, padding counted as zeros: (N, C, *out_size).
+    """Returns the sum of each window, padding counted as zeros: (N, C, *out_size).
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -784,7 +784,7 @@ def sum_windows(x: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_output)
 def spread_windows(y: Array, window: Window) -> Array:
-    """The adjoint of :func:`sum_windows`: each element gets the sum of its windows' values.
+    """Returns the adjoint of :func:`sum_windows`: each element gets the sum of its windows' values.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -801,7 +801,7 @@ def spread_windows(y: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_input)
 def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
-    """The maximum of each window, and where in the window it is (the first, as an integer).
+    """Returns the maximum of each window, and where in the window it is (the first, as an integer).
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -847,7 +847,7 @@ def take_from_windows(x: Array, places: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _are_placed)
 def place_in_windows(y: Array, places: Array, window: Window) -> Array:
-    """The adjoint of :func:`take_from_windows`: each value is added at its window's place.
+    """Returns the adjoint of :func:`take_from_windows`: each value is added at its window's place.
 
     Example:
         >>> from mpchain.kernels.window import Window

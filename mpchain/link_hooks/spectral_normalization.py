@@ -133,7 +133,7 @@ def _axis(link):
 
 
 def _as_matrix(weight, axis):
-    """The weight, Variable or array, as (out, rest)."""
+    """Returns the weight, Variable or array, as (out, rest)."""
     if axis:
         weight = weight.transpose(1, 0, *range(2, weight.ndim))
     return weight.reshape(len(weight), -1)

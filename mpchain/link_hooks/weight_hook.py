@@ -31,7 +31,7 @@ class WeightHook(LinkHook):
         self.weight_name = weight_name
         if name is not None:
             self.name = name
-        self._replaced = {}  # by id of the link: the weight and its replacement
+        self._replaced = {}  # keyed by the id of the link: the weight and its replacement
 
     def __enter__(self) -> Self:
         raise NotImplementedError(

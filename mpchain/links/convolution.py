@@ -26,7 +26,7 @@ class _Windowed(Link):
     """
 
     groups = 1
-    _ndim: int | None = None  # where the class says the number of axes
+    _ndim: int | None = None  # the number of axes, if the class fixes it
     _printable = ("in_channels", "out_channels", "ksize", "stride", "pad", "nobias")
 
     def __init__(self, ndim, channels, ksize, initialW, bias, groups=1, **window):

@@ -215,7 +215,7 @@ class BatchRenormalization(BatchNormalization):
             return super().forward(x)
         gamma, beta = self._scale_and_shift()
         limits = self.rmax, self.dmax, self.eps
-        if config.in_recomputing:  # by the averages of the first computation
+        if config.in_recomputing:  # the averages of the first computation normalize
             averages = self._mean_before, self._var_before
             return F.batch_renormalization(x, gamma, beta, *limits, *averages)
         self._mean_before, self._var_before = self.avg_mean.copy(), self.avg_var.copy()

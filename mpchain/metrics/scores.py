@@ -16,7 +16,7 @@ from mpchain.metrics.meter import Metric
 
 
 def accuracy(ignore_label: int | None = None) -> Metric:
-    """The share of labels that have the greatest score.
+    """Returns the share of labels that have the greatest score.
 
     Args:
         ignore_label: label of targets that do not count.
@@ -37,7 +37,7 @@ def accuracy(ignore_label: int | None = None) -> Metric:
 
 
 def top_k(k: int, ignore_label: int | None = None) -> Metric:
-    """The share of labels for which fewer than ``k`` classes have a greater score.
+    """Returns the share of labels for which fewer than ``k`` classes have a greater score.
 
     Args:
         k: a positive number.
@@ -64,7 +64,7 @@ def top_k(k: int, ignore_label: int | None = None) -> Metric:
 
 
 def confusion_matrix(labels: list[int] | None = None, ignore_label: int | None = None) -> Metric:
-    """An array (C, C): how many targets of class i (row) are predicted as class j (column).
+    """Returns an array (C, C): how many targets of class i (row) are predicted as class j (column).
 
     Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
 
@@ -124,7 +124,7 @@ def precision_recall_f1(
 
 
 def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
-    """The area under the ROC curve.
+    """Returns the area under the ROC curve.
 
     Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
 
@@ -165,7 +165,7 @@ def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
 
 
 def perplexity(ignore_label: int | None = -1) -> Metric:
-    """The exponential of the mean cross entropy of labels and the softmax of scores.
+    """Returns the exponential of the mean cross entropy of labels and the softmax of scores.
 
     Args:
         ignore_label: label of targets that do not count.
@@ -227,7 +227,7 @@ def bleu(n: int = 4) -> Metric:
         return [list(words) for words in y], [[list(r) for r in references] for references in t]
 
     def compute(translations, references):
-        numbers = {}  # by word: sacrebleu compares what spaces separate
+        numbers = {}  # sacrebleu compares words that spaces separate
 
         def text(words):
             return " ".join([str(numbers.setdefault(word, len(numbers))) for word in words])

@@ -193,7 +193,7 @@ class LBFGS(Optimizer):
             self._changes = np.concatenate([old[1], change[None]])
 
     def _direction(self, gradient):
-        """The two-loop recursion."""
+        """Computes the direction by the two-loop recursion."""
         q, pairs = gradient.copy(), list(zip(self._steps, self._changes))
         factors = []
         for s, y in reversed(pairs):

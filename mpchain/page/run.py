@@ -131,7 +131,7 @@ class Run:
         self._curves: dict[tuple[str, str], Curve] = {}
         self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=MOST_LINES)
         self._open_line = ""
-        self.folder = ""  # where the results are
+        self.folder = ""  # the folder of the results
         self._settings: dict[str, str] = {}
         self._marks: list[dict[str, Any]] = []
         self._now: list[Any] = [None] * 3  # iteration, epoch, seconds of the latest live values
@@ -272,7 +272,7 @@ def _number(value):
 
 
 def _fitting(facts: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Returns those facts that have the expected type, which for texts are short."""
+    """Returns the facts that have the expected type; texts must be short."""
     found = {}
     for name, kind in kinds.items():
         value = facts.get(name)

@@ -61,7 +61,7 @@ class LaunchedProfile(Profile):
 
     def finish(self) -> None:
         """Ends recording at the end of the program, and writes what there is."""
-        if os.getpid() == self._pid:  # not in a forked process
+        if os.getpid() == self._pid:  # a forked process writes nothing
             self.stop()
 
     def _write(self):

@@ -99,7 +99,8 @@ class Recorder(Observer):
         self._thread = threading.get_ident()
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
-        self._link = self._public = None  # what the thread is in: a link, the name of a function
+        # The link and the name of the function that the thread is in.
+        self._link = self._public = None
         # By the id of the link and the name; the values keep the links, and so their ids.
         self._known: dict[tuple, tuple] = {}
         self.targets, self.open = {}, set()
@@ -301,7 +302,7 @@ class Recorder(Observer):
         request = request.request if isinstance(request, WatchedRequest) else request
         if isinstance(request, PendingOperation) and not request.is_complete:
             self._pending[id(request)] = operation
-        else:  # also those on a GPU, which nobody asks
+        else:  # nobody asks those on a GPU
             self._end_operation(operation)
 
     def _end_operation(self, operation):

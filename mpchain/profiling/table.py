@@ -119,7 +119,7 @@ def _self_times(trace, rank, chosen):
 
 
 def _key(event, around):
-    """The phase, link and name of a span, given the phase around it."""
+    """Returns the phase, link and name of a span, given the phase around it."""
     kind, args = event["cat"], event.get("args", {})
     if kind == "step":
         return "other", "", "between the parts"

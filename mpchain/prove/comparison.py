@@ -288,7 +288,7 @@ def _suspects_of_line(ranks, one, of_ranks, of_one):
         places = [(i, a) for i, applications in enumerate(of_ranks) for a in applications]
         for (i, a), b in zip(places, (b for applications in of_one for b in applications)):
             yield from _suspect([ranks[i]], [one[0]], [a], [b], [i])
-    elif max(counts) == max(own_counts):  # in a loop over steps some ranks may make fewer
+    elif max(counts) == max(own_counts):  # some ranks may make fewer in a loop over steps
         passes = list(range(len(ranks)))
         for k in range(min(counts + own_counts)):
             own = [applications[k] for applications in of_one]

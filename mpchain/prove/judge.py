@@ -383,7 +383,7 @@ class Judge(Tracer):
         return self._found(what, values, cause)
 
     def _has_wrong_weights(self):
-        """Whether ranks are weighted alike that have other numbers of samples."""
+        """Returns whether ranks are weighted alike that have other numbers of samples."""
         held = [
             (n, batches.length(b))
             for update in self._ranks
@@ -471,7 +471,7 @@ class Judge(Tracer):
         self._note(difference, b)
 
     def _is_averaged(self, name, value, states):
-        """Whether an extension averages the ranks' running values, whose mean is right."""
+        """Returns whether an extension averages the ranks' running values, whose mean is right."""
         if not any(isinstance(each, AllreducePersistent) for each in gc.get_objects()):
             return False
         sizes = [sum(n or 1 for n in u.evaluations[-1].sizes) for u in self._ranks]

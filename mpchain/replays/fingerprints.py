@@ -13,7 +13,7 @@ from mpchain import backend
 from mpchain.typing import Array
 
 _WORDS = 512  # words of 8 bytes in a row whose columns are added up
-_ROW = 1024  # elements in a row that signs are applied to
+_ROW = 1024  # signs are applied to this number of elements in a row
 _EXACT = 1 << 16  # elements up to which sums are done in float64
 _FORM = struct.Struct("<Iff")
 

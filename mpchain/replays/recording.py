@@ -236,7 +236,7 @@ class Recorder(Watch):
 
 
 def _n_samples(optimizer):
-    """The number of samples of all ranks in the last update; None if it is unknown."""
+    """Returns the number of samples of all ranks in the last update; None if it is unknown."""
     comm = optimizer.communicator
     if comm is None:
         return optimizer.n_samples

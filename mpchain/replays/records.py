@@ -29,7 +29,7 @@ def line_of(content: dict[str, Any]) -> bytes:
 
 
 def _content_of(line):
-    """What a line without its end holds; None if the line is damaged."""
+    """Returns what a line without its end holds; None if the line is damaged."""
     checksum, _, text = line.partition(b" ")
     return json.loads(text) if checksum == b"%08x" % zlib.crc32(text) else None
 

@@ -216,7 +216,7 @@ def _load_h5py(function):
 
 
 def _is_known(dtype):
-    """Whether HDF5 has the dtype: not strings of characters, times and long doubles."""
+    """Returns whether HDF5 has the dtype: not strings of characters, times and long doubles."""
     known = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
     known = known or (dtype.kind == "S" and dtype.itemsize > 0)
     return known or values.loaded_dtype(dtype) != dtype
@@ -241,7 +241,7 @@ def _datasets(h5py, file):
 
 
 def _ranges(dataset):
-    """Where a dataset's bytes are in the file: list of (offset, length)."""
+    """Returns where a dataset's bytes are in the file: list of (offset, length)."""
     if dataset.shape is None or dataset.size == 0:
         return []
     if dataset.chunks is None:

@@ -245,7 +245,7 @@ def _write_member(member, array):
 
 
 def _fingerprint(archive):
-    """The comment with the checksum of the directory, whose damage might hide an array."""
+    """Returns the comment with the checksum of the directory, whose damage might hide an array."""
     members = archive.infolist()
     listing = "".join(
         f"{m.filename}:{m.compress_type}:{m.compress_size}:{m.file_size}:{m.CRC}\n" for m in members
@@ -346,7 +346,7 @@ class _Members(StoredArrays):
         for key in self:
             if key in keys:
                 self._kept[key] = self[key]
-            else:  # in chunks, to save memory
+            else:  # chunks save memory
                 with self._parsing(key) as info:
                     self._header(info)
                     with self._archive.open(info) as member:

@@ -116,7 +116,7 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
 
 
 def _plain(array):
-    """The array, or its bytes if the format does not know the dtype; nothing for None."""
+    """Returns the array, or its bytes if the format does not know the dtype; nothing for None."""
     if is_none(array):
         return np.empty(0, np.uint8)
     if is_bfloat16(array.dtype):
@@ -125,7 +125,7 @@ def _plain(array):
 
 
 def _header(entries, records):
-    """The header with its length, as the file begins with it."""
+    """Returns the header with its length, as the file begins with it."""
     metadata = {
         "mpchain": f"crc32={_NO_CRC32.decode()}",
         "mpchain arrays": json.dumps(records, ensure_ascii=False),
@@ -166,7 +166,7 @@ def _read(name, content):
 
 
 def _split(content):
-    """The header, parsed and verified, and the data."""
+    """Returns the header, parsed and verified, and the data."""
     length = int.from_bytes(content[:8], "little")
     if not 2 <= length <= min(len(content) - 8, _MOST_HEADER):
         raise ValueError(f"its header cannot have {length} bytes")

@@ -79,7 +79,7 @@ def _block(end, table):
 
 
 def _read_table(path, file, size, block):
-    """The table of a file, verified, and where it begins."""
+    """Returns the table of a file, verified, and where it begins."""
     with parsing(f"{path} is damaged"):
         end = int(block.split()[3].removeprefix(b"table="))
         content = _read_at(file, end, size - BLOCK - end)
@@ -91,7 +91,7 @@ def _read_table(path, file, size, block):
 
 
 def _others(ranges, end):
-    """The ranges of a file from its first block to ``end`` that the given ones leave."""
+    """Returns the ranges of a file from its first block to ``end`` that the given ones leave."""
     at, others = BLOCK, []
     for offset, length in sorted(part for parts in ranges for part in parts):
         others.append((at, offset - at))

@@ -191,7 +191,7 @@ class distribution_unittest(unittest.TestCase):
 
 
 def _value(distribution, name) -> Any:
-    """A moment, which SciPy has as a method or as an attribute."""
+    """Returns a moment, which SciPy has as a method or as an attribute."""
     value = getattr(distribution, name)
     return value() if callable(value) else value
 

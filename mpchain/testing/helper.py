@@ -53,7 +53,7 @@ def without_requires(*requirements: str) -> Callable:
 
 
 def patch(target: str, *args: Any, **kwargs: Any) -> Any:
-    """As :func:`unittest.mock.patch`, with a mock that does what the patched object does.
+    """See :func:`unittest.mock.patch`, with a mock that does what the patched object does.
 
     Args:
         target: full name of the object to patch.

@@ -29,7 +29,7 @@ from mpchain.training.trainer import Trainer
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system
+except ImportError:  # this is not a POSIX system
     fcntl = None
 
 # Prefix of files that are being written. A name can have it twice: a snapshot's writer and the

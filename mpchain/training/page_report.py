@@ -36,7 +36,7 @@ MOST_ENTRIES = 50
 
 MOST_EARLIER_ENTRIES = 2000
 MOST_KEPT = 1 << 18  # bytes
-TIME_TO_END = 20.0  # on a busy host the page, which yields to the ranks, is slow
+TIME_TO_END = 20.0  # the page yields to the ranks, and is slow on a busy host
 _NO_CURVES = ("epoch", "iteration", "elapsed_time", "ranks/slowest")
 
 
@@ -75,7 +75,7 @@ class PageReport(Extension):
         self._pipe = _launcher_pipe()
         self.is_report = self._pipe is None  # the launcher shows all ranks
         self._due = 0.0
-        self._times: Any = (0.0, 0.0)  # at work, waiting
+        self._times: Any = (0.0, 0.0)  # seconds at work and waiting
         self._shares: dict[str, float] = {}
         self._n_sent = 0  # entries of the log
         self._end = {"state": "finished"}

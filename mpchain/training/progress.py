@@ -95,7 +95,7 @@ def _is_pipe_to_launcher(out):
         return False
     try:
         return stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
-    except (AttributeError, OSError):  # not a file
+    except (AttributeError, OSError):  # it is not a file
         return False
 
 

@@ -16,7 +16,7 @@ _Function = Callable[..., Any]
 
 
 def _arguments(name, argument, values):
-    """The arguments as a tuple; a list or a lone array is a likely mistake."""
+    """Returns the arguments as a tuple; a list or a lone array is a likely mistake."""
     if not isinstance(values, tuple):
         raise TypeError(
             f"{name}: {argument} must be a tuple with an element for each argument of the "
@@ -120,7 +120,7 @@ def _numbers(name, argnums, args):
 
 
 def _partial(f, numbers, args, kwargs):
-    """The function of some of the arguments."""
+    """Returns the function of some of the arguments."""
 
     def function(*chosen):
         values = list(args)

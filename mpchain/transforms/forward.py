@@ -117,7 +117,7 @@ def _own(t, arrays):
 
 
 def _pushed(function, targets, ts, keeps):
-    """The tangents of a function's outputs."""
+    """Returns the tangents of a function's outputs."""
     try:
         return _tangents(function, dict(zip(targets, ts)), keeps)
     except Exception as error:
@@ -181,7 +181,7 @@ def pulled(function: FunctionNode, targets: Sequence[int], gys: Sequence, keeps:
 
 
 def _is_scalar(function):
-    """Whether the function returns one number, that of this process alone."""
+    """Returns whether the function returns one number, that of this process alone."""
     y = function.outputs[0]()
     is_lone = function.declaration.is_own and not function.declaration.has_many_outputs
     return is_lone and y.shape == () and "comm" not in function.declaration.constant_names

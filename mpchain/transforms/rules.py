@@ -57,7 +57,7 @@ def spread(t: Any, y: Any) -> Any:
 
 
 def _plus(*terms):
-    """The sum of those that are not None, which broadcast."""
+    """Returns the sum of those that are not None, which broadcast."""
     known = [t for t in terms if t is not None]
     if not known:
         return None
@@ -68,7 +68,7 @@ def _plus(*terms):
 
 
 def _filled(function, ts):
-    """The tangents, with zeros for None."""
+    """Returns the tangents, with zeros for None."""
     xp = get_array_module(*[getattr(t, "array", t) for t in ts if t is not None])
     pairs = zip(ts, function.inputs)
     return [xp.zeros(x.shape, x.dtype) if t is None else t for t, x in pairs]

@@ -23,7 +23,7 @@ class _Tie(FunctionNode):
 
 
 def _depends(y, wanted):
-    """Whether a Variable was computed from one of the wanted nodes."""
+    """Returns whether a Variable was computed from one of the wanted nodes."""
     stack, seen = [y.node], set()
     while stack:
         node = stack.pop()
@@ -177,7 +177,7 @@ class Trace:
 
 
 def _is_named(primal):
-    """Whether an argument is parameters by name, which are the same on all ranks."""
+    """Returns whether an argument is parameters by name, which are the same on all ranks."""
     return isinstance(primal, dict) and any(str(key).startswith("/") for key in primal)
 
 

@@ -7,7 +7,7 @@ from mpchain.backends import cuda
 
 try:
     import resource
-except ImportError:  # not a POSIX system
+except ImportError:  # this is not a POSIX system
     resource = None
 
 

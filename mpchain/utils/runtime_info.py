@@ -89,13 +89,13 @@ def _cuda():
 
 
 def _plans_of_cudnn():
-    """Whether it plans a convolution, which starts cuDNN."""
+    """Returns whether it plans a convolution, which starts cuDNN."""
     cudnn = annexes.find("gpu_kernels", "kernels.gpu.cudnn") if cuda.available else None
     return {} if cudnn is None else {"  convolution": cudnn.why_no_plan() or "planned"}
 
 
 def _mpi():
-    """The MPI library, if it is loaded: loading it would start MPI."""
+    """Returns the MPI library, if it is loaded: loading it would start MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None:
         return "not loaded"

@@ -415,7 +415,7 @@ def _text(x):
 
 
 def _grouped(x, priority):
-    """The text of an operand, in parentheses if it binds less tightly than ``priority``."""
+    """Returns the text of an operand, in parentheses if it binds less tightly than ``priority``."""
     kind = x._kind if isinstance(x, Expr) else None
     return f"({_text(x)})" if kind is not None and kind.priority < priority else _text(x)
 

@@ -124,7 +124,7 @@ def commit(folder: Path, name: str, run: str) -> None:
     """Gives a complete folder its final name, durably."""
     temporary, final = (os.path.join(folder, n) for n in (temporary_name_of(name, run), name))
     sync_folder(temporary)
-    if os.path.exists(final):  # by an earlier run, which this one resumed before that iteration
+    if os.path.exists(final):  # an earlier run wrote it, and this one resumed before that iteration
         remove(folder, name, run)
     os.rename(temporary, final)
     sync_folder(folder)

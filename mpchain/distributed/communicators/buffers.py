@@ -40,7 +40,7 @@ class Buffer:
         self.address = self.__array_interface__["data"][0]
 
     def fits(self, x: Array) -> bool:
-        """Whether ``x`` is the whole array."""
+        """Returns whether ``x`` is the whole array."""
         return x.dtype == self.array.dtype and x.size == self.array.size
 
     def sum(self, narrow: object) -> Generator[None, None, None]:

@@ -99,7 +99,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             self.elasticity = Elasticity(self, self._mpi)
             mpi_comm = mpi_comm.Dup()  # a duplicate can be revoked without the user's communicator
         self.join(mpi_comm)
-        self.passed_on = {*vars(self), "passed_on"}  # by renew: others add attributes
+        # `renew` passes these on; others add attributes later.
+        self.passed_on = {*vars(self), "passed_on"}
 
     def join(self, mpi_comm: Any) -> None:
         """Makes this the communicator of the ranks of one of MPI; collective."""

@@ -158,7 +158,7 @@ class OverNccl(_Base):
 
     def agree(self) -> None:
         if self.is_elastic and self._nccl is not None:
-            with self.gpu:  # what is pending there could be left undone afterwards
+            with self.gpu:  # operations that are pending there could be left undone afterwards
                 _current_stream().synchronize()
                 self._stream.synchronize()
         super().agree()
@@ -226,7 +226,7 @@ class OverNccl(_Base):
         stream.wait_event(event)
         kept = self._kept()
         if event in kept and kept[event][-1] == stream:
-            del kept[event]  # what reuses the memory comes after the event
+            del kept[event]  # later uses of the memory come after the event
 
     def _kept(self):  # a capture keeps its own: nobody may ask whether its events are over
         return self._in_use if current.graph is None else current.graph.in_use
@@ -297,7 +297,7 @@ class OverNccl(_Base):
         parts = [part for part in parts if part.size]
         with self._beside(parts, x) as event:
             for start in range(0, len(parts), MOST_IN_GROUP):
-                with self._nccl.group():  # one launch
+                with self._nccl.group():  # a group is one launch
                     for part in parts[start : start + MOST_IN_GROUP]:
                         arguments = part.data.ptr, pointer, part.size, dtype, op
                         self._nccl.run("all_reduce", *arguments, stream=self._stream.ptr)

@@ -297,7 +297,7 @@ def _sum_sparse(group, flat, tag):
     messages[group.index] = own
     yield from group.exchange(messages, [own] * len(messages), tag + 1)
     flat[index] = 0
-    for message in messages:  # in the same order on all ranks, which have the same bits
+    for message in messages:  # all ranks add in the same order, and thus have the same bits
         index, values = message.reshape(2, -1)
         flat[index] += values.view(flat.dtype)
 
@@ -339,7 +339,7 @@ def sum_slice(
         yield from group.exchange(encoded, [narrow.encode(x) for x in slices], tag)
         parts = [narrow.decode(x, mine.dtype) for x in encoded]
         parts[me] = mine
-    scratch = parts[1 if me == 0 else 0]  # not mine, which may belong to the caller
+    scratch = parts[1 if me == 0 else 0]  # my own part may belong to the caller
     total = parts[0]
     for part in parts[1:-1]:
         total = np.add(total, part, out=scratch)

@@ -108,7 +108,7 @@ def _look_at_end():
     for comm in list(_WITH_GRAPH):
         try:
             _look_for_lost(comm)
-        except RuntimeError as error:  # also of MPI, once ranks are lost
+        except RuntimeError as error:  # MPI raises it, too, once ranks are lost
             print(error, file=sys.stderr)
 
 

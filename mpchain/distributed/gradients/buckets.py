@@ -269,7 +269,7 @@ class GradientReducer(Reducer):
             compression.serialize(serializer["compression"], self._comm)
 
     def _factor(self):
-        """What gradients are multiplied by; 0 if those of this rank do not count."""
+        """Returns what gradients are multiplied by; 0 if those of this rank do not count."""
         if self._known_factor is None:
             self._known_factor = self.weight(self._n_samples)
         return self._known_factor
@@ -510,7 +510,7 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     with model.device.create_context():
         reducer.begin()
         reducer.finish()
-    kept[model] = kind, reducer  # not if an exception has ended the step
+    kept[model] = kind, reducer  # an exception that ended the step leaves none
 
 
 Communicator.bcast_data = Communicator.broadcast_data = bcast_data

@@ -209,7 +209,7 @@ class PowerSGD(ErrorFeedback):
         if rank < 1:
             raise ValueError(f"PowerSGD: rank must be at least 1, not {rank}")
         self.rank, self.seed = rank, seed
-        self._factors = {}  # by name: those of the last step, with which the next one begins
+        self._factors = {}  # keyed by name: the next step begins with those of the last one
         self._room = {}
 
     def serialize(self, serializer: AbstractSerializer, comm: Communicator) -> None:

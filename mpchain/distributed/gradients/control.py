@@ -44,7 +44,7 @@ SLOWER = 1.2
 COST = 10.0
 """It is named when the others have waited for it for as many seconds, in one stretch."""
 
-_STEPS = 50  # at least, of a period; a stretch is two of them or more, one after the other
+_STEPS = 50  # a period has at least this number of steps; a stretch is two or more periods in a row
 
 _N_PIECES = 4  # 16 bits each: their squares, summed over 2^20 ranks, are exact in float64
 _N_OF_UPDATES = 4  # two pieces and their squares
@@ -487,7 +487,7 @@ def _means(by_name):
 
 
 def _are_equal(n, total, squares):
-    """Whether n integers are equal, given their sum and the sum of their squares."""
+    """Returns whether n integers are equal, given their sum and the sum of their squares."""
     return n * int(squares) == int(total) ** 2
 
 

@@ -39,7 +39,7 @@ class Tree:
 
     def __init__(self, comm: Communicator, n_terms: int, make_room: Callable[[], Array]):
         self._comm, self._n_terms, self._make_room = comm, n_terms, make_room
-        self._nodes = {}  # by range of terms: sums that are not yet part of a greater one
+        self._nodes = {}  # keyed by range of terms: sums that are not yet part of a greater one
         self._free = []  # arrays that can be used again: new memory costs more than sums
         self._total = None
 
@@ -88,7 +88,7 @@ class Tree:
         return self._total
 
     def _places(self, rank):
-        """The greatest nodes of the tree all of whose terms a rank has."""
+        """Returns the largest nodes of the tree whose terms this rank has completely."""
         first, last = (self._n_terms * r // self._comm.size for r in (rank, rank + 1))
         return list(_within((0, self._n_terms), first, last))
 

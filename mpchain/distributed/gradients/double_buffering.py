@@ -43,7 +43,7 @@ class DoubleBufferingReducer(Reducer):
         zero_fill: bool = True,
         compression: Callable[..., Any] | None = None,
     ):
-        self._kept = None  # what waits while nothing is pending: number of samples, means by name
+        self._kept = None  # number of samples and means by name wait here while nothing is pending
         self._is_pending = False
         message = ControlMessage(comm)
         # The next step begins before a compression has updated its state: so there are two.

@@ -173,7 +173,7 @@ class MultiNodeChainList(ChainList):
         return result, token
 
     def _as_arguments(self, received):
-        """A part's arguments for the result of another: one for each Variable."""
+        """Returns a part's arguments for the result of another: one for each Variable."""
         return received
 
     def _receive(self, rank, token, kept):

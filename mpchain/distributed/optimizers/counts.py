@@ -79,7 +79,7 @@ class Site(NamedTuple):
 class _Call(NamedTuple):
     site: Site
     rows: int | None = None  # None: the program says that the whole batch is meant
-    own: Any = None  # what a mean over these rows divides by, and what this one does
+    own: Any = None  # divisors of a mean over these rows, and of this one
     whole: Any = None
 
 
@@ -291,7 +291,7 @@ class Counts:
         site = self._site()
         if self._mode == _COLLECTED:
             self._note(site, n)
-            return n or type(n)(1)  # so that quotients exist; the pass is repeated
+            return n or type(n)(1)  # quotients must exist; the pass is repeated
         self._check_whole("batch_count")
         total = _exchange(self._whole, site, n)
         self._calls.append(_Call(site))
@@ -511,7 +511,7 @@ class Counts:
         return n_total == n * (self._comm.size - self._reducer.n_empty())
 
     def _are_single(self):
-        """Whether no part of the batch has more than one sample, as far as is known."""
+        """Returns whether no part of the batch has more than one sample, as far as is known."""
         if self._has_parts and not self._comm.micro_shards:
             return max(self._n_rows) == 1
         n_total = self._reducer.n_samples() if self._n_total is None else self._n_total

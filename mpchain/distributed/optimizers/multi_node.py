@@ -644,7 +644,7 @@ class MultiNodeOptimizer(Optimizer):
         loss.backward(loss_scale=scale, on_leaf=on_leaf)
 
     def _has_new_parameters(self):
-        """Whether parameters may not be the same on all ranks yet."""
+        """Returns whether parameters may not be the same on all ranks yet."""
         target = self.target
         if target is None:
             raise RuntimeError("MultiNodeOptimizer.update: call setup with a link before")

@@ -143,7 +143,7 @@ def factors(loss: Variable, n: int) -> list[float]:
 
 
 def _factor(function, graph):
-    """The magnitude of what a function of scalars multiplies by; NaN if it is unknown."""
+    """Returns the magnitude of what a function of scalars multiplies by; NaN if it is unknown."""
     if function.label == "multiply_by_constant":
         return abs(float(function.constants[0]))
     if function.label == "divide_by_constant":
@@ -189,7 +189,7 @@ class _Graph:
     """What depends on samples, among the nodes that a loss depends on."""
 
     def __init__(self, loss: Variable):
-        self._known: dict[int, bool] = {}  # by the id of a node, which the loss keeps
+        self._known: dict[int, bool] = {}  # keyed by the id of a node, which the loss keeps alive
         self._lengths = set()  # lengths of axes of parameters; constants of their size share them
         order = self._nodes(loss.node)
         for node in order:

@@ -187,7 +187,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         if self.target is not None:
             for param in self.target.params():
                 rule = param.update_rule
-                if rule is not None and rule.slice is not None:  # to be divided anew
+                if rule is not None and rule.slice is not None:  # its slice is divided anew
                     rule.slice = None
                     rule.keep(rule.t, {})
             self._divide()
@@ -278,7 +278,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         _check_rules(new)
         on_gpu = any(param.xp is not np for param in new.values())
         n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
-        in_order_of_backward = reversed(new.items())  # more or less: the last links come first
+        in_order_of_backward = reversed(new.items())  # the last links come first, more or less
         self._rows += [
             Row(self.communicator, layout, new)
             for layout in layouts(in_order_of_backward, *n_bytes)

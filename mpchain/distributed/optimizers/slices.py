@@ -135,7 +135,7 @@ class Part(Parameter):
         self.divided_among = ranks
 
     def shows(self, whole: Array) -> bool:
-        """Whether this is a part of an array, and not a copy."""
+        """Returns whether this is a part of an array, and not a copy."""
         return whole is self.whole and whole.flags.c_contiguous
 
 
@@ -318,6 +318,6 @@ class Slice:
             )
 
     def _has_whole(self, name, value):
-        """Whether the whole of a value is known, whose slice nobody has changed since."""
+        """Returns whether the whole of a value is known, whose slice nobody has changed since."""
         whole = (self.whole or {}).get(name)
         return whole is not None and self.of(whole).tobytes() == value.tobytes()

@@ -177,7 +177,7 @@ class Step:
             self.reducer.begin(self.n_accumulated or (n if weight is None else weight))
 
     def own_weight(self) -> float:
-        """The share of this rank in a step of one part."""
+        """Returns the share of this rank in a step of one part."""
         return self.active_reducer.weight(self._n)
 
     def ready(self, param: Variable) -> None:
@@ -208,7 +208,8 @@ class Step:
             The number of samples, of all ranks, whose gradients are there; 0 to step by none.
         """
         self.reducer.message.put(sums, draws=draws)
-        n_samples = self.reducer.n_samples()  # not of the step before, as double buffering returns
+        # Double buffering would return that of the step before.
+        n_samples = self.reducer.n_samples()
         with span("gradients", "finish the exchange"):
             n_total = self.reducer.finish()
         self._end(n_samples)

@@ -286,7 +286,7 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
             return main(comm)
         except RanksLost as error:
             has_shrunk = error.has_shrunk
-        gc.collect()  # what main has made
+        gc.collect()  # it frees what main has made
         if not has_shrunk:
             comm.shrink(goes_back=False)
         if comm.rank == 0:
@@ -311,7 +311,7 @@ def _run_with_spares(main, spares) -> Any:
         except BaseException:
             spares.dismiss()
             raise
-        gc.collect()  # what main has made
+        gc.collect()  # it frees what main has made
         comm = spares.begin_again(comm, has_finished=has_finished)
         if comm is None:
             return result

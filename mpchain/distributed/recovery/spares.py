@@ -60,7 +60,7 @@ class Spares:
         self._everyone.elasticity.retire()  # the loss of a spare rank disturbs nobody
         self._everyone.timeout = options.get("timeout")
         self._hosts = allgather(world, self._mpi.Get_processor_name())
-        self._places = list(range(world.size - n))  # who has which place
+        self._places = list(range(world.size - n))  # maps each place to its rank
         self.n, self.resumes = n, False
         self.lost, self.replaced, self.loss = {}, {}, NO_LOSS
         self._told = set()
@@ -186,7 +186,7 @@ class Spares:
             base.Revoke()
         try:
             is_made = base.Agree(int(is_made))
-        except self._mpi.Exception:  # on all ranks or on none
+        except self._mpi.Exception:  # all ranks raise it, or none
             is_made = False
         if not is_made:
             return None

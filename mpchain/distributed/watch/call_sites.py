@@ -32,7 +32,7 @@ _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
 _OBSERVERS = os.path.join(PACKAGE, "observers.py")  # spans stand around calls
-_OURS = FileNames(PACKAGE, "<mpchain: ")  # also text that declared functions are written out as
+_OURS = FileNames(PACKAGE, "<mpchain: ")  # generated text of declared functions counts as ours, too
 _BELOW = FileNames(_WATCH, _COMMUNICATORS, _OBSERVERS)
 _LIBRARIES = FileNames(
     "<frozen ",

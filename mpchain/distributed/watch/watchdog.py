@@ -590,4 +590,4 @@ def _end():
 _activity = Activity()
 _thread = WatchThread()
 _at_end = []
-atexit.register(_end)  # at import, to be the last of most
+atexit.register(_end)  # it is registered at import, so that it runs after most others

@@ -34,8 +34,9 @@ class Conversion:
 
     def __init__(self, graph: Graph, batch: int | None) -> None:
         self.graph, self.batch = graph, batch
-        self.made: dict[tuple, Any] = {}  # by function and number of the output: name or faults
-        self.known: tuple[dict, dict] = ({}, {})  # by address of an array, in each record
+        # Keyed by function and number of the output: name or faults.
+        self.made: dict[tuple, Any] = {}
+        self.known: tuple[dict, dict] = ({}, {})  # keyed by the address of an array, in each record
         self.kept: list[Any] = []  # arrays whose addresses are known
 
     def add_input(self, name: str, first: Variable, second: Variable) -> Value:

@@ -107,7 +107,7 @@ def _arctanh(f, x):
 
 
 def _arctan2(f, y, x):
-    """The arc tangent of the smaller by the larger, turned into the octant of the two."""
+    """Returns the arc tangent of the smaller by the larger, turned into the octant of the two."""
     is_steep = f(np.greater, f(np.absolute, y), f(np.absolute, x))
     larger = f(np.where, is_steep, y, x)
     zero = f(np.equal, larger, 0)

@@ -493,7 +493,7 @@ def _transform(g, real, imag, is_inverse, norm):
     rows = [g.reshape(x, [-1, n, 1]) for x in (real, imag)]
     joined = g.add("Concat", *rows, axis=2)
     y = g.add("DFT", joined, None, np.array(1), inverse=int(is_inverse))
-    backward = 1 / n if is_inverse else 1.0  # what ONNX does
+    backward = 1 / n if is_inverse else 1.0  # ONNX divides here
     wanted = {"ortho": n**-0.5, "forward": 1.0 if is_inverse else 1 / n}.get(norm, backward)
     if wanted != backward:
         y = g.add("Mul", y, np.array(wanted / backward, real.dtype))
@@ -542,7 +542,7 @@ def _normalize(g, x, eps, axis, limit):
 
 @_of("local_response_normalization")
 def _local_response_normalization(g, x, n, k, alpha, beta):
-    n = 2 * (n // 2) + 1  # what ONNX divides alpha by
+    n = 2 * (n // 2) + 1  # ONNX divides alpha by this
     shape = [*x.shape[:2], -1, 1]
     rows = g.reshape(x, shape)
     y = g.add("LRN", rows, size=n, alpha=float(alpha * n), beta=float(beta), bias=float(k))

@@ -270,7 +270,8 @@ def _position(function):
             y = x.shape[axis] - 1 - function(F.flip(x, axis), axis).array
         else:
             y = function(x, axis).array
-        kept = (slice(None),) * (axis % x.ndim) + (None,)  # so that it is exported again
+        # The result is exported again in this form.
+        kept = (slice(None),) * (axis % x.ndim) + (None,)
         return (y[kept] if keepdims else y).astype(np.int64)
 
     return call
@@ -491,7 +492,7 @@ def _max_pool(
 
 
 def _overhang(padded, inside, k, s):
-    """How far a window reaches that is added for what is left over, if it begins inside."""
+    """Returns how far a window reaches that is added for what is left over, if it begins inside."""
     n = -(-(padded - k) // s) + 1
     n -= (n - 1) * s >= inside
     return max((n - 1) * s + k - padded, 0)

@@ -77,7 +77,7 @@ _NEAREST = {
 
 @functools.lru_cache(maxsize=256)
 def _matrix(old, new, scale, mode, where, nearest, a, excludes_outside) -> Array:
-    """The weights (new, old) of the elements before."""
+    """Returns the weights (new, old) of the elements before."""
     x = _COORDINATES[where](np.arange(new), old, new, scale)
     if mode == "nearest":
         taps = _NEAREST[nearest](x)[:, None]

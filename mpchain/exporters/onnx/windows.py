@@ -86,7 +86,7 @@ def _max_windows(g, x, window):
 
 
 def _unit_filters(n, window, dtype):
-    """A filter for each element of a window, which picks it, for each of n channels."""
+    """Returns a filter for each element of a window, which picks it, for each of n channels."""
     picks = np.eye(window.n_elements, dtype=dtype).reshape(-1, 1, *window.ksize)
     return np.tile(picks, (n, *[1] * (picks.ndim - 1)))
 

@@ -227,7 +227,8 @@ class Declaration:
         refusal = InvalidType(f"{self.name}: {reason_only}: {shown}")
         if isinstance(reason, Exception) and not self.is_own:
             traceback = reason.__traceback__
-            refusal.__traceback__ = traceback and traceback.tb_next  # where the user's body failed
+            # It begins where the user's body failed.
+            refusal.__traceback__ = traceback and traceback.tb_next
         return refusal
 
     def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
@@ -325,7 +326,7 @@ def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callab
 
 
 def _are_alike(arrays):
-    """Whether one kernel type fits: CuPy arrays of one dtype."""
+    """Returns whether one kernel type fits: CuPy arrays of one dtype."""
     return all(is_gpu_array(x) and x.dtype == arrays[0].dtype for x in arrays)
 
 
@@ -401,7 +402,7 @@ class Application(FunctionNode):
         return find(gys[0], self._kept, self.constants, self.inputs)
 
     def row_sum(self, index: int, arguments: Sequence) -> Any:
-        """The derivative, given what several applications have, their rows joined."""
+        """Returns the derivative, given what several applications have, their rows joined."""
         return fit(self.declaration.derivatives[index](*arguments), self.inputs[index], False)
 
     def pull_variables(self, targets: Sequence[int], gys: Sequence) -> Sequence:

@@ -182,7 +182,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
 
 
 def _special(step):
-    """The name of the function of special loops that computes a step, if any."""
+    """Returns the name of the function of special loops that computes a step, if any."""
     return OPERATORS[step.function].special.partition("(")[0]
 
 

@@ -127,10 +127,10 @@ def compile_written_loop(
 
 
 def _kept(text, options=""):
-    """The path of a file that has the text, None where none can be written."""
+    """Returns the path of a file that has the text, None where none can be written."""
     name = f"loop_{hashlib.sha256((text + options).encode()).hexdigest()[:24]}.txt"
     folders = [pathlib.Path(__file__).parent / "__pycache__", "~/.cache/mpchain"]
-    if chosen := load_numba().config.CACHE_DIR:  # by NUMBA_CACHE_DIR
+    if chosen := load_numba().config.CACHE_DIR:  # NUMBA_CACHE_DIR sets it
         folders.insert(0, chosen)
     for folder in map(pathlib.Path, map(os.path.expanduser, folders)):
         path = folder / name
@@ -192,7 +192,7 @@ def _by_channels(x):
     SINGLE_OR_DOUBLE,
 )
 def _batch_normalization(x, gamma, beta, axis, eps, out=None):
-    """As the reference, a channel at a time."""
+    """Computes the same as the reference, one channel at a time."""
     y = result(x.shape, x.dtype, x, out=out)
     statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
     numbers = [v.reshape(-1) for v in (gamma, beta, *statistics)]
@@ -205,7 +205,7 @@ def _batch_normalization(x, gamma, beta, axis, eps, out=None):
 
 @np.errstate(all="ignore")  # compiled loops do not warn either
 def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
-    """As :func:`_normalize` for the layout of channels_last: matrices (pixels, channels)."""
+    """See :func:`_normalize` for the layout of channels_last: matrices (pixels, channels)."""
     n, pivot = len(x), x[0].astype(np.float64)
     # Squares of what differs from a pivot lose nothing in double precision.
     total, squares = _sums_of_columns(_moments, x, pivot)
@@ -218,7 +218,7 @@ def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
 
 @np.errstate(all="ignore")
 def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta):
-    """As :func:`_normalize_backward` for the layout of channels_last."""
+    """See :func:`_normalize_backward` for the layout of channels_last."""
     g_beta[:], along_x = _sums_of_columns(_sums_with_gradient, x, g, mean)
     g_gamma[:] = along_x * inverse_std
     scale, n = gamma * inverse_std, x.dtype.type(len(x))
@@ -242,7 +242,7 @@ def _sums_of_columns(function, x, *arrays):
     SINGLE_OR_DOUBLE,
 )
 def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None):
-    """As the reference, a channel at a time."""
+    """Computes the same as the reference, one channel at a time."""
     gx = result(x.shape, x.dtype, x, out=out)
     of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
     numbers = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
@@ -264,7 +264,7 @@ def _refuse_scaling(x, *parameters):
 
 @reference.shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
 def _shift_and_scale(x, mean, scale, beta, out=None):
-    """As the reference, in one pass."""
+    """Computes the same as the reference, in one pass."""
     y = result(x.shape, x.dtype, x, out=out)
     numbers = [v.reshape(-1) for v in (mean, scale, beta)]
     if is_only_last(x):
@@ -282,7 +282,7 @@ def _refuse_pooling(x, window):
 
 
 def _planes(x):
-    """An array (N, C, height, width) as (N * C, height, width)."""
+    """Returns an array (N, C, height, width) as (N * C, height, width)."""
     return np.ascontiguousarray(x).reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
@@ -292,7 +292,7 @@ def _geometry(window):
 
 @reference.max_windows.kernel("numba_cpu", _refuse_pooling, SINGLE_OR_DOUBLE)
 def _max_windows(x, window, out=None):
-    """As the reference, a window at a time."""
+    """Computes the same as the reference, one window at a time."""
     shape = (*x.shape[:2], *window.out_size)
     y = result(shape, x.dtype, x, out=out)
     if is_only_last(x):
@@ -310,7 +310,7 @@ def _max_windows(x, window, out=None):
     "numba_cpu", lambda y, places, window: _refuse_pooling(y, window), SINGLE_OR_DOUBLE
 )
 def _place_in_windows(y, places, window):
-    """As the reference, a window at a time."""
+    """Computes the same as the reference, one window at a time."""
     shape = (*y.shape[:2], *window.in_size)
     if is_only_last(places):
         x = empty_last(shape, y.dtype)
@@ -327,7 +327,7 @@ def _place_in_windows(y, places, window):
     "numba_cpu", lambda x, places, window: _refuse_pooling(x, window), SINGLE_OR_DOUBLE
 )
 def _take_from_windows(x, places, window):
-    """As the reference, a window at a time."""
+    """Computes the same as the reference, one window at a time."""
     if is_only_last(places):
         y = empty_last(places.shape, x.dtype)
         arrays = [v.transpose(0, 2, 3, 1) for v in (as_last(x), y, places)]
@@ -345,7 +345,7 @@ def _refuse_rows(rows, ids, n):
 
 @reference.sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _sum_rows(rows, ids, n):
-    """As the reference, a row at a time."""
+    """Computes the same as the reference, one row at a time."""
     if ids.min() < -n or ids.max() >= n:
         # The kernel of NumPy raises an error.
         return reference.sum_rows.kernels[-1].compute(rows, ids, n)
@@ -586,7 +586,7 @@ def _refuse_words(samples, begins, n_blocks, *counters):
 
 @random_words.kernel("numba_cpu", _refuse_words, ())
 def _random_words(samples, begins, n_blocks, call, step, low, high):
-    """As the reference, a block at a time."""
+    """Computes the same as the reference, one block at a time."""
     words = np.empty((len(samples), 4 * n_blocks), np.uint32)
     constants = [np.uint32(value % (1 << 32)) for value in (call, step, low, high)]
     in_parts_of(_draw_words, len(samples), words.size, words, samples, begins, n_blocks, *constants)

@@ -119,13 +119,13 @@ def _by_rows(name, scale, out, *arrays):
 
 @reference.softmax.kernel("numba_cpu", _refuse, SINGLE_OR_DOUBLE)
 def _softmax(x, axis, scale=1.0, out=None):
-    """As the reference, a row at a time."""
+    """Computes the same as the reference, one row at a time."""
     return _by_rows("softmax", scale, out, x)
 
 
 @reference.log_softmax.kernel("numba_cpu", _refuse, SINGLE_OR_DOUBLE)
 def _log_softmax(x, axis, out=None):
-    """As the reference, a row at a time."""
+    """Computes the same as the reference, one row at a time."""
     return _by_rows("log_softmax", 1, out, x)
 
 
@@ -133,7 +133,7 @@ def _log_softmax(x, axis, out=None):
     "numba_cpu", lambda g, y, axis, scale=1.0: _refuse(g, axis, scale, y), SINGLE_OR_DOUBLE
 )
 def _softmax_gradient(g, y, axis, scale=1.0, out=None):
-    """As the reference, a row at a time."""
+    """Computes the same as the reference, one row at a time."""
     gx = empty(g.shape, g.dtype, out=out)
     rows = [v.reshape(-1, g.shape[-1]) for v in (g, y, gx)]
     in_parts_of(_differentiate_softmax, len(rows[0]), g.size, *rows, g.dtype.type(scale))
@@ -144,7 +144,7 @@ def _softmax_gradient(g, y, axis, scale=1.0, out=None):
     "numba_cpu", lambda g, y, axis: _refuse(g, axis, 1.0, y), SINGLE_OR_DOUBLE
 )
 def _log_softmax_gradient(g, y, axis, out=None):
-    """As the reference, a row at a time."""
+    """Computes the same as the reference, one row at a time."""
     return _by_rows("log_softmax_gradient", 1, out, g, y)
 
 
@@ -170,7 +170,7 @@ def _refuse_rows_or_columns(x):
 
 @reference.running_sums.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _running_sums(x, is_backward, out=None):
-    """As the reference, with its roundings."""
+    """Computes the same as the reference, with its roundings."""
     y = empty(x.shape, x.dtype, out=out)
     rows = [v.reshape(-1, x.shape[-1]) for v in (x, y)]
     if is_backward:
@@ -181,7 +181,7 @@ def _running_sums(x, is_backward, out=None):
 
 @reference.products.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _products(x, out=None):
-    """As the reference; those of single precision are of double precision."""
+    """Computes the same as the reference; those of single precision are of double precision."""
     y = empty(x.shape[:-1], x.dtype, out=out)
     rows = x.reshape(-1, x.shape[-1])
     in_parts_of(_multiply, len(rows), x.size, rows, y.reshape(-1))
@@ -190,7 +190,7 @@ def _products(x, out=None):
 
 @reference.products_of_others.kernel("numba_cpu", _refuse_rows_or_columns, SINGLE_OR_DOUBLE)
 def _products_of_others(x, out=None):
-    """As the reference, with its roundings."""
+    """Computes the same as the reference, with its roundings."""
     if not x.flags.c_contiguous:
         y = np.empty(x.shape[::-1], x.dtype).T
         in_parts_of(_multiply_columns, len(x), x.size, x.T, y.T)

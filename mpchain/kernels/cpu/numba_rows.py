@@ -45,7 +45,7 @@ def _in_rows(x, n_rows, groups):
     SINGLE_OR_DOUBLE,
 )
 def _sample_normalization(x, gamma, beta, axis, eps, out=None):
-    """As the reference, a row at a time."""
+    """Computes the same as the reference, one row at a time."""
     groups, kept = _groups(x, gamma, axis), (*x.shape[: -len(axis)], *(1 for _ in axis))
     n_rows = math.prod(kept)
     y = empty(x.shape, x.dtype, out=out)
@@ -64,7 +64,7 @@ def _sample_normalization(x, gamma, beta, axis, eps, out=None):
     SINGLE_OR_DOUBLE,
 )
 def _sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None):
-    """As the reference, a row at a time."""
+    """Computes the same as the reference, one row at a time."""
     groups, n_rows = _groups(x, gamma, axis), mean.size
     gx = empty(x.shape, x.dtype, out=out)
     arrays = [_in_rows(a, n_rows, groups) for a in (g, x, gx)]

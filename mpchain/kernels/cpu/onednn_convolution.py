@@ -149,7 +149,7 @@ class _Convolution(Objects):
 
 
 def _strides(shape, is_last):
-    """The distances of neighbors along each axis, in elements."""
+    """Returns the distances of neighbors along each axis, in elements."""
     if is_last:
         n, channels, *size = shape
         first, *steps, _ = _strides((n, *size, channels), False)
@@ -169,7 +169,7 @@ def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=Fa
 
 
 def _last(window, **arrays):
-    """The names of the arrays, and of the result given by its shape, that are not plain."""
+    """Returns the names of the arrays, and of the result given by its shape, that are not plain."""
     if len(window.ksize) not in _SIDE_BY_SIDE:
         return ""
     return "".join(
@@ -195,7 +195,7 @@ def output(
 
 
 def input(y: Array, W: Array, window: Window, out: Array | None = None) -> Array:
-    """The adjoint of x -> x * W, single precision.
+    """Returns the adjoint of x -> x * W, single precision.
 
     Example:
         >>> y, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
@@ -207,7 +207,7 @@ def input(y: Array, W: Array, window: Window, out: Array | None = None) -> Array
 
 
 def filter(x: Array, y: Array, window: Window, out: Array | None = None) -> Array:
-    """The adjoint of W -> x * W, single precision.
+    """Returns the adjoint of W -> x * W, single precision.
 
     Example:
         >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))

@@ -39,7 +39,7 @@ class _Product(Objects):
         self.steps = [(self.primitive, self.arguments(zip(self.kinds, self.memories)))]
 
     def _adding(self):
-        """The attributes of a primitive that adds its result to what was there."""
+        """Returns the attributes of a primitive that adds its result to what was there."""
         c, check = self.onednn.c, self.onednn.check
         after = self.make("dnnl_post_ops_create")
         one, kept = ctypes.c_float(1), ctypes.c_int(0)

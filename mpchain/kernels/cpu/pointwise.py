@@ -45,7 +45,7 @@ def _work(operation, first, second, window):
 
 
 def _goes_by_samples(operation, first, second, window):
-    """Returns whether each sample is worth a product."""
+    """Returns whether a matrix product for each sample pays."""
     is_large = _work(operation, first, second, window) >= first.shape[0] * thresholds.pointwise
     return is_large and math.prod(window.out_size) >= thresholds.sample_pixels and n_threads() == 1
 
@@ -109,7 +109,7 @@ def _output_with_bias(x, W, b, window, out=None):
 
 @reference.convolution_input.kernel("pointwise", functools.partial(refusal, "input"), SINGLE)
 def _input(y, W, window, out=None):
-    """The adjoint of x -> x * W."""
+    """Returns the adjoint of x -> x * W."""
     W = np.ascontiguousarray(W).reshape(W.shape[:2])
     if is_only_last(y):
         return _input_last(y, W, window, out)
@@ -137,7 +137,7 @@ def _input_last(y, W, window, out):
 
 @reference.convolution_filter.kernel("pointwise", functools.partial(refusal, "filter"), SINGLE)
 def _filter(x, y, window, out=None):
-    """The adjoint of W -> x * W."""
+    """Returns the adjoint of W -> x * W."""
     W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32, out=out)
     matrix = W.reshape(W.shape[:2])
     if is_only_last(x) or is_only_last(y):

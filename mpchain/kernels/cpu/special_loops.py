@@ -180,7 +180,7 @@ def _filled(text, names, coefficients):
 
 
 def _horner(numbers, variable):
-    """A polynomial by products and sums, the highest coefficient first."""
+    """Returns a polynomial by products and sums, the highest coefficient first."""
     text = f"FLOAT({numbers[0]})"
     for number in numbers[1:]:
         text = f"({text} * {variable} + FLOAT({number}))"

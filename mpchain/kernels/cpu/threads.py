@@ -64,5 +64,5 @@ def _on_each_thread(job):
 
 @functools.cache
 def _parallel():
-    """The function of GNU's OpenMP that calls another one on each thread."""
+    """Returns the function of GNU's OpenMP that calls another one on each thread."""
     return ctypes.CDLL("libgomp.so.1").GOMP_parallel

@@ -48,7 +48,7 @@ class _Geometry(NamedTuple):
         return [(self.stride, self.starts(phase)) for phase in self.phases]
 
     def starts(self, phase):
-        """Where the first window's elements of a phase begin in the input."""
+        """Returns where the first window's elements of a phase begin in the input."""
         return [f - p for f, p in zip(phase, self.pad)]
 
 
@@ -75,14 +75,14 @@ def _known(window) -> "_Geometry":
 
 
 def _channels(operation, first, second):
-    """The numbers of channels of the input and of the output."""
+    """Returns the numbers of channels of the input and of the output."""
     W_or_y = second.shape
     return (first.shape[1], W_or_y[1]) if operation == "filter" else (W_or_y[1], W_or_y[0])
 
 
 @thresholds.remembered(maxsize=1024)
 def _is_worth_it(n, in_channels, out_channels, window, has_threads):
-    """Whether tiles take less time than windows, as measured."""
+    """Returns whether tiles take less time than windows, as measured."""
     geometry = _known(window)
     rows, columns = (-(-size // geometry.tiles.outputs) for size in window.out_size)
     n_tiles, n_phases = n * rows * columns, len(geometry.phases)
@@ -118,12 +118,12 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
 
 
 def _last(x):
-    """An array (N, C, height, width) as an image (N, height, width, C) without gaps."""
+    """Returns an array (N, C, height, width) as an image (N, height, width, C) without gaps."""
     return as_last(x).transpose(0, 2, 3, 1)
 
 
 def _filters_of(W, phase, stride):
-    """The taps of a phase as images (C, taps, taps, O): a view."""
+    """Returns the taps of a phase as images (C, taps, taps, O): a view."""
     first, second = phase
     return W[:, :, first::stride, second::stride].transpose(1, 2, 3, 0)
 
@@ -256,7 +256,7 @@ def _output_with_bias(x, W, b, window, out=None):
 
 @reference.convolution_input.kernel("winograd", functools.partial(refusal, "input"), SINGLE)
 def _input(y, W, window, out=None):
-    """The adjoint of x -> x * W."""
+    """Returns the adjoint of x -> x * W."""
     geometry = _known(window)
     stride, tiles = geometry.stride, geometry.tiles
     x = result_last((len(y), W.shape[1], *window.in_size), np.float32, out=out)
@@ -280,7 +280,7 @@ def _input(y, W, window, out=None):
 
 @reference.convolution_filter.kernel("winograd", functools.partial(refusal, "filter"), SINGLE)
 def _filter(x, y, window, out=None):
-    """The adjoint of W -> x * W."""
+    """Returns the adjoint of W -> x * W."""
     geometry = _known(window)
     tiles, phases = geometry.tiles, geometry.phases
     W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32, out=out)

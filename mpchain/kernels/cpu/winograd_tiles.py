@@ -78,7 +78,7 @@ def _last(n):
 
 
 def _polynomial(roots):
-    """The coefficients of the product of all x - root, the constant first."""
+    """Returns the coefficients of the product of all x - root, the constant first."""
     product = [Fraction(1)]
     for root in roots:
         product = [a - root * b for a, b in zip([Fraction(0), *product], [*product, Fraction(0)])]
@@ -172,7 +172,7 @@ _OF_PHASES = """
 
 
 def _reading(matrix, m, has_phases=False):
-    """The text of a loop that applies a matrix (q, p) to tiles of p x p elements, m apart.
+    """Returns the text of a loop that applies a matrix (q, p) to tiles of p x p elements, m apart.
 
     Without phases a row of tiles has all its channels side by side, and is one long loop.
     """

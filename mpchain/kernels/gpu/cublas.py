@@ -24,7 +24,7 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "16F", "bfloat16": "16BF", "float32": "32F", "float64": "64F"}
-_NUMBERS = {  # one and zero, in the host's memory
+_NUMBERS = {  # they are one and zero, in host memory
     dtype: (np.ones((), dtype), np.zeros((), dtype)) for dtype in (np.float32, np.float64)
 }
 _LARGEST = (1 << 31) - 1

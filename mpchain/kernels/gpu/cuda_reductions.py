@@ -586,7 +586,7 @@ class CrossEntropy(NamedTuple):
 
 
 def is_fused_cross_entropy(x: Array, t: Array, class_weight: Array | None) -> bool:
-    """Whether :func:`cross_entropy` takes these arrays.
+    """Returns whether :func:`cross_entropy` takes these arrays.
 
     Example:
         >>> is_fused_cross_entropy(np.ones((1, 2)), np.zeros(1, int), None)
@@ -636,7 +636,7 @@ def cross_entropy(
 
 
 def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:
-    """The gradient of x from that of the loss; see :func:`cross_entropy`.
+    """Returns the gradient of x from that of the loss; see :func:`cross_entropy`.
 
     Example:
         >>> gx = cross_entropy_gradient(g, x, kept)  # doctest: +SKIP

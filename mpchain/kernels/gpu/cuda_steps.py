@@ -262,7 +262,7 @@ def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Arra
     first, most = 1, _most(1, [found, found])
     for dtype, group in groups.items():
         arrays = [x if x.flags.c_contiguous else x.copy("C") for _, x in group]
-        for start in range(0, len(arrays), most):  # in kernels that count their arrays from 0
+        for start in range(0, len(arrays), most):  # kernels count their arrays from 0
             portion = arrays[start : start + most]
             _launch(_not_finite(dtype), ["g"], [portion], [found, found[first:]])
             first += len(portion)

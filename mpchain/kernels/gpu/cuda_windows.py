@@ -54,13 +54,13 @@ def _element(n):
 
 
 def _one_element(n, choose):
-    """A result for an element of a window, whose number is e."""
+    """Returns a result for an element of a window, whose number is e."""
     parts = ["ptrdiff_t q = i;", _split("q", "o", "w", n), choose, _split("e", "k", "e", n)]
     return "\n".join([*parts, _element(n), "y = (T)0; if (inside) y = x[j];"])
 
 
 def _every_element(n, before, step, after):
-    """A result for a window, from all of its elements."""
+    """Returns a result for a window, from all of its elements."""
     loops = _for_axes("for (int e$ = 0; e$ < k$; e$++) {", n)
     parts = ["ptrdiff_t q = i; int e = 0;", _split("q", "o", "w", n), before, loops, _element(n)]
     return "\n".join([*parts, step, "e++;", "}" * n, after])
@@ -177,13 +177,13 @@ def fold_windows(y: Array, window: Window) -> Array:
 
 
 def _is_pointwise(window):
-    """Whether the windows are the elements of x, in their order."""
+    """Returns whether the windows are the elements of x, in their order."""
     return window.n_elements == 1 and window.in_size == window.out_size and not any(window.pad)
 
 
 def _multiply(matrices, columns, y):
     """Multiplies the matrix of each group with the columns of each sample: y (N, groups, ...)."""
-    if len(matrices) == 1:  # one for all samples, which takes no copy
+    if len(matrices) == 1:  # one matrix serves all samples without a copy
         matrices, columns, y = matrices[0], columns[:, 0], y[:, 0]
     product(matrices, columns, y)
 

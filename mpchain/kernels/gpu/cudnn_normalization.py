@@ -19,7 +19,7 @@ _NAME = "cudnn"
 
 
 def _floats(*arrays):
-    """The arrays in single precision."""
+    """Returns the arrays in single precision."""
     return [cudnn.fit(x.astype(np.float32, copy=False)) for x in arrays]
 
 
@@ -31,7 +31,7 @@ def _reason(plan):
 
 
 def _add_batch_norm(library, graph, x, gamma, beta, mean, var, eps, momentum):
-    """Adds a batch normalization, and running statistics, without which 1.32 takes none."""
+    """Adds a batch normalization with running statistics; cuDNN's frontend 1.32 requires them."""
     running = {"in_running_mean": mean, "in_running_var": var, "momentum": momentum}
     return graph.batchnorm(input=x, scale=gamma, bias=beta, epsilon=eps, **running)
 

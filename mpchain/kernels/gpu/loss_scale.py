@@ -99,7 +99,7 @@ class LossScaleOnGpu:
         return self._n_known, len(self._pending) + 1
 
     def arrays(self) -> list[Array]:
-        """What a step changes on the GPU."""
+        """Returns what a step changes on the GPU."""
         return [self.factor, self._counts]
 
     def note(self, t: int, found: "cuda.GpuArray", names: Sequence[str], rules: Sequence) -> None:

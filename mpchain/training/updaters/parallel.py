@@ -192,6 +192,6 @@ def _check_names(models, devices) -> Any:
 
 
 def _scaled(optimizer, share):
-    """A part's share of the samples, times the loss scale."""
+    """Returns a part's share of the samples, times the loss scale."""
     scale = optimizer.loss_scale
     return share if scale is None else share * scale
