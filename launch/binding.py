@@ -27,17 +27,28 @@ def cores() -> int:
 
 
 def quota() -> float | None:
-    """Returns how many processors' time the control group may use; None without a limit.
+    """Returns how many processors' time the control groups allow; None without a limit.
+
+    Those are the group of this process and all that it is in, of both versions of control groups.
 
     Example:
         >>> (quota() or 1.0) > 0
         True
     """
-    most, _, period = read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if not most:  # the first version of control groups
-        folder = "/sys/fs/cgroup/cpu/cpu.cfs"
-        most, period = read(f"{folder}_quota_us"), read(f"{folder}_period_us")
-    return int(most) / int(period) if most.isdigit() and period.isdigit() else None
+    limits = []
+    for line in read("/proc/self/cgroup").splitlines() or ["0::/"]:
+        _, controllers, group = line.split(":", 2)
+        place = "/sys/fs/cgroup" + "/cpu" * bool(controllers)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for part in ["", *filter(None, group.split("/"))]:
+            place += f"/{part}" * bool(part)
+            most, _, period = read(f"{place}/cpu.max").partition(" ")
+            if controllers:
+                most, period = (read(f"{place}/cpu.cfs_{x}_us") for x in ("quota", "period"))
+            if most.isdigit() and period.isdigit():
+                limits.append(int(most) / int(period))
+    return min(limits, default=None)
 
 
 def share(

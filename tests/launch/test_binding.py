@@ -26,6 +26,8 @@ def machine(monkeypatch):
         places = [f"0000:{16 * i + 26:02X}:00.0" for i in range(len(gpu_domains))]
 
         def read(path):
+            if path == "/proc/self/cgroup":
+                return "3:cpuset:/x\n4:cpu,cpuacct:/\n0::/"
             if path.startswith("/sys/bus/pci/devices/"):
                 return str(dict(zip(map(str.lower, places), gpu_domains))[path.split("/")[-2]])
             if path.startswith("/proc/driver/nvidia/gpus/"):
@@ -33,7 +35,7 @@ def machine(monkeypatch):
                     f"Model:\t H100\nGPU UUID: \t GPU-{places.index(path.split('/')[-2])}a\nIRQ: 7"
                 )
             if path.endswith("cpu.max"):
-                return limit
+                return limit if path == "/sys/fs/cgroup/cpu.max" else ""
             if path.endswith("_us"):
                 names = ("quota", "period")
                 return dict(zip(names, old_limit.split())).get(path.split("_")[1], "")
@@ -72,6 +74,34 @@ def machine(monkeypatch):
 def test_cores(machine, arguments, cores):
     machine(*arguments)
     assert binding.cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        ("0::/slurm/job_7/step_0", {"slurm/job_7/cpu.max": "150000 100000"}, 1.5),
+        (
+            "0::/slurm/job_7",
+            {"slurm/cpu.max": "400000 100000", "slurm/job_7/cpu.max": "max 100000"},
+            4.0,
+        ),
+        ("0::/a/b", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "800000 100000"}, 2.0),
+        (
+            "5:cpu,cpuacct:/docker/x\n6:memory:/docker/x",
+            {"cpu/docker/x/cpu.cfs_quota_us": "50000", "cpu/docker/x/cpu.cfs_period_us": "100000"},
+            0.5,
+        ),
+        ("5:cpu:/x", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, None),
+        ("4:cpuset:/x", {"cpu/x/cpu.cfs_quota_us": "1", "cpu/x/cpu.cfs_period_us": "2"}, None),
+        ("0::/elsewhere", {}, None),
+        ("", {"cpu.max": "300000 100000"}, 3.0),
+    ],
+)
+def test_quota_of_nested_groups(monkeypatch, groups, files, quota):
+    planted = {f"/sys/fs/cgroup/{name}": text for name, text in files.items()}
+    planted["/proc/self/cgroup"] = groups
+    monkeypatch.setattr(binding, "read", lambda path: planted.get(path, ""))
+    assert binding.quota() == quota
 
 
 def test_cores_of_this_machine():
