@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mpchain import annexes
+from mpchain.backends import cuda
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import as_dtype, is_half
 from mpchain.functions.declaring.declaration import differentiable, fit_with
@@ -15,6 +17,8 @@ from mpchain.typing import Array, Axes, DTypeLike, Input, Output
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import Variable, as_variable
+
+_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
 
 
 @differentiable(lambda g, x_dtype: _cast.on(g, x_dtype), takes_bfloat16=True)
@@ -163,6 +167,9 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         >>> summed(np.ones((3000, 1), np.float16), 0, False).tolist()
         [3000.0]
     """
+    if _on_gpu is not None and cuda.is_gpu_array(x):
+        if (y := _on_gpu.sum_columns(x, axis, keepdims)) is not None:
+            return y
     if x.dtype != np.float16:
         channels_left = (0, *range(2, x.ndim))
         is_of_channels = x.ndim > 2 and axis == channels_left

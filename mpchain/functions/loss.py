@@ -19,7 +19,7 @@ from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
 
-_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
+_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_losses")
 
 
 def check_option(function: str, argument: str, value: object, allowed: Sequence[str]) -> None:

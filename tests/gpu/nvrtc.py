@@ -34,6 +34,12 @@ def load():
 
 def compile_text(text, architecture, options=()):
     """Returns what the compiler has to say of a text, and the number of bytes of its result."""
+    log, binary = compiled(text, architecture, options)
+    return log, len(binary)
+
+
+def compiled(text, architecture, options=()):
+    """Returns what the compiler has to say of a text, and its result, empty if it has none."""
     library, headers = load()
     program = ctypes.c_void_p()
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"text.cu", 0, None, None):
@@ -50,5 +56,8 @@ def compile_text(text, architecture, options=()):
     size = ctypes.c_size_t(0)
     if not failed:
         library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    binary = ctypes.create_string_buffer(size.value)
+    if not failed:
+        library.nvrtcGetCUBIN(program, binary)
     library.nvrtcDestroyProgram(ctypes.byref(program))
-    return log.value.decode().strip(), size.value
+    return log.value.decode().strip(), binary.raw

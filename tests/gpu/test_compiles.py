@@ -21,6 +21,7 @@ from mpchain.functions.declaring.declaration import (
     registry,
 )
 from mpchain.kernels.gpu import (
+    cuda_losses,
     cuda_random,
     cuda_reductions,
     cuda_rows,
@@ -242,14 +243,15 @@ def _own_kernels(dtype):
                         if kernel.refuse(*arguments) is None:
                             kernel.compute(*arguments)
         x, t = np.zeros((2, 3), dtype), np.zeros(2, np.int32)
-        y, kept = cuda_reductions.cross_entropy(x, t, 0, None, -1, "mean")
-        cuda_reductions.cross_entropy_gradient(y, x, kept)
+        y, kept = cuda_losses.cross_entropy(x, t, 0, None, -1, "mean")
+        cuda_losses.cross_entropy_gradient(y, x, kept)
         patch.setattr(cuda_reductions, "_parts", lambda **shape: 2)  # of sums that are long and few
         for name in ("batch_normalization", "batch_normalization_gradient"):
             for kernel in kernels.operations[name].kernels:
                 if kernel.library == "cuda_reductions":
                     kernel.compute(*_as(dtype, CASES[name]["images"]()))
-        cuda_reductions.cross_entropy(x, t, 0, None, -1, "mean")
+        cuda_losses.cross_entropy(x, t, 0, None, -1, "mean")
+        cuda_reductions.sum_columns(x, 0, False)
         cuda_random._random_words(t, t, 1, 0, 0, 0, 0)
         cuda_reductions.follow_statistics([x, x], [x, x], 0.9, 1)
     return made

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mpchain import functions as F
 from mpchain import kernels
 from mpchain.backends import cuda
 from mpchain.kernels.gpu import cuda_reductions, cuda_steps
@@ -128,13 +129,13 @@ PARTS = {
 def test_sums_in_parts_are_those_of_all(name, dtype, monkeypatch):
     """Also where the last part has fewer elements, or none."""
     x, gamma, beta, axis = PARTS[name]
-    x, gamma, beta = (_send(v.astype(dtype)) for v in (x, gamma, beta))
+    g, x, gamma, beta = (_send(v.astype(dtype)) for v in (_random(*x.shape), x, gamma, beta))
     found = []
     for n_parts in (1, 2, 4, 11):
-        monkeypatch.setattr(cuda_reductions, "_parts", lambda n=n_parts, **shape: n)
+        monkeypatch.setattr(cuda_reductions, "_parts", lambda most=n_parts, **shape: most)
         cuda_reductions._sized.cache_clear()
         _, *kept = _normalized = kernels.batch_normalization(x, gamma, beta, axis, 1e-5)
-        given = x, x, gamma, *kept[:2], axis
+        given = g, x, gamma, *kept[:2], axis
         gradients = kernels.batch_normalization_gradient(*given)
         found.append([v.get() for v in (*_normalized, *gradients)])
     wanted = kernels.batch_normalization.kernels[-1].compute(
@@ -174,6 +175,49 @@ def test_few_iterations_of_each_thread(shape):
         joined = cuda_reductions._channels(parts, shape[1], 1)
         _, (n_blocks,), (n_threads,) = cuda_reductions._sized(**joined)
         assert parts * shape[1] / (n_blocks * n_threads) <= 256
+
+
+SUMS = [((300, 7), 0), ((5, 6, 7), (0, 1)), ((7, 3, 5, 6), (0, 2, 3)), ((3, 5, 6), (-3,))]
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape, axis", SUMS)
+def test_sums_of_columns(shape, axis, keepdims, dtype, double, monkeypatch):
+    x = _random(*shape).astype(dtype)
+    right = x.astype(float).sum(axis=axis, keepdims=keepdims)
+    tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
+    for n_parts, names in ((1, ["column_sums"]), (3, ["column_sums_of", "column_sums_from"])):
+        monkeypatch.setattr(cuda_reductions, "_parts", lambda most=n_parts, **shape: most)
+        cuda_reductions._sized.cache_clear()
+        given = _send(x)
+        double.reset()
+        y = F.sum(given, axis, keepdims).array
+        names = [f"mpchain_{name}{'_parts' * (n_parts > 1)}" for name in names]
+        assert sorted(name for name, _ in double.launches) == sorted(names)
+        assert y.dtype == dtype and y.shape == right.shape
+        np.testing.assert_allclose(y.get(), right, tolerance, tolerance * np.abs(right).max())
+
+
+@pytest.mark.parametrize(
+    "x, axis",
+    [
+        (_random(4, 5), 1),
+        (_random(4, 5), None),
+        (_random(4, 5).T, 0),
+        (_random(2, 3, 4), (0, 2)),
+        (np.arange(6).reshape(2, 3), 0),
+        (_random(0, 3), 0),
+        (_random(2, 3, 4, 5), (0, 2)),
+    ],
+)
+def test_sums_that_are_left_to_cupy(x, axis, double):
+    given = _send(x)
+    double.reset()
+    y = F.sum(given, axis).array
+    is_own = any(name.startswith("mpchain_column_sums") for name, _ in double.launches)
+    assert is_own == (axis == (0, 2) and x.ndim == 3)
+    np.testing.assert_allclose(y.get(), x.sum(axis))
 
 
 def _kernel(body, n=64, block=32, n_blocks=2):

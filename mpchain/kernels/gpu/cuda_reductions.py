@@ -8,6 +8,7 @@ the same. Half precision is computed in single.
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,38 +22,55 @@ from mpchain.typing import Array
 _THREADS, _USUAL, _BLOCKS = 1024, 256, 1 << 20
 """The most threads of a block: across sums, and else; the most blocks of a grid."""
 _TEXTS = "name fields zero first add last merge finish".split()
+_AHEAD = 4
+"""Elements that a thread loads before it uses the first one."""
 _FILLING = 1 << 19
 """Threads enough for a GPU: of more, sums need no parts."""
 _FEW = 32
 """Elements that a thread adds in a row, if there are threads enough."""
 _C_TYPES = {"e": "float16", "f": "float", "d": "double"}
-_ALL_C_TYPES = _C_TYPES | {"i": "int", "l": "long long", "q": "long long"}
+ALL_C_TYPES = _C_TYPES | {"i": "int", "l": "long long", "q": "long long"}
 _FIELDS = "n_sums n inner outer span far near groups per parts chunk".split()
 _SHAPE = np.dtype([*((name, np.int64) for name in _FIELDS), ("lanes", "i4"), ("across", "i4")])
 
 # Element j of sum r is at start(r) + (j / span) * far + (j % span) * near. Neighboring threads work
 # on neighbors in memory: on elements of one sum, or across sums. A part of a sum has the elements
-# from part * chunk on.
+# from part * chunk on. A thread begins the loads of several elements before it uses the first one.
 _TEXT = """{header}
 typedef {wide} W;
 struct Sums {{ W {fields}; }};
 struct Shape {{ long long {shape}; int lanes, across; }};
-#define EACH(...) {{ \\
+#define NEXT row += row_step; place += place_step; next += step; \\
+  if (place >= shape.span) {{ place -= shape.span; row++; next += to_row; }}
+#define EACH(DECLARE, LOAD, TAKE, ...) {{ \\
   long long row = (begin + lane) / shape.span, place = (begin + lane) % shape.span; \\
-  _Pragma("unroll 4") for (long long j = begin + lane; j < end; j += shape.lanes) {{ \\
-    const long long at = start + row * shape.far + place * shape.near; \\
-    __VA_ARGS__ \\
-    row += row_step; place += place_step; \\
-    if (place >= shape.span) {{ place -= shape.span; row++; }} \\
+  long long next = start + row * shape.far + place * shape.near; \\
+  long long j = begin + lane; \\
+  for (; j + {ahead_less_one} * shape.lanes < end; j += {ahead} * shape.lanes) {{ \\
+    long long places[{ahead}]; DECLARE \\
+    _Pragma("unroll") for (int u = 0; u < {ahead}; u++) {{ \\
+      const long long at = next; \\
+      places[u] = at; LOAD NEXT \\
+    }} \\
+    _Pragma("unroll") for (int u = 0; u < {ahead}; u++) {{ \\
+      const long long at = places[u]; (void)at; TAKE __VA_ARGS__ \\
+    }} \\
+  }} \\
+  for (; j < end; j += shape.lanes) {{ \\
+    const int u = 0; DECLARE \\
+    const long long at = next; \\
+    LOAD TAKE __VA_ARGS__ NEXT \\
   }} \\
 }}
-extern "C" __launch_bounds__({threads}) __global__ void mpchain_{name}(
+extern "C" __launch_bounds__({threads}, {blocks}) __global__ void mpchain_{name}(
     const Shape shape, {parameters}) {{
   __shared__ Sums shared[{threads}];
   const int n_groups = blockDim.x / shape.lanes;
   const int lane = shape.across ? threadIdx.x / n_groups : threadIdx.x % shape.lanes;
   const int group = shape.across ? threadIdx.x % n_groups : threadIdx.x / shape.lanes;
   const long long row_step = shape.lanes / shape.span, place_step = shape.lanes % shape.span;
+  const long long step = row_step * shape.far + place_step * shape.near;
+  const long long to_row = shape.far - shape.span * shape.near;
   Sums* mine = shared + (lane * n_groups + group);
   const long long n_all = shape.n_sums * shape.parts;
   for (long long first = (long long)blockIdx.x * n_groups; first < n_all;
@@ -62,7 +80,7 @@ extern "C" __launch_bounds__({threads}) __global__ void mpchain_{name}(
     const long long begin = whole / shape.n_sums * shape.chunk;
     const long long end = begin + shape.chunk < shape.n ? begin + shape.chunk : shape.n;
     Sums a = {{ {zero} }};
-    if (whole < n_all) {{ {first} EACH({add}) {last} }}
+    if (whole < n_all) {{ {first} {add} {last} }}
     *mine = a;
     for (int half = shape.lanes / 2; half; half /= 2) {{
       __syncthreads();
@@ -83,7 +101,7 @@ extern "C" __launch_bounds__({threads}) __global__ void mpchain_{name}(
 """
 
 
-class _Kernel(NamedTuple):
+class SumKernel(NamedTuple):
     """The parts of a kernel.
 
     Attributes:
@@ -91,9 +109,10 @@ class _Kernel(NamedTuple):
         parameters: names of arrays that are read, of arrays that are written, and of numbers:
             floating point, or integers (``long:NAME``).
         fields, zero: the sums, and what they are without elements.
-        add: adds the element at ``at`` to the sums ``a``.
+        add: adds the element at ``at`` to the sums ``a``. It reads each array at one place.
         merge: adds the sums ``b`` to the sums ``a``.
-        finish: uses the sums ``a`` of sum ``r``; ``EACH`` repeats a statement for its elements.
+        finish: uses the sums ``a`` of sum ``r``; ``EACH``, at its end, repeats a statement like
+            ``add`` for its elements.
         first, last: before and after the elements of a thread, which begin with ``begin + lane``.
         has_parts: whether long sums are computed in parts: ``finish`` uses no elements.
     """
@@ -113,24 +132,31 @@ class _Kernel(NamedTuple):
         """Returns the text for arrays of these dtypes, in the order of the parameters, and the most
         threads of a block."""
         reads, writes, numbers = (names.split() for names in self.parameters)
-        types = [_ALL_C_TYPES[dtype] for dtype in dtypes]
+        types = [ALL_C_TYPES[dtype] for dtype in dtypes]
         words = [f"const {kind}* {name}" for kind, name in zip(types, reads)]
         words += [f"{kind}* {name}" for kind, name in zip(types[len(reads) :], writes, strict=True)]
+        kinds = dict(zip(reads, types))
+        finish, _, repeated = self.finish.partition("EACH(")
+        finish += repeated and _each(repeated.rpartition(")")[0], kinds)
         words += [f"const W {x}".replace("W long:", "long long ") for x in numbers]
         return _TEXT.format(
             header="#include <cupy/float16.cuh>" if "e" in dtypes else "",
             wide=_C_TYPES[wide],
             shape=", ".join(_FIELDS),
             threads=threads,
+            blocks=_THREADS // threads,
             parameters=", ".join(words),
-            **{field: getattr(self, field) for field in _TEXTS},
+            ahead=_AHEAD,
+            ahead_less_one=_AHEAD - 1,
+            **{field: getattr(self, field) for field in _TEXTS}
+            | {"add": _each(self.add, kinds), "finish": finish},
         )
 
     def run(
         self, shape: dict, ins: Sequence[Array], outs: Sequence[tuple], numbers: Sequence = ()
     ) -> list[Array]:
         """Returns new arrays, of the shapes and dtypes ``outs``."""
-        xp, wide = cuda.get_array_module(ins[0]), _wide(ins[0])
+        xp, wide = cuda.get_array_module(ins[0]), wide_dtype(ins[0])
         if (parts := _parts(**shape) if self.has_parts else 1) > 1:
             kept = [((parts, shape["n_sums"]), wide)] * (self.fields.count(",") + 1)
             partial, join = _stages(self)
@@ -144,6 +170,18 @@ class _Kernel(NamedTuple):
         scalars = [np.int64(x) if isinstance(x, int) else wide.type(x) for x in numbers]
         kernel(grid, block, (table, *arrays, *written, *scalars))
         return written
+
+
+def _each(statement, kinds):
+    """Returns C that repeats a statement for the elements of a thread, given the types of the
+    arrays that it reads, by their names."""
+    pattern = rf"\b({'|'.join(kinds)})\[([^\[\]]+)\]"
+    places = dict(re.findall(pattern, statement))
+    statement = re.sub(pattern, r"\1_at", statement)
+    declare = " ".join(f"{kinds[name]} {name}_[{_AHEAD}];" for name in places)
+    load = " ".join(f"{name}_[u] = {name}[{place}];" for name, place in places.items())
+    take = " ".join(f"const {kinds[name]} {name}_at = {name}_[u];" for name in places)
+    return f"EACH({declare}, {load}, {take}, {statement})"
 
 
 @functools.cache
@@ -177,7 +215,13 @@ def _stages(kernel):
     )
 
 
-def _wide(x):
+def wide_dtype(x: Array) -> np.dtype:
+    """Returns the dtype in which elements of an array are summed.
+
+    Example:
+        >>> wide_dtype(np.ones(1, np.float16))
+        dtype('float32')
+    """
     return np.promote_types(x.dtype, np.float32)
 
 
@@ -209,10 +253,21 @@ def _sized(across, parts=1, **sizes):
     return table, (min(-(-n_sums // groups), _BLOCKS),), (lanes * groups,)
 
 
-def _rows(outer, n, inner=1, groups=1, per=1):
-    """Sums over the second of three axes."""
+def _samples(n_rows, n, groups, per):
+    """Sums over rows, whose elements have parameters: each row those of ``per`` channels."""
+    parameters = {"groups": groups, "per": per, "span": n // per, "far": n // per}
+    return row_sums(n_rows, n) | parameters
+
+
+def row_sums(outer: int, n: int, inner: int = 1) -> dict:
+    """Describes sums over the second of three axes, for :meth:`SumKernel.run`.
+
+    Example:
+        >>> row_sums(5, 3)["n_sums"]
+        5
+    """
     shape = {"n_sums": outer * inner, "n": n, "inner": inner, "outer": n * inner, "span": n}
-    return shape | {"far": 0, "near": inner, "groups": groups, "per": per, "across": inner > 1}
+    return shape | {"far": 0, "near": inner, "groups": 1, "per": 1, "across": inner > 1}
 
 
 def _channels(outer, n, inner, groups=0, per=1):
@@ -222,7 +277,13 @@ def _channels(outer, n, inner, groups=0, per=1):
     return shape | {"across": inner == 1}
 
 
-def _refusal(*arrays):
+def refusal(*arrays: Any) -> str | None:
+    """Returns why kernels of sums refuse arrays, None if they do not.
+
+    Example:
+        >>> refusal(np.ones(2))
+        'not CuPy arrays'
+    """
     if not all(map(cuda.is_gpu_array, arrays)):
         return "not CuPy arrays"
     if any(x.dtype.char not in _C_TYPES for x in arrays):
@@ -256,7 +317,7 @@ _MOMENTS = {
           a.count += b.count;
         }""",
 }
-_STATISTICS = _Kernel(
+_STATISTICS = SumKernel(
     "statistics",
     ("x", "mean inverse_std var", "eps"),
     **_MOMENTS,
@@ -266,46 +327,48 @@ _STATISTICS = _Kernel(
       }""",
     has_parts=True,
 )
-_PARAMETER_GRADIENTS = _Kernel(
+_PARAMETER_GRADIENTS = SumKernel(
     "parameter_gradients",
     ("g x mean inverse_std", "g_gamma g_beta", ""),
     "gamma, beta",
     "0, 0",
-    """const long long m = row * shape.groups + r / shape.per;
-    const W v = g[at];
-    a.beta += v; a.gamma += v * (((W)x[at] - mean[m]) * inverse_std[m]);""",
+    """const W v = g[at];
+    const W centered = (W)x[at] - mean[row * shape.groups + own];
+    a.beta += v; a.gamma += v * (centered * inverse_std[row * shape.groups + own]);""",
     "a.beta += b.beta; a.gamma += b.gamma;",
     "if (lane == 0) { g_gamma[r] = a.gamma; g_beta[r] = a.beta; }",
+    "const long long own = r / shape.per;",
     has_parts=True,
 )
 
 
-_NORMALIZATION = _Kernel(
+_NORMALIZATION = SumKernel(
     "sample_normalization",
     ("x gamma beta", "y mean inverse_std", "eps"),
     **_MOMENTS,
     finish="""const W scale = (W)1 / sqrt(a.squares / a.count + eps);
-      const long long size = shape.n / shape.per, k0 = r % shape.groups * shape.per;
+      const long long k0 = r % shape.groups * shape.per;
       if (lane == 0) { mean[r] = a.mean; inverse_std[r] = scale; }
-      EACH(const long long k = k0 + (size == 1 ? j : j / size);
-        y[at] = ((W)x[at] - a.mean) * scale * (W)gamma[k] + (W)beta[k];)""",
+      EACH(y[at] = ((W)x[at] - a.mean) * scale * (W)gamma[k0 + row] + (W)beta[k0 + row];)""",
 )
-_NORMALIZATION_GRADIENT = _Kernel(
+_NORMALIZATION_GRADIENT = SumKernel(
     "sample_normalization_gradient",
     ("g x gamma mean inverse_std", "gx", ""),
     "sum, product",
     "0, 0",
-    """const long long size = shape.n / shape.per, k0 = r % shape.groups * shape.per;
-      const W h = (W)g[at] * (W)gamma[k0 + (size == 1 ? j : j / size)];
-      a.sum += h; a.product += h * (((W)x[at] - mean[r]) * inverse_std[r]);""",
+    """const W h = (W)g[at] * (W)gamma[k0 + row];
+      a.sum += h; a.product += h * (((W)x[at] - center) * scale);""",
     "a.sum += b.sum; a.product += b.product;",
-    """const long long size = shape.n / shape.per, k0 = r % shape.groups * shape.per;
-      EACH(const W h = (W)g[at] * (W)gamma[k0 + (size == 1 ? j : j / size)];
-        const W normalized = ((W)x[at] - mean[r]) * inverse_std[r];
-        gx[at] = (h - (normalized * a.product + a.sum) / (W)shape.n) * inverse_std[r];)""",
+    """const W center = mean[r], scale = inverse_std[r], share = (W)1 / (W)shape.n;
+      const long long k0 = r % shape.groups * shape.per;
+      EACH(const W h = (W)g[at] * (W)gamma[k0 + row];
+        const W normalized = ((W)x[at] - center) * scale;
+        gx[at] = (h - (normalized * a.product + a.sum) * share) * scale;)""",
+    """const W center = mean[r], scale = inverse_std[r];
+      const long long k0 = r % shape.groups * shape.per;""",
 )
 # The sum of exponentials is scaled by that of the largest element so far, -infinity (low) at first.
-_EXPONENTIALS = {
+EXPONENTIALS = {
     "fields": "top, total",
     "zero": "low, 0",
     "add": """const W v = x[at];
@@ -318,19 +381,20 @@ _EXPONENTIALS = {
           + (b.total == 0 ? (W)0 : b.total * exp(b.top - top));
         a.top = top;""",
 }
-_SOFTMAX = _Kernel(
+_SOFTMAX = SumKernel(
     "softmax",
     ("x", "y", "low scale"),
-    **_EXPONENTIALS | {"add": _EXPONENTIALS["add"].replace("x[at]", "(W)x[at] * scale")},
-    finish="EACH(y[at] = exp((W)x[at] * scale - a.top) / a.total;)",
+    **EXPONENTIALS | {"add": EXPONENTIALS["add"].replace("x[at]", "(W)x[at] * scale")},
+    finish="""const W share = (W)1 / a.total;
+      EACH(y[at] = exp((W)x[at] * scale - a.top) * share;)""",
 )
-_LOG_SOFTMAX = _Kernel(
+_LOG_SOFTMAX = SumKernel(
     "log_softmax",
     ("x", "y", "low"),
-    **_EXPONENTIALS,
+    **EXPONENTIALS,
     finish="const W log_total = log(a.total); EACH(y[at] = (W)x[at] - a.top - log_total;)",
 )
-_SOFTMAX_GRADIENT = _Kernel(
+_SOFTMAX_GRADIENT = SumKernel(
     "softmax_gradient",
     ("g y", "gx", "scale"),
     "total",
@@ -339,7 +403,7 @@ _SOFTMAX_GRADIENT = _Kernel(
     "a.total += b.total;",
     "EACH(gx[at] = (W)y[at] * ((W)g[at] - a.total) * scale;)",
 )
-_LOG_SOFTMAX_GRADIENT = _Kernel(
+_LOG_SOFTMAX_GRADIENT = SumKernel(
     "log_softmax_gradient",
     ("g y", "gx", ""),
     "total",
@@ -348,34 +412,38 @@ _LOG_SOFTMAX_GRADIENT = _Kernel(
     "a.total += b.total;",
     "EACH(gx[at] = (W)g[at] - exp((W)y[at]) * a.total;)",
 )
-
-
-_CROSS_ENTROPY = _Kernel(
-    "cross_entropy",
-    ("x t class_weight", "loss weight top total", "low long:ignored long:is_weighted"),
-    **_EXPONENTIALS,
-    finish="""if (lane == 0) {
-        const long long label = t[r];
-        const bool counts = label != ignored, exists = label >= 0 && label < shape.n;
-        const W v = exists ? (W)x[start + label * shape.near] : low - low;  // NaN
-        const W w = !counts ? 0 : is_weighted && exists ? (W)class_weight[label] : (W)1;
-        loss[r] = counts ? (log(a.total) - (v - a.top)) * w : (W)0;
-        weight[r] = w; top[r] = a.top; total[r] = a.total;
-      }""",
-)
-_MEAN_LOSS = _Kernel(
-    "mean_loss",
-    ("loss t", "mean scale", "long:ignored long:size"),
-    "total, count",
-    "0, 0",
-    "a.total += loss[at]; a.count += t[at] != ignored;",
-    "a.total += b.total; a.count += b.count;",
-    """if (lane == 0) {
-        const W count = size ? (W)size : a.count > 1 ? a.count : (W)1;
-        *mean = a.total / count; *scale = (W)1 / count;
-      }""",
+_COLUMN_SUMS = SumKernel(
+    "column_sums",
+    ("x", "y", ""),
+    "total",
+    "0",
+    "a.total += (W)x[at];",
+    "a.total += b.total;",
+    "if (lane == 0) y[r] = a.total;",
     has_parts=True,
 )
+
+
+def sum_columns(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) -> Array | None:
+    """Sums a CuPy array over its first axes, such as the gradient of a bias.
+
+    Args:
+        x: contiguous, of half, single or double precision.
+        axis, keepdims: as of ``x.sum``. The axes that are kept are neighbors.
+
+    Returns:
+        The sums, of the dtype of ``x``; None for arguments that this is not made for.
+
+    Example:
+        >>> sum_columns(x, axis=0, keepdims=False)  # doctest: +SKIP
+    """
+    axes = {a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,)) if a is not None}
+    kept = [i for i in range(x.ndim) if i not in axes]
+    is_made_for = 0 in axes and kept and len(kept) == kept[-1] + 1 - kept[0]
+    if not is_made_for or refusal(x) or not x.flags.c_contiguous:
+        return None
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i in kept)
+    return _COLUMN_SUMS.run(_channels(*_around(x, axes)), [x], [(shape, x.dtype)])[0]
 
 
 def _around(x, axis) -> Any:
@@ -388,7 +456,7 @@ def _around(x, axis) -> Any:
 
 
 def _refuse_axes(axis, x, *others):
-    reason = _refusal(x, *others)
+    reason = refusal(x, *others)
     if reason is None and _around(x, axis) is None:
         reason = "the axes that are not reduced are not neighbors"
     return reason
@@ -404,7 +472,7 @@ def batch_normalization(
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.batch_normalization`."""
     kept = tuple(1 if i in axis else n for i, n in enumerate(x.shape))
-    outs = [(kept, _wide(x))] * 3
+    outs = [(kept, wide_dtype(x))] * 3
     mean, inverse_std, var = _STATISTICS.run(_channels(*_around(x, axis)), [x], outs, [eps])
     normalize = cuda.elementwise(
         "T x, G gamma, B beta, W mean, W inverse_std",
@@ -427,8 +495,8 @@ def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.batch_normalization_gradient`."""
-    mean, inverse_std = (v.astype(_wide(x), copy=False) for v in (mean, inverse_std))
-    shape, outs = _channels(*_around(x, axis)), [(mean.shape, _wide(x))] * 2
+    mean, inverse_std = (v.astype(wide_dtype(x), copy=False) for v in (mean, inverse_std))
+    shape, outs = _channels(*_around(x, axis)), [(mean.shape, wide_dtype(x))] * 2
     g_gamma, g_beta = _PARAMETER_GRADIENTS.run(shape, [g, x, mean, inverse_std], outs)
     gradient = cuda.elementwise(
         "T g, T x, G gamma, W mean, W inverse_std, W g_gamma, W g_beta, W count",
@@ -467,7 +535,7 @@ def follow_statistics(
 
 
 def _refuse_samples(axis, x, gamma, *others):
-    return _refusal(x, gamma, *others) or (
+    return refusal(x, gamma, *others) or (
         "another shape of gamma" if _parameters(x, gamma, axis) is None else None
     )
 
@@ -497,7 +565,7 @@ def sample_normalization(
     """See :func:`mpchain.kernels.reference.sample_normalization`."""
     kept = (*x.shape[: -len(axis)], *(1 for _ in axis))
     n_rows = math.prod(kept)
-    shape = _rows(n_rows, x.size // n_rows, 1, *_parameters(x, gamma, axis))
+    shape = _samples(n_rows, x.size // n_rows, *_parameters(x, gamma, axis))
     outs = [(x.shape, x.dtype), (kept, x.dtype), (kept, x.dtype)]
     y, mean, inverse_std = _NORMALIZATION.run(shape, [x, gamma, beta], outs, [eps])
     return y, mean, inverse_std
@@ -517,7 +585,7 @@ def sample_normalization_gradient(
     groups, per = _parameters(x, gamma, axis)
     n_rows = mean.size
     n = x.size // n_rows
-    rows = _rows(n_rows, n, 1, groups, per)
+    rows = _samples(n_rows, n, groups, per)
     arrays = [g, x, gamma, mean, inverse_std]
     (gx,) = _NORMALIZATION_GRADIENT.run(rows, arrays, [(x.shape, x.dtype)])
     channels = _channels(n_rows // groups, groups * per, n // per, groups, per)
@@ -529,7 +597,7 @@ def sample_normalization_gradient(
 def _along(kernel, axis, *arrays, numbers=()):
     x = arrays[0]
     axis %= x.ndim
-    shape = _rows(math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
+    shape = row_sums(math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
     return kernel.run(shape, arrays, [(x.shape, x.dtype)], numbers)[0]
 
 
@@ -561,92 +629,3 @@ def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array
 def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     """See :func:`mpchain.kernels.reference.log_softmax_gradient`."""
     return _along(_LOG_SOFTMAX_GRADIENT, axis, g, y)
-
-
-class CrossEntropy(NamedTuple):
-    """What the gradient of the cross entropy needs, by sample: (N, 1, ...).
-
-    Attributes:
-        t: the labels.
-        weight: of the sample in the loss, but for ``scale``.
-        top, total: the maximum of x, and the sum of exp(x - top).
-        scale: factor on all weights.
-
-    Example:
-        >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
-        >>> kept.weight  # doctest: +SKIP
-        array([[1.], [1.]])
-    """
-
-    t: Array
-    weight: Array
-    top: Array
-    total: Array
-    scale: Any
-
-
-def is_fused_cross_entropy(x: Array, t: Array, class_weight: Array | None) -> bool:
-    """Returns whether :func:`cross_entropy` takes these arrays.
-
-    Example:
-        >>> is_fused_cross_entropy(np.ones((1, 2)), np.zeros(1, int), None)
-        False
-    """
-    arrays = [x] if class_weight is None else [x, class_weight]
-    is_integer = cuda.is_gpu_array(t) and t.dtype.char in _ALL_C_TYPES
-    return is_integer and _refusal(*arrays) is None
-
-
-def cross_entropy(
-    x: Array,
-    t: Array,
-    divisor: int,
-    class_weight: Array | None,
-    ignore_label: int,
-    reduce: str,
-) -> tuple[Array, CrossEntropy]:
-    """Cross entropy of the softmax along axis 1 with labels, of CuPy arrays.
-
-    A label that does not exist has the loss NaN.
-
-    Args:
-        divisor: with reduce='mean', what the sum is divided by; 0 for the number of labels that are
-            not ignored.
-        x, t, class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
-
-    Returns:
-        The loss, and what :func:`cross_entropy_gradient` needs.
-
-    Example:
-        >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
-    """
-    wide, by_sample = _wide(x), (x.shape[0], 1, *x.shape[2:])
-    is_mean, is_weighted = reduce == "mean", class_weight is not None
-    weights = x if class_weight is None else class_weight.astype(x.dtype, copy=False)
-    shape = _rows(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-    outs = [(t.shape, wide if is_mean else x.dtype), *[(by_sample, wide)] * 3]
-    numbers = [-math.inf, int(ignore_label), int(is_weighted)]
-    loss, first, second, third = _CROSS_ENTROPY.run(shape, [x, t, weights], outs, numbers)
-    scale = wide.type(1)
-    if is_mean:
-        numbers = [int(ignore_label), divisor]
-        outs = [((), x.dtype), ((), wide)]
-        loss, scale = _MEAN_LOSS.run(_rows(1, t.size), [loss, t], outs, numbers)
-    return loss, CrossEntropy(t.reshape(by_sample), first, second, third, scale)
-
-
-def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:
-    """Returns the gradient of x from that of the loss; see :func:`cross_entropy`.
-
-    Example:
-        >>> gx = cross_entropy_gradient(g, x, kept)  # doctest: +SKIP
-    """
-    gradient = cuda.elementwise(
-        "G g, T x, L t, W weight, W top, W total, W scale, int64 n, int64 inner",
-        "T gx",
-        """const bool is_label = i / inner % n == t;
-        gx = (exp((W)x - top) / total - (W)is_label) * (weight * scale * (W)g);""",
-        "mpchain_cross_entropy_gradient",
-    )
-    g = g.reshape(kept.t.shape) if g.ndim else g
-    return gradient(g, x, *kept, x.shape[1], math.prod(x.shape[2:]))

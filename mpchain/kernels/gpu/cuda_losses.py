@@ -1,0 +1,131 @@
+"""Cross entropies on GPUs, by the sums of :mod:`mpchain.kernels.gpu.cuda_reductions`."""
+
+import math
+from typing import Any, NamedTuple
+
+from mpchain.backends import cuda
+from mpchain.kernels.gpu.cuda_reductions import (
+    ALL_C_TYPES,
+    EXPONENTIALS,
+    SumKernel,
+    refusal,
+    row_sums,
+    wide_dtype,
+)
+from mpchain.typing import Array
+
+_CROSS_ENTROPY = SumKernel(
+    "cross_entropy",
+    ("x t class_weight", "loss weight top total", "low long:ignored long:is_weighted"),
+    **EXPONENTIALS,
+    finish="""if (lane == 0) {
+        const long long label = t[r];
+        const bool counts = label != ignored, exists = label >= 0 && label < shape.n;
+        const W v = exists ? (W)x[start + label * shape.near] : low - low;  // NaN
+        const W w = !counts ? 0 : is_weighted && exists ? (W)class_weight[label] : (W)1;
+        loss[r] = counts ? (log(a.total) - (v - a.top)) * w : (W)0;
+        weight[r] = w; top[r] = a.top; total[r] = a.total;
+      }""",
+)
+_MEAN_LOSS = SumKernel(
+    "mean_loss",
+    ("loss t", "mean scale", "long:ignored long:size"),
+    "total, count",
+    "0, 0",
+    "a.total += loss[at]; a.count += t[at] != ignored;",
+    "a.total += b.total; a.count += b.count;",
+    """if (lane == 0) {
+        const W count = size ? (W)size : a.count > 1 ? a.count : (W)1;
+        *mean = a.total / count; *scale = (W)1 / count;
+      }""",
+    has_parts=True,
+)
+
+
+class CrossEntropy(NamedTuple):
+    """What the gradient of the cross entropy needs, by sample: (N, 1, ...).
+
+    Attributes:
+        t: the labels.
+        weight: of the sample in the loss, but for ``scale``.
+        top, total: the maximum of x, and the sum of exp(x - top).
+        scale: factor on all weights.
+
+    Example:
+        >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
+        >>> kept.weight  # doctest: +SKIP
+        array([[1.], [1.]])
+    """
+
+    t: Array
+    weight: Array
+    top: Array
+    total: Array
+    scale: Any
+
+
+def is_fused_cross_entropy(x: Array, t: Array, class_weight: Array | None) -> bool:
+    """Returns whether :func:`cross_entropy` takes these arrays.
+
+    Example:
+        >>> is_fused_cross_entropy(np.ones((1, 2)), np.zeros(1, int), None)
+        False
+    """
+    arrays = [x] if class_weight is None else [x, class_weight]
+    is_integer = cuda.is_gpu_array(t) and t.dtype.char in ALL_C_TYPES
+    return is_integer and refusal(*arrays) is None
+
+
+def cross_entropy(
+    x: Array,
+    t: Array,
+    divisor: int,
+    class_weight: Array | None,
+    ignore_label: int,
+    reduce: str,
+) -> tuple[Array, CrossEntropy]:
+    """Cross entropy of the softmax along axis 1 with labels, of CuPy arrays.
+
+    A label that does not exist has the loss NaN.
+
+    Args:
+        divisor: with reduce='mean', what the sum is divided by; 0 for the number of labels that are
+            not ignored.
+        x, t, class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
+
+    Returns:
+        The loss, and what :func:`cross_entropy_gradient` needs.
+
+    Example:
+        >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
+    """
+    wide, by_sample = wide_dtype(x), (x.shape[0], 1, *x.shape[2:])
+    is_mean, is_weighted = reduce == "mean", class_weight is not None
+    weights = x if class_weight is None else class_weight.astype(x.dtype, copy=False)
+    shape = row_sums(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    outs = [(t.shape, wide if is_mean else x.dtype), *[(by_sample, wide)] * 3]
+    numbers = [-math.inf, int(ignore_label), int(is_weighted)]
+    loss, first, second, third = _CROSS_ENTROPY.run(shape, [x, t, weights], outs, numbers)
+    scale = wide.type(1)
+    if is_mean:
+        numbers = [int(ignore_label), divisor]
+        outs = [((), x.dtype), ((), wide)]
+        loss, scale = _MEAN_LOSS.run(row_sums(1, t.size), [loss, t], outs, numbers)
+    return loss, CrossEntropy(t.reshape(by_sample), first, second, third, scale)
+
+
+def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:
+    """The gradient of x from that of the loss; see :func:`cross_entropy`.
+
+    Example:
+        >>> gx = cross_entropy_gradient(g, x, kept)  # doctest: +SKIP
+    """
+    gradient = cuda.elementwise(
+        "G g, T x, L t, W weight, W top, W total, W scale, int64 n, int64 inner",
+        "T gx",
+        """const bool is_label = i / inner % n == t;
+        gx = (exp((W)x - top) / total - (W)is_label) * (weight * scale * (W)g);""",
+        "mpchain_cross_entropy_gradient",
+    )
+    g = g.reshape(kept.t.shape) if g.ndim else g
+    return gradient(g, x, *kept, x.shape[1], math.prod(x.shape[2:]))
