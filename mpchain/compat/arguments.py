@@ -182,9 +182,9 @@ def _directions_as_drawn(points: list[Any]) -> list[Any]:
 
     What a seeded check passes or fails by, in float32, is often its direction alone.
     """
-    normal = np.random.standard_normal(n := sum(x.size for x in points))
-    squares = 0.99 * normal**2 / max(np.sum(normal**2), 1e-30) + 0.01 / max(n, 1)
-    signed = np.where(normal < 0, -1.0, 1.0) * np.sqrt(squares)
+    drawn = np.random.standard_normal(n := sum(x.size for x in points))
+    squares = 0.99 * drawn**2 / max(np.sum(drawn**2), 1e-30) + 0.01 / max(n, 1)
+    signed = np.where(drawn < 0, -1.0, 1.0) * np.sqrt(squares)
     parts = np.split(signed, np.cumsum([x.size for x in points])[:-1])
     return [_send_to(x, part.reshape(x.shape)) for x, part in zip(points, parts)]
 
