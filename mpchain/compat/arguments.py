@@ -11,7 +11,6 @@ import numpy as np
 
 from mpchain import annexes, function, function_node, functions, gradient_check, variable
 from mpchain.backends.dtypes import is_floating
-from mpchain.backprop import levels_to_user
 from mpchain.compat.user_communicators import call_generic_evaluator, share_of_few
 from mpchain.configuration import using_config
 from mpchain.distributed.communicators import Communicator
@@ -25,10 +24,8 @@ from mpchain.functions import (
     recompute,
     regression_loss,
 )
-from mpchain.link import Link
 from mpchain.link_hooks import SpectralNormalization
 from mpchain.links.recurrent import StatefulGRU
-from mpchain.optimizer import Optimizer
 from mpchain.testing import helper
 from mpchain.training.extensions import Evaluator
 from mpchain.training.progress import print_line
@@ -45,7 +42,6 @@ _as_variable = variable.as_variable
 _is_met = helper._is_met
 _noted = recompute._Environment.noted
 _singular_vectors = vars(SpectralNormalization)["_singular_vectors"]
-_set_up = Optimizer.setup
 _said: list[bool] = []
 
 
@@ -160,23 +156,6 @@ def _step_of_gru(self, h, x):
     return functions.linear_interpolate(functions.sigmoid(z), new, h)
 
 
-def _two_paths(link: Any) -> tuple[str, str] | None:
-    """Returns two paths of one parameter of a link, None if each has one."""
-    paths: dict[int, str] = {}
-    stack = [("", link)]
-    while stack:
-        path, part = stack.pop()
-        state = vars(part)
-        for name in sorted(state.get("_params", ())):
-            param, own = getattr(part, name), f"{path}/{name}"
-            if paths.setdefault(id(param), own) != own:
-                return paths[id(param)], own
-        children = {name: state[name] for name in state.get("_children", ())}
-        children |= {str(i): layer for i, layer in enumerate(state.get("_layers", ()))}
-        stack += [(f"{path}/{name}", c) for name, c in children.items() if isinstance(c, Link)]
-    return None
-
-
 def _directions_as_drawn(points: list[Any]) -> list[Any]:
     """Draws a direction of a gradient check as Chainer does, of length one, none of it tiny.
 
@@ -199,17 +178,6 @@ def _is_met_by_chainer(requirement: str) -> bool:
     return specifiers.SpecifierSet(found[1]).contains("7.8.1")
 
 
-def _setup(self, link):
-    """Warns if Chainer would update a parameter several times in a step."""
-    if isinstance(link, Link) and (paths := _two_paths(link)):
-        warnings.warn(
-            f"{type(self).__name__}.setup: {' and '.join(paths)} are one parameter, which Chainer "
-            "updates twice in each step, mpchain once: losses differ from the second step on",
-            stacklevel=levels_to_user(),
-        )
-    return _set_up(self, link)
-
-
 REPLACED: list[tuple[Any, str, Any]] = [
     (regression_loss, "_alike", _promoted),
     (Communicator, "batched_copy", property(_batched_copy, _set_batched_copy)),
@@ -223,7 +191,6 @@ REPLACED: list[tuple[Any, str, Any]] = [
     (variable, "as_variable", _or_empty),
     (function_node, "as_variable", _or_empty),
     (helper, "_is_met", _is_met_by_chainer),
-    (Optimizer, "setup", _setup),
     (StatefulGRU, "_step", _step_of_gru),
     (scatter, "_share", share_of_few),
     (recompute._Environment, "noted", _noted_without_graph),

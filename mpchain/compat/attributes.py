@@ -53,7 +53,7 @@ _ATTRIBUTES: list[tuple[type, str, Callable[[Any], Any]]] = [
     (Link, "_persistent", lambda self: self._persistents),
     (LinkTimerHook, "table", lambda self: _TIMES),
     (LogReport, "_log_name", lambda self: self._filename),
-    (PlotReport, "_file_name", lambda self: self._filename),
+    (PlotReport, "_file_name", lambda self: self.filename),
     (SubDataset, "_order", lambda s: None if isinstance(s._indices, range) else s._indices),
     (SubDataset, "_size", len),
     (TimerHook, "table", lambda self: _TIMES),

@@ -507,6 +507,20 @@ def _warning_of_one_sample(normalize):
     return call
 
 
+def _along_axis_as_chainer(function):
+    """Chainer's graphs of ``scale`` and ``bias`` broadcast ``y`` by a node."""
+
+    @functools.wraps(function)
+    def call(x, y, axis=1):
+        if axis >= 0 and y.shape == x.shape[axis : axis + y.ndim] != x.shape:
+            after = x.ndim - axis - y.ndim
+            y = functions.reshape(y, (1,) * axis + y.shape + (1,) * after)
+            y, axis = functions.broadcast_to(y, x.shape), 0
+        return function(x, y, axis)
+
+    return call
+
+
 def install() -> None:
     """Makes creators, graphs and hooks show Chainer's classes."""
     if _originals:
@@ -517,6 +531,9 @@ def install() -> None:
     replaced = {name: _observed(name, as_chainer(name, f)) for name, f in _originals.items()}
     replaced["linear"] = _linear_as_chainer(replaced["linear"])
     replaced["batch_normalization"] = _warning_of_one_sample(replaced["batch_normalization"])
+    for name in ("scale", "bias"):
+        _originals[name] = getattr(functions, name)
+        replaced[name] = _along_axis_as_chainer(_originals[name])
     _replace({id(f): replaced[name] for name, f in _originals.items()})
     node_class: Any = FunctionNode
     node_class.shown, node_class.shown_to_hooks = describe, _shown_to_hooks

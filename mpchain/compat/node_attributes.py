@@ -78,6 +78,18 @@ def _flag(is_h):
     return flag
 
 
+def _noise(f):
+    """The numbers that a Gaussian has drawn, or was given."""
+    product = None if f.__dict__["_node"] is None else f.__dict__["_node"].inputs[1].creator_node
+    kept = () if product is None else product.__dict__.get("_kept") or ()
+    return kept[1] if len(kept) > 1 else f.__dict__.get("eps")
+
+
+def _scaled_noise(f):
+    eps, ln_var = _noise(f), f.inputs[-1].data
+    return None if eps is None or ln_var is None else np.exp(ln_var * 0.5) * eps
+
+
 def _statistics(i):
     """Mean, or inverse of the standard deviation, of a batch."""
 
@@ -119,6 +131,7 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
     "Deconvolution2DFunction": _OUTPUT_SIZE,
     "DeconvolutionND": _CONVOLVED | {"outs": lambda f: f.outputs[0]().shape[2:]},
     "FixedBatchNormalization": {"axis": _all_but_channels},
+    "Gaussian": {"eps": _noise, "noise": _scaled_noise},
     "GetItem": {"slices": lambda f: f.slices if isinstance(f.slices, tuple) else (f.slices,)},
     "Dropout": {"mask": lambda f: _kept(f, 1) if f.mask is None else f.mask},
     "MaxPoolingND": _POOLED | {"indexes": lambda f: _kept(f, 1)},

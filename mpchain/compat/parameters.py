@@ -1,14 +1,25 @@
-"""Parameters as Chainer's: a gradient that nobody cleared is NaN, and copies share their array."""
+"""Parameters as Chainer's.
+
+A gradient that nobody cleared is NaN, copies share their array, and a parameter under several names
+is counted, and updated, under each.
+"""
 
 import math
+import sys
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mpchain import optimizer
 from mpchain.backends.dtypes import is_floating
+from mpchain.parameter_tree import ParameterTree
+from mpchain.update_rule import update_all
 from mpchain.variable import Parameter, Variable
 
 _initialize = Parameter.initialize
 _set_array: Any = Variable.array.fset
+_scale_of_step: list[Any] = [1]
+_namedparams, _params = ParameterTree.namedparams, ParameterTree.params
 
 
 class _Sharing(list):
@@ -58,7 +69,60 @@ def _set_for_all(self: Parameter, array: Any) -> None:
             _set_array(other, array)
 
 
+def _is_exchange(frame):
+    """Whether code asks that sends gradients, of which it sends each once."""
+    return frame.f_globals.get("__name__", "").startswith("mpchain.distributed.")
+
+
+def _namedparams_under_each_name(
+    self: ParameterTree, include_uninit: bool = True
+) -> Iterator[tuple[str, Parameter]]:
+    if _is_exchange(sys._getframe(1)):
+        return _namedparams(self, include_uninit)
+    named = self._all_named_params()
+    return ((name, p) for name, p in named if include_uninit or p.is_initialized)
+
+
+def _params_under_each_name(
+    self: ParameterTree, include_uninit: bool = True
+) -> Iterator[Parameter]:
+    if _is_exchange(sys._getframe(1)):
+        return _params(self, include_uninit)
+    params = (p for _, p in self._all_named_params())
+    return (p for p in params if include_uninit or p.is_initialized)
+
+
+def _remove_loss_scale_once(self: Any) -> None:
+    """Takes the scale out of each gradient once; keeps it for further updates of the step."""
+    if self._loss_scale not in (None, 1):
+        pairs = {id(param): (rule, param) for rule, param in self.rules_and_params()}
+        for _, param in pairs.values():
+            if param.grad is not None:
+                param.grad = (param.grad / self._loss_scale).astype(param.dtype, copy=False)
+    _scale_of_step[:] = [self._loss_scale or 1]
+
+
+def _update_under_each_name(params: Iterable[Parameter]) -> None:
+    """Updates those that come twice a second time, after all before them.
+
+    Chainer takes the loss scale out of the gradient in each of the updates.
+    """
+    params, seen = list(params), set()
+    if len({id(param) for param in params}) == len(params):
+        update_all(params)
+        return
+    for param in params:
+        if id(param) in seen and _scale_of_step != [1]:
+            param.grad = (param.grad / _scale_of_step[0]).astype(param.dtype, copy=False)
+        seen.add(id(param))
+        param.update()
+
+
 REPLACED: list[tuple[Any, str, Any]] = [
+    (ParameterTree, "namedparams", _namedparams_under_each_name),
+    (ParameterTree, "params", _params_under_each_name),
+    (optimizer.Optimizer, "_remove_loss_scale", _remove_loss_scale_once),
+    (optimizer, "update_all", _update_under_each_name),
     (Parameter, "initialize", _initialize_with_gradient),
     (Parameter, "cleargrad", _cleargrad),
     (Parameter, "zerograd", _zerograd),

@@ -259,15 +259,3 @@ def test_mpi_communicator_of_one_process(tmp_path):
     command = [sys.executable, "-m", "mpchain.compat", str(program)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
-
-
-def test_a_parameter_under_two_names_is_told():
-    shared = L.Linear(2, 2)
-    model = mpchain.Chain(a=shared, b=mpchain.ChainList(L.Linear(2, 2), shared))
-    with pytest.warns(UserWarning, match="/b/1/W are one parameter|/a/W are one parameter"):
-        optimizers.SGD().setup(model)
-    tied = mpchain.Chain(a=L.Linear(2, 2), b=L.Linear(2, 2))
-    optimizers.SGD().setup(tied)  # nothing is shared: a warning would be an error
-    tied.b.W = tied.a.W
-    with pytest.warns(UserWarning, match="which Chainer updates twice in each step, mpchain once"):
-        optimizers.Adam().setup(tied)

@@ -101,3 +101,13 @@ def test_behaviours_of_chainermn(n, tmp_path):
     assert status == 0, (outputs, ours)
     expected = (folder / f"behaviours_{n}.txt").read_text("utf-8").splitlines()
     assert [line for line in outputs[0].splitlines() if not line.startswith("mpchain")] == expected
+
+
+@pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-")
+def test_tied_parameters_on_ranks():
+    folder = PROGRAMS.parent / "chainermn_programs"
+    program = ["-W", "ignore", "-m", "mpchain.compat", str(folder / "tied.py"), "3"]
+    status, outputs, ours = ranks.run(2, program)
+    assert status == 0, (outputs, ours)
+    expected = (folder / "tied_2.txt").read_text("utf-8").splitlines()
+    assert [line for line in outputs[0].splitlines() if not line.startswith("mpchain")] == expected
