@@ -584,7 +584,7 @@ def _takes_over(gx, gys, gxs):
     """
     if gx.size < _FEW and not cuda.is_gpu_array(gx):
         return False
-    base = gx.base
+    base: Any = gx.base
     parts = [part for part in gxs if part is not None and part.base is base]
     n_arrived = sum(gy is base for gy in gys)
     if not n_arrived or sys.getrefcount(base) > _REFERENCES + n_arrived + len(parts):

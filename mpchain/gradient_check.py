@@ -54,9 +54,9 @@ def assert_allclose(
     Example:
         >>> testing.assert_allclose(F.exp(np.zeros(2)), [1.0, 1.0])
     """
-    x, y = (cuda.to_cpu(as_array(array)) for array in (x, y))
+    actual, desired = (cuda.to_cpu(as_array(array)) for array in (x, y))
     try:
-        np.testing.assert_allclose(x, y, atol=atol, rtol=rtol, verbose=verbose)
+        np.testing.assert_allclose(actual, desired, atol=atol, rtol=rtol, verbose=verbose)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{_largest_excess(x, y, atol, rtol)}") from None
 

@@ -419,7 +419,7 @@ def n_parts(optimizer: object) -> int:
     return found
 
 
-def folder(path: Any) -> Any:
+def folder(path: str) -> Any:
     """Returns the folder that training uses in the place of one of results or checkpoints.
 
     >>> folder("result")

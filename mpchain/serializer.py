@@ -15,7 +15,7 @@ Example:
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mpchain.typing import Array
 
@@ -40,6 +40,12 @@ class MissingKeyError(SerializationError, KeyError):
     """
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class Serializable(Protocol):
+    """What a serializer saves and restores: a link, an optimizer, a trainer."""
+
+    def serialize(self, serializer: "AbstractSerializer", /) -> None: ...
 
 
 class AbstractSerializer:
@@ -79,7 +85,7 @@ class AbstractSerializer:
 class Serializer(AbstractSerializer):
     """Base of the serializers that save; see :class:`serializers.DictionarySerializer`."""
 
-    def save(self, obj: Any) -> None:
+    def save(self, obj: "Serializable") -> None:
         """Saves ``obj`` by its ``serialize`` method."""
         obj.serialize(self)
 
@@ -98,7 +104,7 @@ class Deserializer(AbstractSerializer):
         npz: Any
         latest: Any
 
-    def load(self, obj: Any) -> None:
+    def load(self, obj: "Serializable") -> None:
         """Restores ``obj`` by its ``serialize`` method."""
         obj.serialize(self)
 

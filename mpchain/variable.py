@@ -19,6 +19,8 @@ from mpchain.from_pytorch import with_names
 from mpchain.typing import Array, DeviceLike, DTypeLike, InitialValue
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from mpchain.backends.device import Device
     from mpchain.function_node import FunctionNode
 
@@ -107,7 +109,7 @@ def _no_array(argument, value):
     return error
 
 
-def as_array(obj: Any) -> Array:
+def as_array(obj: "ArrayLike | Variable") -> Array:
     """Returns the array of a Variable, or ``obj`` as an array.
 
     Example:
@@ -154,7 +156,7 @@ class VariableNode:
         return node if node is None else node.creator()
 
     @creator.setter
-    def creator(self, function: Any) -> None:
+    def creator(self, function: object) -> None:
         self.set_creator(function)
 
     @property
@@ -217,7 +219,7 @@ class VariableNode:
             raise RuntimeError("VariableNode.retain_data: the variable of this node is gone")
         self._retained = variable._array
 
-    def set_creator(self, creator: Any) -> None:
+    def set_creator(self, creator: object) -> None:
         """Sets the function that computed the variable."""
         self.set_creator_node(getattr(creator, "node", creator))
 
@@ -459,7 +461,7 @@ class Variable(Transferable):
         return None if self._node is None else self._node.creator
 
     @creator.setter
-    def creator(self, function: Any) -> None:
+    def creator(self, function: object) -> None:
         self.set_creator(function)
 
     @property
@@ -468,10 +470,10 @@ class Variable(Transferable):
         return None if self._node is None else self._node.creator_node
 
     @creator_node.setter
-    def creator_node(self, function: Any) -> None:
+    def creator_node(self, function: "FunctionNode | None") -> None:
         self.set_creator_node(function)
 
-    def set_creator(self, gen_func: Any) -> None:
+    def set_creator(self, gen_func: object) -> None:
         """Sets the function that computed the variable."""
         self.node.set_creator(gen_func)
 

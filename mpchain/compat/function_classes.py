@@ -579,4 +579,5 @@ def _replace_in_class(cls, new):
         if isinstance(value, staticmethod) and id(value.__func__) in new:
             setattr(cls, key, staticmethod(new[id(value.__func__)]))
         elif defaults := getattr(value, "__defaults__", None):
-            value.__defaults__ = tuple(new.get(id(default), default) for default in defaults)
+            function: Any = value
+            function.__defaults__ = tuple(new.get(id(default), default) for default in defaults)

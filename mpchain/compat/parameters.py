@@ -43,21 +43,21 @@ def _initialize_with_gradient(self: Parameter, shape: Any) -> None:
 def _cleargrad(self: Parameter) -> None:
     Variable.cleargrad(self)
     if self.array is None:
-        self._gradient_until_cleared = None
+        vars(self)["_gradient_until_cleared"] = None
 
 
 def _zerograd(self: Parameter) -> None:
     Variable.zerograd(self)
     if self.array is None:
-        self._gradient_until_cleared = 0
+        vars(self)["_gradient_until_cleared"] = 0
 
 
 def _copy(self: Parameter) -> Parameter:
     """Returns a copy for which setting ``array`` sets it for both, as with Chainer."""
-    copied = Variable.__copy__(self)
+    copied: Any = Variable.__copy__(self)
     sharing = vars(self).get("_sharing") or _Sharing([weakref.ref(self)])
     sharing.append(weakref.ref(copied))
-    self._sharing = copied._sharing = sharing
+    vars(self)["_sharing"] = copied._sharing = sharing
     return copied
 
 

@@ -124,7 +124,7 @@ def as_mat(x: Input) -> Any:
     return x if x.ndim == 2 else x.reshape(len(x), -1)
 
 
-def as_vec(x: Input) -> Any:
+def as_vec(x: Any) -> Any:
     return x if x.ndim == 1 else x.ravel()
 
 
@@ -299,23 +299,23 @@ mul, sub, neg = operator.mul, operator.sub, operator.neg
 div, floordiv, pow = operator.truediv, operator.floordiv, operator.pow
 
 
-def rsub(self: Variable, rhs: Input | float) -> Variable:
+def rsub(self: Variable, rhs: Any) -> Variable:
     return rhs - self
 
 
-def rdiv(self: Variable, rhs: Input | float) -> Variable:
+def rdiv(self: Variable, rhs: Any) -> Variable:
     return rhs / self
 
 
-def rfloordiv(self: Variable, rhs: Input | float) -> Variable:
+def rfloordiv(self: Variable, rhs: Any) -> Variable:
     return rhs // self
 
 
-def rpow(self: Variable, rhs: Input | float) -> Variable:
+def rpow(self: Variable, rhs: Any) -> Variable:
     return rhs**self
 
 
-def rmatmul(self: Variable, rhs: Input | float) -> Variable:
+def rmatmul(self: Variable, rhs: Any) -> Variable:
     return rhs @ self
 
 
@@ -325,9 +325,7 @@ def argsort_list_descent(xs: Sequence[Input]) -> Any:
 
 
 def permutate_list(xs: Sequence[Input], indices: Sequence[int], inv: bool) -> list[Any]:
-    if inv:
-        indices = np.argsort(indices)
-    return [xs[i] for i in indices]
+    return [xs[i] for i in (np.argsort(indices) if inv else indices)]
 
 
 def l2normalize(xp: ModuleType, v: Array, eps: float) -> Any:

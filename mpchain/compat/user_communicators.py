@@ -3,12 +3,12 @@
 import abc
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpchain.distributed import extensions, optimizers
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
-from mpchain.optimizer import Optimizer
+from mpchain.optimizer import GradientMethod, Optimizer
 from mpchain.training import Trainer
 
 _ABSTRACT = (
@@ -52,6 +52,11 @@ class CommunicatorBase(abc.ABC):
         """Context manager: yields the communicator."""
         yield self
 
+    if TYPE_CHECKING:  # they are among _ABSTRACT
+
+        def bcast_obj(self, obj: object) -> Any: ...
+        def gather_obj(self, obj: object) -> list[Any] | None: ...
+
     def broadcast_data(self, model: object) -> None:
         """See ``bcast_data``."""
         self.bcast_data(model)
@@ -62,8 +67,7 @@ class CommunicatorBase(abc.ABC):
 
     def allgather_obj(self, obj: object) -> list[Any]:
         """Returns the objects of all ranks."""
-        gathered: Any = self.gather_obj(obj)  # pyright: ignore
-        return self.bcast_obj(gathered)  # pyright: ignore
+        return self.bcast_obj(self.gather_obj(obj))
 
     refuse_to_lose_ranks = _pass
 
@@ -96,7 +100,13 @@ def _averages_by_itself(comm: Any) -> bool:
     return any(getattr(type(comm), name) is not getattr(Communicator, name) for name in means)
 
 
-class _Averaging:
+if TYPE_CHECKING:
+    _Base = Optimizer
+else:
+    _Base = object  # an optimizer's class stands beside it
+
+
+class _Averaging(_Base):
     """A step of ChainerMN's: the first sends the parameters, others average gradients."""
 
     _comm: Any
@@ -105,10 +115,10 @@ class _Averaging:
 
     def setup(self, link: Any) -> Any:
         self._is_sent = False
-        return super().setup(link)  # pyright: ignore
+        return super().setup(link)
 
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> None:
-        target: Any = self.target  # pyright: ignore
+        target = self.target
         if lossfun is not None:
             loss = lossfun(*args, **kwargs)
             target.cleargrads()
@@ -119,11 +129,11 @@ class _Averaging:
             self._comm.bcast_data(target)
             return
         self._comm.multi_node_mean_grad(target, self._zero_fill)
-        super().update(None)  # pyright: ignore
+        super().update(None)
 
 
 def create_multi_node_optimizer(
-    actual_optimizer: Optimizer,
+    actual_optimizer: GradientMethod,
     communicator: Communicator,
     double_buffering: bool = False,
     zero_fill: bool = True,

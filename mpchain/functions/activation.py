@@ -480,7 +480,7 @@ def gelu(x: Input, approximate: str = "none") -> Variable:
     return _gelu(x) if approximate == "none" else _gelu_tanh(x)
 
 
-def maxout(x: Input, pool_size: Input, axis: int = 1) -> Variable:
+def maxout(x: Input, pool_size: int, axis: int = 1) -> Variable:
     """Maximum over groups of neighbors along an axis.
 
     Args:

@@ -9,7 +9,7 @@ from mpchain.functions.contraction import matmul
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.mathematics import where
 from mpchain.functions.reduction import sum as sum_over
-from mpchain.typing import Array, Input
+from mpchain.typing import Array, Input, Output
 from mpchain.variable import Variable
 
 
@@ -59,7 +59,7 @@ def _derivative(g, query, key, value, y, aux, scale, is_causal, bias):
 
 
 @differentiable(joint=_derivative, n_arrays=3)
-def fused_attention(query, key, value, scale, is_causal, bias=None):
+def fused_attention(query, key, value, scale, is_causal, bias=None) -> tuple[Output, object]:
     """See :func:`mpchain.kernels.reference.attention`; the bias has no gradient."""
     y, log_sums = kernels.attention(query, key, value, scale, is_causal, bias)
     return y, (log_sums,)

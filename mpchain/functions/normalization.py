@@ -36,7 +36,7 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
 
 
 @differentiable(joint=_batch_normalization_derivative, n_arrays=3)
-def _batch_normalization(x, gamma, beta, axis, eps, follow=None):
+def _batch_normalization(x, gamma, beta, axis, eps, follow=None) -> tuple[Output, object]:
     """Calls ``follow(mean, var)`` if it is given."""
     y, mean, inverse_std, var = kernels.batch_normalization(x, gamma, beta, axis, eps)
     if follow is not None:
@@ -273,7 +273,7 @@ def _sample_normalization_derivative(g, x, gamma, aux, axis, eps):
 
 
 @differentiable(joint=_sample_normalization_derivative, n_arrays=3)
-def _sample_normalization(x, gamma, beta, axis, eps):
+def _sample_normalization(x, gamma, beta, axis, eps) -> tuple[Output, object]:
     y, mean, inverse_std = kernels.sample_normalization(x, gamma, beta, axis, eps)
     return y, (mean, inverse_std)
 

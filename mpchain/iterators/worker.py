@@ -12,7 +12,6 @@ import tokenize
 import traceback
 from collections.abc import Callable
 from multiprocessing import connection, forkserver
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
@@ -156,7 +155,7 @@ class Worker:
     """
 
     def __init__(
-        self, context: BaseContext, name: str, function: Callable, *args: Any, daemon: bool = True
+        self, context: Any, name: str, function: Callable, *args: Any, daemon: bool = True
     ):
         self.name = name
         self._has_answered = False

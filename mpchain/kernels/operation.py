@@ -193,29 +193,31 @@ class Operation(Generic[P, R]):
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-    def __call__(self, *args: Any) -> Any:
-        if current.of_operations is not None:
-            return observers.compute(self, args)
-        if config.autotune or config.kernels:
-            return self.select(*args).compute(*args)
-        if not self._has_choice:
-            return self._choose(args)(*args)
-        key = []  # an array begins with a tuple, another argument with a class
-        for x in args:
-            if x.__class__ is np.ndarray:
-                key += x.shape, x.strides, x.dtype
-            else:
-                key += x.__class__, x
-        key = tuple(key)
-        try:
-            compute = self._chosen[key]
-        except KeyError:
-            if len(self._chosen) >= MOST:
-                self._chosen.clear()
-            compute = self._chosen[key] = self._choose(args)
-        except TypeError:  # another kind of array, of which equality says too little
-            compute = self._choose(args)
-        return compute(*args)
+    else:
+
+        def __call__(self, *args: Any) -> Any:
+            if current.of_operations is not None:
+                return observers.compute(self, args)
+            if config.autotune or config.kernels:
+                return self.select(*args).compute(*args)
+            if not self._has_choice:
+                return self._choose(args)(*args)
+            key = []  # an array begins with a tuple, another argument with a class
+            for x in args:
+                if x.__class__ is np.ndarray:
+                    key += x.shape, x.strides, x.dtype
+                else:
+                    key += x.__class__, x
+            key = tuple(key)
+            try:
+                compute = self._chosen[key]
+            except KeyError:
+                if len(self._chosen) >= MOST:
+                    self._chosen.clear()
+                compute = self._chosen[key] = self._choose(args)
+            except TypeError:  # another kind of array, of which equality says too little
+                compute = self._choose(args)
+            return compute(*args)
 
     def _choose(self, args):
         """Returns the function of the first kernel that takes the arguments, as select does."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from mpchain.backends import cuda
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.progress import PendingOperation
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch.fingerprints import Request as WatchedRequest
@@ -244,7 +245,7 @@ class Recorder(Observer):
 
     # Communication
 
-    def communicator(self, comm: Any) -> None:
+    def communicator(self, comm: Communicator) -> None:
         if comm.size > 1:
             self._on_communicator(comm)
 

@@ -13,7 +13,7 @@ from mpchain.profiling.clocks import compare, own_clock
 from mpchain.profiling.recorder import Recorder
 from mpchain.profiling.trace import Trace, merge, path_of_rank, trace_of, write
 from mpchain.serializers.files import PathLike, open_atomic
-from mpchain.training import Extension
+from mpchain.training import Extension, Trainer
 
 _active = []
 _turn = threading.Lock()
@@ -185,7 +185,7 @@ class Profile(Extension):
 
     # An extension
 
-    def initialize(self, trainer: Any) -> None:
+    def initialize(self, trainer: Trainer) -> None:
         if self._comm is None:
             for optimizer in trainer.updater.get_all_optimizers().values():
                 self._comm = self._comm or optimizer.communicator

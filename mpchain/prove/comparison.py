@@ -210,6 +210,7 @@ def _padded(ranks, one):
             continue
         begin, gaps = 0, []
         for x in arrays:
+            assert x is not None  # it was looked at
             part = whole[begin : begin + len(x)][(slice(None), *map(slice, x.shape[1:]))]
             begin += len(x)
             gaps.append(gap(x, part, largest(whole) if is_number(whole) else None))

@@ -1,7 +1,6 @@
 """What a proof finds: the first difference, in words."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class RefusedError(BaseException):
     """Ends the program: it cannot be proved, for a reason of one sentence."""
 
 
-def number(x: Any) -> str:
+def number(x: float) -> str:
     """Returns a number as text of few digits.
 
     >>> number(np.float32(0.1)), number(3)

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import gc
+import math
 import os
 import struct
 import time
@@ -206,8 +207,8 @@ class Recorder(Watch):
         comm = optimizer.communicator
         if self._has_failed or os.getpid() != self._pid:
             return False
-        may_warn = comm is not None and not comm.is_elastic  # it may shrink
-        if may_warn and self._ranks is not None and comm.size < self._ranks.size:
+        size = math.inf if comm is None or comm.is_elastic else comm.size  # it may shrink
+        if self._ranks is not None and size < self._ranks.size:
             self._has_failed = True
             self._warn("an optimizer is of a part of the ranks, which cannot be replayed", comm)
             return False

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mpchain.dataset import Iterator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.iterators.prefetching import PrefetchingIterator
 
@@ -24,22 +25,22 @@ class Samples:
         self.indices: list[int] | None = None
         self._watched = set()
 
-    def watch(self, iterator: Any) -> None:
+    def watch(self, iterator: Iterator) -> None:
         """Sees the indices of an iterator from now on, or of the one that it wraps."""
-        iterator = getattr(iterator, "actual_iterator", iterator)
-        if id(iterator) in self._watched or isinstance(iterator, PrefetchingIterator):
+        own: Any = getattr(iterator, "actual_iterator", iterator)
+        if id(own) in self._watched or isinstance(own, PrefetchingIterator):
             return
-        choose = getattr(iterator, "next_indices", None)
+        choose = getattr(own, "next_indices", None)
         if choose is None:
             return
-        self._watched.add(id(iterator))
+        self._watched.add(id(own))
 
         def next_indices():
             found = choose()
             self.indices = found.tolist()
             return found
 
-        iterator.next_indices = next_indices
+        own.next_indices = next_indices
 
 
 def parts_of_rank(rank: int, n_ranks: int, n_parts: int) -> range:

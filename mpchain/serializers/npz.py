@@ -12,8 +12,8 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.lib import format as npy
@@ -22,6 +22,10 @@ from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, 
 from mpchain.serializers import files, values
 from mpchain.serializers.restoring import StoredArrays, restore_checked
 from mpchain.typing import Array
+
+NamePattern: TypeAlias = str | Callable[[str], bool]
+IgnoreNames: TypeAlias = NamePattern | Collection[NamePattern] | None
+"""Names of entries, or functions that tell them by their full names."""
 
 _CHUNK = 1 << 20
 _END = 22 + (1 << 16)  # bytes at the end of an archive, at most, that say where its directory is
@@ -89,7 +93,11 @@ class NpzDeserializer(Deserializer):
     """
 
     def __init__(
-        self, npz: Mapping[str, Any], path: str = "", strict: bool = True, ignore_names: Any = None
+        self,
+        npz: Mapping[str, Any],
+        path: str = "",
+        strict: bool = True,
+        ignore_names: IgnoreNames = None,
     ) -> None:
         if isinstance(npz, np.lib.npyio.NpzFile):
             opened: Any = npz.zip
@@ -97,7 +105,7 @@ class NpzDeserializer(Deserializer):
         self.npz = npz
         self.path = _as_prefix(path)
         self.strict = strict
-        self.ignore_names = _as_list(ignore_names)
+        self.ignore_names: list[NamePattern] = _as_list(ignore_names)
         self.latest = [self.path]
 
     def __getitem__(self, key: str) -> "NpzDeserializer":
@@ -126,7 +134,7 @@ def _as_prefix(path):
     return path + "/" if path else ""
 
 
-def _as_list(ignore_names):
+def _as_list(ignore_names) -> list[NamePattern]:
     if ignore_names is None:
         return []
     names = list(ignore_names) if isinstance(ignore_names, (list, tuple, set)) else [ignore_names]
@@ -165,7 +173,11 @@ def save_npz(file: files.File, obj: object, compression: bool = False) -> None:
 
 
 def load_npz(
-    file: files.File, obj: object, path: str = "", strict: bool = True, ignore_names: object = None
+    file: files.File,
+    obj: object,
+    path: str = "",
+    strict: bool = True,
+    ignore_names: IgnoreNames = None,
 ) -> None:
     """Restores an object from an .npz file.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpchain.backends.dtypes import as_dtype, is_bfloat16
 from mpchain.serializers.files import File, crc32, name_of, open_file, parsing, view_of
-from mpchain.serializers.npz import DictionarySerializer, restore
+from mpchain.serializers.npz import DictionarySerializer, IgnoreNames, restore
 from mpchain.serializers.values import as_bytes, check_shape, from_bytes, is_none
 from mpchain.typing import Array
 
@@ -51,7 +51,7 @@ def save_safetensors(file: File, obj: object) -> None:
 
 
 def load_safetensors(
-    file: File, obj: object, path: str = "", strict: bool = True, ignore_names: object = None
+    file: File, obj: object, path: str = "", strict: bool = True, ignore_names: IgnoreNames = None
 ) -> None:
     """Restores an object from a safetensors file of :func:`save_safetensors` or another program.
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 from typing import Any
 
-from mpchain.serializer import AbstractSerializer, MissingKeyError, Serializer
+from mpchain.serializer import AbstractSerializer, MissingKeyError, Serializable, Serializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.serializers.values import is_none, to_array
 
@@ -47,7 +47,7 @@ def parse_json(text: str, kind: type) -> Any:
     return value
 
 
-def serialize_part(part: Any, serializer: AbstractSerializer) -> None:
+def serialize_part(part: Serializable, serializer: AbstractSerializer) -> None:
     """Saves or restores a part if it has ``serialize``: a trigger may be a plain function."""
     if hasattr(part, "serialize"):
         part.serialize(serializer)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from mpchain import backend
@@ -165,7 +165,7 @@ class Trainer:
 
     def extend(
         self,
-        extension: object,
+        extension: Callable[["Trainer"], Any],
         name: str | None = None,
         trigger: TriggerLike = None,
         priority: float | None = None,

@@ -12,10 +12,10 @@ from mpchain.configuration import using_config
 from mpchain.function_node import FunctionNode
 from mpchain.functions.declaring.declaration import Application, Declaration, InSingle, registry
 from mpchain.transforms.rules import RULES, spread
-from mpchain.variable import Variable, as_array, as_variable
+from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
 
-def place(node: Any) -> Any:
+def place(node: VariableNode) -> Any:
     """Returns what identifies a variable in a graph: the output of a function, or the leaf itself.
 
     Example:

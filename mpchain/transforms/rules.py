@@ -12,7 +12,7 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaring.declaration import registry
 from mpchain.functions.fused_attention import attention_weights
-from mpchain.variable import as_variable
+from mpchain.variable import VariableNode, as_variable
 
 _LINEAR = """
     cast reshape transpose broadcast_to sum_to cumsum sum mean scatter_item get_item take place
@@ -41,7 +41,7 @@ _REDUCTIONS = ["max", "min", "logsumexp"]
 """Each output depends on the elements along axes alone, which are the first constant."""
 
 
-def spread(t: Any, y: Any) -> Any:
+def spread(t: Any, y: VariableNode) -> Any:
     """Returns a tangent in the shape and dtype of the output, a node of the graph.
 
     Example:

@@ -3,7 +3,7 @@
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def check_array(function: str, argument: str, x: object) -> Array:
     return x
 
 
-def check_arrays(function: str, argument: str, xs: Any, size: int) -> list[Array]:
+def check_arrays(function: str, argument: str, xs: Sequence[Array], size: int) -> list[Array]:
     """Returns the list of ``xs``; raises ValueError if it does not hold ``size`` arrays."""
     if not hasattr(xs, "__len__") or len(xs) != size:
         held = f"{len(xs)}" if hasattr(xs, "__len__") else f"a {type(xs).__name__}"
@@ -126,7 +126,7 @@ def check_arrays(function: str, argument: str, xs: Any, size: int) -> list[Array
     return [check_array(function, f"{argument}[{rank}]", x) for rank, x in enumerate(xs)]
 
 
-def check_contiguous(function: str, x: Any) -> None:
+def check_contiguous(function: str, x: Array) -> None:
     """Raises ValueError, or TypeError, if ``x`` is not a contiguous array.
 
     >>> check_contiguous("ibcast", np.ones(2))
@@ -138,7 +138,7 @@ def check_contiguous(function: str, x: Any) -> None:
 
 def check_addends(
     function: str,
-    x: Any,
+    x: Array,
     wire_dtype: str | None,
     wire_dtypes: Sequence[str | None] = (None, "sparse", *HALF_PRECISION),
 ) -> None:
@@ -158,7 +158,7 @@ def check_addends(
         )
 
 
-def check_pieces(function: str, x: Any, size: int, wire_dtype: str | None = None) -> None:
+def check_pieces(function: str, x: Array, size: int, wire_dtype: str | None = None) -> None:
     """Raises ValueError, or TypeError, if ``x`` does not hold an addend for each rank.
 
     >>> check_pieces("ireduce_scatter", np.ones((2, 3)), size=2)

@@ -20,6 +20,8 @@ from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array, DTypeLike
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from mpchain.link import Link
 
 
@@ -78,7 +80,12 @@ class Communicator(PointToPoint):
 
         def join(self, mpi_comm: Any) -> None: ...
         def batch(
-            comm, n: int | None = None, *, mine: slice | None = None, weight: object = None
+            self,
+            /,
+            n: int | None = None,
+            *,
+            mine: slice | None = None,
+            weight: ArrayLike | None = None,
         ) -> contextlib.AbstractContextManager[slice]: ...
         def bcast_data(self, model: Link) -> None: ...
         def broadcast_data(self, model: Link) -> None: ...

@@ -106,7 +106,7 @@ class PointToPoint:
         source: int | None,
         tag: int = 0,
         *,
-        keys: tuple[tuple, tuple] | None = None,
+        keys: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None,
         again: bool = False,
     ) -> Array | None:
         """Sends an array to one rank, and returns the array that another one sends here.

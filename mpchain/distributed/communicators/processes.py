@@ -34,7 +34,7 @@ class ProcessCommunicator(Communicator):
         ['from rank 0']
     """
 
-    def __init__(self, rank: int, size: int, pipes: object):
+    def __init__(self, rank: int, size: int, pipes: Any):
         super().__init__()
         self.rank = self.intra_rank = rank
         self.size = self.intra_size = size

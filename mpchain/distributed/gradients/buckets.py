@@ -411,7 +411,8 @@ class Bucket:
     def begin_in_graph(self) -> None:
         """Starts a step in memory of the graph of a GPU that is being captured."""
         self._taken = {}
-        self.transport.begin_in_graph()
+        transport: Any = self.transport  # that of a GPU
+        transport.begin_in_graph()
 
     @property
     def is_full(self) -> bool:

@@ -104,7 +104,7 @@ class Declaration:
             "differentiable_inputs": tuple(range(n_arrays)),
             "row_sums": [i for i, d in enumerate(derivatives) if hasattr(d, "sums_over_rows")],
             "row_gradients": {
-                i: d.rows for i, d in enumerate(derivatives) if getattr(d, "rows", None)
+                i: rows for i, d in enumerate(derivatives) if (rows := getattr(d, "rows", None))
             },
         }
         self.node_class = type(self.name, (Application,), attributes)
@@ -556,7 +556,7 @@ def elementwise(
     Returns:
         Decorator of a body, which takes arrays and then constants and returns an array. The arrays
         broadcast. The declared function keeps the signature of the body; hints in it should be
-        those for users.
+        those for users, and that of the result :data:`mpchain.typing.Output`.
 
     Raises:
         TypeError: a parameter of a derivative has an unknown name.

@@ -42,7 +42,8 @@ def training_length(trigger: TriggerLike) -> tuple[float, str] | None:
         >>> training_length(IntervalTrigger(20, "epoch"))
         (20, 'epoch')
     """
-    return trigger.get_training_length() if hasattr(trigger, "get_training_length") else None
+    get_length: Any = getattr(trigger, "get_training_length", None)
+    return None if get_length is None else get_length()
 
 
 def get_trigger(trigger: TriggerLike) -> Trigger:
