@@ -114,7 +114,10 @@ KNOWN = [
      "the allocation has fewer tasks, or less memory, than the ranks need",
      "ask for more in sbatch (--ntasks, --mem), and end other steps of the job"),
     (rb"(?:decode failed|authentication error): (?:Rewound|Expired|Invalid) credential", *_MUNGE),
+    (rb"Munge encode failed", "munge does not run on a host", "start munged on all hosts"),
     (rb"Protocol authentication error", *_MUNGE),
+    (rb"Zero Bytes were transmitted or received", "a daemon of Slurm dropped a message, as where "
+     "munge refuses a host whose clock or key differs", _MUNGE[1]),
     # The system
     (rb"version `GLIBC[A-Z]*_[0-9.]+' not found", "a library was built for a newer system than "
      "this host or container has", "build it there; in a container, leave the host's libraries "

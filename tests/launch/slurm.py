@@ -139,8 +139,20 @@ class Slurm(hosts.Hosts):
         (self.folder / "munge.key").write_bytes(os.urandom(128))
         (self.folder / "munge.key").chmod(0o600)
 
-    def _start_munge(self, name):
-        options = f"--key-file={self.folder}/munge.key --log-file={self.folder}/munge-{name}.log"
+    def stop_munge(self, name: str):
+        """Ends munged on a host."""
+        line = "pkill -x munged; while pgrep -x munged; do sleep 0.1; done"
+        self._run(name, f"{line}; rm -rf /run/munge")
+
+    def change_munge_key(self, name: str):
+        """Starts munged on a host with another key."""
+        self.stop_munge(name)
+        (self.folder / "other.key").write_bytes(os.urandom(128))
+        (self.folder / "other.key").chmod(0o600)
+        self._start_munge(name, "other.key")
+
+    def _start_munge(self, name, key="munge.key"):
+        options = f"--key-file={self.folder}/{key} --log-file={self.folder}/munge-{name}.log"
         options += " --pid-file=/run/munge/munged.pid --seed-file=/run/munge/seed --force"
         self._daemon(name, f"mkdir -m 755 /run/munge && exec munged --foreground {options}")
         there = lambda: self._run(name, "test -S /run/munge/munge.socket.2")

@@ -344,6 +344,20 @@ PLANTED = [
         "munge.key",
     ),
     (
+        "Slurm 22.05 of Debian, whose hosts have different keys (here)",
+        "srun: error: slurm_receive_msgs: [[b]:6818] failed: Zero Bytes were transmitted or "
+        "received\nsrun: error: Application launch failed: Zero Bytes were transmitted or "
+        "received\n",
+        "munge.key",
+    ),
+    (
+        "Slurm 22.05 of Debian, without munged (here)",
+        'srun: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such '
+        "file or directory (Did you start munged?)\n"
+        "srun: error: Unable to allocate resources: Protocol authentication error\n",
+        "start munged on all hosts",
+    ),
+    (
         "the GNU loader",
         "./x: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by ./x)\n",
         "build it there",

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from launch import cli, mpirun
+from launch.known_failures import explain
 from tests.launch.slurm import Slurm, why_not
 
 REFUSAL = why_not()
@@ -140,6 +141,21 @@ def test_doctor_finds_singletons(slurm):
         *("salloc", "-N1", "-n1", "env", f"PYTHONPATH={ROOT}", sys.executable, "-c", code)
     )
     assert "each process of srun is alone" in said and "srun --mpi=pmix" in said
+
+
+def test_munge_is_explained():
+    """What srun prints where the keys differ, and where munged does not run on its host."""
+    with Slurm("a", "b") as slurm:
+        slurm.change_munge_key("b")
+        with pytest.raises(RuntimeError) as failure:
+            slurm.ask("srun", "-w", "b", "true")
+        srun_says = str(failure.value).partition("\n== ")[0]  # the logs have more
+        assert explain(srun_says.encode()).startswith("a daemon of Slurm dropped a message")
+        slurm.stop_munge("a")
+        with pytest.raises(RuntimeError) as failure:
+            slurm.ask("srun", "-w", "a", "true")
+        srun_says = str(failure.value).partition("\n== ")[0]
+        assert explain(srun_says.encode()).startswith("munge does not run on a host")
 
 
 def newest_snapshot(folder):
