@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpchain.backends.dtypes import is_bfloat16
 from mpchain.captured.comparison import Description
 from mpchain.captured.proof import Proof
 from mpchain.captured.recorded import (
@@ -248,7 +249,7 @@ class Recorder(Recording):
                 )
 
     def compute(self, operation: Any, args: tuple) -> Any:
-        if operation.name in _SEEN_THROUGH:
+        if operation.name in _SEEN_THROUGH and not is_bfloat16(args[0].dtype):
             # A method of a plain array would not be seen.
             return operation.kernels[-1].compute(*[_recorded(x) for x in args])
         args = plain(args)

@@ -6,10 +6,14 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
-from mpchain.backends.dtypes import is_floating
+from mpchain.backends.dtypes import is_floating, widened
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
-from mpchain.functions.declaring.declaration import differentiable, sums_over_rows
+from mpchain.functions.declaring.declaration import (
+    differentiable,
+    multiplies_bfloat16,
+    sums_over_rows,
+)
 from mpchain.functions.declaring.precision import differ, fits_plainly, mixed
 from mpchain.functions.image import im2col
 from mpchain.functions.reduction import sum as sum_over
@@ -33,10 +37,15 @@ def _linear_weights_derivative(g, x):
     return kernels.product(g.T, x)
 
 
+def _linear_bias_derivative(g):
+    return sum_over.on(g if isinstance(g, Variable) else widened(g), 0)
+
+
 @differentiable(
     _linear_input_derivative,
     _linear_weights_derivative,
 )
+@multiplies_bfloat16
 def _linear(x, W):
     return kernels.linear(x, W, None)
 
@@ -44,8 +53,9 @@ def _linear(x, W):
 @differentiable(
     _linear_input_derivative,
     _linear_weights_derivative,
-    lambda g: sum_over.on(g, 0),
+    _linear_bias_derivative,
 )
+@multiplies_bfloat16
 def _linear_with_bias(x, W, b):
     return kernels.linear(x, W, b)
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.backends.dtypes import is_bfloat16, is_half, widened
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.channels_last import is_only_last
 from mpchain.kernels.operation import Operation, are_alike
@@ -36,6 +37,8 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
     """
     if is_gpu_array(x):
         y = product(x, W.T)
+    elif is_bfloat16(x.dtype):
+        return linear(*map(widened, (x, W, b))).astype(x.dtype)
     else:
         wide_x, wide_W = _wide(x, W)
         y = wide_x.dot(wide_W.T)
@@ -80,9 +83,12 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
         array([[3.],
                [3.]])
     """
-    if a.dtype != np.float16 or is_gpu_array(a):  # GPUs sum it in single precision anyway
+    if not is_half(a.dtype) or is_gpu_array(a):  # GPUs sum it in single precision anyway
         return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
-    y = np.matmul(*_wide(a, b)).astype(np.result_type(a, b))
+    if is_bfloat16(a.dtype):
+        y = product(widened(a), widened(b)).astype(a.dtype)
+    else:
+        y = np.matmul(*_wide(a, b)).astype(np.result_type(a, b))
     if out is None:
         return y
     out[...] = y

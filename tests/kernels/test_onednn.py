@@ -7,7 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+import mpchain
+from mpchain import functions as F
 from mpchain import kernels
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import onednn, onednn_library
 from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.window import Window
@@ -141,6 +144,7 @@ def test_linear_maps_of_few_and_of_many_rows(m, k, n):
 def test_a_prepared_product_in_a_forked_process():
     program = """
 import os, numpy as np
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import onednn, onednn_library
 x, W, y = np.ones((400, 300), "f"), np.ones((500, 300), "f"), np.zeros((400, 500), "f")
 function, arguments = onednn.prepared_product(x, W.T, y)
@@ -181,7 +185,10 @@ def test_a_primitive_multiplies_matrices_and_stacks(m, k, n, turns, stack):
 
 WITH_TWO_THREADS = """
 import os, threading, numpy as np
+import mpchain
+from mpchain import functions as F
 from mpchain import kernels
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import onednn, onednn_library
 from mpchain.kernels.window import Window
 
@@ -248,3 +255,73 @@ def test_it_is_not_used_where_it_would_wait_for_threads_that_never_come(name, va
         "from mpchain.kernels.cpu import onednn; print(onednn.why_absent())", **{name: value}
     )
     assert f"{name} " in done.stdout, done.stderr
+
+
+_BFLOAT16 = mpchain.mixed_bf16.dtype
+
+
+@pytest.fixture
+def has_bfloat16(library):
+    if not library.multiplies_bfloat16:
+        pytest.skip("the processor multiplies no bfloat16")
+
+
+def _assert_rounded(y, expected):
+    """``y`` is bfloat16, and by at most one of its steps another number."""
+    assert y.dtype == _BFLOAT16
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(y.astype("f"), expected, rtol=2**-7, atol=size * 2**-9)
+
+
+@pytest.mark.parametrize("turns", ["", "a", "b", "ab"])
+def test_products_of_bfloat16_are_summed_in_single_precision(has_bfloat16, turns):
+    m, k, n = 70, 600, 90
+    a, b = (x.astype(_BFLOAT16) for x in _matrices(m, k, n)[:2])
+    expected = a.astype("f") @ b.astype("f")
+    a = np.ascontiguousarray(a.T).T if "a" in turns else a
+    b = np.ascontiguousarray(b.T).T if "b" in turns else b
+    assert kernels.product.select(a, b).library == "onednn"
+    with thresholds.using(shared=0):
+        _assert_rounded(kernels.product(a, b), expected)
+        out = np.empty((m, n), _BFLOAT16)
+        assert kernels.product(a, b, out) is out
+        _assert_rounded(out, expected)
+    long = np.ones((1, 4096), _BFLOAT16)  # sums in bfloat16 would end at 256
+    assert float(kernels.product(long, np.ones((4096, 100), _BFLOAT16))[0, 0]) == 4096
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_linear_maps_of_bfloat16_add_the_bias_before_they_round(has_bfloat16, has_bias):
+    x, W = (np.ones(shape, _BFLOAT16) for shape in ((70, 600), (90, 600)))
+    b = np.full(90, 0.75, _BFLOAT16) if has_bias else None
+    assert kernels.linear.select(x, W, b).library == "onednn"
+    y = kernels.linear(x, W, b)
+    expected = (x.astype("f") @ W.astype("f").T) + (0 if b is None else b.astype("f"))
+    assert y.dtype == _BFLOAT16
+    np.testing.assert_array_equal(y, expected.astype(_BFLOAT16))
+
+
+def test_linear_layers_of_bfloat16_have_the_gradients_of_float32(has_bfloat16):
+    x, W = (v.astype(_BFLOAT16) for v in _matrices(70, 600, 90)[:2])
+    arrays = x, np.ascontiguousarray(W.T), np.ones(90, _BFLOAT16)
+
+    def gradients(arrays):
+        variables = [mpchain.Variable(v) for v in arrays]
+        y = F.linear(*variables)
+        return mpchain.grad([F.sum(F.cast(y, "f") ** 2)], variables)
+
+    narrow = gradients(arrays)
+    for g, expected in zip(narrow, gradients([v.astype("f") for v in arrays]), strict=True):
+        assert g.dtype == _BFLOAT16
+        size = np.abs(expected.array).max()
+        np.testing.assert_allclose(g.array.astype("f"), expected.array, atol=size * 2**-6)
+
+
+def test_without_instructions_bfloat16_is_multiplied_in_float32(library, monkeypatch):
+    monkeypatch.setitem(vars(library), "multiplies_bfloat16", False)
+    thresholds.forget()
+    a, b = (x.astype(_BFLOAT16) for x in _matrices(70, 600, 90)[:2])
+    assert kernels.product.select(a, b).library == "reference"
+    expected = (a.astype("f") @ b.astype("f")).astype(_BFLOAT16)
+    np.testing.assert_array_equal(kernels.product(a, b), expected)
+    thresholds.forget()

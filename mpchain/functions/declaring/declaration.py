@@ -86,6 +86,7 @@ class Declaration:
         self.is_elementwise = is_elementwise
         self.any_dtype = any_dtype
         self.takes_bfloat16 = takes_bfloat16
+        self.is_product = hasattr(body, "multiplies_bfloat16")
         self.takes_sequence = joint is not None and n_arrays is None
         n_arrays = n_arrays or len(derivatives) or 1
         names = parameters_of(body)
@@ -304,6 +305,19 @@ class Declaration:
         return self._loops[index]
 
 
+def multiplies_bfloat16(body: Callable) -> Callable:
+    """Decorator of a body that takes bfloat16 arrays on the host, as its derivatives do.
+
+    It is a product that sums in float32 and rounds once, so it needs no float32 copies.
+
+    Example:
+        >>> multiplies_bfloat16(lambda x: x).multiplies_bfloat16
+        True
+    """
+    body.multiplies_bfloat16 = True
+    return body
+
+
 def _is_bfloat16_array(x):
     dtype = getattr(x._array if isinstance(x, Variable) else x, "dtype", None)
     return dtype is not None and is_bfloat16(dtype)
@@ -445,14 +459,18 @@ class InSingle(Application):
     """
 
     def forward(self, inputs: Sequence[Array]) -> tuple:
-        if self.declaration.takes_bfloat16:
+        if self.declaration.takes_bfloat16 or self._multiplies(inputs):
             return super().forward(inputs)
         outputs = super().forward([widened(x) for x in inputs])
         floating = {x.dtype for x in inputs if is_floating(x.dtype)}
         return tuple([_rounded(y, *floating) for y in outputs])
 
     def pull_arrays(self, targets: Sequence[int], gys: Sequence) -> Sequence:
-        declaration, nodes = self.declaration, [_Wide(node) for node in self.inputs]
+        declaration = self.declaration
+        if self._multiplies([*gys, *(x for x in self._kept if x is not None)]):
+            gxs = _gradients(declaration, targets, gys[0], self._kept, self.constants, self.inputs)
+            return [fit(gx, self.inputs[i], False) for i, gx in zip(targets, gxs)]
+        nodes = [_Wide(node) for node in self.inputs]
         gys = [widened(g) for g in gys]
         g = gys if declaration.has_many_outputs else gys[0]
         *kept, output = self._kept
@@ -465,6 +483,12 @@ class InSingle(Application):
             gxs = _gradients(declaration, targets, g, kept, self.constants, nodes)
         pairs = zip(targets, gxs)
         return [fit(gx, self.inputs[i], declaration.is_elementwise) for i, gx in pairs]
+
+    def _multiplies(self, arrays):
+        """Whether it is a product of bfloat16 arrays on the host, whose kernel sums in float32."""
+        return self.declaration.is_product and all(
+            _is_bfloat16_array(x) and not is_gpu_array(x) for x in arrays
+        )
 
 
 class _Wide:

@@ -16,10 +16,11 @@ from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import onednn_convolution
 from mpchain.kernels.cpu.onednn_library import load, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul, prepared_matmul
-from mpchain.kernels.operation import SINGLE
+from mpchain.kernels.operation import SINGLE, SINGLE_OR_BFLOAT16
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
+_BYTES_OF_BFLOAT16 = 2
 _ONE, _ZERO = ctypes.c_float(1), ctypes.c_float(0)
 NOT_WORTH_IT, GAPS = "not worth it: NumPy is as fast", "an array that has gaps"
 
@@ -112,6 +113,8 @@ def _rows(x):
 
 def _refuse_product(a, b, out=None):
     """Takes what was measured faster than NumPy's BLAS, or what that would use its threads for."""
+    if a.itemsize == _BYTES_OF_BFLOAT16:
+        return _refuse_bfloat16(a, b, out)
     work = a.size * b.shape[-1]
     if work <= thresholds.shared:
         return NOT_WORTH_IT
@@ -132,8 +135,22 @@ def _refuse_product(a, b, out=None):
     return None
 
 
-def _is_writable(y):
-    return y.dtype == np.float32 and (_rows(y) or "?")[0] == b"N"
+def _is_writable(y, dtype=np.float32):
+    return y.dtype == dtype and (_rows(y) or "?")[0] == b"N"
+
+
+def _refuse_bfloat16(a, b, out=None):
+    if a.ndim > 2 or b.ndim > 2:
+        return "stacks of matrices"
+    if a.size * b.shape[-1] <= thresholds.shared:
+        return NOT_WORTH_IT
+    if reason := why_absent():
+        return reason
+    if not load().multiplies_bfloat16:
+        return "the processor multiplies no bfloat16"
+    if _rows(a) is None or _rows(b) is None or not (out is None or _is_writable(out, a.dtype)):
+        return GAPS
+    return None
 
 
 def _refuse_stacks(a, b, out, threads):
@@ -155,11 +172,12 @@ def _has_lines(x):
     return lines and all(step > 0 and step % 4 == 0 for step in x.strides)
 
 
-@reference.product.kernel("onednn", _refuse_product, SINGLE)
+@reference.product.kernel("onednn", _refuse_product, SINGLE_OR_BFLOAT16)
 def _product(a, b, out=None):
-    """a b, of two matrices or of two stacks."""
-    y = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if out is None else out
-    (multiply if y.ndim == 2 else matmul)(a, b, y)
+    """a b, of two matrices or of two stacks; that of bfloat16 is rounded once."""
+    y = np.empty((*a.shape[:-1], b.shape[-1]), a.dtype) if out is None else out
+    is_for_sgemm = y.ndim == 2 and a.itemsize != _BYTES_OF_BFLOAT16
+    (multiply if is_for_sgemm else matmul)(a, b, y)
     return y
 
 
@@ -207,10 +225,13 @@ def _described(a_shape, a_strides, b_shape, b_strides, y_strides):
     return head, *map(ctypes.c_int64, (a_step, b_step, y_step))
 
 
-@reference.linear.kernel("onednn", lambda x, W, b: _refuse_product(x, W.T), SINGLE)
+@reference.linear.kernel("onednn", lambda x, W, b: _refuse_product(x, W.T), SINGLE_OR_BFLOAT16)
 def _linear(x, W, b):
     """y = x W^T + b."""
-    y, weights = np.empty((len(x), len(W)), np.float32), W.T
+    y, weights = np.empty((len(x), len(W)), x.dtype), W.T
+    if x.itemsize == _BYTES_OF_BFLOAT16:
+        matmul(x, weights, y, b if b is None else b.astype(np.float32))
+        return y
     if _is_for_primitive(x, weights):
         matmul(x, weights, y, b)
         return y

@@ -22,7 +22,9 @@ from mpchain.kernels import thresholds
 
 _VERSION = (3, 2)
 _CPU, _IN_ORDER = 1, 1
-_FLOAT32, _ANY = 3, 1
+_ANY = 1
+BFLOAT16, FLOAT32 = 2, 3
+_AVX512_BF16 = 0xE7  # dnnl_cpu_isa_avx512_core_bf16; later sets have its bits, too
 _DESTRUCTORS = (
     ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
     ("primitive_create", "dnnl_primitive_destroy"),
@@ -82,6 +84,11 @@ class Library:
         self.buffer, self.begin = np.empty(0, np.uint8), 0
         self.engine = self.make("dnnl_engine_create", ctypes.c_int(_CPU), ctypes.c_size_t(0))
         self.stream = self.make("dnnl_stream_create", self.engine, ctypes.c_int(_IN_ORDER))
+
+    @functools.cached_property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether the processor has instructions for products of bfloat16 that it uses."""
+        return self.c.dnnl_get_effective_cpu_isa() & _AVX512_BF16 == _AVX512_BF16
 
     def make(self, name: str, *args: Any) -> ctypes.c_void_p:
         """Calls a function that returns an object through its first argument."""
@@ -174,15 +181,19 @@ class Objects:
             destroy(made)
 
     def describe(
-        self, shape: Sequence[int], strides: Sequence[int] | None = None
+        self,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        dtype: int = FLOAT32,
     ) -> ctypes.c_void_p:
-        """Returns the description of an array of single precision.
+        """Returns the description of an array.
 
         Args:
             shape: of the array.
             strides: in elements; None lets the library choose a layout.
+            dtype: the library's number of it: :data:`FLOAT32` or :data:`BFLOAT16`.
         """
-        args = ctypes.c_int(len(shape)), dims(shape), ctypes.c_int(_FLOAT32)
+        args = ctypes.c_int(len(shape)), dims(shape), ctypes.c_int(dtype)
         if strides is None:
             return self.make("dnnl_memory_desc_create_with_tag", *args, ctypes.c_int(_ANY))
         return self.make("dnnl_memory_desc_create_with_strides", *args, dims(strides))

@@ -11,21 +11,23 @@ import numpy as np
 
 from mpchain.backends.host_memory import address
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.onednn_library import Objects, load
+from mpchain.kernels.cpu.onednn_library import BFLOAT16, FLOAT32, Objects, load
 from mpchain.typing import Array
 
-_FLOAT32 = 3
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 
 
 class _Product(Objects):
-    """The product of matrices, or stacks, of given shapes and strides in bytes."""
+    """The product of matrices, or stacks, of given shapes, strides in bytes and sizes of elements.
 
-    def __init__(self, shapes, strides, has_bias, is_sum):
+    Elements of two bytes are bfloat16, which are summed in single precision.
+    """
+
+    def __init__(self, shapes, strides, sizes, has_bias, is_sum):
         super().__init__(load())
         a, b, y = (
-            self.describe(shape, [step // 4 for step in steps])
-            for shape, steps in zip(shapes, strides)
+            self.describe(shape, [step // n for step in steps], BFLOAT16 if n == 2 else FLOAT32)
+            for shape, steps, n in zip(shapes, strides, sizes)
         )
         n_columns = shapes[2][-1]
         bias = self.describe((1, n_columns), (n_columns, 1)) if has_bias else None
@@ -43,7 +45,7 @@ class _Product(Objects):
         c, check = self.onednn.c, self.onednn.check
         after = self.make("dnnl_post_ops_create")
         one, kept = ctypes.c_float(1), ctypes.c_int(0)
-        status = c.dnnl_post_ops_append_sum(after, one, kept, ctypes.c_int(_FLOAT32))
+        status = c.dnnl_post_ops_append_sum(after, one, kept, ctypes.c_int(FLOAT32))
         check("dnnl_post_ops_append_sum", status)
         attributes = self.make("dnnl_primitive_attr_create")
         status = c.dnnl_primitive_attr_set_post_ops(attributes, after)
@@ -72,7 +74,8 @@ def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool
 
     Args:
         a, b, y: arrays (n, k), (k, m) and (n, m) of single precision, or stacks of as many, which
-            are not empty. Elements of rows lie side by side, or those of columns of a and b.
+            are not empty. Elements of rows lie side by side, or those of columns of a and b. Those
+            of a and b may be bfloat16, also y's then, which is rounded.
         bias: array (m,) that is added to each row.
         is_sum: whether to add the product to ``y``.
 
@@ -82,7 +85,8 @@ def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool
         ...     matmul(np.ones((5, 2, 3), np.float32), np.ones((5, 3, 4), np.float32), y)
     """
     shapes, strides = (a.shape, b.shape, y.shape), (a.strides, b.strides, y.strides)
-    product = _product(shapes, strides, bias is not None, is_sum)
+    sizes = a.itemsize, b.itemsize, y.itemsize
+    product = _product(shapes, strides, sizes, bias is not None, is_sum)
     if bias is None:
         product(a, b, y)
     else:
@@ -94,7 +98,7 @@ class _Prepared(_Product):
 
     def __init__(self, a, b, y):
         shapes, strides = (a.shape, b.shape, y.shape), (a.strides, b.strides, y.strides)
-        super().__init__(shapes, strides, has_bias=False, is_sum=False)
+        super().__init__(shapes, strides, (4, 4, 4), has_bias=False, is_sum=False)
         self.arrays = a, b, y
         memories = self.memories_of(*self.arrays)
         self.steps = [(self.primitive, self.arguments(zip(self.kinds, memories)))]
