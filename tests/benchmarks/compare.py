@@ -31,7 +31,15 @@ from tests.benchmarks import two_ranks
 from tests.benchmarks.side_by_side import Worker, interpreter
 
 FOLDER = pathlib.Path(__file__).parent / "workloads"
-FILES = ("dense", "images", "sequences", "gans", "files_and_data")
+NEWER = ("vision", "attention", "tables")  # files whose programs use what Chainer lacks
+FILES = ("dense", "images", "sequences", "gans", *NEWER, "files_and_data")
+
+
+def _tried(name):
+    """What was tried for PyTorch's program of a workload: its docstring."""
+    text = (FOLDER / f"{WORKLOADS[name]}.py").read_text()
+    found = re.search(rf'^def {name}_pytorch\(torch\):\n    """(.*?)"""', text, re.M | re.S)
+    return " ".join(found[1].split()) if found else "As its documentation writes it."
 
 
 def _functions(file, ending):
@@ -41,8 +49,11 @@ def _functions(file, ending):
 
 WORKLOADS = {name: file for file in FILES for name in _functions(file, r"_ours\(lib\)")}
 OF_JAX = _functions("jitted", r"\(jax\)")
-WITHOUT_CHAINER = {"transformer"}
+WITHOUT_CHAINER = {"transformer", *(n for f in NEWER for n in _functions(f, r"_ours\(lib\)"))}
 WITHOUT_CAPTURE = {"adam", "momentum_sgd", *_functions("files_and_data", r"_ours\(lib\)")}
+WITHOUT_CHAINER |= {
+    n for f in ("vision", "attention", "tables") for n in _functions(f, r"_ours\(lib\)")
+}
 COMPILED = {"mlp", "mlp_of_100_units", "lenet", "vgg", "resnet18", "resnet50", "transformer"}
 COMPILED |= {"resnet50_inference", "language_model", "language_model_of_cells"}
 BY_WALL_TIME = {"worker_processes"}  # whose processes do the work
@@ -238,6 +249,8 @@ def table(names, threads, rounds, with_compile):
         if found.get("reason"):
             reasons.append(f"- {name} is not captured: {found['reason']}")
     lines += ["", *summary(ratios), *reasons, ""]
+    if threads == 1:
+        lines += ["PyTorch's programs:", "", *(f"- {name}: {_tried(name)}" for name in names), ""]
     print(*summary(ratios), *reasons, sep="\n")
     return lines
 

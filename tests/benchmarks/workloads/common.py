@@ -43,9 +43,11 @@ def classifier_ours(lib, model, optimizer, x, t):
     return lambda: float(train(x, t).array)
 
 
-def classifier_pytorch(torch, model, optimizer, x, t):
+def classifier_pytorch(torch, model, optimizer, x, t, channels_last=False):
     fill(p.detach().numpy() for p in model.parameters())
     x, t = torch.from_numpy(x), torch.from_numpy(t).long()
+    if channels_last:
+        lay_channels_last(torch, [*model.parameters(), x])
     model = compiled(model)
 
     def step():
@@ -56,3 +58,68 @@ def classifier_pytorch(torch, model, optimizer, x, t):
         return loss.item()
 
     return step
+
+
+def adam(torch, params, **options):
+    """PyTorch's Adam in one kernel, which takes a quarter of the default's time on CPUs."""
+    return torch.optim.Adam(params, fused=True, **options)
+
+
+def sgd(torch, params, rate=0.01, **options):
+    """PyTorch's SGD in one kernel, which takes a third to two thirds of the default's time."""
+    return torch.optim.SGD(params, rate, fused=True, **options)
+
+
+def training_ours(lib, model, optimizer, loss_of, *data):
+    """A training step on arrays; parameters get the values of :func:`fill`."""
+    fill(p.array for p in model.params())
+    optimizer.setup(model)
+
+    def train(*data):
+        loss = loss_of(*data)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+        return loss
+
+    train = captured(train)
+    return lambda: float(train(*data).array)
+
+
+def training_pytorch(torch, params, make_optimizer, loss_of, *data, channels_last=False):
+    """The same with tensors, whose channels may lie last; see also :func:`fill_gates`."""
+    params, data = list(params), tensors(torch, data)
+    fill(p.detach().numpy() for p in params)
+    if channels_last:
+        lay_channels_last(torch, [*params, *data])
+    optimizer = make_optimizer(torch, params)
+
+    def step():
+        loss = loss_of(*data)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def lay_channels_last(torch, tensors):
+    """Changes the layout of images and filters to the one that PyTorch computes faster with."""
+    for x in tensors:
+        if x.ndim == 4:
+            x.data = x.data.contiguous(memory_format=torch.channels_last)
+
+
+def tensors(torch, arrays):
+    """Tensors of the arrays, with int64 for int32."""
+    made = map(torch.from_numpy, arrays)
+    return [x.long() if x.dtype == torch.int32 else x for x in made]
+
+
+def fill_gates(modules):
+    """Gives each gate of PyTorch's recurrent layers the values that :func:`fill` gives mpchain's;
+    nn.GRU has three gates, nn.LSTM four."""
+    for module in modules:
+        n = 3 if "GRU" in type(module).__name__ else 4
+        fill(part for p in module.parameters() for part in np.split(p.detach().numpy(), n))

@@ -1,5 +1,7 @@
 """Networks of dense layers, small operations, and optimizers."""
 
+import functools
+
 import common
 import numpy as np
 from common import classifier_ours, classifier_pytorch, digits
@@ -31,7 +33,7 @@ def mlp_ours(lib):
 
 
 def mlp_pytorch(torch):
-    return _mlp_pytorch(torch, 1000, 100, torch.optim.Adam)
+    return _mlp_pytorch(torch, 1000, 100, functools.partial(common.adam, torch))
 
 
 def mlp_of_100_units_ours(lib):
@@ -39,7 +41,7 @@ def mlp_of_100_units_ours(lib):
 
 
 def mlp_of_100_units_pytorch(torch):
-    return _mlp_pytorch(torch, 100, 32, lambda params: torch.optim.SGD(params, 0.01))
+    return _mlp_pytorch(torch, 100, 32, functools.partial(common.sgd, torch))
 
 
 def small_operations_ours(lib):
@@ -101,7 +103,7 @@ def adam_ours(lib):
 
 
 def adam_pytorch(torch):
-    return _optimizer_pytorch(torch, torch.optim.Adam)
+    return _optimizer_pytorch(torch, functools.partial(common.adam, torch))
 
 
 def momentum_sgd_ours(lib):
@@ -109,4 +111,4 @@ def momentum_sgd_ours(lib):
 
 
 def momentum_sgd_pytorch(torch):
-    return _optimizer_pytorch(torch, lambda params: torch.optim.SGD(params, 0.01, momentum=0.9))
+    return _optimizer_pytorch(torch, functools.partial(common.sgd, torch, momentum=0.9))

@@ -74,7 +74,9 @@ def dcgan_pytorch(torch):
         nn.Linear(512 * 16, 1),
     )
     models = generator, critic
-    optimizers = [torch.optim.Adam(m.parameters(), 2e-4, betas=(0.5, 0.999)) for m in models]
+    optimizers = [
+        torch.optim.Adam(m.parameters(), 2e-4, betas=(0.5, 0.999), fused=True) for m in models
+    ]
     random = np.random.RandomState(0)
     x, z = random.rand(50, 3, 32, 32).astype("f"), random.randn(50, 100).astype("f")
     x, z = torch.from_numpy(x), torch.from_numpy(z)
@@ -120,7 +122,7 @@ def _wgan_gp_ours(lib, critic, shape):
 
 def _wgan_gp_pytorch(torch, critic, shape):
     fill(p.detach().numpy() for p in critic.parameters())
-    optimizer = torch.optim.Adam(critic.parameters(), 1e-4, betas=(0.5, 0.999))
+    optimizer = torch.optim.Adam(critic.parameters(), 1e-4, betas=(0.5, 0.999), fused=True)
     random = np.random.RandomState(0)
     real, made = map(torch.from_numpy, random.rand(2, 64, *shape).astype("f"))
 

@@ -21,6 +21,7 @@ def lenet_ours(lib):
 
 
 def lenet_pytorch(torch):
+    """channels_last takes 0.88 of the time."""
     nn = torch.nn
     model = nn.Sequential(
         nn.Conv2d(1, 20, 5),
@@ -32,8 +33,8 @@ def lenet_pytorch(torch):
         nn.ReLU(),
         nn.Linear(500, 10),
     )
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    return classifier_pytorch(torch, model, optimizer, *digits(64, 1, 28, 28))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
+    return classifier_pytorch(torch, model, optimizer, *digits(64, 1, 28, 28), channels_last=True)
 
 
 def vgg_ours(lib):
@@ -51,6 +52,7 @@ def vgg_ours(lib):
 
 
 def vgg_pytorch(torch):
+    """channels_last takes 0.88 of the time."""
     nn = torch.nn
     layers, channels = [], 3
     for n in (64, 128, 256):
@@ -60,8 +62,8 @@ def vgg_pytorch(torch):
             channels = n
         layers += [nn.MaxPool2d(2), nn.Dropout(0.3)]
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4096, 10))
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    step = classifier_pytorch(torch, model, optimizer, *digits(32, 3, 32, 32))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
+    step = classifier_pytorch(torch, model, optimizer, *digits(32, 3, 32, 32), channels_last=True)
     return lambda: step() and None
 
 
@@ -153,8 +155,10 @@ def _train_resnet_ours(lib, numbers, expansion, batch):
 
 def _train_resnet_pytorch(torch, numbers, expansion, batch):
     model = _resnet_pytorch(torch, numbers, expansion)
-    optimizer = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
-    return classifier_pytorch(torch, model, optimizer, *digits(batch, 3, 112, 112))
+    optimizer = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9, fused=True)
+    return classifier_pytorch(
+        torch, model, optimizer, *digits(batch, 3, 112, 112), channels_last=True
+    )
 
 
 def resnet18_ours(lib):
@@ -162,6 +166,7 @@ def resnet18_ours(lib):
 
 
 def resnet18_pytorch(torch):
+    """channels_last takes 0.96 of the time."""
     return _train_resnet_pytorch(torch, (2, 2, 2, 2), 1, 8)
 
 

@@ -185,7 +185,7 @@ class PyTorch:
         loss_of, sizes, shapes = WORKLOADS[name]
         params = [torch.nn.Parameter(torch.from_numpy(p)) for p in _parameters(*sizes)]
         data = [torch.from_numpy(np.asarray(x)) for x in _random(*shapes)]
-        optimizer = torch.optim.SGD(params, float(RATE))
+        optimizer = torch.optim.SGD(params, float(RATE), fused=True)
         loss_of_data = compiled(lambda *data: loss_of(self, params, *data))
 
         def step():

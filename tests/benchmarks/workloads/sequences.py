@@ -89,7 +89,7 @@ def _language_model_pytorch(torch, forward, params, n_gates=1):
     others = [*embed.parameters(), *output.parameters()]
     fill(p.detach().numpy() for p in others)
     params = [*params, *others]
-    optimizer = torch.optim.SGD(params, 1.0)
+    optimizer = torch.optim.SGD(params, 1.0, fused=True)
     text = torch.from_numpy(words(10000, 36, 20)).long()
     state = None
 
@@ -172,7 +172,7 @@ def nstep_lstm_pytorch(torch):
     for p in params:
         array = p.detach().numpy()
         fill(np.split(array, 4) if len(array) == 1024 else [array])
-    optimizer = torch.optim.Adam(params)
+    optimizer = torch.optim.Adam(params, fused=True)
     xs = [torch.from_numpy(x).long() for x in sentences()]
     packed = nn.utils.rnn.pack_sequence(xs)
 
@@ -210,7 +210,7 @@ def word2vec_pytorch(torch):
     counts = np.bincount(words(10000, 100000), minlength=10000) + 1
     weights = torch.from_numpy(counts**0.75)
     embed, out = torch.nn.Embedding(10000, 100), torch.nn.Embedding(10000, 100)
-    optimizer = torch.optim.Adam([embed.weight, out.weight])
+    optimizer = torch.optim.Adam([embed.weight, out.weight], fused=True)
     x, t = torch.from_numpy(words(10000, 2, 10000)).long()
     logsigmoid = torch.nn.functional.logsigmoid
 
@@ -247,7 +247,7 @@ def transformer_ours(lib):
 def transformer_pytorch(torch):
     layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, 0.1, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
     x = torch.from_numpy(np.random.RandomState(0).randn(8, 128, 256).astype("f"))
     forward = common.compiled(model)
 
