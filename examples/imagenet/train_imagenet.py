@@ -20,49 +20,12 @@ from PIL import Image
 
 import mpchain
 import mpchain.links as L
-from mpchain import Variable, iterators, optimizer_hooks, optimizers, training
-from mpchain.dataset import DatasetMixin
+from mpchain import Variable, datasets, iterators, optimizer_hooks, optimizers, training
+from mpchain.datasets import transforms
 from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.distributed.extensions import AllreducePersistent, checkpoint
 from mpchain.training import extensions
 from mpchain.typing import Array
-
-
-class ImageFolder(DatasetMixin):
-    """Images in one folder for each class: pairs of image (3, size, size) and class."""
-
-    def __init__(self, root: pathlib.Path, size: int, augment: bool):
-        self.classes = sorted(path.name for path in root.iterdir() if path.is_dir())
-        self.files = [
-            (path, label)
-            for label, name in enumerate(self.classes)
-            for path in sorted((root / name).iterdir())
-        ]
-        self.size, self.augment = size, augment
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def get_example(self, i: int) -> tuple[Array, Array]:
-        path, label = self.files[i]
-        with Image.open(path) as image:
-            image = image.convert("RGB")
-        box = self.choose_box(*image.size)
-        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
-        pixels = np.asarray(image, np.float32).transpose(2, 0, 1) / 128 - 1
-        if self.augment and np.random.randint(2):
-            pixels = pixels[:, :, ::-1]
-        return pixels, np.int32(label)
-
-    def choose_box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Returns the part of an image to see: the middle, or any of random size and place."""
-        if self.augment:
-            side = min(width, height) * np.random.uniform(0.5, 1)
-            left, top = np.random.uniform(0, (width - side, height - side))
-        else:
-            side = min(width, height) * 0.875
-            left, top = (width - side) / 2, (height - side) / 2
-        return left, top, left + side, top + side
 
 
 class ResNet50(mpchain.Chain):
@@ -122,8 +85,16 @@ def main() -> None:
             make_up_images(args.folder)
         comm.barrier()
 
-    train = ImageFolder(pathlib.Path(args.folder, "train"), args.size, augment=True)
-    test = ImageFolder(pathlib.Path(args.folder, "val"), args.size, augment=False)
+    folders = [pathlib.Path(args.folder, name) for name in ("train", "val")]
+    train, test = map(datasets.ImageFolderDataset, folders)
+    n_classes, scaled = len(train.classes), transforms.Normalize(128, 128)
+    cut = transforms.RandomResizedCrop(args.size, scale=(0.25, 1))
+    middle = transforms.Resize(round(args.size / 0.875)), transforms.CenterCrop(args.size)
+    # What is drawn for an image depends on its number and the epoch, not on ranks and threads.
+    train = datasets.AugmentedDataset(
+        train, transforms.Compose(cut, transforms.RandomFlip(), scaled)
+    )
+    test = datasets.AugmentedDataset(test, transforms.Compose(*middle, scaled))
     options = {"n_threads": args.threads}
     train_iter = iterators.MultithreadIterator(train, args.batchsize, **options)
     test_iter = iterators.MultithreadIterator(
@@ -132,7 +103,7 @@ def main() -> None:
     train_iter = create_sharded_iterator(train_iter, comm)
     test_iter = create_sharded_iterator(test_iter, comm)
 
-    model = L.Classifier(ResNet50(len(train.classes))).to_device(device)
+    model = L.Classifier(ResNet50(n_classes)).to_device(device)
     if args.test:  # after so few updates, evaluation normalizes by the statistics of the last one
         for link in model.links():
             if isinstance(link, L.BatchNormalization):
@@ -152,7 +123,7 @@ def main() -> None:
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
     trainer.extend(checkpoint(comm, autoload=args.resume))
     if comm.rank == 0:
-        print(f"{len(train)} images of {len(train.classes)} classes, {comm.size} ranks")
+        print(f"{len(train)} images of {n_classes} classes, {comm.size} ranks")
     columns = ["epoch", "main/loss", "main/accuracy"]
     columns += ["validation/main/loss", "validation/main/accuracy", "elapsed_time"]
     extensions.standard_reports(trainer, columns, arguments=args)
