@@ -260,6 +260,21 @@ def _six_steps(name, device_name, is_captured):
     return arrays, step.reason if is_captured else None
 
 
+def outcome(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns what a function finds, or its traceback, or why this machine cannot tell.
+
+    Example:
+        >>> outcome(lambda: {"found": "all"})
+        {'found': 'all'}
+    """
+    try:
+        return find()
+    except NotHere as error:
+        return {"reason": f"needs {error}"}
+    except Exception:
+        return {"ok": False, "error": traceback.format_exc()}
+
+
 def compare_captured(name: str, device_name: str) -> dict[str, object]:
     """Returns whether captured steps train a model as normal steps do.
 
@@ -274,15 +289,16 @@ def compare_captured(name: str, device_name: str) -> dict[str, object]:
         >>> compare_captured("MLP", "@cupy:0")  # doctest: +SKIP
         {'ok': True, 'error': 0.0}
     """
-    try:
+
+    def find():
         wanted, _ = _six_steps(name, device_name, is_captured=False)
         got, reason = _six_steps(name, device_name, is_captured=True)
-    except Exception:
-        return {"ok": False, "error": traceback.format_exc()}
-    if reason is not None:
-        return {"ok": False, "error": f"the step is not captured: {reason}"}
-    worst = max(difference(got[key], wanted[key]) for key in wanted)
-    return {"ok": worst <= TOLERANCE, "error": worst}
+        if reason is not None:
+            return {"ok": False, "error": f"the step is not captured: {reason}"}
+        worst = max(difference(got[key], wanted[key]) for key in wanted)
+        return {"ok": worst <= TOLERANCE, "error": worst}
+
+    return outcome(find)
 
 
 CHECKS: dict[str, Callable[[str], Results]] = {
@@ -370,17 +386,15 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
         >>> compare(CHECKS["matmul"], "@numpy")
         {'ok': True, 'error': 0.0}
     """
-    try:
+
+    def find():
         with using_config("dtype", np.dtype(np.float32)):
             wanted, got = check("@numpy"), check(device_name)
-        errors = [difference(cuda.to_cpu(got[name]), wanted[name]) for name in wanted]
-    except NotHere as error:
-        return {"reason": f"needs {error}"}
-    except Exception:
-        return {"ok": False, "error": traceback.format_exc()}
-    worst = float(np.max(errors))
-    is_half = any(array.dtype == np.float16 for array in wanted.values())
-    return {"ok": worst <= (HALF_TOLERANCE if is_half else TOLERANCE), "error": worst}
+        worst = float(np.max([difference(cuda.to_cpu(got[k]), wanted[k]) for k in wanted]))
+        is_half = any(array.dtype == np.float16 for array in wanted.values())
+        return {"ok": worst <= (HALF_TOLERANCE if is_half else TOLERANCE), "error": worst}
+
+    return outcome(find)
 
 
 def difference(got: np.ndarray, wanted: np.ndarray) -> float:

@@ -11,7 +11,6 @@ up to that one. ``plan`` prints the parts in their order: cheap and decisive one
 import argparse
 import json
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,21 +86,6 @@ def plan(is_double: bool = False) -> Iterator[dict[str, Any]]:
                 yield row(_STEP, is_double, "torch", name, precision, "channels last")
 
 
-def outcome(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns what a function finds, or its traceback, or why this machine cannot tell.
-
-    Example:
-        >>> outcome(lambda: {"found": "all"})
-        {'found': 'all'}
-    """
-    try:
-        return find()
-    except check.NotHere as error:
-        return {"reason": f"needs {error}"}
-    except Exception:
-        return {"ok": False, "error": traceback.format_exc()}
-
-
 def _is_gpu_lost():
     if not cuda.available:
         return False
@@ -136,7 +120,7 @@ def main(words: list[str]) -> int:
     for name, find in PARTS[given.part](*given.arguments):
         if is_passed:
             print(json.dumps({"begin": name}), flush=True)
-            found = outcome(find)
+            found = check.outcome(find)
             print(json.dumps({"name": name, **found}), flush=True)
             if found.get("ok") is False and _is_gpu_lost():
                 return GPU_IS_LOST

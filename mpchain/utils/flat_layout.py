@@ -42,6 +42,22 @@ class FlatLayout:
         self.slices[name], self._shapes[name] = slice(self.size, stop), shape
         self.size = stop
 
+    def aligned(self, n: int) -> "FlatLayout":
+        """Returns a layout of the same arrays, those with a multiple of ``n`` elements first: each
+        of them begins at such a multiple, however small arrays between them were.
+
+        Example:
+            >>> layout = FlatLayout(np.float32)
+            >>> layout.append("b", (10,)), layout.append("W", (8, 10))
+            (None, None)
+            >>> layout.aligned(8).slices
+            {'W': slice(0, 80, None), 'b': slice(80, 90, None)}
+        """
+        layout = FlatLayout(self.dtype)
+        for name, shape in sorted(self._shapes.items(), key=lambda x: math.prod(x[1]) % n != 0):
+            layout.append(name, shape)
+        return layout
+
     def renamed(self, names: Mapping[Hashable, Hashable]) -> "FlatLayout":
         """Returns a layout of the same size with only some of the arrays, where they are, given
         their new names by their present ones."""

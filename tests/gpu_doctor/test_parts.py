@@ -8,7 +8,7 @@ from mpchain import kernels
 from mpchain.backends import cuda
 from mpchain.gpu_doctor import kernels as of_kernels
 from mpchain.gpu_doctor import parts
-from mpchain.gpu_doctor.check import NotHere
+from mpchain.gpu_doctor.check import NotHere, outcome
 from mpchain.testing.kernel_cases import CASES
 
 
@@ -42,8 +42,8 @@ def test_outcomes():
     def lacks():
         raise NotHere("a library")
 
-    assert parts.outcome(lacks) == {"reason": "needs a library"}
-    assert "ZeroDivisionError" in parts.outcome(lambda: 1 / 0)["error"]
+    assert outcome(lacks) == {"reason": "needs a library"}
+    assert "ZeroDivisionError" in outcome(lambda: 1 / 0)["error"]
 
 
 @pytest.mark.gpu
@@ -86,4 +86,4 @@ def test_a_wrong_kernel_is_found(monkeypatch):
 @pytest.mark.parametrize("name", ["basics", "speeds", "nccl", "plans", "machine"])
 def test_parts_that_measure(name):
     for _, find in parts.PARTS[name]():
-        assert parts.outcome(find).get("ok") is not False
+        assert outcome(find).get("ok") is not False

@@ -34,6 +34,8 @@ BUCKET_BYTES = 4 * 1024 * 1024
 GPU_BUCKET_BYTES = 25 * 1024 * 1024
 FIRST_GPU_BUCKET_BYTES = 1024 * 1024
 """The same on GPUs, where a sum costs more to begin; the first one begins early in backward."""
+NCCL_BYTES = 16
+"""What NCCL loads at once, if all its arrays begin at a multiple; the smallest element has two."""
 
 N_ROOMS = 3
 """Arrays of a bucket on a host. One is used, unless a program holds gradients."""
@@ -324,9 +326,12 @@ class GradientReducer(Reducer):
         params = self._params
         on_gpu = self._transport().is_on_gpu
         n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
+        found = layouts(((name, params[name]) for name in order), *n_bytes)
+        if on_gpu:  # NCCL sums arrays that begin at other places element by element
+            found = [layout.aligned(NCCL_BYTES // 2) for layout in found]
         return [
             Bucket(layout, params, self._comm.gradient_dtype(layout.dtype), self._transport())
-            for layout in layouts(((name, params[name]) for name in order), *n_bytes)
+            for layout in found
         ]
 
     def _transport(self):
@@ -335,7 +340,7 @@ class GradientReducer(Reducer):
         return GpuTransport if on_gpu else HostTransport
 
     def _check_presence(self, counts, n_ranks):
-        lacking = [name for name, n_present in counts.items() if 0 < n_present < n_ranks]
+        lacking = sorted(name for name, n in counts.items() if 0 < n < n_ranks)
         if lacking:
             held = self._comm.allgather_obj(
                 [self._n_samples == 0 or self._bucket_of[name].had(name) for name in lacking]

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from mpchain.backends import cuda
 from mpchain.distributed.gradients import buckets
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.variable import Parameter
@@ -386,6 +387,30 @@ def test_the_first_bucket_on_gpus_is_small(comm):
     reducer.begin()
     reducer.finish()
     assert [len(bucket.names) for bucket in reducer._buckets] == [2, 50, 8]
+
+
+def test_small_gradients_do_not_move_large_ones_off_places_of_16_bytes(comm):
+    """NCCL sums arrays that begin elsewhere element by element."""
+    if comm.size == 1 or not on_gpus():
+        pytest.skip("GPUs of several ranks")
+    shapes = {"/b": (10,), "/W": (16, 10), "/c": (3,), "/V": (4, 4, 2), "/d": (1,), "/U": (8,)}
+    params = {name: Parameter(xp.zeros(shape, np.float16)) for name, shape in shapes.items()}
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for i, param in enumerate(params.values()):
+        param.grad = xp.full(param.shape, i, np.float16)
+    reducer.begin()
+    for param in params.values():
+        reducer.ready(param)
+    reducer.finish()
+    begins = {
+        name: bucket.layout.slices[name].start * 2
+        for bucket in reducer._buckets
+        for name in bucket.names
+    }
+    assert all(begins[name] % 16 == 0 for name in ("/W", "/V", "/U")), begins
+    for i, param in enumerate(params.values()):
+        np.testing.assert_array_equal(cuda.to_cpu(param.grad), i)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
