@@ -12,6 +12,8 @@ from mpchain.formulas.symbol import Symbol, UntraceableError, written_as
 from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.mathematics import _limited
+from mpchain.kernels.cpu import special_loops
+from mpchain.kernels.cpu.loops import loop_of_special
 from mpchain.observers import one_call
 from mpchain.typing import Array, Input, Output
 from mpchain.utils.type_check import check, fail
@@ -25,9 +27,16 @@ def _special(name, x, *others):
     """Applies a function of ``scipy.special`` that keeps the dtype of ``x``, which comes last."""
     if isinstance(x, Symbol):
         raise UntraceableError(f"scipy.special.{name}")
+    if name in special_loops.SINGLE and (y := _by_loop(name, x)) is not None:
+        return y
     function = getattr(_library(name, x), name)
     wide = x.astype(np.float32) if x.dtype == np.float16 else x
     return one_call(function, *others, wide).astype(x.dtype, copy=False)
+
+
+def _by_loop(name, x):
+    """Returns the values by a compiled loop; None where there is none."""
+    return loop_of_special(name)(x) if x.dtype == np.float32 else None
 
 
 def _library(name, x):
@@ -190,7 +199,8 @@ def ndtri(x: Input) -> Output:
 @elementwise(lambda g, x, y: -g * (y * (x + y)))
 def _normal_hazard(x):
     """The density of the standard normal distribution at x over its distribution function."""
-    return (_SQRT_2 / _SQRT_PI) / _special("erfcx", x * (-1 / _SQRT_2))
+    y = _by_loop("normal_hazard", x)
+    return (_SQRT_2 / _SQRT_PI) / _special("erfcx", x * (-1 / _SQRT_2)) if y is None else y
 
 
 @elementwise(lambda g, x: g * _normal_hazard.on(x))
@@ -256,6 +266,9 @@ def _broadcast(name, variable, constants):
 
 @elementwise(lambda g, x, n: g * _polygamma.on(x, n + 1))
 def _polygamma(x, n):
+    y = _by_loop("trigamma", x) if type(n) is int and n == 1 else None
+    if y is not None:
+        return y
     return _special("polygamma", x, cuda.get_array_module(x).asarray(n))
 
 

@@ -140,6 +140,113 @@ def test_exponentials_minus_one_overflow_as_numpys(dtype):
     np.testing.assert_allclose(loop.compute(x), expected, 4e-6 if dtype == np.float32 else 1e-14)
 
 
+def _real_lgamma(x):
+    return mpmath.re(mpmath.loggamma(x))
+
+
+_RANDOM = np.random.RandomState(0)
+# Of single precision alone: the function, SciPy's, points, and units in the last place.
+SINGLE = {
+    "erfinv": (
+        mpmath.erfinv,
+        special.erfinv,
+        [_RANDOM.uniform(-1, 1, 500), np.logspace(-40, -1, 90), 1 - np.logspace(-7.2, -1, 90)],
+        1,
+    ),
+    "gammaln": (
+        _real_lgamma,
+        special.gammaln,
+        [
+            _RANDOM.uniform(-12, 20, 500),
+            np.logspace(-40, 36, 90),
+            1 + np.logspace(-6.9, -1, 60),  # near zeros
+            2 - np.logspace(-6.9, -1, 60),
+            -np.logspace(-40, 6, 90),
+        ],
+        1,
+    ),
+    "trigamma": (
+        lambda x: mpmath.polygamma(1, x),
+        lambda x: special.polygamma(1, x),
+        [_RANDOM.uniform(-12, 20, 500), np.logspace(-18, 18, 90), -np.logspace(-18, 5, 90)],
+        1,
+    ),
+    "normal_hazard": (
+        lambda x: mpmath.npdf(x) / mpmath.ncdf(x),
+        lambda x: np.sqrt(2 / np.pi) / special.erfcx(-x / np.sqrt(2)),
+        [_RANDOM.uniform(-20, 13, 500), -np.logspace(-40, 4, 200), [-15, -15.0001, -14.999]],
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_functions_of_single_precision(name):
+    function, of_scipy, points, most = SINGLE[name]
+    loop = loops.loop_of_special(name)
+    x = np.concatenate(points).astype(np.float32)
+    found = loop.compute(x, out=np.full_like(x, np.nan))
+    poles = ~np.isfinite(found)  # integers
+    assert not poles.any() or (name != "erfinv" and np.all(x[poles] == np.round(x[poles])))
+    with mpmath.workdps(40):
+        exact = [function(mpmath.mpf(float(v))) for v in x[~poles]]
+    errors = units(found[~poles], exact, np.float32)
+    assert max(errors) <= most, x[~poles][np.argmax(errors)]
+    extremes = np.array([*EXTREMES, 1, -1, 2, -2, 8, -8, 0.5, 1e30, -1e30], np.float32)
+    with np.errstate(all="ignore"):
+        expected = np.asarray(of_scipy(extremes.astype(np.float64))).astype(np.float32)
+    if name == "trigamma":  # SciPy takes the least negative numbers for zero
+        expected[np.isinf(loop.compute(extremes))] = np.inf
+    np.testing.assert_allclose(loop.compute(extremes), expected, 1e-6, 1e-44)
+
+
+@pytest.mark.parametrize("name", ["lgamma", "digamma", "erfinv", "log_ndtr"])
+def test_three_orders_of_derivatives_in_single_precision(name):
+    n = thresholds.special_loop
+    x = np.random.RandomState(0).uniform(0.2, 0.8, n).astype(np.float32)
+
+    def results():
+        v = Variable(x)
+        found = [getattr(F, name)(v)]
+        for _ in range(3):
+            found += mpchain.grad([found[-1]], [v], enable_double_backprop=True)
+        return [y.array for y in found]
+
+    by_loops = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        others = results()
+    for y, expected in zip(by_loops, others, strict=True):
+        assert y.dtype == np.float32
+        np.testing.assert_allclose(y, expected, 2e-5, 2e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[:9],
+        lambda x: x[:0],
+        lambda x: x[::2],
+        lambda x: x.astype(np.float64),
+        lambda x: x.astype(np.float16),
+    ],
+    ids=["small", "empty", "gaps", "double", "half"],
+)
+def test_other_arrays_go_to_scipy(change, monkeypatch):
+    calls = []
+    compute = loops.Loop.compute
+    monkeypatch.setattr(loops.Loop, "compute", lambda *a: calls.append(1) or compute(*a))
+    x = np.full(3 * thresholds.special_loop, 0.5, np.float32)
+    for function in (F.lgamma, F.erfinv, lambda x: F.polygamma(1, x)):
+        calls.clear()
+        y = function(change(x)).array
+        assert not calls and y.dtype == change(x).dtype
+        function(x)
+        assert calls
+    calls.clear()
+    F.polygamma(2, x)
+    assert not calls
+
+
 def test_gelu_and_its_gradient_take_one_pass_each(monkeypatch):
     calls = []
     compute = loops.Loop.compute

@@ -181,6 +181,17 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     )
 
 
+@functools.cache
+def loop_of_special(name: str) -> Loop:
+    """Returns the loop of a function of :mod:`mpchain.kernels.cpu.special_loops`.
+
+    Example:
+        >>> loop_of_special("erfinv")(np.ones(3, np.float32))  # too small
+    """
+    text = f"def run(numbers, y_, x):\n    for i in range(y_.size):\n        y_[i] = {name}(x[i])"
+    return Loop(name, text, tuple, 1, is_special=True, is_slow=True)
+
+
 def _special(step):
     """Returns the name of the function of special loops that computes a step, if any."""
     return OPERATORS[step.function].special.partition("(")[0]

@@ -13,6 +13,7 @@ The complementary error function is exp(-z^2) p(z), where p(z) (z + 3) is a poly
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,9 @@ SLOW = {"erf", "erfc", "ndtr", "slope_of_gelu"}
 
 QUICK = {"logistic"}
 """Functions that take NumPy several passes."""
+
+SINGLE = {"erfinv", "gammaln", "trigamma", "normal_hazard"}
+"""Functions of single precision, computed in double precision, by name; no formula has them."""
 
 _EXP = """
 def exp(x):
@@ -111,8 +115,81 @@ def slope_of_gelu(x):
     bell = bell * size * FLOAT(0.3989422804014327)
     return rest - bell if x < FLOAT(0) else (FLOAT(1) - rest) + bell
 """
+_LOG = """
+def log(x):
+    bits = np.float64(x).view(np.int64)
+    k = np.int64(bits - np.int64(4604544271217802189)) >> np.int64(52)
+    m = np.int64(bits - np.int64(k << np.int64(52))).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    square = s * s
+    return np.float64(k) * 0.6931471805599453 + s * WIDE(log, square)
+"""
+# A polynomial of -log(1 - x^2), or of its root.
+_ERFINV = """
+def erfinv(x):
+    wide, size = np.float64(x), np.absolute(x)
+    w = -log((1.0 - wide) * (1.0 + wide))
+    u = w - 3.0
+    s = np.sqrt(w) - 3.3
+    y = (WIDE(near, u) if w < 6.0 else WIDE(far, s)) * wide
+    y = wide * np.inf if size == np.float32(1) else y
+    return np.float32(np.nan if size > np.float32(1) else y)
+"""
+# The series of Stirling for sizes of 8 and more, to which a product leads; negative x by reflection
+# at the sine of pi x.
+_GAMMALN = """
+def gammaln(x):
+    wide, size = np.float64(x), np.absolute(np.float64(x))
+    product = size
+    for i in range(1, 8):
+        product = product * (size + i)
+    z = size + 8.0 if size < 8.0 else size
+    product = product if size < 8.0 else 1.0
+    inverse = 1.0 / z
+    square = inverse * inverse
+    rest = size - np.floor(size + 0.5)
+    v = rest * rest
+    sine = np.absolute(rest * WIDE(sine, v)) * size
+    logarithm = log(product if wide > 0.0 else 3.141592653589793 * product / sine)
+    series = (z - 0.5) * log(z) - z + 0.9189385332046727 + WIDE(stirling, square) * inverse
+    y = series - logarithm if wide > 0.0 else logarithm - series
+    y = 0.0 if (wide == 1.0) | (wide == 2.0) else y
+    y = np.inf if (wide <= 0.0) & (sine == 0.0) else y
+    return np.float32(wide if size == np.inf else y)
+"""
+_TRIGAMMA = """
+def trigamma(x):
+    wide = np.float64(x)
+    size = 1.0 - wide if wide <= 0.0 else wide
+    total = 0.0
+    for i in range(0, 8, 2):
+        a, b = (size + i) * (size + i), (size + i + 1) * (size + i + 1)
+        total = total + (a + b) / (a * b)
+    z = size + 8.0 if size < 8.0 else size
+    inverse = 1.0 / z
+    square = inverse * inverse
+    y = inverse + square * (0.5 + inverse * WIDE(trigamma, square))
+    y = y + total if size < 8.0 else y
+    rest = wide - np.floor(wide + 0.5)
+    v = rest * rest
+    sine = rest * WIDE(sine, v)
+    y = 9.869604401089358 / (sine * sine) - y if wide <= 0.0 else y
+    return np.float32(np.inf if wide == -np.inf else y)
+"""
+# The density of the normal distribution over its distribution function; far below zero, a series.
+_NORMAL_HAZARD = """
+def normal_hazard(x):
+    size = np.absolute(x)
+    near = FLOAT(FAR) if size > FLOAT(FAR) else size
+    bell, rest = exp_of_square(near, FLOAT(0.5)), tail(near * FLOAT(0.7071067811865476))
+    above = bell * FLOAT(0.3989422804014327) / (FLOAT(1) - bell * rest * FLOAT(0.5))
+    square = FLOAT(1) / (size * size)
+    y = size / WIDE(hazard, square) if size > FLOAT(FAR) else FLOAT(0.7978845608028654) / rest
+    return FLOAT(y if x < FLOAT(0) else above)
+"""
 _TEXTS = _EXP_OF_SUM, _EXP, _EXPM1, _LOGISTIC, _EXP_OF_SQUARE, _TAIL, _ERF, _ERFC, _NDTR
 _TEXTS += (_SLOPE_OF_GELU,)
+_TEXTS_OF_SINGLE = *_TEXTS, _LOG, _ERFINV, _GAMMALN, _TRIGAMMA, _NORMAL_HAZARD
 
 _SINGLE = {
     "FLOAT": "np.float32", "INT": "np.int32", "MAGIC": 1.5 * 2**23, "MASK": -(1 << 12),
@@ -130,6 +207,34 @@ _SINGLE_COEFFICIENTS = {
     "tail": """
     -0.000333150355 -0.000497142238 0.00307963215 -0.00121720932 -0.0268374257 0.119527078
     -0.310466518 0.590228447 -0.883394464 1.07400691""",
+    "near": """
+    -1.455547284292609e-11 2.2382668694404773e-11 1.0681899115116902e-09 -5.984596633402292e-09
+    -2.340581335206934e-08 4.525529291180938e-07 -1.7489291059806747e-06 -1.2722817238905983e-05
+    0.00019506274754255482 -0.0008361748354219466 -0.005738136033685672 0.2416304019918124
+    1.6235420065402548""",
+    "far": """
+    6.671675520021167e-05 -2.598874786318721e-05 -0.0003537641547092842 0.000883301809657741
+    -0.0014162876352869192 0.0020888362988112706 -0.0032934200397896247 0.004845056328919712
+    1.0057691429718019 3.1341615086364425""",
+    "sine": """
+    6.982372922187464e-07 -2.1815110897764886e-05 0.00046625676118744404 -0.007370419773921383
+    0.08214588510110911 -0.5992645292085965 2.550164039873091 -5.167712780049897
+    3.141592653589794""",
+    "log": " ".join(str(2 / n) for n in range(23, 0, -2)),
+    "stirling": " ".join(
+        str(n / d)
+        for n, d in (
+            (1, 156),
+            (-691, 360360),
+            (1, 1188),
+            (-1, 1680),
+            (1, 1260),
+            (-1, 360),
+            (1, 12),
+        )
+    ),
+    "hazard": "105.0 -15.0 3.0 -1.0 1.0",
+    "trigamma": " ".join(str(n / d) for n, d in ((5, 66), (-1, 30), (1, 42), (-1, 30), (1, 6))),
     "erf": """
     -9.66704457e-06 0.00011265959 -0.000848408041 0.00522103181 -0.0268654307 0.112837825
     -0.376126385 1.12837917""",
@@ -166,24 +271,27 @@ def texts(dtype: np.dtype) -> list[str]:
     names = _SINGLE if is_single else _DOUBLE
     coefficients = _SINGLE_COEFFICIENTS if is_single else _DOUBLE_COEFFICIENTS
     coefficients = coefficients | {"expm1": coefficients["exp"].rpartition(" ")[0]}
-    return [_filled(text.strip(), names, coefficients) for text in _TEXTS]
+    used = _TEXTS_OF_SINGLE if is_single else _TEXTS
+    return [_filled(text.strip(), names, coefficients) for text in used]
 
 
 def _filled(text, names, coefficients):
-    for name, numbers in coefficients.items():
-        for variable in ("r", "t", "square"):
-            horner = _horner(numbers.split(), variable)
-            text = text.replace(f"POLYNOMIAL({name}, {variable})", horner)
+    def polynomial(found):
+        kind, name, variable = found.groups()
+        number = "FLOAT" if kind == "POLYNOMIAL" else "np.float64"
+        return _horner(coefficients[name].split(), variable, number)
+
+    text = re.sub(r"(POLYNOMIAL|WIDE)\((\w+), (\w+)\)", polynomial, text)
     for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, str(names[name]))
     return text
 
 
-def _horner(numbers, variable):
+def _horner(numbers, variable, kind):
     """Returns a polynomial by products and sums, the highest coefficient first."""
-    text = f"FLOAT({numbers[0]})"
+    text = f"{kind}({numbers[0]})"
     for number in numbers[1:]:
-        text = f"({text} * {variable} + FLOAT({number}))"
+        text = f"({text} * {variable} + {kind}({number}))"
     return text
 
 
