@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpchain import annexes
+from mpchain import annexes, kernels
 from mpchain.backends import cuda
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import as_dtype, is_half
 from mpchain.functions.declaring.declaration import differentiable, fit_with
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.channels_last import is_only_last
 from mpchain.typing import Array, Axes, DTypeLike, Input, Output
 from mpchain.utils.arrays import broadcasts_to
@@ -171,6 +172,12 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         if (y := _on_gpu.sum_columns(x, axis, keepdims)) is not None:
             return y
     if x.dtype != np.float16:
+        is_along = axis is None or axis == -1 or axis == x.ndim - 1
+        if is_along and x.size >= thresholds.long_sum and isinstance(x, np.ndarray):
+            y = _sum_in_parts(x, x.size if axis is None else x.shape[-1])
+            if y is not None:
+                kept = () if axis is None else x.shape[:-1]
+                return y.reshape(kept + (1,) * (x.ndim - len(kept)) if keepdims else kept)
         channels_left = (0, *range(2, x.ndim))
         is_of_channels = x.ndim > 2 and axis == channels_left
         if is_of_channels and isinstance(x, np.ndarray) and is_only_last(x):
@@ -180,6 +187,15 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
             return y.reshape(1, -1, *[1] * (x.ndim - 2)) if keepdims else y
         return x.sum(axis=axis, keepdims=keepdims)
     return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
+
+
+def _sum_in_parts(x, n):
+    """The sums of every ``n`` elements, which are contiguous; None where they do not divide."""
+    part = min(n, thresholds.sum_row)
+    if n % part or not x.flags.c_contiguous:
+        return None
+    y = kernels.row_sums(x.reshape(-1, part))
+    return y if n == part else y.reshape(-1, n // part).sum(axis=1)
 
 
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))

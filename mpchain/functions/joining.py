@@ -94,6 +94,9 @@ def check_joinable(name: str, xs: Sequence[Input], axis: int) -> None:
         >>> check_joinable("concat", [np.zeros((2, 1)), np.zeros((2, 5))], 1)
     """
     check(len(xs) > 0, name, "xs must hold at least one array", xs=xs)
+    shapes = {x.shape for x in xs}
+    if len(shapes) == 1 and -xs[0].ndim <= axis < xs[0].ndim:
+        return
     for x in xs:
         check(-x.ndim <= axis < x.ndim, name, "axis must be one of every array", x=x, axis=axis)
         alike = x.ndim == xs[0].ndim and all(

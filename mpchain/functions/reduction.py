@@ -60,7 +60,10 @@ def _mean_derivative(g, x_shape, axis):
 
 @differentiable(_mean_derivative)
 def _mean(x, axis=None, keepdims=False):
-    return x.mean(axis=axis, keepdims=keepdims)
+    if x.dtype == np.float16 or not x.size:
+        return x.mean(axis=axis, keepdims=keepdims)
+    total = summed(x, axis, keepdims)
+    return total / (x.size // (total.size or 1))
 
 
 @counting.noted
@@ -105,6 +108,9 @@ def mean(
 
 def _reduced_axes(name, x, axis):
     """Returns the axes to reduce as numbers from 0, of a floating-point array."""
+    ndim = x.ndim
+    if axis.__class__ is int and -ndim <= axis < ndim and is_floating(x.dtype):
+        return (axis % ndim,)
     check(is_floating(x.dtype), name, "x must be floating point", x=x)
     axes = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
     known = all(-x.ndim <= a < x.ndim for a in axes)
@@ -132,8 +138,8 @@ def _min(x, axes, keepdims):
 
 def _filled_axes(name, x, axis):
     """Returns the axes to reduce, which must not be empty: they have no extremum then."""
-    axes = _reduced_axes(name, x, axis)
-    filled = all(x.shape[i] for i in axes)
+    axes, shape = _reduced_axes(name, x, axis), x.shape
+    filled = 0 not in [shape[i] for i in axes]
     check(filled, name, "x must have elements along the axes", x=x, axis=axis)
     return axes
 

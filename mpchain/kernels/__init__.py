@@ -53,6 +53,7 @@ from mpchain.kernels.reference import (
     products_of_others,
     rms_normalization,
     rms_normalization_gradient,
+    row_sums,
     running_sums,
     sample_normalization,
     sample_normalization_gradient,

@@ -233,6 +233,17 @@ def _at_least_single(x):
     return np.promote_types(x.dtype, np.float32)
 
 
+@Operation.given("x of two axes", lambda x: x.ndim == 2)
+def row_sums(x: Array) -> Array:
+    """The sum of each row of a matrix.
+
+    Example:
+        >>> row_sums(np.ones((2, 3)))
+        array([3., 3.])
+    """
+    return x.sum(axis=1)
+
+
 @Operation.given("x of one axis or more", lambda x, is_backward: x.ndim > 0)
 def running_sums(x: Array, is_backward: bool) -> Array:
     """Sums along the last axis up to each element, from the first or, backward, from the last.

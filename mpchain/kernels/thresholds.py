@@ -173,6 +173,10 @@ few_rows, rearranged = range(4, 49), 1 << 18
 few_rows_of_flat, rearranged_flat = range(16, 49), 1 << 14
 """The same for W with no more rows than columns."""
 
+long_sum, sum_row = 1 << 12, 1 << 10
+"""Elements from which on a sum is one of rows, and those of such a row, whose sum is as exact as
+NumPy's."""
+
 pointwise_weights, pointwise_pixels = 1 << 16, 32
 """Elements of 1x1 filters, and pixels of a sample, for which one product of all samples pays."""
 

@@ -294,6 +294,13 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
         "many": lambda: (1, *(_random(2, 1 + i % 3) for i in range(32))),
         "too many for one kernel": lambda: (0, *(_random(2) for _ in range(33))),
     },
+    "row_sums": {
+        "matrix": lambda: (_random(3, 5),),
+        "many columns": lambda: (_random(4, 1030),),
+        "transposed": lambda: (_random(40, 30).T,),
+        "no rows": lambda: (_random(0, 30),),
+        "no columns": lambda: (_random(3, 0),),
+    },
     "running_sums": {
         "matrix": lambda: (_random(3, 5), False),
         "backward": lambda: (_random(2, 3, 7), True),

@@ -261,3 +261,46 @@ def test_the_gradient_of_logsumexp_sums_to_one_where_its_value_is_rounded(dtype)
     onehot = np.array([1, 0, 0])
     second = expected * onehot - expected * expected[:, :1]
     np.testing.assert_allclose(gg.array, second, 8 * np.finfo(dtype).eps, np.finfo(dtype).eps)
+
+
+LONG = [
+    (70, 64),
+    (9, 1000),
+    (5, 2048),
+    (5, 2049),
+    (8192,),
+    (5000,),
+    (0, 5000),
+    (5000, 0),
+    (3, 4, 700),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", LONG, ids=str)
+def test_long_sums_are_as_exact_as_numpys(shape, dtype):
+    x = np.random.RandomState(0).uniform(0, 1, shape).astype(dtype)
+    laid_out = [x, np.ascontiguousarray(x.T).T, np.repeat(x, 2, axis=-1)[..., ::2]]
+    wide = x.astype(np.longdouble)
+    for axis in (None, -1, x.ndim - 1, 0):
+        for keepdims in (False, True):
+            expected = wide.sum(axis=axis, keepdims=keepdims).astype(dtype)
+            for array in laid_out:
+                y = F.sum(array, axis, keepdims)
+                assert y.dtype == dtype and y.shape == expected.shape
+                units = 4 if array is x and axis != 0 else 40  # of NumPy's sum of columns
+                np.testing.assert_allclose(y.array, expected, units * np.finfo(dtype).eps)
+            if x.shape[axis or 0] and x.size:
+                y = F.mean(x, axis, keepdims=keepdims)
+                mean = wide.mean(axis=axis, keepdims=keepdims).astype(dtype)
+                assert y.dtype == dtype and y.shape == mean.shape
+                units = 4 if axis != 0 else 40
+                np.testing.assert_allclose(y.array, mean, units * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e-40])
+def test_long_sums_of_unusual_values(value):
+    x = np.zeros((8, 1024), np.float32)
+    x[3, 7] = value
+    np.testing.assert_array_equal(F.sum(x, 1).array, x.sum(axis=1))
+    np.testing.assert_array_equal(F.sum(x).array, x.sum())
