@@ -20,7 +20,7 @@ from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.function_hooks import TimerHook
 from mpchain.function_hooks.report import TIME_UNITS
 from mpchain.kernels import thresholds
-from mpchain.link import ChainList, Link
+from mpchain.link import ChainList, Link, Sequential
 from mpchain.link_hooks import TimerHook as LinkTimerHook
 from mpchain.links.n_step import _NStepRNN
 from mpchain.links.recurrent import _PlainLSTMCell as _LSTM
@@ -38,6 +38,7 @@ _TIMES = {unit: round(1 / seconds) for unit, seconds in TIME_UNITS.items()}
 
 _ATTRIBUTES: list[tuple[type, str, Callable[[Any], Any]]] = [
     (ChainList, "_children", lambda self: self._layers),
+    (Sequential, "_children", lambda self: [x for x in self._layers if isinstance(x, Link)]),
     (ConcatWithAsyncTransfer, "compute_stream", lambda self: self._compute_stream),
     (FunctionTestCase, "run_test_forward", lambda self: self.test_forward),
     (FunctionTestCase, "run_test_backward", lambda self: self.test_backward),

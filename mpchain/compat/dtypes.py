@@ -11,6 +11,7 @@ from mpchain.utils.type_check import check
 
 _BIASED = ("x", "W", "b"), ("x", "b")
 _NORMALIZED = ("x", "gamma", "beta"), ("gamma", "beta")
+_BILINEAR = ("e1", "e2", "W", "V1", "V2", "b")
 _RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": _BIASED,
     "convolution_2d": _BIASED,
@@ -30,6 +31,9 @@ _RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "group_normalization": _NORMALIZED,
     "layer_normalization": (_NORMALIZED[0], _NORMALIZED[0]),
     "prelu": (("x", "W"), ("x", "W")),
+    "scale": (("x", "y"), ("x", "y")),
+    "bias": (("x", "y"), ("x", "y")),
+    "bilinear": (_BILINEAR, _BILINEAR),
 }
 """By function: the arguments that are computed in the widest of their dtypes, and those of them
 that must have one dtype. The result has the dtype of the first."""

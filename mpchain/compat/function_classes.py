@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain import functions
+from mpchain.backends.dtypes import is_floating
 from mpchain.backprop import levels_to_user
 from mpchain.compat.attributes import refuse_removed
 from mpchain.compat.dtypes import as_chainer
@@ -508,10 +509,15 @@ def _warning_of_one_sample(normalize):
 
 
 def _along_axis_as_chainer(function):
-    """Chainer's graphs of ``scale`` and ``bias`` broadcast ``y`` by a node."""
+    """Chainer's graphs of ``scale`` and ``bias`` broadcast ``y`` by a node.
+
+    An array, which is a constant there, is cast to the dtype of ``y``.
+    """
 
     @functools.wraps(function)
     def call(x, y, axis=1):
+        if not isinstance(x, Variable) and is_floating(x.dtype, y.dtype):
+            x = x.astype(y.dtype, copy=False)
         if axis >= 0 and y.shape == x.shape[axis : axis + y.ndim] != x.shape:
             after = x.ndim - axis - y.ndim
             y = functions.reshape(y, (1,) * axis + y.shape + (1,) * after)
@@ -533,7 +539,7 @@ def install() -> None:
     replaced["batch_normalization"] = _warning_of_one_sample(replaced["batch_normalization"])
     for name in ("scale", "bias"):
         _originals[name] = getattr(functions, name)
-        replaced[name] = _along_axis_as_chainer(_originals[name])
+        replaced[name] = _along_axis_as_chainer(as_chainer(name, _originals[name]))
     _replace({id(f): replaced[name] for name, f in _originals.items()})
     node_class: Any = FunctionNode
     node_class.shown, node_class.shown_to_hooks = describe, _shown_to_hooks

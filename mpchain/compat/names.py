@@ -85,7 +85,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "_check_ndim", "_get_check_index", "_matmul", "batch_matmul"
     ),
     "chainer.functions.math.ndtri": {"available_cpu": True},
-    "chainer.functions.rnn.n_step_gru": _own("n_step_gru_base"),
+    "chainer.functions.rnn.n_step_gru": _own("_gru", "n_step_gru_base"),
     "chainer.functions.rnn.n_step_lstm": _own("_lstm", "n_step_lstm_base"),
     "chainer.functions.rnn.n_step_rnn": _own("n_step_rnn_base"),
     "chainer.graph_optimizations": _own("static_graph", "static_code"),

@@ -174,8 +174,17 @@ def _log_softmax(x: Any, axis: int = 1) -> Any:
     return functions.log_softmax(x, axis=axis).array
 
 
-def _lstm(x: Any, c: Any) -> Any:
-    return functions.lstm(c, x)
+def _lstm(x: Any, h: Any, c: Any, w: Sequence[Input], b: Sequence[Input]) -> Any:
+    """One step of an LSTM with the weights of ``F.n_step_lstm``: returns ``h`` and ``c``."""
+    states = [functions.expand_dims(state, 0) for state in (h, c)]
+    h, c, _ = functions.n_step_lstm(1, 0.0, *states, [w], [b], [x])
+    return h[0], c[0]
+
+
+def _gru(x: Any, h: Any, c: Any, w: Sequence[Input], b: Sequence[Input]) -> Any:
+    """One step of a GRU with the weights of ``F.n_step_gru``: returns ``h`` and None."""
+    h, _ = functions.n_step_gru(1, 0.0, functions.expand_dims(h, 0), [w], [b], [x])
+    return h[0], None
 
 
 def _check_ndim(in_type: Any, lower: int = 1, upper: int = 2) -> None:

@@ -55,6 +55,11 @@ CASES = {
         lambda x, W, b: F.simplified_dropconnect(x, W, b, mask=np.ones((4, 2, 3), bool)),
         [ones(4, 3), ones(2, 3), ones(2)],
     ),
+    "deconvolution_3d": (F.deconvolution_3d, [ones(1, 2, 3, 3, 3), ones(2, 2, 2, 2, 2), ones(2)]),
+    "scale": (F.scale, [ones(4, 3), ones(3)]),
+    "bias": (F.bias, [ones(4, 3), ones(3)]),
+    "bilinear": (F.bilinear, [ones(4, 3), ones(4, 2), ones(3, 2, 2)]),
+    "maxout of linear": (lambda x, W: F.maxout(F.linear(x, W), 2), [ones(4, 3), ones(4, 3)]),
     "lstm": (lambda c, x: F.lstm(c, x)[0], [ones(4, 3), ones(4, 12)]),
 }
 for name, (function, arrays) in CASES.items():

@@ -23,6 +23,9 @@ LINKS = {
     "Deconvolution2D": (L.Deconvolution2D(3, 2, 3, initialW=0.1), data(2, 3, 5, 5)),
     "Scale": (L.Scale(1, (3,), True), data(4, 3)),
     "Bias": (L.Bias(1, (3,)), data(4, 3)),
+    "Scale of constants": (lambda x: L.Scale(1, (3,), True)(x.array), data(4, 3)),
+    "Bias of constants": (lambda x: L.Bias(1, (3,))(x.array), data(4, 3)),
+    "Bilinear": (lambda x: L.Bilinear(3, 3, 2, True, 0.1)(x, x), data(4, 3)),
 }
 for name, (link, x) in LINKS.items():
     for dtype in "fd":
