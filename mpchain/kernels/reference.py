@@ -469,12 +469,19 @@ def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[A
         >>> mean_and_inverse_std(np.array([1.0, 3.0]), (0,), 0.0)
         (array([2.]), array([1.]))
     """
-    # An empty batch has no mean, but its sum is zero.
-    average = np.mean if x.size else np.sum
-    mean = average(x, axis=axis, keepdims=True)
+    mean = _average(x, axis)
     deviation = x - mean
-    variance = average(deviation * deviation, axis=axis, keepdims=True)
+    variance = _average(deviation * deviation, axis)
     return mean, (variance + eps) ** -0.5
+
+
+def _average(x, axis):
+    """The mean over axes that are kept; of an empty batch, which has none, the sum, zero."""
+    if x.__class__ is not np.ndarray or x.dtype.char not in "fd" or not x.size:
+        return (np.mean if x.size else np.sum)(x, axis=axis, keepdims=True)
+    y = np.add.reduce(x, axis, keepdims=True)  # has the bits of np.mean, and takes half the time
+    y /= x.size // y.size
+    return y
 
 
 def _are_of_samples(x, gamma, beta, axis, eps):
