@@ -65,7 +65,7 @@ class _LanguageModel(mpchain.Chain):
 
 
 def _step(double, model, optimizer, *batch):
-    """Returns the launches and the waits of a training step that is not the first one."""
+    """Returns the launches, the waits and the bytes moved of a training step after the first."""
     model.to_device("@cupy:0")
     optimizer.setup(model)
     for _ in range(2):
@@ -73,7 +73,7 @@ def _step(double, model, optimizer, *batch):
         arrays = [send(array) for array in batch]
         double.reset()
         optimizer.update(model, *arrays)
-    return double.launches.copy(), double.synchronizations.copy()
+    return double.launches.copy(), double.synchronizations.copy(), double.moved.copy()
 
 
 _PIXELS = np.random.RandomState(0).rand(2, 3, 32, 32).astype(np.float32)
@@ -86,15 +86,24 @@ CASES = {
     "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 379),
 }
 
+BYTES = {
+    "perceptron": 4912,
+    "ResNet-50": 671_748_752,
+    "transformer": 610_136,
+    "language model": 528_876,
+}
+"""What their kernels read and write, each array once."""
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step(name, double):
     make_model, make_optimizer, batch, most = CASES[name]
-    launches, waits = _step(double, make_model(), make_optimizer(), *batch)
+    launches, waits, moved = _step(double, make_model(), make_optimizer(), *batch)
     assert not waits, f"the host waits for the GPU: {waits}"
     steps = {place: n for place, n in launches.items() if place[0] == "mpchain_step"}
     assert sum(steps.values()) == 1
     assert launches.total() <= most, launches.most_common(30)
+    assert moved.total() <= BYTES[name], moved.most_common(30)
 
 
 @pytest.mark.parametrize("name, most", [("mixed16", 26), ("mixed_bf16", 66)])
@@ -105,7 +114,7 @@ def test_a_step_of_mixed_precision(name, most, double):
         model, optimizer = make_model(), make_optimizer()
     optimizer.use_fp32_update()
     optimizer.set_loss_scale(1.0)
-    launches, waits = _step(double, model, optimizer, x.astype(model.out.W.dtype), t)
+    launches, waits, _ = _step(double, model, optimizer, x.astype(model.out.W.dtype), t)
     assert not waits, f"the host waits for the GPU: {waits}"
     assert sum(n for (kernel, _), n in launches.items() if kernel == "mpchain_step") == 1
     assert launches.total() <= most, launches.most_common(30)

@@ -304,6 +304,7 @@ class pygraph:
         self._use_workspace(workspace, stream, [values[uid] for uid in blocks])
         if stream.capture is None:
             _machine.ledger.launches["cudnn", _machine.place()] += 1
+            _machine.count_moved("cudnn", [values[uid] for uid in blocks])
         for uid, block in sorted(blocks.items(), key=lambda item: item[0] in made):
             block.access(stream, writes=uid in made)
         reads = {uid: x for uid, x in values.items() if uid not in made}

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import functools
 import itertools
+import math
 import os
 import pathlib
 import sys
@@ -31,6 +32,7 @@ class Ledger:
 
     Attributes:
         launches: {(name of the kernel, file:line): times}.
+        moved: {name of the kernel: bytes of the arrays that it reads and writes, each once}.
         synchronizations: {(what waited, file:line): times} of the host's waits for a device.
         faults: accesses without an order, and memory freed while another stream used it.
         kernels: the texts of all kernels that were compiled.
@@ -42,7 +44,7 @@ class Ledger:
 
     def reset(self):
         """Forgets everything."""
-        self.launches = collections.Counter()
+        self.launches, self.moved = collections.Counter(), collections.Counter()
         self.synchronizations = collections.Counter()
         self.faults = []
         self.kernels = {}
@@ -654,6 +656,13 @@ def check_current_device(name, arrays):
             )
 
 
+def count_moved(name, hosts):
+    """Counts the bytes of arrays, of broadcast ones those that there are, for a kernel."""
+    for host in {id(host): host for host in hosts}.values():
+        lengths = (n for n, step in zip(host.shape, host.strides) if step)
+        ledger.moved[name] += host.itemsize * math.prod(lengths)
+
+
 def launch(name, reads, writes, again=None):
     """Counts a kernel in the current stream, and notes its accesses to memory.
 
@@ -662,6 +671,7 @@ def launch(name, reads, writes, again=None):
     stream = get_current_stream()
     if stream.capture is None:
         ledger.launches[name, place()] += 1
+        count_moved(name, [array._host for array in (*reads, *writes)])
     elif again is not None:
         stream.capture.work.append(again)
     written = {id(array._memory): array._memory for array in writes}
