@@ -107,6 +107,21 @@ def test_arguments_that_a_loop_does_not_take(change, at_once):
     assert loop(*change(*arrays(2, np.float32), 0.5)) is None
 
 
+@pytest.mark.parametrize("places", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_arrays_that_repeat_one_number_are_taken(places, is_last, at_once):
+    """Sums and means have such gradients."""
+    loop, _ = loop_of(lambda x, y, a: x * (y - a))
+    inputs = arrays(2, np.float32, (4, 8, 64, 64))
+    if is_last:
+        inputs = [x.transpose(0, 3, 1, 2) for x in inputs]
+    for i in places:
+        inputs[i] = np.broadcast_to(np.float32(i + 1.5), inputs[i].shape)
+    y = loop(*inputs, 0.5)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(y, inputs[0] * (inputs[1] - np.float32(0.5)))
+
+
 def test_kernels_that_the_user_prefers(at_once):
     loop, _ = loop_of(lambda x, y: x * y + 1)
     with mpchain.using_config("kernels", ("reference",)):
@@ -166,4 +181,4 @@ def test_captured_steps_compute_by_loops(function, monkeypatch):
         calls.clear()
         np.testing.assert_array_equal(captured(x).array, expected)
     assert captured.reason is None
-    assert len(calls) == 2  # forward and backward
+    assert len(calls) == 3  # forward, backward, and the gradient of the square

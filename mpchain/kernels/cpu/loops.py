@@ -102,10 +102,10 @@ class Loop:
         """Returns the result for arguments that the loop takes."""
         n = self._n_arrays
         arrays = arguments[:n]
-        for x in arrays:
-            if not x.flags.c_contiguous:
-                arrays = [channels_last.as_last(x) for x in arrays]
-                break
+        gaps = [any(x.strides) for x in arrays if not x.flags.c_contiguous]
+        if gaps:  # gradients of sums repeat one number
+            lay = channels_last.as_last if any(gaps) else np.ascontiguousarray
+            arrays = [lay(x) for x in arrays]
         y = channels_last.result(arrays[0].shape, arrays[0].dtype, arrays[0], out=out)
         numbers = np.array(self._numbers(*arguments[n:]), y.dtype)
         flat = [channels_last.in_memory(x) for x in (y, *arrays)]
@@ -126,7 +126,7 @@ class Loop:
         for x in arguments[:n]:
             if not isinstance(x, np.ndarray) or x.dtype != dtype or x.shape != shape:
                 return False
-            if not x.flags.c_contiguous and not channels_last.is_last(x):
+            if not x.flags.c_contiguous and any(x.strides) and not channels_last.is_last(x):
                 return False
         return all([type(x) in _NUMBERS for x in arguments[n:]]) and load_numba() is not None
 

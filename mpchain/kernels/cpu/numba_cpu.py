@@ -298,7 +298,7 @@ def _max_windows(x, window, out=None):
     if is_only_last(x):
         places = empty_last(shape, np.int32)
         arrays = [v.transpose(0, 2, 3, 1) for v in (x, y, places)]
-        in_parts_of(_find_maxima_last, len(x), x.size, *arrays, *_geometry(window))
+        in_parts_of(_over_pixels("find maxima"), len(x), x.size, *arrays, *_geometry(window))
         return y, places
     places = np.empty(shape, np.int32)
     arrays = list(map(_planes, (x, y, places)))
@@ -315,7 +315,7 @@ def _place_in_windows(y, places, window):
     if is_only_last(places):
         x = empty_last(shape, y.dtype)
         arrays = [v.transpose(0, 2, 3, 1) for v in (x, as_last(y), places)]
-        in_parts_of(_add_at_places_last, len(x), x.size, *arrays, *_geometry(window))
+        in_parts_of(_over_pixels("add at places"), len(x), x.size, *arrays, *_geometry(window))
         return x
     x = np.zeros(shape, y.dtype)
     arrays = list(map(_planes, (x, y, places)))
@@ -331,7 +331,7 @@ def _take_from_windows(x, places, window):
     if is_only_last(places):
         y = empty_last(places.shape, x.dtype)
         arrays = [v.transpose(0, 2, 3, 1) for v in (as_last(x), y, places)]
-        in_parts_of(_take_at_places_last, len(x), x.size, *arrays, *_geometry(window))
+        in_parts_of(_over_pixels("take at places"), len(x), x.size, *arrays, *_geometry(window))
         return y
     y = np.empty(places.shape, x.dtype)
     arrays = list(map(_planes, (x, y, places)))
@@ -508,14 +508,15 @@ def _take_at_places(begin, end, x, y, places, rows, columns, down, right, top, l
                 y[n, i, j] = x[n, row, column] if is_inside else 0
 
 
-def _take_at_places_last(
-    begin, end, x, y, places, rows, columns, down, right, top, left, far, wide
-):
+# Windows of pixels, whose channels lie side by side: all elements of a window that are inside.
+_LAST = """
+def run(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
     for n in range(begin, end):
+        {of_sample}
         for i in range(y.shape[1]):
             for j in range(y.shape[2]):
                 values, where = y[n, i, j], places[n, i, j]
-                values[:] = 0
+                {of_window}
                 for a in range(rows):
                     row = i * down - top + a * far
                     if row < 0 or row >= x.shape[1]:
@@ -527,49 +528,25 @@ def _take_at_places_last(
                         place, pixel = np.int32(a * columns + b), x[n, row, column]
                         for c in range(values.size):
                             value, old = pixel[c], values[c]  # read both, to be vectorized
-                            values[c] = value if where[c] == place else old
+                            {of_element}
+"""
+_STEPS = {
+    "find maxima": (
+        "pass",
+        "values[:], where[:] = -np.inf, 0",
+        "is_better = (value > old) | ((value != value) & (old == old)); "
+        "values[c] = value if is_better else old; where[c] = place if is_better else where[c]",
+    ),
+    "take at places": ("pass", "values[:] = 0", "values[c] = value if where[c] == place else old"),
+    "add at places": ("x[n] = 0", "pass", "pixel[c] = value + (old if where[c] == place else 0)"),
+}
 
 
-def _find_maxima_last(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
-    for n in range(begin, end):
-        for i in range(y.shape[1]):
-            for j in range(y.shape[2]):
-                best, where = y[n, i, j], places[n, i, j]
-                best[:] = -np.inf
-                where[:] = 0
-                for a in range(rows):
-                    row = i * down - top + a * far
-                    if row < 0 or row >= x.shape[1]:
-                        continue
-                    for b in range(columns):
-                        column = j * right - left + b * wide
-                        if column < 0 or column >= x.shape[2]:
-                            continue
-                        place, pixel = np.int32(a * columns + b), x[n, row, column]
-                        for c in range(best.size):
-                            value, old = pixel[c], best[c]
-                            is_better = (value > old) | ((value != value) & (old == old))
-                            best[c] = value if is_better else old
-                            where[c] = place if is_better else where[c]
-
-
-def _add_at_places_last(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
-    for n in range(begin, end):
-        x[n] = 0
-        for i in range(y.shape[1]):
-            for j in range(y.shape[2]):
-                values, where = y[n, i, j], places[n, i, j]
-                for a in range(rows):
-                    row = i * down - top + a * far
-                    if row < 0 or row >= x.shape[1]:
-                        continue
-                    for b in range(columns):
-                        column = j * right - left + b * wide
-                        if column < 0 or column >= x.shape[2]:
-                            continue
-                        place, pixel = np.int32(a * columns + b), x[n, row, column]
-                        for c in range(values.size):
-                            pixel[c] += values[c] if where[c] == place else 0
+@functools.cache
+def _over_pixels(name):
+    """Returns a loop over windows of pixels, not yet compiled."""
+    text = _LAST.format(**dict(zip(("of_sample", "of_window", "of_element"), _STEPS[name])))
+    return compile_text(name, text, {"np": np}, _kept(text.strip()))
 
 
 def _add_rows(x, rows, ids):
