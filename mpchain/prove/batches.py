@@ -118,12 +118,13 @@ def have_samples_across(batches: Sequence[dict[str, Any]], sizes: Sequence[float
 
     >>> have_samples_across([{"x": np.zeros((5, 2))}], [2])
     True
+    >>> have_samples_across([{"x": np.zeros((9, 2))}, {"x": np.zeros((9, 2))}], [2, 1])
+    False
     """
-    return any(
-        isinstance(value, np.ndarray) and len(value) != n and n in value.shape[1:]
-        for batch, n in zip(batches, sizes)
-        for value in batch.values()
-    )
+    held = [(value, n) for batch, n in zip(batches, sizes) for value in batch.values()]
+    arrays = [(value, n) for value, n in held if isinstance(value, np.ndarray)]
+    are_across = all(n in value.shape[1:] for value, n in arrays)
+    return are_across and any(len(value) != n for value, n in arrays)
 
 
 def _join(values, sizes):

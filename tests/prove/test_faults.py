@@ -19,16 +19,22 @@ def _marked(names):
 
 
 @pytest.mark.parametrize("name", _marked(FAULTS))
-def test_a_fault_is_named(name, tmp_path):
+def test_a_fault_is_named(name, tmp_path, n=2):
     fault, path = FAULTS[name], tmp_path / "train.py"
     text = programs.program(**fault.slots)
     path.write_text(text)
-    code, output = programs.prove(path)
+    code, output = programs.prove(path, n)
     assert code == 1 and "not the same" in output, output
     lines = [i for i, line in enumerate(text.splitlines(), 1) if line.endswith("# here")]
     assert not lines or any(f"line {i} of train.py" in output for i in lines), output
     for says in fault.says:
         assert says in output, output
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["all ranks compute the same batch", "dropped samples"])
+def test_samples_are_named_where_a_rank_has_as_many_as_an_axis_is_long(name, tmp_path):
+    test_a_fault_is_named(name, tmp_path, n=3)
 
 
 @pytest.mark.parametrize("name", _marked(SOUND))
