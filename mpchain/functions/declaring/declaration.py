@@ -305,7 +305,7 @@ class Declaration:
         return self._loops[index]
 
 
-def multiplies_bfloat16(body: Callable) -> Callable:
+def multiplies_bfloat16(body: Any) -> Any:
     """Decorator of a body that takes bfloat16 arrays on the host, as its derivatives do.
 
     It is a product that sums in float32 and rounds once, so it needs no float32 copies.
