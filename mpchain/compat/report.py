@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import inspect
 import pathlib
+import re
 from collections.abc import Iterator
 
 from mpchain.compat.layout import layout
@@ -16,17 +18,42 @@ def missing(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
     The program is read, not run: names are found where they are written out, as in
     ``from chainer.links import Linear`` or ``F.relu`` after ``import chainer.functions as F``.
     """
+    trees, found = _trees(path)
+    own = {attribute for tree in trees.values() for attribute in _defined(tree)}
+    for file, tree in trees.items():
+        found += [(file, line, name) for line, name in _names(tree) if not exists(name)]
+        found += [(file, line, name) for line, name in _attributes(tree, own)]
+    return sorted(found)
+
+
+def doubtful(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
+    """Returns (file, line, expression) where an array is made a number by ``float`` or ``int``.
+
+    NumPy 2.4 raises TypeError there if the array has axes, as that of one element in a list has.
+    """
+    return [
+        (file, node.lineno, ast.unparse(node))
+        for file, tree in _trees(path)[0].items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("float", "int")
+        and len(node.args) == 1
+        and isinstance(node.args[0], ast.Attribute)
+        and node.args[0].attr in ("array", "data", "grad")
+    ]
+
+
+def _trees(path):
+    """The syntax of each file, and what to report of those that cannot be read."""
     path = pathlib.Path(path)
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    found = []
-    for file in files:
+    trees, unread = {}, []
+    for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
         try:
-            tree = ast.parse(file.read_text("utf-8"))
+            trees[str(file)] = ast.parse(file.read_text("utf-8"))
         except (SyntaxError, UnicodeDecodeError) as error:
-            found.append((str(file), getattr(error, "lineno", 0) or 0, f"cannot be read: {error}"))
-            continue
-        found += [(str(file), line, name) for line, name in _names(tree) if not exists(name)]
-    return found
+            unread.append((str(file), getattr(error, "lineno", 0) or 0, f"cannot be read: {error}"))
+    return trees, unread
 
 
 def exists(name: str) -> bool:
@@ -44,23 +71,29 @@ def exists(name: str) -> bool:
     return not getattr(value, "is_absent", False)
 
 
-def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The names of Chainer that a program mentions, with their lines."""
-    known = {}  # maps the program's own names to what they stand for
+def _imported(tree):
+    """Yields a line, a name of Chainer that is imported, the program's name, what that means."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name.partition(".")[0] in _TOPS:
-                    yield node.lineno, alias.name
-                    top = alias.name.partition(".")[0]
-                    known[alias.asname or top] = alias.name if alias.asname else top
+                top = alias.name.partition(".")[0]
+                if top in _TOPS:
+                    meant = alias.name if alias.asname else top
+                    yield node.lineno, alias.name, alias.asname or top, meant
         elif isinstance(node, ast.ImportFrom) and not node.level:
             if (node.module or "").partition(".")[0] in _TOPS:
                 for alias in node.names:
                     if alias.name != "*":
                         name = f"{node.module}.{alias.name}"
-                        yield node.lineno, name
-                        known[alias.asname or alias.name] = name
+                        yield node.lineno, name, alias.asname or alias.name, name
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The names of Chainer that a program mentions, with their lines."""
+    known = {}  # maps the program's own names to what they stand for
+    for line, name, own, meant in _imported(tree):
+        yield line, name
+        known[own] = meant
     longest = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -84,3 +117,53 @@ def _chain(node):
 def _is_static(name):
     """Whether all but the last part of a name are modules: attributes of objects are not judged."""
     return name.rpartition(".")[0] in layout()
+
+
+def _defined(tree):
+    """The attributes that a program gives to objects, and the functions that it defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def _attributes(tree, own):
+    """Yields line and name of private attributes of classes of Chainer that subclasses ask for."""
+    known = {own_name: meant for _, _, own_name, meant in _imported(tree)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        bases = [cls for base in node.bases if (cls := _class_of(base, known)) is not None]
+        asked = {
+            part.attr: part.lineno
+            for part in ast.walk(node)
+            if isinstance(part, ast.Attribute)
+            and isinstance(part.value, ast.Name)
+            and part.value.id == "self"
+            and re.match("_(?!_)", part.attr)
+        }
+        for name, line in asked.items():
+            if bases and name not in own and not any(_mentions(cls, name) for cls in bases):
+                yield line, f"{bases[0].__name__}.{name}"
+
+
+def _class_of(base, known):
+    """The class of mpchain that stands for a base class, None for others."""
+    parts = [base.id] if isinstance(base, ast.Name) else _chain(base)
+    if not parts or parts[0] not in known:
+        return None
+    name = ".".join([known[parts[0]], *parts[1:]])
+    if not exists(name):
+        return None
+    module, _, last = name.rpartition(".")
+    cls = getattr(importlib.import_module(module), last, None) if module in layout() else None
+    return cls if isinstance(cls, type) else None
+
+
+def _mentions(cls, name):
+    """Whether a class has an attribute, or its source or that of its bases names one."""
+    sources = (inspect.getsource(c) for c in cls.__mro__ if c.__module__.startswith("mpchain."))
+    return hasattr(cls, name) or any(re.search(rf"\b{name}\b", source) for source in sources)

@@ -176,8 +176,8 @@ def _log_softmax(x: Any, axis: int = 1) -> Any:
 
 def _lstm(x: Any, h: Any, c: Any, w: Sequence[Input], b: Sequence[Input]) -> Any:
     """One step of an LSTM with the weights of ``F.n_step_lstm``: returns ``h`` and ``c``."""
-    states = [functions.expand_dims(state, 0) for state in (h, c)]
-    h, c, _ = functions.n_step_lstm(1, 0.0, *states, [w], [b], [x])
+    h, c = functions.expand_dims(h, 0), functions.expand_dims(c, 0)
+    h, c, _ = functions.n_step_lstm(1, 0.0, h, c, [w], [b], [x])
     return h[0], c[0]
 
 

@@ -75,3 +75,11 @@ def test_it_is_said_once(capsys):
     compat.install()
     compat.install()
     assert capsys.readouterr().err.count("MPCHAIN_COMPAT_NUMPY=0") == 1
+
+
+@pytest.mark.parametrize(("version", "times"), [("2.3.5", 0), ("2.4.0", 1), ("2.4.6", 1)])
+def test_a_numpy_that_refuses_arrays_as_numbers_is_told(version, times, capsys, monkeypatch):
+    compat.uninstall()
+    monkeypatch.setattr(np, "__version__", version)
+    compat.install()
+    assert capsys.readouterr().err.count("pip install 'mpchain[compat]'") == times

@@ -23,6 +23,27 @@ class Model(chainer.Chain):
         x.attribute_of_an_object
         return F.unheard(F.relu(self.l(x))) + chainer.as_variable(x)
 """
+ATTRIBUTES = """\
+import chainer
+from chainer import links as L
+from chainer.training import extensions
+from chainer.training.extensions import LogReport
+
+class Report(extensions.LogReport):
+    def __call__(self, trainer):
+        self._own = self._keys
+        return self._unheard, self._own, self._trigger, self.public
+
+class Layer(L.Linear):
+    def forward(self, x):
+        self._initialize_params(3)
+        self._further = self._params, self._neither
+        return float(x.array), int(self.W.data), float(x.array.sum()), float(x.grad), float(x)
+
+class Other:
+    def __call__(self):
+        return self._unheard
+"""
 MISSING = [
     (3, "chainer.nonsense"),
     (5, "chainer.functions.activation.relu.ReLUGrad2"),
@@ -36,6 +57,15 @@ def test_missing_names(tmp_path):
     path.write_text(PROGRAM)
     assert report.missing(path) == [(str(path), line, name) for line, name in MISSING]
     assert report.missing(tmp_path) == report.missing(path)
+
+
+def test_attributes_and_numbers(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(ATTRIBUTES)
+    missing = [(line, name) for _, line, name in report.missing(path)]
+    assert missing == [(9, "LogReport._unheard"), (14, "Linear._neither")]
+    found = [(line, expression) for _, line, expression in report.doubtful(path)]
+    assert found == [(15, text) for text in ("float(x.array)", "int(self.W.data)", "float(x.grad)")]
 
 
 @pytest.mark.slow
