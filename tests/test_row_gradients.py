@@ -85,7 +85,7 @@ def _compare(make, **options):
         {"dtype": np.float64},
         {"n_ids": 4},
     ],
-    ids=str,
+    ids=["plain", "tied", "zero gradient", "ignored", "float64", "four"],
 )
 def test_updates_of_rows_have_the_bits_of_whole_updates(make, options):
     assert _compare(make, **options)

@@ -18,7 +18,13 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.persistents import are_initialized
 from mpchain.distributed.gradients.replication import SharedPersistents
-from mpchain.distributed.optimizers.nonlinear import differ, place_of, watched
+from mpchain.distributed.optimizers.nonlinear import (
+    REMEDY,
+    REMEDY_WITHOUT_NUMBERS,
+    place_of,
+    watched,
+)
+from mpchain.distributed.optimizers.scales import difference
 from mpchain.distributed.watch.call_sites import calling_frames, describe
 from mpchain.iterators.worker import peek_at_random_state
 from mpchain.serializer import AbstractSerializer
@@ -196,7 +202,7 @@ class SampleDraws:
         self._n_turns = self.n_own = 0
         self._are_equal = True
         self._shapes = {}  # see SampleGenerator
-        self._compares_factors, self._factors, self._first_loss = False, {}, None
+        self._compares_scales, self._scales, self._first_loss = False, {}, None
         self._persistents = SharedPersistents(comm)
 
     def set_up(self) -> None:
@@ -231,14 +237,14 @@ class SampleDraws:
         initializes = shards and not are_initialized(comm)
         stream = comm.own_shards[0]
         is_divided = comm.size > 1 or len(parts) > 1
-        self._compares_factors = step == 0 and is_divided
+        self._compares_scales = step == 0 and is_divided
         for i, (n_own, compute_loss) in enumerate(parts):
             n_part, weight = counts[i], counting[i]
             place = self._place(first if n_part else None, n_part, stream, is_divided)
             if step == 0 and is_divided:
                 self._first_loss = self._first_loss or compute_loss
                 tell = functools.partial(self._tell_of_loss, compute_loss)
-                take = functools.partial(self._take_factors, (turn, i), weight)
+                take = functools.partial(self._take_scales, (turn, i), weight)
                 compute_loss = watched(compute_loss, n_part, tell, take)
             compute_loss = functools.partial(_draw_from, self._key, step, turn, place, compute_loss)
             if shards:
@@ -268,32 +274,23 @@ class SampleDraws:
         Control.of(self._comm).tell(_calling_place(), text)
 
     def _tell_of_loss(self, compute_loss, reason):
-        text = (
-            f"{reason}, or part of a batch. The mean of their values is minimized, which is not "
-            "that of the whole batch: take the mean, or the sums, by mpchain.batch_mean, batch_sum "
-            "and batch_count"
-        )
-        Control.of(self._comm).tell(place_of(compute_loss) or _calling_place(), text)
+        Control.of(self._comm).tell(place_of(compute_loss) or _calling_place(), reason)
 
-    def _take_factors(self, part, weight, factors):
+    def _take_scales(self, part, weight, scales):
         # A part may be computed twice, to know its counts; the last time counts.
-        self._factors[part] = 1 if weight is None else weight, factors
+        self._scales[part] = weight, scales
 
-    def _compare_factors(self):
-        """Tells of a first loss that divides by what ranks, or parts, have different numbers of."""
-        own, compute_loss = [*self._factors.values()], self._first_loss
-        self._compares_factors, self._factors, self._first_loss = False, {}, None
-        parts = itertools.chain(*self._comm.allgather_obj(own))
+    def _compare_scales(self):
+        """Tells of a first loss that is scaled by what ranks, or parts, have of their own."""
+        own, compute_loss = [*self._scales.values()], self._first_loss
+        self._compares_scales, self._scales, self._first_loss = False, {}, None
+        parts = [*itertools.chain(*self._comm.allgather_obj(own))]
         if self._comm.rank > 0:
             return
-        found = differ([*parts], 1e-5)
+        found = difference([(1 if n is None else n, scales) for n, scales in parts], 1e-5)
         if found:
-            numbers = ", ".join(f"{factor:.4g}" for factor in found[:4])
-            self._tell_of_loss(
-                compute_loss,
-                f"the loss multiplies a sum or mean over the samples by another number ({numbers}) "
-                "on each rank",
-            )
+            remedy = REMEDY if all(n is not None for n, _ in parts) else REMEDY_WITHOUT_NUMBERS
+            self._tell_of_loss(compute_loss, f"the loss {found}, or part of a batch. {remedy}")
 
     def count(self, n: int, n_passes: int = 1, n_parts: int = 1) -> None:
         """Counts an update of ``n`` samples of this rank, in ``n_passes`` forward passes of the
@@ -318,15 +315,15 @@ class SampleDraws:
         if n_total > 0 and self._n_turns:
             self._are_equal = n_total in (self.n_own * self._comm.size, self._comm.size)
         self._n_turns = self.n_own = 0
-        if self._compares_factors:
-            self._compare_factors()
+        if self._compares_scales:
+            self._compare_scales()
         self._persistents.finish()
         Control.of(self._comm).warn()
 
     def reset(self) -> None:
         """Forgets the current step."""
         self._n_turns = self.n_own = self._persistents.n_passes = 0
-        self._factors, self._first_loss = {}, None
+        self._scales, self._first_loss = {}, None
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the key."""

@@ -519,6 +519,11 @@ def test_ranks_count_equally_unless_told_otherwise(comm):
     optimizer.update(model.loss, x, t)
     for name, param in model.namedparams():
         assert_allclose(param.array, before[name] - gradients[name], atol=1e-14)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.update(model.loss, x, t)
+    assert len(caught) == (comm.size > 1 and comm.rank == 0)
+    assert all("Ranks count equally" in str(warning.message) for warning in caught)
 
 
 def test_gradients_that_are_computed_outside(comm):
