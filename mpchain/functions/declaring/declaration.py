@@ -314,7 +314,7 @@ def multiplies_bfloat16(body: Any) -> Any:
         >>> multiplies_bfloat16(lambda x: x).multiplies_bfloat16
         True
     """
-    body.multiplies_bfloat16 = True
+    vars(body)["multiplies_bfloat16"] = True
     return body
 
 
