@@ -179,6 +179,7 @@ def exchange(comm: mpchain.CommunicatorBase, model: mpchain.Link, x: Array) -> l
     comm.barrier()
     neighbor = (comm.rank + 1) % comm.size
     received = comm.sendrecv(x, neighbor, neighbor)
+    assert received is not None  # a rank is the source
     return [*comm.allgather(received), comm.bcast(x if comm.rank == 0 else None)]
 
 
