@@ -19,6 +19,7 @@ from mpchain.compat.attributes import warn
 from mpchain.configuration import config
 from mpchain.dataset import convert
 from mpchain.distributed.functions import communication
+from mpchain.function_node import FunctionNode
 from mpchain.testing import random as testing_random
 from mpchain.testing.helper import with_requires
 from mpchain.training.output_files import find_files
@@ -70,7 +71,7 @@ def static_code(*args: Any, **kwargs: Any) -> Any:
     return static_graph(*args, **kwargs)
 
 
-def static_forward_optimizations(func: Any, inputs: Sequence[Array]) -> Any:
+def static_forward_optimizations(func: FunctionNode, inputs: Sequence[Array]) -> Any:
     return func.forward(inputs)
 
 
@@ -308,24 +309,29 @@ mul, sub, neg = operator.mul, operator.sub, operator.neg
 div, floordiv, pow = operator.truediv, operator.floordiv, operator.pow
 
 
-def rsub(self: Variable, rhs: Any) -> Variable:
-    return rhs - self
+def rsub(self: Variable, rhs: Input | float) -> Variable:
+    left: Any = rhs
+    return left - self
 
 
-def rdiv(self: Variable, rhs: Any) -> Variable:
-    return rhs / self
+def rdiv(self: Variable, rhs: Input | float) -> Variable:
+    left: Any = rhs
+    return left / self
 
 
-def rfloordiv(self: Variable, rhs: Any) -> Variable:
-    return rhs // self
+def rfloordiv(self: Variable, rhs: Input | float) -> Variable:
+    left: Any = rhs
+    return left // self
 
 
-def rpow(self: Variable, rhs: Any) -> Variable:
-    return rhs**self
+def rpow(self: Variable, rhs: Input | float) -> Variable:
+    left: Any = rhs
+    return left**self
 
 
-def rmatmul(self: Variable, rhs: Any) -> Variable:
-    return rhs @ self
+def rmatmul(self: Variable, rhs: Input | float) -> Variable:
+    left: Any = rhs
+    return left @ self
 
 
 def argsort_list_descent(xs: Sequence[Input]) -> Any:
