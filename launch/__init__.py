@@ -29,5 +29,5 @@ def main(arguments: list[str] | None = None) -> int:
         if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
             _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         return cli.main(arguments)
-    except KeyboardInterrupt:  # before cli.main could answer it
+    except KeyboardInterrupt:  # cli.main could not answer it yet
         return 130

@@ -260,7 +260,7 @@ def check_gpu(
         words = ["-m", PARTS, "plan", *["double"] * is_double]
         first = Step("plan", tuple(words), TIME_TO_PLAN, can_go_on=False)
         plan = [*_planned(doctor, first)]
-        doctor.run_all(plan[:1])  # the machine
+        doctor.run_all(plan[:1])  # the first plan is that of the machine
         if doctor.found("GPUs"):
             steps = itertools.chain(plan[1:], _ranks(doctor), _suites(doctor))
             words = [word for word in only.split(",") if word]

@@ -618,7 +618,7 @@ class _Marked:
 
     nodes = weakref.WeakSet()
     exist = False  # whether there may be any
-    has_warned = False  # after which nothing is marked
+    has_warned = False  # nothing is marked after the warning
 
 
 marked = _Marked()

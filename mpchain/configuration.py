@@ -180,7 +180,7 @@ class LocalConfig(threading.local):
             {"__doc__": cls.__doc__, "_global_config": global_config, **entries},
         )
         global_config._readers.append(reader)
-        make: Any = super().__new__  # that of threading.local takes the arguments of __init__
+        make: Any = super().__new__  # the one of threading.local takes the arguments of __init__
         return make(reader, global_config)
 
     def __init__(self, global_config: GlobalConfig):

@@ -76,7 +76,7 @@ class Connection:
         can_revoke = hasattr(self._nccl, "comm_revoke")
         self.can_shrink = can_revoke and self._nccl.get_version() >= _REVOKES
         self._comm, self._is_revoked = None, False
-        self._turn = threading.RLock()  # before another thread uses what this one frees
+        self._turn = threading.RLock()  # no other thread may use what this one frees
         with self._explained():
             self._comm = self._nccl.comm_init_rank(n_ranks, identity, rank)
 
@@ -159,7 +159,7 @@ class Connection:
         """
         made, excluded = copy.copy(self), np.array(lost, np.int32)
         while self._nccl.comm_get_async_error(self._comm) == _IN_PROGRESS:
-            time.sleep(1e-3)  # until what was revoked has ended
+            time.sleep(1e-3)  # it waits until revoked operations have ended
         with self._explained():
             what = excluded.ctypes.data, excluded.size
             made._comm = self._nccl.comm_shrink(self._comm, *what, 0, _ABORT)

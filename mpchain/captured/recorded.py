@@ -66,7 +66,7 @@ def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
         return name in _ODD
     if getattr(function, "__objclass__", None) is np.ndarray or module == "numpy":
         return name not in _FIXED
-    return False  # a kernel
+    return False  # a kernel fixes the shapes of its results
 
 
 class Call(NamedTuple):

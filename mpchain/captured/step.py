@@ -219,7 +219,7 @@ class Step:
         if self.stage is Stage.REPLAY and recorder.decisions() != self._decisions:
             self._other(OTHER_VALUE)
             return None
-        assert self._description is not None  # the plan's
+        assert self._description is not None  # it describes the plan
         reason = difference(self._description, recorder.describe(result)) or recorder.reason
         if reason is not None:
             return reason

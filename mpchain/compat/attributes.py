@@ -232,7 +232,7 @@ def _set(cls, name, value):
 
 
 def uninstall() -> None:
-    """Takes :func:`install` back."""
+    """Undoes :func:`install`."""
     thresholds.put(**_numbers)
     while _before:
         cls, name, value = _before.pop()

@@ -550,7 +550,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes :func:`install` back."""
+    """Undoes :func:`install`."""
     if _originals:
         _replace({id(getattr(functions, name)): f for name, f in _originals.items()})
         _originals.clear()

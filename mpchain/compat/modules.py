@@ -163,7 +163,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes :func:`install` back; modules that were imported stay with those who have them."""
+    """Undoes :func:`install`; modules that were imported stay with those who have them."""
     function_classes.uninstall()
     attributes.uninstall()
     removed_names.uninstall()

@@ -9,7 +9,7 @@ from mpchain.serializers.files import replacing
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:  # windows has no fcntl
     fcntl = None
 
 _root = None

@@ -12,7 +12,7 @@ from mpchain.serializers.files import open_atomic, sync_folder
 
 _CHUNK = 1 << 16
 _TIMEOUT = 60  # seconds without a single byte
-_ATTEMPTS = 5  # after broken connections
+_ATTEMPTS = 5  # broken connections are tried again
 
 
 def cached_download(url: str, sha256: str | None = None) -> str:

@@ -84,7 +84,7 @@ def get_cifar100(
 
 
 def _get(name, withlabel, ndim, scale, dtype):
-    kept = {f"cifar/{name.replace('cifar', 'cifar-')}.npz": _read}  # Chainer's
+    kept = {f"cifar/{name.replace('cifar', 'cifar-')}.npz": _read}  # Chainer's cache has this file
     file = f"{name}/pixels_and_labels"
     arrays = load(f"get_{name}", file, lambda fetch: _make(name, fetch), kept=kept)
     return make_datasets(f"get_{name}", arrays, 255, withlabel, ndim, scale, dtype, np.int32)

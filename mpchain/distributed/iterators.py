@@ -46,7 +46,7 @@ class SynchronizedIterator(Iterator):
             )
         self._take_state_of_rank_0()
         self._looks_ahead = isinstance(actual_iterator, PrefetchingIterator)
-        if isinstance(actual_iterator, PrefetchingIterator):  # only this rank's samples
+        if isinstance(actual_iterator, PrefetchingIterator):  # it gets only this rank's samples
             start = actual_iterator.start
             actual_iterator.start = lambda indices: start(self._choose(indices))
 

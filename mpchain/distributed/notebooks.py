@@ -118,7 +118,7 @@ def _run_task(folder):
 
 def _describe(error, rank, cloudpickle):
     """Time, exception and note as bytes; another exception if this one cannot be sent."""
-    own = error.__traceback__.tb_next  # without this file
+    own = error.__traceback__.tb_next  # this leaves out the frame of this file
     note = "".join(traceback.format_exception(error.with_traceback(own)))
     when, note = time.monotonic(), f"on rank {rank}:\n{note.rstrip()}"
     try:

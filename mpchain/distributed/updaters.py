@@ -167,7 +167,7 @@ class MultiNodeUpdater(StandardUpdater):
         self._report(observations, means)
 
     def _report(self, observations, means):
-        if means is None:  # within no_sync
+        if means is None:  # this happens within no_sync
             means = means_over_ranks(self.communicator, observations.summary())
         report(observations.last() | means)
 

@@ -126,7 +126,7 @@ class SerialIterator(Iterator):
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _finish_epoch(self):
-        self._order = self._next_order()  # without repeat, too: Chainer draws one more
+        self._order = self._next_order()  # Chainer draws one more, without repeat, too
         self.current_position = 0
         self.epoch += 1
         self.is_new_epoch = True

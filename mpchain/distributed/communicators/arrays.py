@@ -147,7 +147,7 @@ def check_addends(
     >>> check_addends("iallreduce", np.ones(2), "float16")
     """
     if type(x) is np.ndarray and x.dtype in _SUMMED and x.flags.c_contiguous and wire_dtype is None:
-        return  # nearly always
+        return  # this is the usual case
     check_contiguous(function, x)
     if summed_dtype(x.dtype) != x.dtype:
         raise ValueError(f"{function}: x must not be {x.dtype}, to be summed in place")

@@ -358,7 +358,7 @@ class Communicator(PointToPoint):
         >>> comm.gradient_dtype(np.dtype("float16"))
         dtype('float32')
         """
-        summed: Any = arrays.summed_dtype(dtype)  # None for what ranks then refuse to exchange
+        summed: Any = arrays.summed_dtype(dtype)  # it is None for dtypes that ranks refuse to sum
         return summed
 
     # Collectives on arrays

@@ -85,7 +85,7 @@ class Elasticity:
     def __init__(self, comm: Communicator, mpi: ModuleType):
         check_can_lose_ranks(mpi)
         self._comm, self._mpi = comm, mpi
-        self._turn = threading.Lock()  # before the communicator's MPI communicators are replaced
+        self._turn = threading.Lock()  # whoever replaces the MPI communicators holds it
         self._has_lost = self._is_retired = False
         self._looked_at = 0.0
         losses.detectors.append(self)

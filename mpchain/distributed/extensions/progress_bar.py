@@ -54,7 +54,7 @@ class MultiNodeProgressBar(ProgressBar):
 
     def _describe_speed(self):
         texts = super()._describe_speed()
-        if self._is_over:  # perhaps by an exception: other ranks may not take part
+        if self._is_over:  # an exception may have ended it: other ranks may not take part
             return texts
         now, before = time.monotonic(), self._since
         n_samples = self._comm.allreduce(np.array(self._n_samples))

@@ -193,7 +193,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
             self._divide()
 
     def _finish(self, observations=None):
-        self._add_publisher()  # again, in case the wrapped optimizer was set up again
+        self._add_publisher()  # the wrapped optimizer may have been set up again
         why = self._why_whole()
         self._reducer.asks = self.whole_gradients or why is not None
         self._reducer.needs_norm = self._clips_first()

@@ -195,7 +195,7 @@ class InMemoryCheckpoint:
                 if all_go_back:
                     self._restore(prepare)
                     break
-            except RanksLost:  # others, meanwhile
+            except RanksLost:  # other ranks were lost meanwhile
                 continue
             error.add_note("lost before each rank had a copy of the state: see run_elastic")
             error.has_shrunk = True

@@ -28,7 +28,7 @@ from mpchain.kernels.cpu.threads import in_parts
 from mpchain.observers import current
 from mpchain.typing import Array
 
-_FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone
+_FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone is faster in a loop
 _WARNING = (np.divide, np.sqrt)  # NumPy warns of zeros and of negative numbers
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
 _AMONG = 4  # operations with an exponential: NumPy's passes through memory take longer than it

@@ -233,7 +233,8 @@ def _launch(function, names, lists, more):
     most = _most(len(lists), more)
     for start in range(0, len(places), most):
         portion = places[start : start + most]
-        capacity = min(most, max(32, 1 << (len(portion) - 1).bit_length()))  # few kernels
+        # few sizes mean few kernels
+        capacity = min(most, max(32, 1 << (len(portion) - 1).bit_length()))
         text = _text(function, names, dtypes, capacity)
         kernel = cuda.raw(text, function.name, ("--fmad=false",))
         table, n_blocks = _table(names, [[part[i] for i in portion] for part in lists], capacity)

@@ -190,7 +190,7 @@ def make_plan(
         >>> make_plan(cudnn, graph, ["NONDETERMINISTIC"], 1 << 23)  # doctest: +SKIP
     """
     graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
-    plans = getattr(graph, "plans", [])  # before 1.32, all are of cuDNN itself
+    plans = getattr(graph, "plans", [])  # all are of cuDNN itself before 1.32
     of_python = [i for i, plan in enumerate(plans) if plan.engine_id >= _FIRST_PYTHON_ENGINE]
     if of_python and not takes_python:
         names = {graph.get_plan_name_at_index(i).partition("[")[0] for i in of_python}

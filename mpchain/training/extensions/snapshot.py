@@ -253,7 +253,7 @@ def load(path: str | os.PathLike[str], target: object) -> None:
         start = file.read(520)
     if b"\x89HDF\r\n\x1a\n" in (start[:8], start[512:]):
         load_hdf5(path, target)
-    elif start[8:9] == b"{":  # after the length of the header
+    elif start[8:9] == b"{":  # the header follows its length
         load_safetensors(path, target)
     else:
         load_npz(path, target)
