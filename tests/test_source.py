@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from tests.tools import habits
 from tests.tools.code_lines import code_lines
 from tests.tools.reaches import reaches
 
@@ -148,3 +149,37 @@ def test_one_file_says_what_is_floating_point():
         "mpchain/gradient_check.py",
     }
     assert asks <= known | elsewhere
+
+
+@pytest.mark.long
+def test_habits_of_tests_do_not_grow():
+    """On 2026-11-26 there were 343, 229, 120 and 0; lower the limits when the counts are lower."""
+    limits = {"replaced": 355, "private_reads": 240, "models": 130, "sleeps": 5}
+    counted = {name: list(getattr(habits, name)()) for name in limits}
+    too_many = {name: counted[name] for name, most in limits.items() if len(counted[name]) > most}
+    assert not {name: (len(found), found) for name, found in too_many.items()}
+
+
+def test_habits_are_found(tmp_path):
+    texts = {
+        "mpchain/a.py": "class A:\n    def __init__(self):\n        self._x = self._y = 1\n",
+        "launch/b.py": "_c = 1\n",
+        "tests/test_a.py": (
+            "def test(monkeypatch):\n    monkeypatch.setattr(a, 'b', 1)\n    assert a._x == b._c\n"
+            "    self._y, own._z\n    time.sleep(1)\n    time.sleep(1)  # why\n"
+            "class M(mpchain.Chain):\n    _z = 1\nclass N(M): pass\n"
+        ),
+        "tests/gpu/doubles/d.py": "_x = 1\n",
+        "tests/gpu/doubles/e.py": "d._x + d._y\n",
+        "tests/compat/test_b.py": "a._x\n",
+    }
+    for path, text in texts.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "launch").mkdir(exist_ok=True)
+    assert habits.replaced(tmp_path) == ["tests/test_a.py:2: monkeypatch.setattr(a, 'b', 1)"]
+    reads = [line.split(": ")[1] for line in habits.private_reads(tmp_path)]
+    assert sorted(reads) == ["a._x", "b._c", "d._y"]
+    assert habits.models(tmp_path) == ["tests/test_a.py:7: M"]
+    # The second one has a comment.
+    assert list(habits.sleeps(tmp_path)) == ["tests/test_a.py:5: time.sleep(1)"]

@@ -21,7 +21,7 @@ class _Source(NamedTuple):
     n_labels: int  # bytes before the pixels; the last one is the label
 
 
-_SOURCES = {
+SOURCES = {
     "cifar10": _Source(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -96,7 +96,7 @@ def _read(path):
 
 
 def _make(name, fetch):
-    source = _SOURCES[name]
+    source = SOURCES[name]
     record = source.n_labels + _PIXELS
     sizes = {file: n * record for file, n in (source.train | source.test).items()}
     content = read_tar(fetch(source.url, source.sha256), sizes)

@@ -22,7 +22,7 @@ _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 # The address, and the checksums of the four files.
-_SOURCES = {
+SOURCES = {
     "mnist": (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         (
@@ -166,7 +166,7 @@ def _read(part, path):
 
 
 def _make(name, fetch):
-    url, digests = _SOURCES[name]
+    url, digests = SOURCES[name]
     files = {part: fetch(url + file, sha) for (part, file), sha in zip(_FILES.items(), digests)}
     return {part: read_idx(file) for part, file in files.items()}
 

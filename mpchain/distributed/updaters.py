@@ -110,12 +110,12 @@ class MultiNodeUpdater(StandardUpdater):
 
     def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with this rank's samples, which may be none."""
-        if self._captured is None:
-            self._step_as_always(batch)
+        if self.captured is None:
+            self._step_eagerly(batch)
         elif batch:
             self._step_captured(batch)
         else:
-            self._captured.instead(self._step_as_always, batch)
+            self.captured.instead(self._step_eagerly, batch)
 
     def _step_captured(self, batch):
         optimizer, (args, kwargs) = self.get_optimizer("main"), self._arguments(batch)
@@ -125,11 +125,11 @@ class MultiNodeUpdater(StandardUpdater):
             if self.weight is not None:
                 weight = self._weight_of(args, kwargs)
                 if weight == 0:  # the loss is not computed
-                    self._captured.instead(self._step_as_always, batch)
+                    self.captured.instead(self._step_eagerly, batch)
                     return
                 scope = weighted(self.communicator, weight)
             with scope, self._observations.collect(weight):
-                self._captured(*args, **kwargs)
+                self.captured(*args, **kwargs)
         self._report(self._observations, optimizer.current_step.reducer.message.means())
 
     def _weight_of(self, args, kwargs):
@@ -146,7 +146,7 @@ class MultiNodeUpdater(StandardUpdater):
         loss = functools.partial(self.loss_func or optimizer.target, *args, **kwargs)
         optimizer.update_in_parts([(optimizer.n_samples, loss)], self._observations)
 
-    def _step_as_always(self, batch):
+    def _step_eagerly(self, batch):
         comm, n, parts = self.communicator, len(batch), [batch]
         n_parts = len(comm.own_shards)
         if not comm.micro_shards:

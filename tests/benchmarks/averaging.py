@@ -38,9 +38,9 @@ def rank(n_turns: int) -> None:
     def by_one(action, times):
         comm.barrier()
         if comm.rank:
-            time.sleep(20 * NAP)
+            time.sleep(20 * NAP)  # lets rank 0 come first
             return [0.0]
-        time.sleep(NAP)
+        time.sleep(NAP)  # work that takes a while
         return repeat(action, times)
 
     def repeat(action, times):

@@ -31,7 +31,7 @@ number = 0
 while True:
     url = {address!r}.partition("?")[0] + f"run?since={{number}}&tab=1"
     number = json.loads(open(url).read())["number"]
-    time.sleep(1)
+    time.sleep(1)  # a browser asks once a second
 """
 
 

@@ -435,7 +435,7 @@ class TestUpdater:
 
     def test_updates_and_reports_are_the_same(self):
         (model, expected, _), (other, found, updater) = map(self.train, (False, True))
-        assert updater._captured.reason is None
+        assert updater.captured.reason is None
         assert_equal(model, other)
         assert all(set(values) == {"main/loss", "main/accuracy"} for values in found)
         for name in found[0]:

@@ -82,7 +82,7 @@ class TestArgumentsThatVaryLater:
             return model, updater
 
         (model, _), (other, updater) = trained(False), trained(True)
-        assert updater._captured.reason is None
+        assert updater.captured.reason is None
         for name, value in values_of(model).items():
             np.testing.assert_allclose(values_of(other)[name], value, rtol=1e-4, atol=1e-6)
 

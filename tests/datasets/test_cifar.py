@@ -25,7 +25,7 @@ def name(request):
 @pytest.fixture
 def parts(name, tmp_path, monkeypatch):
     """Replaces the set's address by an archive with 4 pictures a file and 3 for the test."""
-    official = cifar._SOURCES[name]
+    official = cifar.SOURCES[name]
     random = np.random.RandomState(0)
     contents, parts = {"readme.html": b"hello"}, []
     for files, n in ((official.train, 4), (official.test, 3)):
@@ -48,7 +48,7 @@ def parts(name, tmp_path, monkeypatch):
         train=dict.fromkeys(official.train, 4),
         test=dict.fromkeys(official.test, 3),
     )
-    monkeypatch.setitem(cifar._SOURCES, name, local)
+    monkeypatch.setitem(cifar.SOURCES, name, local)
     return parts
 
 
@@ -90,7 +90,7 @@ def test_an_archive_that_is_not_the_official_one_is_refused(name, parts, tmp_pat
 
 def test_the_official_sources():
     for name, size in (("cifar10", 3073), ("cifar100", 3074)):
-        source = cifar._SOURCES[name]
+        source = cifar.SOURCES[name]
         assert source.url.startswith("https://www.cs.toronto.edu/~kriz/cifar-10")
         assert len(bytes.fromhex(source.sha256)) == 32
         assert sum(source.train.values()) == 50_000

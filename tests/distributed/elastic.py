@@ -110,14 +110,14 @@ def _lose(faults, folder, process):
     """Kills or stops ranks, some seconds after all of them have begun to train."""
     pids = {}
     while len(pids) < N_RANKS and process.poll() is None:
-        time.sleep(1e-3)
+        time.sleep(1e-3)  # nothing tells when: ask again
         pids = {rank: int(pid) for _, rank, pid in _times(folder, "trains")}
     begun = time.monotonic()
     after = lambda fault: float(fault.split(":")[3])
     for fault in sorted(faults, key=after):
         kind, rank, *_ = fault.split(":")
         while time.monotonic() < begun + after(fault):
-            time.sleep(1e-3)
+            time.sleep(1e-3)  # nothing tells when: ask again
         if process.poll() is None and not _times(folder, "done"):
             (folder / f"lost_{time.time():.6f}_{rank}").touch()
             with contextlib.suppress(ProcessLookupError):

@@ -66,7 +66,7 @@ class Calls:
 
     def wait(self, *requests):
         while not self.mpi.Request.Testall(list(requests)):
-            time.sleep(0)
+            time.sleep(0)  # lets other processes run
 
     def object(self, i, rank=None):
         return {"rank": self.rank if rank is None else rank, "text": f"{i}" * self.n}
@@ -157,7 +157,7 @@ class Calls:
         send = (self.mpi_comm.isend, self.mpi_comm.issend)[i % 2]
         request = send(self.object(i), after, 0)
         while (message := self.mpi_comm.improbe(before, 0)) is None:
-            time.sleep(0)
+            time.sleep(0)  # lets other processes run
         out = message.recv()
         self.wait(request)
         self.expect(out, self.object(i, before))
@@ -303,11 +303,11 @@ def lose_ranks_in(name, seed, n=1):
         for size in range(N_RANKS, 1, -1):
             at = []
             while len(at) < size and process.poll() is None and time.monotonic() < end:
-                time.sleep(1e-3)
+                time.sleep(1e-3)  # nothing tells when: ask again
                 at = list(pathlib.Path(folder).glob(f"at_{size}_*"))
             pids |= {path.name.split("_")[2]: int(path.name.split("_")[3]) for path in at}
             if len(at) == size:
-                time.sleep(draw.uniform(0, LONGEST))
+                time.sleep(draw.uniform(0, LONGEST))  # a random moment is wanted
                 os.kill(pids[draw.choice(sorted(path.name.split("_")[2] for path in at))], 9)
         try:
             output, _ = process.communicate(timeout=max(end - time.monotonic(), 1))

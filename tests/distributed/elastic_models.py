@@ -222,7 +222,7 @@ def _lose(kind, rank, folder):
     if kind == "wait":
         print("waits", flush=True)
         while not os.path.exists(os.path.join(folder, "continue")):
-            time.sleep(0.01)
+            time.sleep(0.01)  # nothing tells when: ask again
         return
     _note(folder, "lost", rank)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])

@@ -30,6 +30,6 @@ def library(double, monkeypatch):
 
 
 def _forget():
-    cudnn._library.cache_clear()
-    cudnn._made.cache_clear()
+    cudnn.load_library.cache_clear()
+    cudnn.cached_plan.cache_clear()
     cudnn._handles.of.clear()

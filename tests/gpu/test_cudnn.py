@@ -128,12 +128,12 @@ def test_plans_are_made_once_for_equal_arguments(library):
     for _ in range(2):
         for name in ("2d", "grouped"):
             _compute(operation, _arguments(operation, name))
-    assert cudnn._made.cache_info().misses == 2
+    assert cudnn.cached_plan.cache_info().misses == 2
     _compute(operation, _arguments(operation, "2d", np.float64))
     _compute(operation, _arguments(operation, "2d", layout="channels last"))
     with mpchain.using_config("cudnn_deterministic", True):
         _compute(operation, _arguments(operation, "2d"))
-    assert cudnn._made.cache_info().misses == 5
+    assert cudnn.cached_plan.cache_info().misses == 5
 
 
 def _plan_of_rows(n):
@@ -146,19 +146,19 @@ def test_plans_that_were_used_least_recently_are_forgotten(library):
     assert _plan_of_rows(1) is plans[0]()
     for n in range(cudnn.MOST_PLANS, cudnn.MOST_PLANS + 8):
         _plan_of_rows(n + 1)
-    assert cudnn._made.cache_info().currsize == cudnn.MOST_PLANS
+    assert cudnn.cached_plan.cache_info().currsize == cudnn.MOST_PLANS
     assert [n for n, plan in enumerate(plans) if plan() is None] == [*range(1, 9)]
-    made = cudnn._made.cache_info().misses
-    assert _plan_of_rows(1) is plans[0]() and cudnn._made.cache_info().misses == made
+    made = cudnn.cached_plan.cache_info().misses
+    assert _plan_of_rows(1) is plans[0]() and cudnn.cached_plan.cache_info().misses == made
     _plan_of_rows(2)
-    assert cudnn._made.cache_info().misses == made + 1
+    assert cudnn.cached_plan.cache_info().misses == made + 1
 
 
 @pytest.fixture
 def two_plans(library, monkeypatch):
     """As if no more than two plans were kept."""
-    made = functools.lru_cache(maxsize=2)(cudnn._made.__wrapped__)
-    monkeypatch.setattr(cudnn, "_made", made)
+    made = functools.lru_cache(maxsize=2)(cudnn.cached_plan.__wrapped__)
+    monkeypatch.setattr(cudnn, "cached_plan", made)
     return made
 
 
@@ -204,7 +204,7 @@ def test_captured_steps_keep_the_plans_that_they_launch(library):
     forward = mpchain.capture(lambda x: F.convolution_2d(x, W, pad=1).array)
     for _ in range(4):
         y = forward(x)
-        cudnn._made.cache_clear()
+        cudnn.cached_plan.cache_clear()
     assert forward.reason is None
     np.testing.assert_array_equal(y.get(), F.convolution_2d(x, W, pad=1).array.get())
 
@@ -284,13 +284,13 @@ def test_the_workspace_is_limited(library, monkeypatch):
 
 def test_a_plan_is_made_to_see_whether_cudnn_works(library, monkeypatch):
     assert cudnn.why_no_plan() is None
-    cudnn._made.cache_clear()
+    cudnn.cached_plan.cache_clear()
     monkeypatch.setattr(library, "WORKSPACE", 1 << 30)
     with mpchain.using_config("cudnn_deterministic", True):
         reason = cudnn.why_no_plan()
     assert reason == "cuDNN has no plan: No execution plans support the graph."
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    cudnn._library.cache_clear()
+    cudnn.load_library.cache_clear()
     assert cudnn.why_no_plan().startswith("cuDNN is not installed (")
 
 
@@ -307,10 +307,10 @@ def test_what_is_refused(library, monkeypatch):
     with mpchain.using_config("use_cudnn", "never"):
         assert refuse(x, W, window) == "config.use_cudnn is 'never'"
     monkeypatch.setattr(library, "create_handle", lambda: 1 / 0)
-    cudnn._library.cache_clear()
+    cudnn.load_library.cache_clear()
     assert refuse(x, W, window) == "cuDNN cannot be used: division by zero"
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    cudnn._library.cache_clear()
+    cudnn.load_library.cache_clear()
     assert refuse(x, W, window).startswith("cuDNN is not installed (")
     assert kernels.convolution_output.select(x, W, window).library == "cuda_windows"
 
@@ -566,7 +566,7 @@ def test_other_gpus_and_streams(library, double):
         y = _compute(operation, (x.copy(), W.copy(), window))
         assert y.device.id == 1
         np.testing.assert_allclose(y.get(), right, 1e-4, 1e-4)
-    assert cudnn._made.cache_info().misses == 2
+    assert cudnn.cached_plan.cache_info().misses == 2
 
 
 def test_work_on_another_stream_has_no_order_with_the_arrays(library, double):

@@ -21,11 +21,11 @@ def numbers(monkeypatch):
 
 
 def test_the_last_that_leaves_restores_the_number_of_threads(numbers):
-    with blas._one_thread:
+    with blas.one_thread:
         inside = threading.Event(), threading.Event()
 
         def enter():
-            with blas._one_thread:
+            with blas.one_thread:
                 inside[0].set()
                 inside[1].wait()
 
@@ -39,7 +39,7 @@ def test_the_last_that_leaves_restores_the_number_of_threads(numbers):
 
 
 def test_an_error_restores_it_too(numbers):
-    with pytest.raises(KeyError), blas._one_thread:
+    with pytest.raises(KeyError), blas.one_thread:
         raise KeyError
     assert numbers == [4, 1, 4]
 

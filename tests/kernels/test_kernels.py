@@ -380,12 +380,12 @@ def test_mixed_dtypes_give_that_of_the_first_operand():
 def test_loops_take_read_only_arrays_without_compiling_again():
     x = np.ones(5)
     x.flags.writeable = False
-    alias = numba_cpu._as_writable(x)
+    alias = numba_cpu.as_writable(x)
     assert alias.flags.writeable and np.shares_memory(alias, x) and not x.flags.writeable
     y = np.ones(5)
-    assert numba_cpu._as_writable(y) is y
+    assert numba_cpu.as_writable(y) is y
     spread = np.broadcast_to(np.ones(1), (3, 2))
-    assert numba_cpu._as_writable(spread).strides == spread.strides
+    assert numba_cpu.as_writable(spread).strides == spread.strides
 
 
 def test_a_compiled_step_refuses_read_only_parameters(monkeypatch):

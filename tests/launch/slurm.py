@@ -182,7 +182,7 @@ class Slurm(hosts.Hosts):
         while (answer := question()) not in wanted:
             if time.monotonic() > end:
                 raise RuntimeError(f"not {' or '.join(map(str, wanted))} but {answer}{self.logs()}")
-            time.sleep(0.2)
+            time.sleep(0.2)  # nothing tells when: ask again
         return answer
 
 

@@ -40,7 +40,7 @@ HEAD = """
     def work(comm):
         while True:
             comm.allreduce(1)
-            time.sleep(0.01)
+            time.sleep(0.01)  # nothing tells when: ask again
 
     def without_lost(comm):
         try:
@@ -78,7 +78,7 @@ def test_job_continues_without_a_rank(run, script, deed):
     lost = [0]
     if rank == 0:
         os.kill({victim}, signal.SIGKILL)
-        time.sleep(60)
+        time.sleep(60)  # hangs until it is killed
     """
     code, output, errors = run("-n", 3, "--elastic", script(HEAD + text + SUM))
     assert code == 0, errors

@@ -96,7 +96,7 @@ for name in names:
     if name == "second":
         os.kill(os.getpid(), signal.SIGSEGV)
     if name == "third":
-        time.sleep(1000)
+        time.sleep(1000)  # hangs until it is killed
     if name == "fourth":
         tell(name=name, ok=False, error="Traceback ...\\nIllegal address")
         sys.exit(3)
@@ -244,6 +244,7 @@ if "mpchain.gpu_doctor.parts" in sys.orig_argv and "plan" not in sys.orig_argv:
 
     plant("tanh", lambda y: y * 1.01)
     plant("average_pooling_2d", lambda y: os.kill(os.getpid(), signal.SIGSEGV))
+    # It hangs until it is killed.
     plant("group_normalization", lambda y: time.sleep(1000))
     sys.modules["ml_dtypes"] = None
     right = cuda_reductions._along

@@ -84,7 +84,7 @@ def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
         ready = [pathlib.Path(__file__).with_name(f"{rank} is ready") for rank in range(3)]
         if MPI.COMM_WORLD.rank == 1:
             while not (ready[0].exists() and ready[2].exists()):
-                time.sleep(0.01)
+                time.sleep(0.01)  # nothing tells when: ask again
             raise ValueError("boom")
         ready[MPI.COMM_WORLD.rank].touch(), MPI.COMM_WORLD.Barrier()
     """)
@@ -104,7 +104,7 @@ def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
 WAITING = """
     import time
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(60)  # hangs until it is killed
 """
 
 
@@ -185,7 +185,7 @@ ELASTIC = """
     try:
         while True:
             world.Allreduce(one, total)
-            time.sleep(0.01)
+            time.sleep(0.01)  # nothing tells when: ask again
     except MPI.Exception:
         world.Revoke()
     comm = world.Shrink()
@@ -232,7 +232,7 @@ STEPS = """
     while step < 8:
         if step == 4 and world.size == 2:
             print("half way", flush=True)
-            time.sleep(1000) if world.rank else None
+            time.sleep(1000) if world.rank else None  # hangs until it is killed
         step += 1
         total += world.allreduce(12 // world.size * step)
         if world.rank == 0 and step % 2:

@@ -22,7 +22,7 @@ WAITING = """
 
     helper = subprocess.Popen(["sleep", "60"], start_new_session=True)
     print(os.getpid(), helper.pid, flush=True)
-    time.sleep(60)
+    time.sleep(60)  # hangs until it is killed
 """
 HERE = socket.gethostname()
 RANK = "int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK'])"
@@ -174,7 +174,7 @@ def test_traceback_of_the_cause_comes_before_those_of_others(run, script, tmp_pa
             except OSError:
                 traceback.print_exc()
             open({str(pipe)!r}, "w").close()
-            time.sleep(60)
+            time.sleep(60)  # hangs until it is killed
         open({str(pipe)!r}).read()
         raise ValueError("boom")
     """)
@@ -210,9 +210,9 @@ def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
         open({str(pipe)!r}).read()
         {end}
     open({str(pipe)!r}, "w").close()
-    time.sleep(60)
+    time.sleep(60)  # hangs until it is killed
 """
-    path = script(WAITING.replace("    time.sleep(60)\n", last_words))
+    path = script(WAITING.replace("    time.sleep(60)  # hangs until it is killed\n", last_words))
     returned, output, errors = run("-n", 2, path)
     errors = errors.replace(", perhaps because memory ran out", "")  # if the kernel does not count
     assert returned == code
@@ -363,7 +363,7 @@ import sys, time
 from launch import main, remote_rank
 def show(rank, *arguments, old=remote_rank.Rank._show, **options):
     rank.ask(True)
-    time.sleep(0.005)
+    time.sleep(0.005)  # work that takes a while
     old(rank, *arguments, **options)
 remote_rank.Rank._show = show
 sys.exit(main())
@@ -399,7 +399,7 @@ def test_ranks_may_answer_a_signal(start, script):
 
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved")))
             print("ready", flush=True)
-            time.sleep(60)
+            time.sleep(60)  # hangs until it is killed
         """),
     )
     launched.read_lines(2)
@@ -421,7 +421,7 @@ def test_signal_that_is_passed_on(start, script):
         signal.signal(signal.SIGUSR2, answer)
         print("ready", flush=True)
         while True:
-            time.sleep(60)
+            time.sleep(60)  # hangs until it is killed
     """)
     launched = start("-n", 2, path)
     launched.read_lines(2)
@@ -461,7 +461,7 @@ def test_killed_rank_is_no_fault_of_pmix(start, script):
         if {RANK} == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         import time
-        time.sleep(60)
+        time.sleep(60)  # hangs until it is killed
     """
     code, _, errors = start("-n", 2, script(deed)).finish()
     assert code == 128 + signal.SIGKILL
@@ -605,7 +605,7 @@ def test_crash_shows_its_stack(run, script, n):
 
         if {n} == 1 or {RANK} == 1:
             ctypes.string_at(0)
-        time.sleep(60)
+        time.sleep(60)  # hangs until it is killed
     """)
     code, _, errors = run("-n", n, path)
     assert code == 139

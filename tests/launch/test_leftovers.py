@@ -85,7 +85,7 @@ def test_killed_jobs_leave_no_files(start, script, tmp_path, has_ended, victim):
         words = open("/proc/self/maps").read().split()
         print(os.getppid(), *{word for word in words if word.startswith("/dev/shm/")}, flush=True)
         MPI.COMM_WORLD.Barrier()
-        time.sleep(60)
+        time.sleep(60)  # hangs until it is killed
     """)
     folder = tmp_path / "tmp"
     folder.mkdir()

@@ -190,20 +190,44 @@ def test_a_job(start, script, option):
     assert ("[0-2] loaded\n" in output) == (option == "--merge")
 
 
+class Ending(Job):
+    """A job of two ranks, of which only what its end asks for is there."""
+
+    def __init__(self, merger, ranks):
+        self.merger, self.ranks, self._strangers, self._connections = merger, ranks, [], [ranks[0]]
+        self.plan, self.stdout, self.stderr = SimpleNamespace(n=2), b"", b""
+        self._starter_code = None
+
+    def has_finished(self, starter_code=None):
+        self._starter_code = starter_code
+        return self._finished()
+
+
+class Shown(Rank):
+    """A rank without a connection, whose output is given to it."""
+
+    def __init__(self, job, number, prefix):
+        self._job, self.number, self.place, self._last = job, number, number, b""
+        self._output, self._errors = Lines(prefix), Errors(prefix, lambda: None)
+
+    def print(self, screen, text):
+        self._show(screen, self._output.take(text), text)
+
+    def complain(self, text):
+        self._take_errors(text)
+
+
 def test_lines_wait_for_ranks_that_start_later():
     _, screen, merger = begin(2)
     ranks = [SimpleNamespace(number=number, ended=True) for number in (0, 1)]
-    job = Job.__new__(Job)
-    job.merger, job.ranks, job._strangers, job._connections = merger, {0: ranks[0]}, [], ranks[:1]
-    job.plan, job._starter_code, job.stdout, job.stderr = SimpleNamespace(n=2), None, b"", b""
+    job = Ending(merger, {0: ranks[0]})
     merger.put(screen, b"[0] loaded\n", 0)
     job.lose(ranks[0])
-    assert not job._finished()
+    assert not job.has_finished()
     assert screen.text == b""
     merger.put(screen, b"[1] loaded\n", 1)
     merger.put(screen, b"[1] other\n", 1)
-    job._starter_code = 0
-    assert job._finished()
+    assert job.has_finished(starter_code=0)
     assert screen.text == b"[0-1] loaded\n[1] other\n"
 
 
@@ -211,19 +235,14 @@ def test_a_held_traceback_is_shown_with_an_equal_one_of_the_rank_that_failed():
     clock, screen, merger = begin(2)
     logs = SimpleNamespace(write=lambda rank, data: None)
     job = SimpleNamespace(stderr=screen, merger=merger, logs=logs, cause=[], loop=clock)
-    ranks = []
-    for number in (0, 1):
-        rank = Rank.__new__(Rank)
-        rank._job, rank.number, rank.place, rank._last = job, number, number, b""
-        rank._errors = Errors(f"[{number}] ".encode(), lambda: None)
-        ranks.append(rank)
+    ranks = [Shown(job, number, f"[{number}] ".encode()) for number in (0, 1)]
     text = b"Traceback (most recent call last):\n  a.py\nValueError: boom\n"
-    ranks[0]._take_errors(text)
+    ranks[0].complain(text)
     job.cause = ranks[0].held_lines()
-    ranks[1]._take_errors(text[:-6])
+    ranks[1].complain(text[:-6])
     clock.advance(2 * TIME_TO_AGREE)
     assert screen.text == b""
-    ranks[1]._take_errors(text[-6:])
+    ranks[1].complain(text[-6:])
     ranks[0].show_same(job.cause)
     lines = text.splitlines(keepends=True)
     assert screen.text == b"".join(b"[0-1] " + line for line in lines)
@@ -275,17 +294,10 @@ def test_rank_that_takes_the_place_of_another_is_shown_by_its_number():
     logs = SimpleNamespace(write=lambda rank, data: written.append((rank, data)))
     plan = SimpleNamespace(prefix=True, n=3)
     job = SimpleNamespace(stdout=screen, merger=merger, logs=logs, plan=plan)
-    ranks = []
-    for number in (1, 2):
-        rank = Rank.__new__(Rank)
-        rank._job, rank.number, rank.place, rank._last = job, number, number, b""
-        rank._output, rank._errors = Lines(b""), Errors(b"", lambda: None)
-        ranks.append(rank)
-    lost, spare = ranks
+    lost, spare = (Shown(job, number, b"") for number in (1, 2))
     spare.swap_places(lost)
-    for rank in ranks:
-        text = b"hello\n"
-        rank._show(screen, rank._output.take(text), text)
+    for rank in (lost, spare):
+        rank.print(screen, b"hello\n")
     clock.advance(2 * TIME_TO_AGREE)
     assert screen.text == b"[1-2] hello\n"
     assert written == [(2, b"hello\n"), (1, b"hello\n")]

@@ -10,7 +10,7 @@ from launch.processes import *
 adopt_orphans()
 spared = os.fork()
 if not spared:
-    time.sleep(60)
+    time.sleep(60)  # hangs until it is killed
     os._exit(0)
 reader, writer = os.pipe()
 if not os.fork():
@@ -19,7 +19,7 @@ if not os.fork():
     if daemon:
         os.write(writer, str(daemon).encode())
         os._exit(0)
-    time.sleep(60)
+    time.sleep(60)  # hangs until it is killed
 daemon = int(os.read(reader, 100))
 os.wait()
 kill_descendants(spared={spared})
@@ -31,6 +31,7 @@ print(collect_children())
 PARENT = """
 import os, sys
 from launch.processes import spawn
+# The process hangs until it is killed.
 print(spawn([sys.executable, "-c", "import time; time.sleep(60)"], os.environ, 1, 2), flush=True)
 sys.stdin.read()
 """

@@ -175,7 +175,7 @@ def test_killed_rank_and_resume(run, script, tmp_path):
                     pass
                 os.kill(os.getpid(), signal.SIGKILL)
             if is_first and len(steps) == 5:
-                time.sleep(60)
+                time.sleep(60)  # hangs until it is killed
         print(steps[-1])
     """)
     (tmp_path / "out").mkdir()

@@ -58,7 +58,7 @@ def wait_for_epochs(path, n):
     end = time.monotonic() + 120
     while len(read_log(path)) < n:
         assert time.monotonic() < end, f"no {n} epochs: {path}"
-        time.sleep(0.05)
+        time.sleep(0.05)  # nothing tells when: ask again
 
 
 def read_log(folder):

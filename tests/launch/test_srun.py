@@ -38,7 +38,7 @@ def test_srun(run, script, tmp_path):
             open({str(pipe)!r}).read()
             sys.exit(5)
         open({str(pipe)!r}, "w").close()
-        time.sleep(60)
+        time.sleep(60)  # hangs until it is killed
     """)
     names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_JOB_NODELIST")
     assert not any(name in os.environ for name in names)
@@ -65,7 +65,7 @@ def test_a_cancelled_job_has_its_time_of_grace(start, script, tmp_path, monkeypa
         print("ready", flush=True)
         end = time.monotonic() + 2.0
         while time.monotonic() < end or not received:
-            time.sleep(0.05)
+            time.sleep(0.05)  # nothing tells when: ask again
             end = time.monotonic() + 2.0 if not received else end
         print(len(received), "signals", flush=True)
     """)

@@ -26,7 +26,7 @@ PROGRAM = """
     from mpi4py import MPI
 
     def hang():
-        time.sleep(1000)
+        time.sleep(1000)  # hangs until it is killed
 
     MPI.COMM_WORLD.Barrier()
     if MPI.COMM_WORLD.rank == 1:
@@ -93,7 +93,7 @@ START = """
     import mpchain.distributed  # it takes seconds on a busy host
 
     def wait():
-        time.sleep(1000)
+        time.sleep(1000)  # hangs until it is killed
 
     def work(seconds=4):
         begin = time.monotonic()
@@ -102,7 +102,7 @@ START = """
 
     def load(n=20):
         for _ in range(n):
-            time.sleep(0.2)
+            time.sleep(0.2)  # work that takes a while
             with open("/dev/null", "w") as file:
                 file.write("data")
 
@@ -136,7 +136,7 @@ def slow_server():
     class Handler(socketserver.BaseRequestHandler):
         def handle(self):
             for _ in range(20):
-                time.sleep(0.2)
+                time.sleep(0.2)  # work that takes a while
                 self.request.sendall(bytes(100))
 
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
@@ -251,7 +251,7 @@ def test_rank_that_works_before_it_starts_is_reported_and_not_ended(
 @pytest.mark.long
 def test_rank_that_only_wakes_up_before_it_starts_is_ended_at_last(run, script):
     """It may be receiving from a network, or wait for something that will never come."""
-    deed = "[time.sleep(0.1) for _ in range(10000)]"
+    deed = "[time.sleep(0.1) for _ in range(10000)]"  # wakes up again and again
     path = script(START.format(deed=deed, port=0, before="do_it()", after=""))
     code, output, errors = run("-n", 2, "--grace", 0.5, path, **environment(1))
     assert (code, output) == (1, "")
@@ -318,7 +318,7 @@ def test_stopped_supervisor(run, script):
 
         if MPI.COMM_WORLD.rank == 1:
             os.kill(os.getppid(), signal.SIGSTOP)
-        time.sleep(60)
+        time.sleep(60)  # hangs until it is killed
     """)
     code, _, errors = run("-n", 2, "--grace", 0.5, path, **environment(1))
     assert code == 1

@@ -61,7 +61,7 @@ def test_signal_shows_where_the_program_is(begin, script):
         def wait_for_ever():
             print("waiting", flush=True)
             while True:
-                time.sleep(60)
+                time.sleep(60)  # hangs until it is killed
 
         wait_for_ever()
     """)

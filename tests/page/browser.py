@@ -121,5 +121,5 @@ def wait_for(function, what=""):
                 return value
         except (OSError, IndexError):
             pass
-        time.sleep(0.05)
+        time.sleep(0.05)  # work that takes a while
     raise TimeoutError(f"{what or function} did not become true in {LIMIT:g} s")

@@ -121,7 +121,7 @@ class TrainingJob:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"after {limit} s still {self.processes()}\n{self.errors}")
-            time.sleep(0.02)
+            time.sleep(0.02)  # nothing tells when: ask again
 
 
 def _list(folder):
@@ -133,7 +133,7 @@ def _list(folder):
 def check_kill(job: TrainingJob, kind: str, chance: random.Random, patience: float) -> str:
     """Kills a process of a kind and checks what follows; returns a line about it."""
     job.wait_for_training()
-    time.sleep(chance.uniform(0, patience))
+    time.sleep(chance.uniform(0, patience))  # a random moment is wanted
     victims = job.victims(kind)
     assert victims, f"the job ended too early\n{job.errors}"
     victim = chance.choice(victims)
@@ -150,7 +150,7 @@ def check_kill(job: TrainingJob, kind: str, chance: random.Random, patience: flo
 def check_restart(job: TrainingJob, kind: str, chance: random.Random, patience, expected) -> str:
     """Kills a process of a kind and checks that training ends as if it had not been."""
     job.wait_for_training()
-    time.sleep(chance.uniform(0, patience))
+    time.sleep(chance.uniform(0, patience))  # a random moment is wanted
     victims = job.victims(kind)
     if victims:
         with contextlib.suppress(ProcessLookupError):

@@ -26,16 +26,21 @@ def reaches(root: pathlib.Path = ROOT) -> list[str]:
         path.relative_to(root).as_posix(): ast.parse(path.read_text("utf-8"))
         for path in sorted((root / "mpchain").rglob("*.py"))
     }
-    defined = {path: set(_defined(tree)) for path, tree in trees.items()}
-    of_all = set().union(*defined.values())
+    names = {path: set(defined(tree)) for path, tree in trees.items()}
+    of_all = set().union(*names.values())
     return [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
         for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
-        and node.attr in of_all - defined[path] - _OF_NAMED_TUPLES
-        and not _is_own(node.value)
+        and node.attr in of_all - names[path]
+        and is_of_another(node)
     ]
+
+
+def is_of_another(node: ast.Attribute) -> bool:
+    """Returns whether an attribute is one of another object, and no method of named tuples."""
+    return node.attr not in _OF_NAMED_TUPLES and not _is_own(node.value)
 
 
 def _is_own(node):
@@ -44,7 +49,7 @@ def _is_own(node):
     return isinstance(node, ast.Name) and node.id in _OWN
 
 
-def _defined(tree: ast.AST) -> Iterator[str]:
+def defined(tree: ast.AST) -> Iterator[str]:
     """Yields the private names that a file defines: functions, classes, variables, attributes."""
     for node in ast.walk(tree):
         name = ""

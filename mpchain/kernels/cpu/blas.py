@@ -40,7 +40,7 @@ class _OneThread:
                 set_(self.before)
 
 
-_one_thread = _OneThread()
+one_thread = _OneThread()
 
 
 @functools.cache
@@ -60,5 +60,5 @@ def _refuse(a, b, out=None):
 @product.kernel("blas", _refuse, SINGLE_OR_DOUBLE)
 def _product(a, b, out=None):
     """a b, on one thread."""
-    with _one_thread:
+    with one_thread:
         return np.matmul(a, b, out=out)

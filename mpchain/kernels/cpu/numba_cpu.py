@@ -80,11 +80,11 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
     try:
         loop_cache.cache(compiled)
     except RuntimeError:  # no folder for the cache
-        return lambda *args: compiled(*map(_as_writable, args))
+        return lambda *args: compiled(*map(as_writable, args))
 
     def run(*args):
         nonlocal compiled
-        args = list(map(_as_writable, args))
+        args = list(map(as_writable, args))
         try:
             compiled(*args)
         except Exception:  # the cache failed; any other error is raised again
@@ -94,7 +94,7 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
     return run
 
 
-def _as_writable(x):
+def as_writable(x):
     """The array itself, or one of the same memory: numba would compile again if it is read-only."""
     if not isinstance(x, np.ndarray) or x.flags.writeable:
         return x

@@ -93,7 +93,7 @@ class Request(NamedTuple):
 
 
 @functools.cache
-def _library() -> Any:
+def load_library() -> Any:
     """Returns the front end's module, or the reason why it cannot be used (str)."""
     try:
         cudnn: Any = importlib.import_module("cudnn")
@@ -111,7 +111,7 @@ def why_absent() -> str | None:
     Example:
         >>> reason = why_absent()  # such as 'cuDNN is not installed ...'
     """
-    library = _library()
+    library = load_library()
     return library if isinstance(library, str) else None
 
 
@@ -124,7 +124,7 @@ class _Handles(threading.local):
     def get(self, device_id):
         if device_id not in self.of:
             with cuda.get_device_from_id(device_id):
-                self.of[device_id] = _library().create_handle()
+                self.of[device_id] = load_library().create_handle()
         return self.of[device_id]
 
 
@@ -258,9 +258,11 @@ def avoided_notes(dtype: str, is_convolution: bool = False) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=MOST_PLANS)
-def _made(request, avoided, n_bytes, device_id, takes_python):
+def cached_plan(
+    request: Request, avoided: Any, n_bytes: int, device_id: int, takes_python: bool
+) -> Any:
     """Returns the plan, or the reason why there is none (str)."""
-    library = _library()
+    library = load_library()
     try:
         return _Plan(library, request, avoided, n_bytes, device_id, takes_python)
     except (library.cudnnGraphNotSupportedError, RuntimeError, TypeError, ValueError) as error:
@@ -276,7 +278,7 @@ def plan_of(request: Request, device: Any) -> Any:
     limit = cuda.get_max_workspace_size() + request.n_extra
     is_convolution = request.add in (_add_convolution, _add_with_bias)
     avoided = avoided_notes(request.reads[0].dtype, is_convolution)
-    plan = _made(request, avoided, limit, device.id, PYTHON_ENGINES in (config.kernels or ()))
+    plan = cached_plan(request, avoided, limit, device.id, PYTHON_ENGINES in (config.kernels or ()))
     if not isinstance(plan, str):
         explain_by(f"plan {plan.name}")
     return plan

@@ -47,6 +47,8 @@ class StandardUpdater(Updater):
         loss_func: the loss function, or None.
         iteration: number of updates done.
         auto_new_epoch: see above.
+        captured: the captured step, whose ``reason`` says why the latest update was no replay; None
+            without ``graph=True``.
 
     Raises:
         TypeError: an iterator is not an iterator, or an optimizer not an optimizer.
@@ -85,7 +87,7 @@ class StandardUpdater(Updater):
         self.iteration = 0
         self.auto_new_epoch = auto_new_epoch
         self._device = None if device is None else backend.get_device(device)
-        self._captured: Any = self._capture() if graph else None
+        self.captured: Any = self._capture() if graph else None
         self._input_device = None if input_device is None else backend.get_device(input_device)
         for each in self._optimizers.values():
             if self._device is not None:
@@ -236,7 +238,7 @@ class StandardUpdater(Updater):
         optimizer.n_samples = len(batch)
         with span("input", "converter", self):
             args, kwargs = as_arguments(self.convert(batch))
-        (self._captured or self._update_optimizer)(*args, **kwargs)
+        (self.captured or self._update_optimizer)(*args, **kwargs)
 
     def _update_optimizer(self, *args, **kwargs):
         optimizer = self.get_optimizer("main")

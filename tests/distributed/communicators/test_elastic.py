@@ -74,10 +74,41 @@ def test_one_process_has_no_ranks_to_lose(monkeypatch):
     assert comm.shrink() and comm.renewed() is not comm and comm.agree() is None
 
 
+class Imitated(Elasticity):
+    """Notices a loss when it is told to, without an MPI that loses ranks."""
+
+    def __init__(self, comm=None, notices=lambda: True, has_lost=False):
+        self._comm, self._has_lost, self._notices = comm, has_lost, notices
+        self._mpi = types.SimpleNamespace(Exception=OSError)
+        self._turn = threading.Lock()
+
+    def _loss(self):
+        return "loss"
+
+    def _revoke(self):
+        pass
+
+    def rebuild(self, base):
+        return self._rebuild(base, True)
+
+
+class Failing(Connection):
+    """A connection by NCCL whose calls fail with a status."""
+
+    def __init__(self):
+        self.binding, self._nccl, self._comm = "pynccl", pynccl, None
+
+    def _reason(self):
+        return ""
+
+    def fail(self, status):
+        with self._explained():
+            raise pynccl.Error("ncclX: imitated", status)
+
+
 def test_what_is_divided_among_the_ranks_is_refused(monkeypatch):
     comm = create_communicator()
-    elasticity = object.__new__(Elasticity)
-    elasticity._comm = comm
+    elasticity = Imitated(comm)
     monkeypatch.setattr(losses, "detectors", [elasticity])
     data = scatter_dataset(range(4), comm)
     with pytest.raises(
@@ -93,31 +124,19 @@ def test_nccl_may_notice_earlier_than_mpi(status, timeout, learns, monkeypatch):
     """That a rank is lost, if the error can follow from that; if not, it is raised soon."""
     monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
     looks = iter([False, False, True])
-    elasticity = object.__new__(Elasticity)
-    elasticity._comm, elasticity._has_lost = types.SimpleNamespace(timeout=timeout), False
-    elasticity._mpi = types.SimpleNamespace(Exception=OSError)
-    elasticity._notices, elasticity._loss = lambda: next(looks), lambda: "loss"
-    nccl = object.__new__(Connection)
-    nccl.binding, nccl._nccl, nccl._comm = "pynccl", pynccl, None
-    monkeypatch.setattr(Connection, "_reason", lambda self: "")
+    elasticity = Imitated(types.SimpleNamespace(timeout=timeout), lambda: next(looks))
     with pytest.raises(
         NcclError, match=rf"^NCCL by pynccl: ncclX: imitated \({status}\)$"
     ) as caught:
-        with nccl._explained():
-            raise pynccl.Error("ncclX: imitated", status)
+        Failing().fail(status)
     found = elasticity.loss_behind(caught.value, in_collective=False)
     assert found == ("loss" if learns else None)
 
 
 def test_what_follows_from_the_end_of_work_on_gpus():
-    elasticity = object.__new__(Elasticity)
-    elasticity._has_lost, elasticity._mpi = True, types.SimpleNamespace(Exception=OSError)
-    elasticity._notices, elasticity._loss = lambda: True, lambda: "loss"
-    elasticity._comm = None
     error = FloatingPointError("loss is nan")
-    assert elasticity.loss_behind(error, in_collective=False) == "loss"
-    elasticity._has_lost = False
-    assert elasticity.loss_behind(error, in_collective=False) is None
+    assert Imitated(has_lost=True).loss_behind(error, in_collective=False) == "loss"
+    assert Imitated(has_lost=False).loss_behind(error, in_collective=False) is None
 
 
 @pytest.mark.parametrize(
@@ -131,10 +150,7 @@ def test_what_follows_from_the_end_of_work_on_gpus():
     ],
 )
 def test_garbage_that_a_collective_received_may_follow_from_a_loss(received, expected):
-    elasticity = object.__new__(Elasticity)
-    elasticity._has_lost, elasticity._mpi = False, types.SimpleNamespace(Exception=OSError)
-    elasticity._notices, elasticity._loss = lambda: True, lambda: "loss"
-    elasticity._comm = None
+    elasticity = Imitated()
     with pytest.raises(expected) as caught:
         pickle.loads(received)
     assert elasticity.loss_behind(caught.value, in_collective=True) == "loss"
@@ -168,17 +184,15 @@ def test_a_communicator_is_made_again_if_garbage_came_as_another_rank_was_lost(m
     """And an error that has another cause is raised."""
     monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
     for n_looks in (0, math.inf):
-        elasticity = object.__new__(Elasticity)
-        elasticity._comm = types.SimpleNamespace(watch=None, join=lambda base: pickle.loads(b""))
-        elasticity._mpi = types.SimpleNamespace(Exception=OSError)
-        elasticity._turn, elasticity._revoke = threading.Lock(), lambda: None
+        comm = types.SimpleNamespace(watch=None, join=lambda base: pickle.loads(b""))
+        elasticity = Imitated(comm)
         base = _Base(n_looks)
         base.Agree = lambda flags: flags
         if n_looks == 0:
-            assert elasticity._rebuild(base, True) == 0
+            assert elasticity.rebuild(base) == 0
         else:
             with pytest.raises(EOFError):
-                elasticity._rebuild(base, True)
+                elasticity.rebuild(base)
 
 
 def test_a_communicator_has_it_only_if_asked():

@@ -404,14 +404,14 @@ def results_of(updater, model, n_steps):
 def test_standard_updaters_replay(comm):
     updater, model = updater_of(StandardUpdater, comm)
     results_of(updater, model, 6)  # labels of few samples may be equal at first
-    assert updater._captured.reason is None
+    assert updater.captured.reason is None
 
 
 def test_multi_node_updaters_replay(comm):
     expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False), 9)
     updater, model = updater_of(MultiNodeUpdater, comm, comm)
     found = results_of(updater, model, 9)
-    assert updater._captured.reason is None
+    assert updater.captured.reason is None
     for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):
         assert set(other_reports) == {"main/loss", "main/accuracy"}
         assert other_reports == pytest.approx(reports, rel=1e-5)

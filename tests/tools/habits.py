@@ -1,0 +1,89 @@
+"""Counts habits of tests that make changes hard.
+
+python -m tests.tools.habits prints what it counts, with the places of what tests reach into.
+"""
+
+import ast
+import functools
+import pathlib
+import re
+from collections.abc import Iterator
+
+from tests.tools import reaches
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@functools.cache
+def _trees(root: pathlib.Path, *folders: str) -> dict[str, ast.Module]:
+    """Returns the syntax tree of each file below some folders, by its path."""
+    paths = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
+    return {p.relative_to(root).as_posix(): ast.parse(p.read_text("utf-8")) for p in paths}
+
+
+def replaced(root: pathlib.Path = ROOT) -> list[str]:
+    """Returns the places where tests replace an attribute by pytest's ``monkeypatch``."""
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)[:80]}"
+        for path, tree in _trees(root, "tests").items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "setattr"
+        and ast.unparse(node.func.value) == "monkeypatch"
+    ]
+
+
+def private_reads(root: pathlib.Path = ROOT) -> list[str]:
+    """Returns the places where tests read a private attribute of the source.
+
+    These are ``x._name`` as :func:`tests.tools.reaches.reaches` counts them, where mpchain or the
+    launcher defines ``_name``. Files that define the name themselves do not count, nor do files of
+    a double for names that another file of the double defines, nor programs for Chainer, whose
+    private names :mod:`mpchain.compat` shows on purpose.
+    """
+    source, tests = _trees(root, "mpchain", "launch"), _trees(root, "tests")
+    of_source = set().union(*(reaches.defined(tree) for tree in source.values()))
+    own = {path: set(reaches.defined(tree)) for path, tree in tests.items()}
+    of_doubles = set().union(*(names for path, names in own.items() if "/doubles/" in path))
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)[:80]}"
+        for path, tree in tests.items()
+        if not path.startswith("tests/compat/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in of_source - own[path] - (of_doubles if "/doubles/" in path else set())
+        and reaches.is_of_another(node)
+    ]
+
+
+def models(root: pathlib.Path = ROOT) -> list[str]:
+    """Returns the classes of models that files of tests define."""
+    return [
+        f"{path}:{node.lineno}: {node.name}"
+        for path, tree in _trees(root, "tests").items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(re.search(r"(^|\.)(Link|Chain|ChainList)$", ast.unparse(b)) for b in node.bases)
+    ]
+
+
+def sleeps(root: pathlib.Path = ROOT) -> Iterator[str]:
+    """Yields the places where a test sleeps, and no comment nearby says what for.
+
+    The comment is one of the line or of one of the two lines above it. Texts of programs that are
+    made to hang count as well.
+    """
+    for path in sorted((root / "tests").rglob("*.py")):
+        lines = path.read_text("utf-8").splitlines()
+        for i, line in enumerate(lines):
+            if re.search(r"\btime\.sleep\(", line) and not any(
+                "#" in x for x in lines[i - 2 : i + 1]
+            ):
+                yield f"{path.relative_to(root).as_posix()}:{i + 1}: {line.strip()}"
+
+
+if __name__ == "__main__":
+    for count in (replaced, private_reads, models, sleeps):
+        found = list(count())
+        print(*found, f"{len(found)} {count.__name__}", sep="\n")
