@@ -312,6 +312,7 @@ def test_a_clock_that_drifts():
     assert clock.error == 40
 
 
+@pytest.mark.annex("compat")
 def test_names_under_compat():
     """Chainer's function classes, which hooks are shown there, do not hide links and names."""
     from mpchain.compat import function_classes

@@ -26,9 +26,11 @@ ROOT = pathlib.Path(__file__).parents[2]
 TESTS = {
     "captured": (
         "tests/distributed/optimizers/test_captured*.py tests/gpu/test_*graphs.py "
-        "tests/gpu/test_compiles.py tests/gpu/test_planted_faults.py"
+        "tests/gpu/test_compiles.py tests/gpu/test_planted_faults.py tests/gpu/test_cudnn.py "
+        "tests/gpu/test_tf32.py"
     ),
     "gpu_kernels": "tests/gpu/conftest.py tests/gpu/test_*.py",
+    "launcher": "tests/page/test_in_browser.py",
     "metrics": "tests/distributed/test_metrics_on_ranks.py",
     "profiling": "tests/distributed/test_profiles.py tests/test_model_summary.py",
     "recovery": "tests/distributed/elastic*.py tests/distributed/test_elastic*.py",
