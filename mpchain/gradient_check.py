@@ -58,7 +58,7 @@ def assert_allclose(
     try:
         np.testing.assert_allclose(actual, desired, atol=atol, rtol=rtol, verbose=verbose)
     except AssertionError as error:
-        raise AssertionError(f"{error}\n{_largest_excess(x, y, atol, rtol)}") from None
+        raise AssertionError(f"{error}\n{_largest_excess(actual, desired, atol, rtol)}") from None
 
 
 def _largest_excess(x, y, atol, rtol):

@@ -167,7 +167,7 @@ def test_links_are_copied_and_pickled_as_before():
         (lambda x: F.argmax(x, dim=1), "argmax: there is no argument 'dim'; use axis"),
         (lambda x: F.mean(x, axis=1, keepdim=True), "'keepdim'; use keepdims"),
         (lambda x: F.sum(F.sum(x), dim=None), "sum: there is no argument 'dim'; use axis"),
-        (lambda x: F.sum(x, axis=1, keepdim=True), "sum: there is no argument 'keepdim'; use keep"),
+        (lambda x: F.sum(x, axis=1, keepdim=True), "'keepdim'; use keepdims"),
         (
             lambda x: F.concat([F.concat([x])], dim=1),
             "concat: there is no argument 'dim'; use axis",

@@ -116,7 +116,7 @@ def main() -> None:
             serializers.save_npz(path, first)
         comm.barrier()
 
-    # Of the file only what is below "base/" is loaded: the head is new.
+    # Only the part of the file below "base/" is loaded: the head is new.
     network = Network()
     serializers.load_npz(path, network.base, path="base/")
     before = network.base.conv1.W.array.copy()

@@ -469,7 +469,7 @@ def _name_of(place):
 
 
 def _holds_all(thing):
-    """Returns whether code of a library reads all attributes of an object: a distribution."""
+    """Returns whether an object is a distribution, whose methods read all of its attributes."""
     return type(thing).__module__.startswith("mpchain.distributions")
 
 

@@ -67,7 +67,7 @@ class Symbol(Mixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not all([isinstance(x, _OPERANDS) for x in inputs]):
-            return NotImplemented  # a Variable, perhaps
+            return NotImplemented  # the other operand, such as a Variable, may know how
         if method != "__call__" or kwargs or ufunc not in OPERATORS:
             raise UntraceableError(f"numpy.{ufunc.__name__}.{method}")
         return self._step(ufunc, inputs)

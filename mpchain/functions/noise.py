@@ -28,7 +28,7 @@ def dropout(
 ) -> Variable | Any:
     """Zeroes random elements and scales the others by 1 / (1 - ratio).
 
-    If ``config.train`` is False, or the ratio is 0, returns ``x``.
+    If ``config.train`` is False, returns ``x``.
 
     Args:
         x: Variable or array of any shape, floating point.
@@ -53,7 +53,7 @@ def dropout(
     _check_ratio("dropout", ratio)
     x = as_variable(x)
     check(is_floating(x.dtype), "dropout", "x must be floating point", x=x)
-    if not config.train or (ratio == 0 and mask is None):
+    if not config.train:
         return (x, None) if return_mask else x
     counters = _counters(x) if mask is None and not return_mask and _is_fused(x) else None
     if counters is not None:

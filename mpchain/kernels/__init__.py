@@ -11,7 +11,7 @@ Example:
     >>> mpchain.kernels.linear(x, W, None).shape
     (2, 4)
     >>> print(mpchain.kernels.explain("linear", x, W, None))
-    linear: onednn: no: not NumPy arrays of float32
+    linear: onednn: no: not NumPy arrays of float32 or bfloat16
     linear: cudnn: no: not CuPy arrays of float16 or bfloat16 or float32 or float64
     linear: numpy_cpu: no: not few rows and many weights
     linear: reference: runs
@@ -78,7 +78,7 @@ def explain(operation: str, *args: Any) -> str:
 
     Example:
         >>> print(explain("linear", np.zeros((2, 3)), np.zeros((4, 3)), None))
-        linear: onednn: no: not NumPy arrays of float32
+        linear: onednn: no: not NumPy arrays of float32 or bfloat16
         linear: cudnn: no: not CuPy arrays of float16 or bfloat16 or float32 or float64
         linear: numpy_cpu: no: not few rows and many weights
         linear: reference: runs

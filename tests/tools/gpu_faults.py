@@ -79,7 +79,7 @@ FAULTS = [
     Fault(
         "work on another GPU than that of the arrays",
         "mpchain/optimizer.py",
-        "return has_target and not self.target.device.is_current()",
+        "return target is not None and not target.device.is_current()",
         "return False",
         ("tests/gpu/test_other_gpu.py", "-k", "needs_no_current_gpu and Adam"),
         "is different from the current device",
@@ -199,7 +199,7 @@ FAULTS = [
     Fault(
         "memory of a graph in the pool that all share",
         "mpchain/captured/cuda_graph.py",
-        "            with stream, cupy.cuda.using_allocator(self._allocate):",
+        "            with stream, self._memory.serving():",
         "            with stream:",
         ("tests/captured/test_cuda_graph.py", "-k", "the_same_bits"),
         "the pool that all share",

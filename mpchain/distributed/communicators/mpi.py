@@ -375,7 +375,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             made = self._made(x)
             if made is not None and made.fits(x):
                 return _begin(made.sum(narrow), x, x)
-        # All ranks must begin the library's sums in one order, which parts of others are not in.
+        # All ranks must begin the sums of the library in the same order. Sums in parts follow
+        # another order.
         buffer = self._host_copy(x, to_host=self._tag_of_steps is not None)
         if cuda.is_gpu_array(buffer):
             steps = progress.sum_by_library(self._everyone, buffer)

@@ -245,7 +245,7 @@ class SampleDraws:
                 self._first_loss = self._first_loss or compute_loss
                 tell = functools.partial(self._tell_of_loss, compute_loss)
                 take = functools.partial(self._take_scales, (turn, i), weight)
-                compute_loss = watched(compute_loss, n_part, tell, take)
+                compute_loss = watched(compute_loss, n_part, tell, take, bool(shards))
             compute_loss = functools.partial(_draw_from, self._key, step, turn, place, compute_loss)
             if shards:
                 seed = [*self._key, step, turn + 1]

@@ -41,6 +41,7 @@ def watched(
     n: int,
     tell: Callable[[str], None],
     take: Callable[[Scales], None],
+    in_shards: bool = False,
 ) -> Callable[[], Any]:
     """Returns a loss function that tells of a loss that ranks cannot average.
 
@@ -49,6 +50,8 @@ def watched(
         n: the number of its samples.
         tell: is called with the reason.
         take: is called with what :func:`~mpchain.distributed.optimizers.scales.scales_of` returns.
+        in_shards: whether any number of ranks computes the same parts of a batch, so that their
+            statistics are declared.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -63,7 +66,7 @@ def watched(
         loss = compute_loss()
         if isinstance(loss, Variable) and loss.shape == () and n > 1:
             graph = SampleGraph(loss, n, batches_of(compute_loss))
-            reason = why_not_averaged(graph)
+            reason = why_not_averaged(graph, in_shards)
             if reason is not None:
                 tell(reason)
             take(scales_of(loss, graph))
@@ -72,7 +75,7 @@ def watched(
     return compute
 
 
-def why_not_averaged(graph: SampleGraph) -> str | None:
+def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
     """Returns why the mean of the losses of several ranks is not that of their samples.
 
     A function that occurs at least as often as there are samples may belong to one of them each,
@@ -81,6 +84,7 @@ def why_not_averaged(graph: SampleGraph) -> str | None:
 
     Args:
         graph: of a loss.
+        in_shards: see :func:`watched`.
 
     Returns:
         None if no reason is seen.
@@ -98,7 +102,7 @@ def why_not_averaged(graph: SampleGraph) -> str | None:
         function, state = node.creator_node, graph.state(node)
         states = [graph.state(x) for x in function.inputs if graph.depends(x)]
         label = function.label
-        if label == "batch_normalization":
+        if label == "batch_normalization" and not in_shards:
             return (
                 f"{label} takes the statistics of the samples of one rank, not those of the whole "
                 "batch, which the links of mpchain.distributed.links.create_mnbn_model(model, "

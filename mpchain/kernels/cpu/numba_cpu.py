@@ -36,10 +36,10 @@ def load_numba() -> Any:
     """
     try:
         import numba
-        from numba.core import config
     except ImportError:
         return None
-    return None if vars(config)["DISABLE_JIT"] else numba
+    module: Any = numba
+    return None if module.config.DISABLE_JIT else module
 
 
 def why_not_compiled() -> str | None:

@@ -149,7 +149,7 @@ def _write_filters(tiles, images, sums, first):
 
 
 def _blocks(n_rows, n_columns, filters):
-    """Parts of the rows of tiles that are worked through at once: all filters are read for each."""
+    """Returns the rows of tiles that are computed together; each such block reads all filters."""
     q, _, n_read, n_written = filters.shape
     n_elements = n_rows * n_columns * q * q * (n_read + n_written)
     step = -(
