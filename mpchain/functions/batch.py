@@ -102,9 +102,7 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
         return F.cast(batch_mean(F.cast(x, np.float32), weights), x.dtype)
     if counting.current.counts is None:
         mean = F.average(x, weights=weights)
-        if weights is None and counting.current.notes is not None:
-            counting.current.notes.add(mean, x.size)
-        return mean
+        return mean if weights is not None else counting.note(mean, x.size)
     if weights is None:
         return batch_sum(x) / x.dtype.type(batch_count(x.size))
     weights = F.broadcast_to(weights, x.shape)

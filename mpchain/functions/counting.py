@@ -211,6 +211,20 @@ class Derived(Observer):
         return self._derived.get(id(getattr(value, "array", value)), (None, []))[1]
 
 
+def note(mean: Any, count: int) -> Any:
+    """Returns a mean, a Variable, after it was noted how many elements it is over.
+
+    Example:
+        >>> with Notes() as notes:
+        ...     mean = note(F.mean(np.ones((3, 2))), 6)
+        >>> notes.weight(mean, 3)
+        6
+    """
+    if current.notes is not None:
+        current.notes.add(mean, count)
+    return mean
+
+
 def noted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the function's result is a mean over the count that it asks for.
 

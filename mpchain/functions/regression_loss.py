@@ -8,6 +8,7 @@ from mpchain.backends.dtypes import is_floating
 from mpchain.functions.activation import softplus
 from mpchain.functions.arithmetic import absolute
 from mpchain.functions.array import cast, widened
+from mpchain.functions.counting import note
 from mpchain.functions.declaring.declaration import elementwise
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, square, squared_difference
@@ -64,7 +65,7 @@ def mean_absolute_error(x0: Input, x1: Input) -> Variable:
         2.0
     """
     x0, x1 = _alike("mean_absolute_error", x0=x0, x1=x1)
-    return reduced("mean_absolute_error", absolute(x0 - x1), "mean")
+    return note(reduced("mean_absolute_error", absolute(x0 - x1), "mean"), x0.size)
 
 
 def squared_error(x0: Input, x1: Input) -> Variable:
@@ -103,7 +104,7 @@ def mean_squared_error(x0: Input, x1: Input) -> Variable:
         5.0
     """
     x0, x1 = _alike("mean_squared_error", x0=x0, x1=x1)
-    return reduced("mean_squared_error", squared_difference(x0, x1), "mean")
+    return note(reduced("mean_squared_error", squared_difference(x0, x1), "mean"), x0.size)
 
 
 @elementwise(

@@ -32,8 +32,8 @@ class Evaluator(Extension):
     exp(loss), is best computed of the result (``postprocess`` of :class:`LogReport`).
 
     The model runs with ``config.train`` False and records no graph. In a trainer the values get
-    the extension's name as a prefix (``'validation/main/loss'``); called without a trainer, the
-    evaluator only returns them (``'main/loss'``).
+    the extension's name as a prefix (``'validation/main/loss'``), also if the evaluator is called
+    directly later; one without a trainer only returns them (``'main/loss'``).
 
     Subclasses may override :meth:`evaluate` as a whole, or :meth:`summarize`, which returns the
     sums and weights that the means are made of.
@@ -178,8 +178,10 @@ class Evaluator(Extension):
     def _look_into(self, observation, notes, derived, n):
         """Warns of a value that is weighted by samples, but was computed from means over others."""
         for name, value in observation.items():
-            others = [int(count) for count in derived.counts(value) if count % n != 0]
-            if others and notes.weight(value, None) is None:
+            counts = derived.counts(value)
+            others = [int(count) for count in counts if count % n != 0]
+            # As many means as samples may be of one of them each.
+            if others and len(counts) < n and notes.weight(value, None) is None:
                 self._is_first = False
                 warnings.warn(
                     f"{type(self).__name__}: {name!r} is weighted by the number of samples ({n} in "

@@ -269,3 +269,35 @@ def test_means_and_values_of_the_samples_are_not_told(combine):
     data = [(np.ones(2, "f"), np.int32(t)) for t in (0, -1, 1)]
     batches = mpchain.iterators.SerialIterator(data, 3, repeat=False, shuffle=False)
     extensions.Evaluator(batches, _TwoMeans(combine))()
+
+
+@pytest.mark.parametrize("loss", [F.mean_squared_error, F.mean_absolute_error])
+def test_errors_of_atoms_are_means_over_atoms(loss):
+    """Molecules have 1 to 5 atoms; a batch joins theirs."""
+    molecules = [np.random.RandomState(n).randn(n, 3) for n in (1, 5, 2, 4, 3)]
+    whole = np.concatenate(molecules)
+
+    def evaluate(joined):
+        mpchain.report({"error": loss(joined, np.zeros_like(joined))})
+
+    for batch_size in (1, 2, 5):
+        batches = mpchain.iterators.SerialIterator(molecules, batch_size, repeat=False)
+        evaluator = extensions.Evaluator(
+            batches, {}, lambda batch, device: np.concatenate(batch), eval_func=evaluate
+        )
+        expected = loss(whole, np.zeros_like(whole)).array
+        np.testing.assert_allclose(evaluator()["error"], expected, rtol=1e-12)
+
+
+def test_means_of_each_sample_are_not_told():
+    def evaluate(joined):
+        parts = [joined[:1], joined[1:3], joined[3:]]
+        errors = [F.mean_squared_error(x, np.zeros_like(x)) for x in parts]
+        mpchain.report({"error": sum(errors[1:], errors[0]) / 3})
+
+    molecules = [np.ones((n, 1)) for n in (1, 2, 4)]
+    batches = mpchain.iterators.SerialIterator(molecules, 3, repeat=False, shuffle=False)
+    evaluator = extensions.Evaluator(
+        batches, {}, lambda batch, device: np.concatenate(batch), eval_func=evaluate
+    )
+    assert evaluator()["error"] == 1
