@@ -53,16 +53,27 @@ def gap(a: object, b: object, scale: float | None = None, tolerance: float | Non
         differs = np.asarray(a != b)
         index = np.unravel_index(int(differs.argmax()), a.shape)
         return Gap(float(differs.max()), tuple(map(int, index)), a[index], b[index], differs.any())
+    index, size = _farthest(a, b)
+    if tolerance is None:
+        tolerance = bound(a, b, scale) if size > 0 else 0.0
+    return Gap(size, tuple(map(int, index)), a[index], b[index], size > tolerance)
+
+
+def _farthest(a, b):
+    """Returns where two arrays differ most, and by how much."""
+    if a.dtype == b.dtype and a.dtype.char in "fd":
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.abs(np.subtract(a, b))
+        index = np.unravel_index(int(distance.argmax()), a.shape)  # of a NaN if there is one
+        if np.isfinite(distance[index]):
+            return index, abs(float(a[index]) - float(b[index]))
     x, y = _wide(a), _wide(b)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     with np.errstate(invalid="ignore"):
         distance = np.where(same, 0, abs(x - y))
     distance = np.where(np.isnan(distance), np.inf, distance)
     index = np.unravel_index(int(distance.argmax()), a.shape)
-    size = float(distance[index])
-    if tolerance is None:
-        tolerance = bound(a, b, scale)
-    return Gap(size, tuple(map(int, index)), a[index], b[index], size > tolerance)
+    return index, float(distance[index])
 
 
 def bound(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> float:
@@ -86,7 +97,12 @@ def largest(a: np.ndarray) -> float:
     >>> largest(np.array([-3.0, np.inf]))
     3.0
     """
-    sizes = abs(_wide(np.asarray(a)))
+    a = np.asarray(a)
+    if a.dtype.char in "fd" and a.size:
+        size = float(np.abs(a).max())
+        if math.isfinite(size):
+            return size
+    sizes = abs(_wide(a))
     return float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
 
 
