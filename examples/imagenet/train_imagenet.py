@@ -14,6 +14,7 @@ Accurate, large minibatch SGD, 2017.
 
 import argparse
 import pathlib
+import warnings
 
 import numpy as np
 from PIL import Image
@@ -117,7 +118,9 @@ def main() -> None:
 
     n_updates = -(-len(train) * args.epoch // args.batchsize)
     trainer.extend(extensions.CosineShift("lr", n_updates, warmup=n_updates // 18))
-    # Each rank normalizes its own samples in training; in evaluation all use the same statistics.
+    # Each rank normalizes its own samples in training, as is usual for this data set; in evaluation
+    # all use the same statistics.
+    warnings.filterwarnings("ignore", ".*batch_normalization takes the statistics")
     trainer.extend(AllreducePersistent(model, comm))
     evaluator = extensions.Evaluator(test_iter, model, device=device)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))

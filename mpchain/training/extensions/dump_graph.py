@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -108,7 +109,8 @@ def _draw(path):
     dot = shutil.which("dot")
     base = os.path.splitext(path)[0]
     if dot is None:
-        print_line(f"DumpGraph: to see the graph, install Graphviz: dot -Tsvg {path} -o {base}.svg")
+        hint = f"DumpGraph: to see the graph, install Graphviz: dot -Tsvg {path} -o {base}.svg"
+        print_line(hint, sys.stderr)
         return
     try:
         for kind in ("png", "svg"):

@@ -53,6 +53,7 @@ class State:
             self.optimizer.update(lambda x: F.mean(self.model(x) ** 2), x)
 
 
+@pytest.mark.filterwarnings("ignore:.*batch_normalization takes the statistics")
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_continues_with_the_same_bits(comm, folder, kind):
     undisturbed, saved, resumed = (State(KINDS[kind], comm) for _ in range(3))

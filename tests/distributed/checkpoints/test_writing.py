@@ -76,6 +76,7 @@ def state_of(trainer):
     return serializer.target
 
 
+@pytest.mark.filterwarnings("ignore:.*batch_normalization takes the statistics")
 @pytest.mark.parametrize(
     ("n", "create"),
     [

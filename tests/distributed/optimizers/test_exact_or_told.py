@@ -197,7 +197,8 @@ def run(comm, loss):
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        together = trained(loss, optimizer, slice(*comm.share_of(N_SAMPLES)))
+        with comm.batch(N_SAMPLES) as mine:
+            together = trained(loss, optimizer, mine)
     is_exact = np.allclose(alone, together, rtol=1e-11, atol=1e-11)
     return is_exact, comm.bcast_obj([str(w.message) for w in caught])
 

@@ -40,7 +40,7 @@ def test_graph_of_the_first_iteration(real_trainer, no_dot, capsys):
     real_trainer.run()
     assert os.listdir(real_trainer.out) == ["cg.dot"]
     base = f"{real_trainer.out}/cg"
-    assert capsys.readouterr().out == (
+    assert capsys.readouterr().err == (
         f"DumpGraph: to see the graph, install Graphviz: dot -Tsvg {base}.dot -o {base}.svg\n"
     )
     assert real_trainer.get_extension("dump_graph").default_name == "dump_graph"
