@@ -194,6 +194,7 @@ def test_a_rule_that_overrides_the_step_gets_the_array():
     assert not _compare(lambda: Shifted(0.1))
 
 
+@pytest.mark.annex("captured")
 def test_captured_steps_train_alike():
     def run(capture):
         model = _model(dtype=np.float64)
