@@ -60,8 +60,8 @@ def _mean_derivative(g, x_shape, axis):
 
 @differentiable(_mean_derivative)
 def _mean(x, axis=None, keepdims=False):
-    if x.dtype == np.float16 or not x.size:
-        return x.mean(axis=axis, keepdims=keepdims)
+    if not isinstance(x, np.ndarray) or x.dtype == np.float16 or not x.size:
+        return x.mean(axis=axis, keepdims=keepdims)  # on GPUs it is one launch
     total = summed(x, axis, keepdims)
     return total / (x.size // (total.size or 1))
 

@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import os
 import re
+import threading
 
 import numpy as np
 
@@ -13,6 +14,7 @@ N_ORDERS = 2
 IS_ON = os.environ.get("CUPY_DOUBLE_SIMT", "1") != "0"
 
 _seeds = itertools.count(1)
+_one_at_a_time = threading.Lock()  # the library notes the accesses of one launch
 
 
 def noting(code, name, types):
@@ -78,7 +80,10 @@ def run(library, name, pointers, dims, ranges, written):
             host[...] = copy
         message = ctypes.create_string_buffer(4096)
         sizes = (ctypes.c_long * 7)(*map(int, dims))
-        if library.run_noting(pointers, sizes, ctypes.c_long(seed), len(ranges), flat, message):
+        with _one_at_a_time:
+            arguments = pointers, sizes, ctypes.c_long(seed), len(ranges), flat, message
+            is_wrong = library.run_noting(*arguments)
+        if is_wrong:
             raise RuntimeError(f"{name}, in order {seed}: {message.value.decode()}")
         results.append([host.tobytes() for host in written])
     if any(result != results[0] for result in results):
