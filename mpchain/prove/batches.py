@@ -194,7 +194,7 @@ def _exact(value):
         return [_exact(item) for item in value]
     if isinstance(value, dict):
         return [(k, _exact(item)) for k, item in value.items()]
-    if isinstance(value, (set, frozenset)):  # whose order is another one in each process
+    if isinstance(value, (set, frozenset)):  # each process has another order
         return sorted(map(repr, value))
     return repr(value)
 

@@ -64,7 +64,7 @@ def _farthest(a, b):
     if a.dtype == b.dtype and a.dtype.char in "fd":
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.abs(np.subtract(a, b))
-        index = np.unravel_index(int(distance.argmax()), a.shape)  # of a NaN if there is one
+        index = np.unravel_index(int(distance.argmax()), a.shape)  # a NaN comes first
         if np.isfinite(distance[index]):
             return index, abs(float(a[index]) - float(b[index]))
     x, y = _wide(a), _wide(b)

@@ -207,7 +207,7 @@ PLANTED = [
     ),
     (
         "openpmix/openpmix issue 2988",
-        "Impossible to open the file /tmp/pmix.sched.saturn in write mode\n"
+        "Impossible to open the file /scratch/pmix.sched.saturn in write mode\n"
         "PMIX ERROR: FILE_OPEN_FAILURE in file ptl_base_listener.c at line 260\n",
         "TMPDIR to a local folder that you can write",
     ),
