@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.compat import old_arrays
+
 VARIABLE = "MPCHAIN_COMPAT_NUMPY"
 
 
@@ -97,9 +99,6 @@ _NAMES: dict[str, Any] = {
 _STACKING = ("column_stack", "dstack", "hstack", "stack", "vstack")
 """Functions that took generators until NumPy 1.24."""
 
-_added: list[tuple[Any, str]] = []
-_replaced: dict[str, Any] = {}
-
 
 def _taking_generators(function):
     @functools.wraps(function)
@@ -111,19 +110,31 @@ def _taking_generators(function):
     return stack
 
 
+_REPLACING: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_STACKING, _taking_generators),
+    **dict.fromkeys(old_arrays.MAKING, old_arrays.as_before),
+    "may_share_memory": old_arrays.sharing,
+}
+"""What replaces functions of NumPy: a function that takes NumPy's."""
+
+_added: list[tuple[Any, str]] = []
+_replaced: dict[str, Any] = {}
+
+
 def install() -> None:
     """Gives NumPy the names that it has no longer, and says so once.
 
-    Names that NumPy has are left unchanged, but ``hstack`` and its like take generators again.
+    Names that NumPy has are left unchanged, but ``hstack`` and its like take generators again, and
+    ``array`` and its like take rows of unequal lengths (:mod:`mpchain.compat.old_arrays`).
     ``MPCHAIN_COMPAT_NUMPY=0`` in the environment turns it off.
     """
     if _replaced or os.environ.get(VARIABLE, "1") == "0":
         return
     _add(np, _NAMES)
     _add(collections, {name: getattr(collections.abc, name) for name in collections.abc.__all__})
-    for name in _STACKING:
+    for name, replace in _REPLACING.items():
         _replaced[name] = getattr(np, name)
-        setattr(np, name, _taking_generators(_replaced[name]))
+        setattr(np, name, replace(_replaced[name]))
     print(
         f"mpchain.compat: NumPy has old names again (np.int, np.product, ...); {VARIABLE}=0 turns "
         "that off",
