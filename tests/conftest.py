@@ -1,10 +1,12 @@
-"""What all tests share: the device that a test runs on, and fresh seeds."""
+"""What all tests share: the device of a test, fresh seeds, and a clock and a terminal to be set."""
 
 import gc
+import io
 import os
 import pathlib
 import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -113,6 +115,77 @@ def device(request):
 @pytest.fixture(autouse=True)
 def _seeded():
     np.random.seed(0)
+
+
+class Clock:
+    """Takes the place of the system's clock: time passes in sleep and when a test says so.
+
+    Attributes:
+        now: seconds.
+        step: seconds that pass with each look at the clock.
+        naps: the seconds of each sleep.
+        wake: a function that each sleep calls with its seconds.
+    """
+
+    def __init__(self):
+        self.now, self.step, self.naps, self.wake = 0.0, 0.0, [], lambda seconds: None
+
+    def look(self):
+        self.now += self.step
+        return self.now - self.step
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.naps.append(seconds)
+        self.wake(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The :class:`Clock` of the whole process."""
+    clock = Clock()
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, clock.look)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: round(1e9 * clock.look()))
+    return clock
+
+
+class Terminal(io.StringIO):
+    """What was written to a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def open_terminal(monkeypatch):
+    """Function that returns a :class:`Terminal`, which takes the place of standard error."""
+
+    def open_terminal():
+        monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+        return terminal
+
+    return open_terminal
+
+
+@pytest.fixture
+def command_line(monkeypatch):
+    """Function that sets the words with which this process was started."""
+
+    def command_line(*words, python="python3"):
+        monkeypatch.setattr(sys, "argv", [*words])
+        monkeypatch.setattr(sys, "orig_argv", [python, *words])
+
+    return command_line
+
+
+@pytest.fixture
+def python_at(monkeypatch):
+    """Function that says where the running Python is."""
+    return lambda path: monkeypatch.setattr(sys, "executable", str(path))
 
 
 @pytest.hookimpl(wrapper=True)

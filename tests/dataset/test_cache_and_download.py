@@ -279,12 +279,12 @@ def test_a_server_that_knows_no_ranges(server):
     assert read(dataset.cached_download(server.url, SHA256)) == CONTENT
 
 
-def test_a_server_that_continues_elsewhere(server, monkeypatch):
+def test_a_server_that_continues_elsewhere(server):
     server.headers, server.ranges, server.at_most = VERSIONS[0], True, 100_000
-    monkeypatch.setattr(server, "content_range", lambda start: "bytes 5-255999/256000")
+    server.content_range = lambda start: "bytes 5-255999/256000"
     with pytest.raises(OSError, match="the server continues at byte 5, not at 100000"):
         dataset.cached_download(server.url)
-    monkeypatch.setattr(server, "content_range", lambda start: "nonsense")
+    server.content_range = lambda start: "nonsense"
     with pytest.raises(OSError, match="could not be fetched: invalid literal"):
         dataset.cached_download(server.url)
 
@@ -391,21 +391,21 @@ def test_progress_of_unknown_length(capsys):
     assert capsys.readouterr().err == "stream: 12.0 MB\nstream: 21.0 MB\n"
 
 
-def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
+def test_progress_is_a_bar_on_a_terminal(open_terminal):
     pytest.importorskip("tqdm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    terminal = open_terminal()
     with download.progress("data", 4000) as update:
         update(1000)
         update(3000)
-    assert "100%" in capsys.readouterr().err
+    assert "100%" in terminal.getvalue()
 
 
-def test_progress_is_lines_where_tqdm_is_missing(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+def test_progress_is_lines_where_tqdm_is_missing(monkeypatch, open_terminal):
+    terminal = open_terminal()
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with download.progress("data", 2_000_000) as update:
         update(2_000_000)
-    assert capsys.readouterr().err == "data: 2.0 of 2.0 MB\n"
+    assert terminal.getvalue() == "data: 2.0 of 2.0 MB\n"
 
 
 def test_files_are_cached_where_the_system_has_no_locks(monkeypatch, server):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import cifar, downloads
+from mpchain.datasets import cifar
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +74,9 @@ def test_forms(name, parts):
         load(name, ndim=2)
 
 
-def test_the_second_call_needs_no_network(name, parts, monkeypatch):
+def test_the_second_call_needs_no_network(name, parts, forbid_downloads):
     first = load(name, withlabel=False)
-    monkeypatch.setattr(downloads, "cached_download", None)
+    forbid_downloads()
     np.testing.assert_array_equal(load(name, withlabel=False)[0], first[0])
 
 

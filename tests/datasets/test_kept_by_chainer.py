@@ -7,7 +7,6 @@ import pytest
 
 import mpchain
 from mpchain import dataset, datasets
-from mpchain.datasets import downloads
 from mpchain.links.model.vision import pretrained
 
 RANDOM = np.random.RandomState(0)
@@ -19,7 +18,7 @@ def pixels(*shape):
 
 
 @pytest.fixture(params=["CHAINER_DATASET_ROOT", "HOME"])
-def folder(request, tmp_path, monkeypatch):
+def folder(request, tmp_path, monkeypatch, forbid_downloads):
     """The folder of Chainer's data sets, below a root that is set or below the home folder."""
     for variable in ("MPCHAIN_DATASET_ROOT", "CHAINER_DATASET_ROOT"):
         monkeypatch.delenv(variable, raising=False)
@@ -28,7 +27,7 @@ def folder(request, tmp_path, monkeypatch):
     if request.param == "CHAINER_DATASET_ROOT":
         root = tmp_path / "root"
         monkeypatch.setenv(request.param, str(root))
-    monkeypatch.setattr(downloads, "cached_download", None)
+    forbid_downloads()
     (root / "pfnet" / "chainer").mkdir(parents=True)
     return root / "pfnet" / "chainer"
 

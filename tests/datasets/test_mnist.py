@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import downloads, mnist
+from mpchain.datasets import mnist
 
 
 def idx(array, code):
@@ -115,9 +115,9 @@ def test_forms(source, options, shape):
 
 
 @pytest.mark.parametrize("name", ["mnist"], indirect=True)
-def test_the_second_call_needs_no_network(source, monkeypatch):
+def test_the_second_call_needs_no_network(source, forbid_downloads):
     first = datasets.get_mnist(withlabel=False)
-    monkeypatch.setattr(downloads, "cached_download", None)
+    forbid_downloads()
     np.testing.assert_array_equal(datasets.get_mnist(withlabel=False)[0], first[0])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import downloads, ptb
+from mpchain.datasets import ptb
 
 TEXTS = {
     "train": " the cat <unk> \n the dog \n",
@@ -26,11 +26,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_words_and_vocabulary(monkeypatch):
+def test_words_and_vocabulary(forbid_downloads):
     parts = datasets.get_ptb_words()
     assert [part.dtype for part in parts] == [np.int32] * 3
     assert [part.tolist() for part in parts] == [[0, 1, 2, 3, 0, 4, 3], [5, 1, 3], [0, 6, 7, 3]]
-    monkeypatch.setattr(downloads, "cached_download", None)
+    forbid_downloads()
     vocabulary = datasets.get_ptb_words_vocabulary()
     assert list(vocabulary) == ["the", "cat", "<unk>", "<eos>", "dog", "a", "bird", "N"]
     assert list(vocabulary.values()) == list(range(8))

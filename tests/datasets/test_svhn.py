@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import downloads, svhn
+from mpchain.datasets import svhn
 
 scipy_io = pytest.importorskip("scipy.io")
 SIZES = {"train": 7, "test": 4, "extra": 12}
@@ -49,9 +49,9 @@ def test_images_alone(parts):
     np.testing.assert_array_equal(train, parts["train"][0].transpose(3, 2, 0, 1))
 
 
-def test_the_second_call_needs_no_network(monkeypatch):
+def test_the_second_call_needs_no_network(forbid_downloads):
     datasets.get_svhn()
-    monkeypatch.setattr(downloads, "cached_download", None)
+    forbid_downloads()
     assert len(datasets.get_svhn()[0]) == 7
 
 

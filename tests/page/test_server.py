@@ -136,7 +136,7 @@ def test_request_to_stop_reaches_who_started_the_page(serve):
 
 
 def test_page_without_tornado(monkeypatch, capsys):
-    monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "tornado", None)
     assert server.main([]) == 1
     assert capsys.readouterr().err == "the page needs Tornado: pip install 'mpchain[page]'\n"
 

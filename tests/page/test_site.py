@@ -162,15 +162,14 @@ def test_methods(visitor):
     assert visitor.get("/stop")[1]["Allow"] == "POST"
 
 
-def test_browsers_that_have_seen_the_end(visitor, monkeypatch):
-    now = 100.0
-    monkeypatch.setattr("mpchain.page.site.time.monotonic", lambda: now)
-    assert visitor.site.all_have_looked(now)
+def test_browsers_that_have_seen_the_end(visitor, clock):
+    clock.now = 100.0
+    assert visitor.site.all_have_looked(clock.now)
     for tab in ("left", "a", "b"):
         visitor.get(f"/run?tab={tab}")
-        now += 7
-    assert not visitor.site.all_have_looked(now)
-    end, now = now, now + 1
+        clock.now += 7
+    assert not visitor.site.all_have_looked(clock.now)
+    end, clock.now = clock.now, clock.now + 1
     visitor.get("/run?tab=a")
     assert not visitor.site.all_have_looked(end)
     visitor.get("/run?tab=b")

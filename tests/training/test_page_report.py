@@ -111,9 +111,8 @@ def test_rates_are_means_over_ten_seconds_and_over_all():
     assert rates.mean == (1080 / 64, 108 / 64)
 
 
-def test_ranks_tell_the_mean_rates_too(pipe, tmp_path, monkeypatch):
-    ticks = iter(range(0, 100, 2))
-    monkeypatch.setattr(page_report.time, "monotonic", lambda: float(next(ticks)))
+def test_ranks_tell_the_mean_rates_too(pipe, tmp_path, clock):
+    clock.step = 2.0
     make_trainer(tmp_path).run()
     last = pipe()[-1]
     assert last["job"]["mean_samples"] == pytest.approx(4 * last["facts"]["mean_rate"])
@@ -317,8 +316,8 @@ def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
 
 
 @pytest.mark.slow
-def test_page_that_does_not_start(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(page_report.sys, "executable", "/bin/false")
+def test_page_that_does_not_start(tmp_path, python_at, capfd):
+    python_at("/bin/false")
     trainer = make_trainer(tmp_path, 1)
     trainer.extend(PageReport())
     with pytest.raises(RuntimeError, match=r"PageReport: .* did not start \(exit code 1\)"):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from mpchain.training import extensions
 
 @pytest.fixture
 def no_dot(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_image_where_dot_is_installed(real_trainer, monkeypatch, tmp_path, code)
     dot = tmp_path / "dot"
     dot.write_text(FAKE_DOT.format(code=code))
     dot.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda name: str(dot))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     real_trainer.extend(extensions.DumpGraph("main/loss"))
     if code == 0:
         real_trainer.run()

@@ -1,6 +1,5 @@
+import contextlib
 import copy
-import io
-import sys
 
 import numpy as np
 import pytest
@@ -193,18 +192,12 @@ def test_empty_batches_are_left_out():
     )
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_bar_on_a_terminal(monkeypatch):
+def test_progress_bar_on_a_terminal(open_terminal):
     pytest.importorskip("tqdm")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setattr(sys, "stderr", stream)
-    extensions.Evaluator(make_iterator(), make_model(), progress_bar=True)()
-    shown = stream.getvalue()
+    terminal = open_terminal()
+    with contextlib.redirect_stdout(terminal):
+        extensions.Evaluator(make_iterator(), make_model(), progress_bar=True)()
+    shown = terminal.getvalue()
     assert "validation: 10 samples" in shown
     assert "100% |" in shown
 

@@ -1,43 +1,37 @@
+import contextlib
 import io
-import itertools
 import sys
-import types
 
 import pytest
 
 from mpchain.training import extensions, progress
 
 
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def fake_clock(monkeypatch):
-    """Makes two seconds pass between any two looks at the clock."""
-    seconds = itertools.count(0, 2)
-    clock = types.SimpleNamespace(monotonic=lambda: float(next(seconds)))
-    monkeypatch.setattr("mpchain.training.extensions.progress_bar.time", clock)
-    return clock
-
-
-def run(make_trainer, bar, length):
-    trainer = make_trainer(length)
+def run(make_trainer, bar, length, on_update=lambda updater: None):
+    trainer = make_trainer(length, on_update)
     trainer.extend(bar)
     trainer.run()
 
 
-def test_lines(make_trainer, capsys, fake_clock):
-    run(make_trainer, extensions.ProgressBar(update_interval=20), (100, "iteration"))
+@pytest.fixture
+def pass_time(clock):
+    """Function that makes each iteration take some seconds."""
+
+    def pass_time(seconds):
+        return lambda updater: clock.sleep(seconds)
+
+    return pass_time
+
+
+def test_lines(make_trainer, capsys, pass_time):
+    bar = extensions.ProgressBar(update_interval=20)
+    run(make_trainer, bar, (100, "iteration"), pass_time(0.1))
     assert capsys.readouterr().out.splitlines() == [
         " 21% epoch 8.40, 21 it, 10.00 it/s, 0:00:08 left",
         " 41% epoch 16.40, 41 it, 10.00 it/s, 0:00:06 left",
         " 61% epoch 24.40, 61 it, 10.00 it/s, 0:00:04 left",
         " 81% epoch 32.40, 81 it, 10.00 it/s, 0:00:02 left",
-        "100% epoch 40.00, 100 it, 9.90 it/s, 0:00:00 left",
+        "100% epoch 40.00, 100 it, 10.00 it/s, 0:00:00 left",
     ]
 
 
@@ -63,16 +57,9 @@ def test_own_length(make_trainer):
     assert [line[:4] for line in out.getvalue().splitlines()] == [" 12%", " 25%"]
 
 
-def test_unknown_length_gives_a_line_a_minute(make_trainer, monkeypatch):
-    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr("mpchain.training.extensions.progress_bar.time", clock)
-    monkeypatch.setattr("mpchain.training.progress.time", clock)
-
-    def pass_time(updater):
-        clock.now += 25.0
-
+def test_unknown_length_gives_a_line_a_minute(make_trainer, pass_time):
     out = io.StringIO()
-    trainer = make_trainer(lambda trainer: trainer.updater.iteration == 8, pass_time)
+    trainer = make_trainer(lambda trainer: trainer.updater.iteration == 8, pass_time(25))
     trainer.extend(extensions.ProgressBar(update_interval=1, out=out))
     trainer.run()
     assert out.getvalue().splitlines() == [
@@ -81,84 +68,76 @@ def test_unknown_length_gives_a_line_a_minute(make_trainer, monkeypatch):
     ]
 
 
-def test_bar_on_a_terminal(make_trainer, monkeypatch, fake_clock):
+def test_bar_on_a_terminal(make_trainer, open_terminal, pass_time):
     pytest.importorskip("tqdm")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    bar = extensions.ProgressBar(update_interval=5, bar_length=10, out=stream)
-    run(make_trainer, bar, (20, "iteration"))
-    frames = [frame.rstrip() for frame in stream.getvalue().split("\r")]
+    terminal = open_terminal()
+    bar = extensions.ProgressBar(update_interval=5, bar_length=10, out=terminal)
+    run(make_trainer, bar, (20, "iteration"), pass_time(0.4))
+    frames = [frame.rstrip() for frame in terminal.getvalue().split("\r")]
     assert " 55% |█████▌    | epoch 4.40, 11 it, 2.50 it/s, 0:00:04 left" in frames
     assert frames[-1].startswith("100% |██████████| epoch 8.00, 20 it")
-    assert stream.getvalue().endswith("\n")
+    assert terminal.getvalue().endswith("\n")
 
 
-def test_bar_without_a_length(make_trainer, monkeypatch, fake_clock):
+def test_bar_without_a_length(make_trainer, open_terminal, pass_time):
     pytest.importorskip("tqdm")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    trainer = make_trainer(lambda trainer: trainer.updater.iteration == 3)
-    trainer.extend(extensions.ProgressBar(update_interval=1, out=stream))
+    terminal = open_terminal()
+    trainer = make_trainer(lambda trainer: trainer.updater.iteration == 3, pass_time(2))
+    trainer.extend(extensions.ProgressBar(update_interval=1, out=terminal))
     trainer.run()
-    assert stream.getvalue().split("\r")[-1].rstrip() == ("epoch 1.20, 3 it, 0.50 it/s")
+    assert terminal.getvalue().split("\r")[-1].rstrip() == ("epoch 1.20, 3 it, 0.50 it/s")
 
 
-def test_table_is_printed_above_the_bar(run_with_values, monkeypatch):
+def test_table_is_printed_above_the_bar(run_with_values, open_terminal):
     pytest.importorskip("tqdm")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setattr(sys, "stderr", stream)
-    run_with_values(
-        [1.0, 2.0],
-        [
-            extensions.ProgressBar(update_interval=1),
-            extensions.LogReport(trigger=(1, "iteration")),
-            extensions.PrintReport(["iteration", "loss"]),
-        ],
-    )
-    lines = [line.split("\r")[-1].rstrip() for line in stream.getvalue().split("\n")]
+    terminal = open_terminal()
+    bar = extensions.ProgressBar(update_interval=1)
+    log = extensions.LogReport(trigger=(1, "iteration"))
+    table = extensions.PrintReport(["iteration", "loss"])
+    with contextlib.redirect_stdout(terminal):
+        run_with_values([1.0, 2.0], [bar, log, table])
+    lines = [line.split("\r")[-1].rstrip() for line in terminal.getvalue().split("\n")]
     assert lines[:3] == ["iteration   loss", "1           1", "2           2"]
     assert lines[3].startswith("100% |")
 
 
 @pytest.mark.parametrize("stream", ["no terminal", "no tqdm", "standard error is a pipe"])
-def test_degrades_to_lines(monkeypatch, stream):
-    out = io.StringIO() if stream == "no terminal" else Terminal()
-    monkeypatch.setattr(sys, "stderr", io.StringIO() if "pipe" in stream else Terminal())
+def test_degrades_to_lines(monkeypatch, open_terminal, stream):
+    terminal = open_terminal()
+    out = io.StringIO() if stream == "no terminal" else terminal
     if stream == "no tqdm":
         monkeypatch.setitem(sys.modules, "tqdm", None)
-    display = progress.open_display(10, out)
+    errors = io.StringIO() if "pipe" in stream else terminal
+    with contextlib.redirect_stderr(errors):
+        display = progress.open_display(10, out)
     assert isinstance(display, progress.ProgressLines)
     display.show(5, "half")
     display.close()
     assert out.getvalue() == " 50% half\n"
 
 
-def test_no_thread_is_left(make_trainer, monkeypatch):
+def test_no_thread_is_left(make_trainer, open_terminal):
+    terminal = open_terminal()
     tqdm = pytest.importorskip("tqdm")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(tqdm.tqdm, "monitor", None)
-    run(make_trainer, extensions.ProgressBar(update_interval=1, out=stream), (3, "iteration"))
+    tqdm.tqdm.monitor = None
+    run(make_trainer, extensions.ProgressBar(update_interval=1, out=terminal), (3, "iteration"))
     assert tqdm.tqdm.monitor is None
 
 
-def test_bar_ends_at_its_end(make_trainer, monkeypatch):
+def test_bar_ends_at_its_end(make_trainer, open_terminal):
     pytest.importorskip("tqdm")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    bar = extensions.ProgressBar(update_interval=1, bar_length=10, out=stream)
+    terminal = open_terminal()
+    bar = extensions.ProgressBar(update_interval=1, bar_length=10, out=terminal)
     run(make_trainer, bar, (1, "epoch"))  # three batches of 10 from 25 samples
-    assert "100% |██████████| epoch 1.20, 3 it" in stream.getvalue()
+    assert "100% |██████████| epoch 1.20, 3 it" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(("columns", "length"), [("200", 50), ("80", 20), ("40", 10)])
-def test_bar_leaves_room_for_the_text(monkeypatch, columns, length):
+def test_bar_leaves_room_for_the_text(monkeypatch, open_terminal, columns, length):
     pytest.importorskip("tqdm")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
+    terminal = open_terminal()
     monkeypatch.setenv("COLUMNS", columns)
-    display = progress.open_display(10, stream)
+    display = progress.open_display(10, terminal)
     display.show(10, "text")
     display.close()
-    assert f"100% |{'█' * length}| text" in stream.getvalue()
+    assert f"100% |{'█' * length}| text" in terminal.getvalue()

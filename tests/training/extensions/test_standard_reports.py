@@ -6,7 +6,6 @@ import os
 import pathlib
 import shutil
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from mpchain.serializers import load_npz
 from mpchain.training import extensions
 from mpchain.training.extensions.closing_report import COMMAND_VARIABLE
-from tests.training.extensions.test_progress_bar import Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -119,35 +117,37 @@ def test_columns_follow_what_is_logged(run_with_values, capsys):
     assert trainer.get_extension("PrintReport").entries == lines[2].split()
 
 
-def print_table(monkeypatch, run_with_values, columns, names, entries=None):
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
+def print_table(monkeypatch, run_with_values, terminal, columns, names, entries=None):
     monkeypatch.setenv("COLUMNS", str(columns))
 
     def see(trainer):
         trainer.observation |= dict.fromkeys(names, 0.125)
 
     log = extensions.LogReport(trigger=(1, "iteration"))
-    run_with_values([1.0], [see, log, extensions.PrintReport(entries, out=stream)])
-    return stream.getvalue().splitlines()
+    run_with_values([1.0], [see, log, extensions.PrintReport(entries, out=terminal)])
+    return terminal.getvalue().splitlines()
 
 
-def test_head_of_a_table_that_is_wider_than_the_terminal(monkeypatch, run_with_values):
+def test_head_of_a_table_that_is_wider_than_the_terminal(
+    monkeypatch, run_with_values, open_terminal
+):
     names = ["main/a_rather_long_name", "validation/main/accuracy", "validation/x"]
     entries = ["epoch", "loss", *names]
-    assert print_table(monkeypatch, run_with_values, 60, names, entries) == [
+    assert print_table(monkeypatch, run_with_values, open_terminal(), 60, names, entries) == [
         "epoch   loss        main/a      validation  validation",
         "                    _rather     /main       /x",
         "                    _long_name  /accuracy",
         "0       1           0.125       0.125       0.125",
     ]
-    names = " ".join(print_table(monkeypatch, run_with_values, 120, names, entries)[0].split())
+    names = " ".join(
+        print_table(monkeypatch, run_with_values, open_terminal(), 120, names, entries)[0].split()
+    )
     assert names == " ".join(entries)
 
 
-def test_columns_without_room_are_left_out(monkeypatch, run_with_values):
+def test_columns_without_room_are_left_out(monkeypatch, run_with_values, open_terminal):
     names = [f"validation/main/value_{i}" for i in range(9)]
-    *head, row = print_table(monkeypatch, run_with_values, 80, names)
+    *head, row = print_table(monkeypatch, run_with_values, open_terminal(), 80, names)
     assert [len(line) <= 80 for line in head] == [True] * len(head)
     assert head[0].split()[:3] == ["epoch", "iteration", "loss"]
     assert head[0].split()[-1] == "elapsed" and len(row.split()) == 7
@@ -222,9 +222,9 @@ def close(make_trainer, savers, arguments=None, number=signal.SIGINT, **options)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_command_after_an_interruption(make_trainer, monkeypatch, number):
-    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "1", "--resume", "old", "a b"])
-    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", *sys.argv])
+def test_command_after_an_interruption(make_trainer, command_line, number):
+    words = ["train.py", "--lr", "1", "--resume", "old", "a b"]
+    command_line(*words, python="/usr/bin/python3")
     savers = [extensions.snapshot(on_interrupt=True)]
     lines, trainer = close(make_trainer, savers, argparse.Namespace(resume="old"), number)
     assert lines == [
@@ -234,24 +234,23 @@ def test_command_after_an_interruption(make_trainer, monkeypatch, number):
     ]
 
 
-def test_command_under_the_launcher(make_trainer, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/x/train.py", "--resume=old", "-v"])
+def test_command_under_the_launcher(make_trainer, monkeypatch, command_line):
+    command_line("/x/train.py", "--resume=old", "-v")
     monkeypatch.setenv(COMMAND_VARIABLE, "mpchain-launch -n 2 --resume train.py --resume=old -v")
     lines, trainer = close(make_trainer, [extensions.snapshot()], {"resume": None})
     assert lines[-1] == (
         "to continue: mpchain-launch -n 2 --resume train.py -v "
         f"--resume {trainer.out}/snapshot_iter_2"
     )
-    monkeypatch.setattr(sys, "argv", ["/x/train.py", "--resume=old", "-v"])
+    command_line("/x/train.py", "--resume=old", "-v")
     lines, trainer = close(make_trainer, [extensions.snapshot()], {"resume": False})
     assert lines[-1] == "to continue: mpchain-launch -n 2 --resume train.py -v --resume"
     lines, _ = close(make_trainer, [extensions.snapshot(autoload=True)], rank=0)
     assert lines[-1] == "to continue: mpchain-launch -n 2 --resume train.py --resume=old -v"
 
 
-def test_command_of_ranks_that_another_launcher_started(make_trainer, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setattr(sys, "orig_argv", ["python3", "train.py"])
+def test_command_of_ranks_that_another_launcher_started(make_trainer, command_line):
+    command_line("train.py")
     lines, trainer = close(make_trainer, [extensions.snapshot()], {"resume": None}, rank=0)
     assert lines[-1] == (
         f"to continue on 4 ranks: python3 train.py --resume {trainer.out}/snapshot_iter_2"
@@ -288,10 +287,10 @@ def test_the_last_batch_may_reach_into_the_next_epoch(make_trainer, capsys):
     assert capsys.readouterr().out.startswith("1 epoch (3 iterations) in 0:00:00\n")
 
 
-def test_lines_are_only_cut_for_a_terminal(make_trainer, monkeypatch):
+def test_lines_are_only_cut_for_a_terminal(make_trainer, monkeypatch, open_terminal):
+    terminal = open_terminal()
     monkeypatch.setenv("COLUMNS", "30")
-    for out in (io.StringIO(), Terminal()):
-        monkeypatch.setattr(sys, "stderr", out)
+    for out in (io.StringIO(), terminal):
         trainer = make_trainer((3, "iteration"))
         trainer.extend(observe)
         trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
@@ -299,7 +298,7 @@ def test_lines_are_only_cut_for_a_terminal(make_trainer, monkeypatch):
         trainer.run()
         lines = out.getvalue().splitlines()
         assert (max(map(len, lines[:-2])) if len(lines) > 2 else 0) <= 30
-        assert (len(lines) > 2) == isinstance(out, Terminal)
+        assert (len(lines) > 2) == (out is terminal)
 
 
 def test_no_progress_lines_between_the_rows_of_a_table(make_trainer, capsys):
