@@ -187,6 +187,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     | _of_users("create_multi_node_optimizer"),
     "chainermn.functions": _own("pseudo_connect"),
     "chainermn.functions.pseudo_connect": _own("pseudo_connect"),
+    "chainer.training.extensions.util": _own("erase_console", "set_console_cursor_position"),
     "chainermn.extensions._multi_node_snapshot": _all("serializers", "load_npz", "save_npz")
     | {
         "Extension": "training:Extension",

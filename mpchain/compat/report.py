@@ -95,8 +95,9 @@ def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
         yield line, name
         known[own] = meant
     longest = {}
+    of_properties = set(_parts_of_properties(tree))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and node not in of_properties:
             parts = _chain(node)
             if parts and parts[0] in known:
                 name = ".".join([known[parts[0]], *parts[1:]])
@@ -104,6 +105,15 @@ def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for name, line in sorted(longest.items(), key=lambda item: item[1]):
         if _is_static(name):
             yield line, name
+
+
+def _parts_of_properties(tree):
+    """Yields decorators such as ``@accuracy.setter``, which name a property of the class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if getattr(decorator, "attr", "") in ("getter", "setter", "deleter"):
+                    yield decorator
 
 
 def _chain(node):

@@ -61,6 +61,21 @@ def should_use_ideep(level: str) -> bool:
     return False
 
 
+def set_console_cursor_position(x: int, y: int) -> None:
+    """Moves the cursor by columns and lines. Chainer has this, and the next, on Windows alone.
+
+    Copies of its PrintReport call them there.
+    """
+    moves = [f"\033[{abs(n)}{signs[n > 0]}" for n, signs in ((x, "DC"), (y, "AB")) if n]
+    print(*moves, sep="", end="", flush=True)
+
+
+def erase_console(x: int, y: int, mode: int = 0) -> None:
+    """Moves the cursor, then erases the console: after it (0), before it (1), or all (2)."""
+    set_console_cursor_position(x, y)
+    print(f"\033[{mode}J", end="", flush=True)
+
+
 def static_graph(*args: Any, **kwargs: Any) -> Any:
     """Decorator of ``forward`` methods; mpchain runs them unchanged."""
     return args[0] if args and callable(args[0]) else lambda function: function

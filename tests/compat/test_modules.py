@@ -164,3 +164,13 @@ def test_private_names_that_programs_import():
     np.testing.assert_array_equal(_global_average_pooling_2d(x).array, [[3.5, 11.5]])
     assert MultiprocessParallelUpdater is training.updaters.MultiprocessParallelUpdater
     assert _MultiNodeOptimizer is distributed.optimizers.MultiNodeOptimizer
+
+
+def test_console_of_windows(capsys):
+    from chainer.training.extensions import util
+
+    util.set_console_cursor_position(0, -3)
+    util.set_console_cursor_position(2, 1)
+    util.erase_console(0, 0)
+    util.erase_console(-1, 0, 2)
+    assert capsys.readouterr().out == "\033[3A" + "\033[2C\033[1B" + "\033[0J" + "\033[1D\033[2J"

@@ -68,6 +68,32 @@ def test_attributes_and_numbers(tmp_path):
     assert found == [(15, text) for text in ("float(x.array)", "int(self.W.data)", "float(x.grad)")]
 
 
+PROPERTIES = """\
+from chainer.functions.evaluation import accuracy
+from chainer.training.extensions import util
+
+class Model:
+    accuracy = property(lambda self: self._accuracy)
+
+    @accuracy.setter
+    def accuracy(self, value):
+        self._accuracy = value
+
+    @accuracy.deleter
+    def accuracy(self):
+        util.erase_console(0, 0)
+        accuracy.unheard
+"""
+
+
+def test_properties_that_have_the_name_of_a_module(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(PROPERTIES)
+    assert report.missing(path) == [
+        (str(path), 14, "chainer.functions.evaluation.accuracy.unheard")
+    ]
+
+
 @pytest.mark.slow
 def test_the_command(tmp_path):
     path = tmp_path / "train.py"
