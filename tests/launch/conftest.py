@@ -10,6 +10,8 @@ import textwrap
 
 import pytest
 
+from launch import inquiry, mpirun, reach
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 60
 
@@ -97,6 +99,38 @@ def start(tmp_path):
 def run(start):
     """Function that runs a launcher to its end: exit code, standard output, standard error."""
     return lambda *arguments, **options: start(*arguments, **options).finish()
+
+
+@pytest.fixture
+def local_hosts(monkeypatch):
+    """Function that says which names of hosts mean this host."""
+    return lambda *hosts: monkeypatch.setattr(reach, "is_local", hosts.__contains__)
+
+
+@pytest.fixture
+def install_mpirun(monkeypatch):
+    """Function that says which mpirun is found: one, none, or why none fits."""
+
+    def install(found):
+        def find(kind="auto", in_slurm=False):
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr(mpirun, "find", find)
+
+    return install
+
+
+@pytest.fixture
+def answer_commands(monkeypatch):
+    """Function that says what each command that is run on hosts answers."""
+
+    def answer(code, output, errors=""):
+        answers = lambda commands, timeout: dict.fromkeys(commands, (code, output, errors))
+        monkeypatch.setattr(inquiry, "run_on_all", answers)
+
+    return answer
 
 
 @pytest.fixture

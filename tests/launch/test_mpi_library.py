@@ -9,7 +9,20 @@ ELF = b"\x7fELF..."
 
 
 @pytest.fixture
-def wheel(tmp_path, monkeypatch):
+def answer(tmp_path, python_at):
+    """Function that says what Python prints when it is asked."""
+
+    def answer(text):
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\necho '{text}'\n")
+        path.chmod(0o755)
+        python_at(path)
+
+    return answer
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch, answer):
     """The folder lib of an environment in which mpi4py is a wheel; asking it finds nothing."""
     package = tmp_path / "site" / "mpi4py"
     package.mkdir(parents=True)
@@ -17,7 +30,7 @@ def wheel(tmp_path, monkeypatch):
     (package / "MPI.openmpi.so").touch()
     monkeypatch.syspath_prepend(str(package.parent))
     monkeypatch.setattr(sys, "exec_prefix", str(tmp_path))
-    monkeypatch.setattr(mpi_library, "ask", lambda command: "cannot load MPI library\n")
+    answer("cannot load MPI library")
     for name in ("LD_PRELOAD", "MPI4PY_LIBMPI"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "lib").mkdir()
@@ -52,11 +65,11 @@ def test_library_that_the_user_names(wheel, tmp_path, monkeypatch, place):
     assert mpi_library.find() == str(tmp_path / "other" / "libmpi.so.12")
 
 
-def test_mpi4py_is_asked_where_the_loader_decides(wheel, tmp_path, monkeypatch):
+def test_mpi4py_is_asked_where_the_loader_decides(wheel, tmp_path, monkeypatch, answer):
     assert mpi_library.find() is None
     library = tmp_path / "libmpi.so.40"
     library.write_bytes(ELF)
-    monkeypatch.setattr(mpi_library, "ask", lambda command: f"a warning\n{library}\n")
+    answer(f"a warning\n{library}")
     assert mpi_library.find() == str(library)
     (wheel / "libmpi.so.12").write_bytes(ELF)
     monkeypatch.setenv("LD_PRELOAD", "/x/libmpi.so.40")
@@ -64,7 +77,7 @@ def test_mpi4py_is_asked_where_the_loader_decides(wheel, tmp_path, monkeypatch):
 
 
 def test_without_mpi4py(monkeypatch):
-    monkeypatch.setattr(mpi_library, "mpi4py", lambda: None)
+    monkeypatch.setattr(sys, "path", [])
     assert mpi_library.find() is None
 
 

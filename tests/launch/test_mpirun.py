@@ -15,12 +15,24 @@ OTHER = {mpirun.OpenMpi: mpirun.Mpich, mpirun.Mpich: mpirun.OpenMpi}
 
 
 @pytest.fixture
-def make_mpirun(tmp_path, monkeypatch):
+def load_library(monkeypatch):
+    """Function that says which library mpi4py loads."""
+    return lambda path: monkeypatch.setattr(mpi_library, "find", lambda: path)
+
+
+@pytest.fixture
+def be_user(monkeypatch):
+    """Function that says which user runs the launcher."""
+    return lambda number: monkeypatch.setattr(os, "geteuid", lambda: number)
+
+
+@pytest.fixture
+def make_mpirun(tmp_path, monkeypatch, python_at, load_library):
     """Function that puts a program that says some version into a folder of that name."""
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    python_at(tmp_path / "own" / "python")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr(mpi_library, "find", lambda: None)
+    load_library(None)
 
     def make(folder, version, name="mpirun"):
         path = tmp_path / folder / name
@@ -33,7 +45,7 @@ def make_mpirun(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def make_library(tmp_path, monkeypatch):
+def make_library(tmp_path, load_library):
     """Function that makes a library in some folder, which mpi4py loads if `loaded`."""
 
     def make(folder, kind, loaded=True):
@@ -41,7 +53,7 @@ def make_library(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"\x7fELF")
         if loaded:
-            monkeypatch.setattr(mpi_library, "find", lambda: str(path))
+            load_library(str(path))
         return str(path)
 
     return make
@@ -182,16 +194,16 @@ def test_mpirun_comes_before_srun(make_mpirun):
     assert mpirun.find(in_slurm=True).path == path
 
 
-def test_open_mpi_as_root(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+def test_open_mpi_as_root(be_user):
+    be_user(0)
     both = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     assert mpirun.OpenMpi("mpirun").variables({}, 2, HOSTS) == both
     assert mpirun.OpenMpi("mpirun").variables(both, 2, HOSTS) == {}
     assert mpirun.Mpich("mpirun").variables({}, 2, HOSTS) == {}
 
 
-def test_open_mpi_as_ordinary_user(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+def test_open_mpi_as_ordinary_user(be_user):
+    be_user(1000)
     assert mpirun.OpenMpi("mpirun").variables({}, 2, HOSTS) == {}
 
 
@@ -216,9 +228,9 @@ def test_variables_for_other_hosts():
 
 
 @pytest.fixture
-def shared_memory(monkeypatch, tmp_path):
+def shared_memory(monkeypatch, tmp_path, be_user):
     """Function that says how much is free in /dev/shm; no file has settings of Open MPI."""
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    be_user(1000)
     monkeypatch.setenv("HOME", str(tmp_path))
     return lambda free: monkeypatch.setattr(mpirun, "_free_shared_memory", lambda: free)
 

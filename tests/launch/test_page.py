@@ -1,5 +1,7 @@
+import contextlib
 import http.client
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -100,20 +102,20 @@ def test_rank_that_fails_after_a_restart(start, script):
     assert launched.finish()[0] == 1
 
 
-def test_page_that_does_not_start(monkeypatch, capfd):
-    monkeypatch.setattr(page.sys, "executable", "/bin/false")
+def test_page_that_does_not_start(python_at, capfd):
+    python_at("/bin/false")
     with pytest.raises(SystemExit):
         page.start(_parser(), "train.py", "view")
     assert "--page: the page did not start" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
+def test_token_is_shown_on_terminals_only(monkeypatch, open_terminal, is_terminal):
     made = types.SimpleNamespace(path="/runs/address", address="http://127.0.0.1/?token=secret")
     monkeypatch.setattr(page, "Page", lambda command, has_control: made)
-    monkeypatch.setattr(page.sys.stderr, "isatty", lambda: is_terminal)
-    assert page.start(_parser(), "train.py", "view") is made
-    shown = capsys.readouterr().err
+    with contextlib.redirect_stderr(open_terminal() if is_terminal else io.StringIO()) as errors:
+        assert page.start(_parser(), "train.py", "view") is made
+    shown = errors.getvalue()
     assert "/runs/address" in shown
     assert ("secret" in shown) == is_terminal
 

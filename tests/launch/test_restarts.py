@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from launch import inquiry, mpirun, reach, restarts
+from launch import inquiry, mpirun, restarts
 from launch.checkpoints import Checkpoints
 from launch.plan import Plan
 
@@ -10,14 +10,14 @@ HOSTS = {"a": 2, "b": 2}
 
 
 @pytest.fixture
-def jobs(monkeypatch):
+def jobs(monkeypatch, clock):
     """Jobs that end as told by a list of exit codes, which they take from the front.
 
     It holds what each job was given; a function in the place of a code is called for the code.
     """
 
     class Job:
-        codes, plans, waits, is_final = [], [], [], False
+        codes, plans, waits, is_final = [], [], clock.naps, False
 
         def __init__(self, plan, start):
             self.plans.append(plan)
@@ -27,7 +27,6 @@ def jobs(monkeypatch):
             return code() if callable(code) else code
 
     monkeypatch.setattr(restarts, "Job", Job)
-    monkeypatch.setattr(restarts.time, "sleep", Job.waits.append)
     return Job
 
 
@@ -56,9 +55,9 @@ def test_waits_grow_to_a_minute(jobs):
     assert jobs.waits == [0.5, 1, 2, 4, 8, 16, 32, 60]
 
 
-def test_what_the_user_ended_is_not_restarted(jobs, monkeypatch):
+def test_what_the_user_ended_is_not_restarted(jobs):
     jobs.codes += [143]
-    monkeypatch.setattr(jobs, "is_final", True)
+    jobs.is_final = True
     assert restarts.run(plan(), restarts=3) == 143
 
 
@@ -90,30 +89,36 @@ def test_checkpoint_at_the_first_start(jobs, tmp_path):
     assert jobs.plans[0].variables["MPCHAIN_RESUME"] == f"{tmp_path}/snapshot_7"
 
 
-def test_timeout_is_that_of_all_starts(jobs, monkeypatch):
-    now = iter([100.0, 100.0, 104.0, 200.0])
-    monkeypatch.setattr(restarts.time, "monotonic", lambda: next(now))
-    jobs.codes += [1, 1, 1]
+def test_timeout_is_that_of_all_starts(jobs, clock):
+    def fail_after(seconds):
+        return lambda: clock.sleep(seconds) or 1
+
+    jobs.codes += [fail_after(3), fail_after(100), 1]  # the first restart waits for a second
     restarts.run(plan(timeout=10), restarts=2)
     assert [plan.timeout for plan in jobs.plans] == [10, 6, 0.001]
 
 
-def complain_about(monkeypatch, *hosts):
+@pytest.fixture
+def away(monkeypatch, local_hosts):
+    """The hosts that are away at each question; this host is a."""
+    away = []
+
     def complaints(asked, remote_shell, file, seconds):
+        hosts = away.pop(0) if away else ""
         return {host: f"host {host} is away" for host in asked if host in hosts}
 
     monkeypatch.setattr(inquiry, "complaints", complaints)
-    monkeypatch.setattr(reach, "is_local", lambda host: host == "a")
+    local_hosts("a")
+    return away
 
 
-def test_all_hosts_answer(monkeypatch):
-    complain_about(monkeypatch)
+def test_all_hosts_answer(away):
     same = restarts.with_hosts_that_answer(plan(hosts=HOSTS), 4)
     assert (same.n, same.hosts) == (4, HOSTS)
 
 
-def test_fewer_ranks_on_the_hosts_that_are_left(monkeypatch, capsys):
-    complain_about(monkeypatch, "c")
+def test_fewer_ranks_on_the_hosts_that_are_left(away, capsys):
+    away.append("c")
     left = restarts.with_hosts_that_answer(plan(hosts={**HOSTS, "c": 2}, n=6), 4)
     assert (left.n, left.hosts) == (4, HOSTS)
     assert capsys.readouterr().err.splitlines() == [
@@ -122,33 +127,32 @@ def test_fewer_ranks_on_the_hosts_that_are_left(monkeypatch, capsys):
     ]
 
 
-def test_this_host_alone_is_left(monkeypatch):
-    complain_about(monkeypatch, "b")
+def test_this_host_alone_is_left(away, monkeypatch):
+    away.append("b")
     monkeypatch.setattr(restarts.binding, "cores", lambda: 1)
     left = restarts.with_hosts_that_answer(plan(hosts=HOSTS), 2)
     assert (left.n, left.hosts, left.oversubscribed) == (2, {}, True)
 
 
-def test_oversubscription_keeps_all_ranks(monkeypatch):
-    complain_about(monkeypatch, "b")
+def test_oversubscription_keeps_all_ranks(away):
+    away.append("b")
     left = restarts.with_hosts_that_answer(plan(hosts=HOSTS, oversubscribed=True), 4)
     assert left.n == 4
 
 
-def test_too_few_are_left(monkeypatch, capsys):
-    complain_about(monkeypatch, "b")
+def test_too_few_are_left(away, capsys):
+    away.append("b")
     assert restarts.with_hosts_that_answer(plan(hosts=HOSTS), 3) is None
     words = "2 slots are left for 3 ranks; --min-ranks allows fewer ranks"
     assert words in capsys.readouterr().err
 
 
-def test_restart_waits_for_hosts(jobs, monkeypatch):
+def test_restart_waits_for_hosts(jobs, away):
     """One that finds too few of them counts, and the next one may find more."""
     jobs.codes += [1, 0]
-    answers = [None, plan(n=3)]
-    monkeypatch.setattr(restarts, "with_hosts_that_answer", lambda plan, least: answers.pop(0))
-    assert restarts.run(plan(hosts=HOSTS), restarts=2) == 0
-    assert [plan.n for plan in jobs.plans] == [4, 3]
+    away += ["ab", "b"]
+    assert restarts.run(plan(hosts=HOSTS), restarts=2, min_ranks=2) == 0
+    assert [plan.n for plan in jobs.plans] == [4, 2]
     assert jobs.waits == [1, 2]
 
 

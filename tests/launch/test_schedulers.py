@@ -66,12 +66,12 @@ def test_bash_understands(write, tmp_path, scheduler, arguments):
         ("lsf", "LS_SUBCWD", {}),
     ],
 )
-def test_what_the_script_starts(write, tmp_path, monkeypatch, scheduler, folder, restarted):
+def test_what_the_script_starts(write, tmp_path, python_at, scheduler, folder, restarted):
     """The script is run, with a program in the place of Python that tells how it was called."""
     fake = tmp_path / "python"
     fake.write_text(f"#!{sys.executable}\nimport os, sys; print([os.getcwd(), *sys.argv[1:]])\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(fake))
+    python_at(fake)
     text = write(scheduler, *COMMON, *OURS, "--setup", "export X=1", *PROGRAM)
     assert "\nexport X=1\n" in text
     place = tmp_path / "a b"

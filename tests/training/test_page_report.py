@@ -1,4 +1,6 @@
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -300,17 +302,17 @@ def test_signal_that_nobody_handles_is_not_raised(page):
 
 @pytest.mark.annex("page")
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
+def test_token_is_shown_on_terminals_only(monkeypatch, open_terminal, is_terminal):
     ready = types.SimpleNamespace(
         readline=lambda: b"http://127.0.0.1/?token=secret\t/runs/address\n"
     )
     ready.fileno = (file := open(os.devnull, "rb")).fileno
     process = types.SimpleNamespace(stdout=ready, stdin=file)
     monkeypatch.setattr(page_report.subprocess, "Popen", lambda *args, **options: process)
-    monkeypatch.setattr(page_report.sys.stderr, "isatty", lambda: is_terminal)
-    page_report.start_page()
+    with contextlib.redirect_stderr(open_terminal() if is_terminal else io.StringIO()) as errors:
+        page_report.start_page()
     file.close()
-    shown = capsys.readouterr().err
+    shown = errors.getvalue()
     assert "/runs/address" in shown
     assert ("secret" in shown) == is_terminal
 
