@@ -7,7 +7,6 @@ from typing import Any
 from mpchain.configuration import no_backprop_mode
 from mpchain.dataset import Iterator, concat_examples
 from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.reporter import DictSummary
 from mpchain.training.extensions import Evaluator
 from mpchain.training.named_parts import as_arguments
@@ -49,7 +48,17 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
 
     if communicator.rank > 0:
         actual_evaluator.progress_bar = False  # one bar is enough
-    actual_evaluator.evaluate = lambda: means_over_ranks(communicator, summarize())
+
+    def evaluate():
+        total, doubts = DictSummary(), []
+        for summary, doubt in communicator.allgather_obj((summarize(), actual_evaluator.doubt)):
+            total.merge(summary)
+            doubts.append(doubt)
+        # Ranks doubt alike, each with numbers of its own.
+        actual_evaluator.warn(next(filter(None, doubts), None) if communicator.rank == 0 else None)
+        return total.compute_mean()
+
+    actual_evaluator.evaluate = evaluate
     return actual_evaluator
 
 

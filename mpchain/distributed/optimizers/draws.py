@@ -21,7 +21,6 @@ from mpchain.distributed.gradients.replication import SharedPersistents
 from mpchain.distributed.optimizers.nonlinear import (
     REMEDY,
     REMEDY_WITHOUT_NUMBERS,
-    place_of,
     watched,
 )
 from mpchain.distributed.optimizers.scales import difference
@@ -202,7 +201,7 @@ class SampleDraws:
         self._n_turns = self.n_own = 0
         self._are_equal = True
         self._shapes = {}  # see SampleGenerator
-        self._compares_scales, self._scales, self._first_loss = False, {}, None
+        self._compares_scales, self._scales, self._loss_place = False, {}, None
         self._persistents = SharedPersistents(comm)
 
     def set_up(self) -> None:
@@ -242,10 +241,8 @@ class SampleDraws:
             n_part, weight = counts[i], counting[i]
             place = self._place(first if n_part else None, n_part, stream, is_divided)
             if step == 0 and is_divided:
-                self._first_loss = self._first_loss or compute_loss
-                tell = functools.partial(self._tell_of_loss, compute_loss)
                 take = functools.partial(self._take_scales, (turn, i), weight)
-                compute_loss = watched(compute_loss, n_part, tell, take, bool(shards))
+                compute_loss = watched(compute_loss, n_part, self._tell_of_loss, take, bool(shards))
             compute_loss = functools.partial(_draw_from, self._key, step, turn, place, compute_loss)
             if shards:
                 seed = [*self._key, step, turn + 1]
@@ -273,24 +270,27 @@ class SampleDraws:
         text = f"{reason}. Other numbers of ranks, or parts of a batch, draw other numbers"
         Control.of(self._comm).tell(_calling_place(), text)
 
-    def _tell_of_loss(self, compute_loss, reason):
-        Control.of(self._comm).tell(place_of(compute_loss) or _calling_place(), reason)
+    def _tell_of_loss(self, place, reason):
+        if place is None:
+            place = f"{_calling_place()}, whose loss is computed within mpchain"
+        Control.of(self._comm).tell(place, reason)
 
-    def _take_scales(self, part, weight, scales):
+    def _take_scales(self, part, weight, place, scales):
         # A part may be computed twice, to know its counts; the last time counts.
         self._scales[part] = weight, scales
+        self._loss_place = place
 
     def _compare_scales(self):
         """Tells of a first loss that is scaled by what ranks, or parts, have of their own."""
-        own, compute_loss = [*self._scales.values()], self._first_loss
-        self._compares_scales, self._scales, self._first_loss = False, {}, None
+        own = [*self._scales.values()]
+        self._compares_scales, self._scales = False, {}
         parts = [*itertools.chain(*self._comm.allgather_obj(own))]
         if self._comm.rank > 0:
             return
         found = difference([(1 if n is None else n, scales) for n, scales in parts], 1e-5)
         if found:
             remedy = REMEDY if all(n is not None for n, _ in parts) else REMEDY_WITHOUT_NUMBERS
-            self._tell_of_loss(compute_loss, f"the loss {found}, or part of a batch. {remedy}")
+            self._tell_of_loss(self._loss_place, f"the loss {found}, or part of a batch. {remedy}")
 
     def count(self, n: int, n_passes: int = 1, n_parts: int = 1) -> None:
         """Counts an update of ``n`` samples of this rank, in ``n_passes`` forward passes of the
@@ -323,7 +323,7 @@ class SampleDraws:
     def reset(self) -> None:
         """Forgets the current step."""
         self._n_turns = self.n_own = self._persistents.n_passes = 0
-        self._scales, self._first_loss = {}, None
+        self._scales = {}
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the key."""

@@ -1,12 +1,14 @@
 """Seeing in the graph of a loss that it is no sum of the losses of a rank's samples."""
 
 import functools
-import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from mpchain.distributed.optimizers.sample_graph import SampleGraph, State
 from mpchain.distributed.optimizers.scales import Scales, scales_of
+from mpchain.distributed.watch.call_sites import describe, is_of_library
+from mpchain.observers import Observer
 from mpchain.parameter_tree import is_array
 from mpchain.typing import Array
 from mpchain.variable import Variable
@@ -39,8 +41,8 @@ REMEDY_WITHOUT_NUMBERS = (
 def watched(
     compute_loss: Callable[[], Any],
     n: int,
-    tell: Callable[[str], None],
-    take: Callable[[Scales], None],
+    tell: Callable[[str | None, str], None],
+    take: Callable[[str | None, Scales], None],
     in_shards: bool = False,
 ) -> Callable[[], Any]:
     """Returns a loss function that tells of a loss that ranks cannot average.
@@ -48,34 +50,70 @@ def watched(
     Args:
         compute_loss: the loss function.
         n: the number of its samples.
-        tell: is called with the reason.
-        take: is called with what :func:`~mpchain.distributed.optimizers.scales.scales_of` returns.
+        tell: is called with the program's line, None if it is unknown, and the reason.
+        take: is called with the line that computes the loss, and with what
+            :func:`~mpchain.distributed.optimizers.scales.scales_of` returns.
         in_shards: whether any number of ranks computes the same parts of a batch, so that their
             statistics are declared.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
-        >>> tell = lambda reason: print(reason.split(",")[0])
-        >>> take = lambda scales: print(f"{scales.factors[0]:.4f}")
+        >>> tell = lambda place, reason: print(f"{place}: {reason[:41]}")
+        >>> take = lambda place, scales: print(f"{scales.factors[0]:.4f}")
         >>> loss = watched(lambda: F.sqrt(F.mean(F.linear(x, W) ** 2)) / 2, 5, tell, take)()
-        the loss is a nonlinear function (sqrt) of a mean or sum over the samples of one rank
+        <doctest ...>:1 in <lambda>: the loss is a nonlinear function (sqrt) o
         0.5000
     """
 
     def compute():
-        loss = compute_loss()
+        with _Lines() as lines:
+            loss = compute_loss()
         if isinstance(loss, Variable) and loss.shape == () and n > 1:
             graph = SampleGraph(loss, n, batches_of(compute_loss))
-            reason = why_not_averaged(graph, in_shards)
-            if reason is not None:
-                tell(reason)
-            take(scales_of(loss, graph))
+            function, reason = find_cause(graph, in_shards)
+            if function is not None:
+                tell(lines.of(function), reason)
+            take(lines.of(loss.creator_node), scales_of(loss, graph))
         return loss
 
     return compute
 
 
+class _Lines(Observer):
+    """Remembers which lines of a loss function called the functions of its graph."""
+
+    def __enter__(self):
+        self._found, self._begin = {}, sys._getframe(1)
+        return super().__enter__()
+
+    def forward_preprocess(self, function, in_data):
+        frame = sys._getframe(1)
+        while frame is not self._begin and frame is not None and is_of_library(frame):
+            frame = frame.f_back
+        is_known = frame is not self._begin and frame is not None
+        # A function that is no longer in the graph may leave its id to a later one.
+        self._found[id(function)] = describe(frame, None) if is_known else None
+
+    def of(self, function):
+        """Returns the line that called a function; None if mpchain computes the loss alone."""
+        return self._found.get(id(function))
+
+
 def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
+    """Returns the reason that :func:`find_cause` finds, None if it finds none.
+
+    Example:
+        >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
+        >>> y = F.linear(x, W)
+        >>> why_not_averaged(SampleGraph(F.mean(y) / F.sum(y), 5))[:42]
+        'the loss is a nonlinear function (divide) '
+        >>> why_not_averaged(SampleGraph(F.mean(y) * F.exp(F.sum(W)), 5)) is None
+        True
+    """
+    return find_cause(graph, in_shards)[1] or None
+
+
+def find_cause(graph: SampleGraph, in_shards: bool = False) -> tuple[Any, str]:
     """Returns why the mean of the losses of several ranks is not that of their samples.
 
     A function that occurs at least as often as there are samples may belong to one of them each,
@@ -87,14 +125,12 @@ def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
         in_shards: see :func:`watched`.
 
     Returns:
-        None if no reason is seen.
+        The node of the function that causes it, and the reason; None and "" if none is seen.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
-        >>> y = F.linear(x, W)
-        >>> why_not_averaged(SampleGraph(F.mean(y) / F.sum(y), 5))[:42]
-        'the loss is a nonlinear function (divide) '
-        >>> why_not_averaged(SampleGraph(F.mean(y) * F.exp(F.sum(W)), 5)) is None
+        >>> loss = F.sqrt(F.mean(F.linear(x, W) ** 2))
+        >>> find_cause(SampleGraph(loss, 5))[0] is loss.creator_node
         True
     """
     found = {}
@@ -103,24 +139,24 @@ def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
         states = [graph.state(x) for x in function.inputs if graph.depends(x)]
         label = function.label
         if label == "batch_normalization" and not in_shards:
-            return (
+            return function, (
                 f"{label} takes the statistics of the samples of one rank, not those of the whole "
                 "batch, which the links of mpchain.distributed.links.create_mnbn_model(model, "
                 "comm) take"
             )
         if state is State.PAIRS and State.PAIRS not in states:
-            return (
+            return function, (
                 f"the loss compares the samples of one rank with each other ({label}), not with "
                 "those of other ranks, which mpchain.distributed.functions.allgather brings"
             )
         if _is_nonlinear(function, graph, state, states):
-            found[label] = found.get(label, 0) + 1
-    label = next((label for label, n_found in found.items() if n_found < graph.n), None)
-    if label is None:
-        return None
-    return (
-        f"the loss is a nonlinear function ({label}) of a mean or sum over the samples of one "
-        f"rank, or part of a batch. {REMEDY}"
+            found.setdefault(label, []).append(function)
+    few = next((functions for functions in found.values() if len(functions) < graph.n), None)
+    if few is None:
+        return None, ""
+    return few[0], (
+        f"the loss is a nonlinear function ({few[0].label}) of a mean or sum over the samples of "
+        f"one rank, or part of a batch. {REMEDY}"
     )
 
 
@@ -157,22 +193,3 @@ def batches_of(value: Any) -> Iterator[Array]:
         yield value.array
     elif is_array(value):
         yield value
-
-
-def place_of(compute_loss: object) -> str | None:
-    """Returns the line of a program's loss function; None if it is one of mpchain.
-
-    Example:
-        >>> place_of(functools.partial(lambda: None))
-        '<doctest ...>:1 in <lambda>'
-    """
-    while isinstance(compute_loss, functools.partial):
-        compute_loss = compute_loss.func
-    function = getattr(compute_loss, "forward", compute_loss)
-    code = getattr(function, "__code__", None)
-    if code is None or code.co_filename.startswith(_PACKAGE):
-        return None
-    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
-
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep

@@ -59,6 +59,16 @@ def calling_frames(
     return frame, outer
 
 
+def is_of_library(frame: FrameType) -> bool:
+    """Returns whether a frame is one of mpchain, or of another library.
+
+    >>> is_of_library(sys._getframe())
+    False
+    """
+    name = frame.f_code.co_filename
+    return _OURS[name] or _LIBRARIES[name]
+
+
 def describe(inner: FrameType, outer: FrameType | None) -> str:
     """Returns the place of two frames, the outer of which is the user's.
 
@@ -101,8 +111,6 @@ def _is_called_by(code, frame):
 
 def _place(inner):
     outer = inner
-    while outer is not None and (
-        _OURS[outer.f_code.co_filename] or _LIBRARIES[outer.f_code.co_filename]
-    ):
+    while outer is not None and is_of_library(outer):
         outer = outer.f_back
     return describe(inner, outer)

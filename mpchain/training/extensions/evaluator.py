@@ -53,6 +53,8 @@ class Evaluator(Extension):
         device: the device, or None.
         eval_hook: the hook, or None.
         eval_func: the function, or None.
+        doubt: what the first evaluation has to say of a value that it may weight wrongly, until
+            :meth:`evaluate` has warned of it; None: nothing.
 
     Raises:
         ValueError: an iterator repeats its data without end.
@@ -69,6 +71,7 @@ class Evaluator(Extension):
     trigger = (1, "epoch")
     default_name = "validation"
     priority = PRIORITY_WRITER
+    doubt: str | None = None
 
     def __init__(
         self,
@@ -128,7 +131,15 @@ class Evaluator(Extension):
 
     def evaluate(self) -> dict[str, Any]:
         """Returns the means over the samples of the main iterator, by name."""
-        return self.summarize().compute_mean()
+        means = self.summarize().compute_mean()
+        self.warn(self.doubt)
+        return means
+
+    def warn(self, doubt: str | None) -> None:
+        """Warns of a :attr:`doubt`, if there is one, and forgets it."""
+        self.doubt = None
+        if doubt is not None:
+            warnings.warn(doubt, stacklevel=4)  # the caller of the evaluator
 
     def summarize(self) -> DictSummary:
         """Returns the weighted sums of what the model reports for the main iterator."""
@@ -176,20 +187,19 @@ class Evaluator(Extension):
         }
 
     def _look_into(self, observation, notes, derived, n):
-        """Warns of a value that is weighted by samples, but was computed from means over others."""
+        """Notes a value that is weighted by samples, but was computed from means over others."""
         for name, value in observation.items():
             counts = derived.counts(value)
             others = [int(count) for count in counts if count % n != 0]
             # As many means as samples may be of one of them each.
             if others and len(counts) < n and notes.weight(value, None) is None:
                 self._is_first = False
-                warnings.warn(
+                self.doubt = (
                     f"{type(self).__name__}: {name!r} is weighted by the number of samples ({n} in "
                     f"this batch), but was computed from a mean over {others[0]} elements: batches "
                     "or ranks of other numbers give another mean. Report the means that it is "
                     "computed from, and compute it from their final values by "
-                    "LogReport(postprocess=...)",
-                    stacklevel=2,
+                    "LogReport(postprocess=...)"
                 )
                 return
 

@@ -123,15 +123,16 @@ class PrintReport(LogFollower):
         """The names of the columns."""
         return self._entries
 
+    def __call__(self, trainer: Trainer) -> None:
+        """Prints the entries that are new since the last call, below the names of the columns."""
+        if not self._widths and not self._is_open:
+            self._print_header()
+        super().__call__(trainer)
+
     def finalize(self) -> None:
         """Prints what was logged after the last call."""
         super().finalize()
         self._awaited.warn()
-
-    def _write_new(self):
-        if not self._widths and not self._is_open:
-            self._print_header()
-        super()._write_new()
 
     def write(self, entries: list[dict[str, Any]]) -> None:
         """Prints entries, one line each."""

@@ -1,5 +1,7 @@
 """Evaluators on several ranks, and the means of persistent values."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -158,3 +160,23 @@ def test_a_classifier_reports_exact_means(comm):
     expected, found = (extensions.Evaluator(i, classifier) for i in iterators)
     expected, means = expected(), create_multi_node_evaluator(found, comm)()
     assert means == pytest.approx(expected, rel=1e-12)
+
+
+def test_rank_0_alone_tells_of_values_that_are_computed_from_other_means(comm):
+    class Total(Chain):
+        def forward(self, x):
+            report({"total": F.sqrt(F.mean_squared_error(x, 0 * x))}, self)
+
+    atoms = [np.ones((2 + 2 * comm.rank, 3), "f"), np.ones((1, 3), "f")]  # of two molecules
+    evaluator = extensions.Evaluator(
+        SerialIterator(atoms, 2, repeat=False), Total(), converter=lambda batch, _: np.vstack(batch)
+    )
+    evaluator = create_multi_node_evaluator(evaluator, comm)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        evaluator()
+        evaluator()
+    assert len(caught) == (comm.rank == 0)
+    assert all(
+        "'main/total' is weighted by the number of samples" in str(w.message) for w in caught
+    )

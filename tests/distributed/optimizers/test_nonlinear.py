@@ -8,9 +8,13 @@ import pytest
 
 import mpchain
 from mpchain import functions as F
+from mpchain import iterators, optimizers
 from mpchain import links as L
-from mpchain import optimizers
-from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed import (
+    MultiNodeUpdater,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+)
 from mpchain.distributed import functions as DF
 from mpchain.distributed.optimizers.nonlinear import why_not_averaged
 from mpchain.distributed.optimizers.sample_graph import SampleGraph
@@ -158,3 +162,46 @@ def test_means_over_what_numpy_counts_are_told(comm):
     message = r"by_hand: the loss multiplies a sum or mean .* number \(0.125, .*mpchain.batch_mean"
     assert all(re.search(message, text) for text in found), found
     assert warned(comm, exact) == []
+
+
+class _Deep(mpchain.Chain):
+    """A user's model, whose loss has a line that is neither the first nor in the loss function."""
+
+    def forward(self, x):
+        return self.spread(net(x))
+
+    def spread(self, y):
+        mean = F.mean(y**2)
+        return F.sqrt(mean)
+
+
+def _trains(comm, model, t=None):
+    """Returns the warnings of one update by an updater."""
+    vars(comm).pop("_control", None)
+    data = [(row,) if t is None else (row, t) for row in np.vstack([x, x])]
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.0), comm).setup(model)
+    batches = create_sharded_iterator(iterators.SerialIterator(data, 2 * N), comm)
+    updater = MultiNodeUpdater(batches, optimizer, comm)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        updater.update()
+    return [str(w.message) for w in caught]
+
+
+def test_the_line_of_the_loss_is_named(comm):
+    line = _Deep.spread.__code__.co_firstlineno + 2
+    expected = rf"test_nonlinear.py:{line} in spread: the loss is a nonlinear function \(sqrt\)"
+    found = _trains(comm, _Deep())
+    assert len(found) == (comm.size > 1 and comm.rank == 0)
+    assert all(re.search(expected, text) for text in found), found
+
+
+def test_a_loss_without_lines_of_the_program_is_told_as_such(comm):
+    layers = mpchain.Sequential(L.Linear(2, 3), L.BatchNormalization(3))
+    model = L.Classifier(layers, F.mean_squared_error)
+    model.compute_accuracy = False
+    found = _trains(comm, model, np.ones(3, "f"))
+    found = [text for text in found if "statistics of the samples" in text]
+    assert len(found) == (comm.size > 1 and comm.rank == 0)
+    expected = "in _trains, whose loss is computed within mpchain: batch_normalization takes"
+    assert all(expected in text for text in found), found

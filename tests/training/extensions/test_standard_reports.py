@@ -331,3 +331,16 @@ def test_bar_in_the_terminal_of_the_launcher(make_trainer, monkeypatch):
     assert [line.rsplit("\r", 1)[-1] for line in lines[1:-1]] == ["1", "2", "3"]
     assert lines[-1].endswith("\r") and "100% |" in lines[-1].split("\r")[-2]
     assert max(len(frame) for line in lines for frame in line.split("\r")) <= 75
+
+
+def test_a_finished_run_that_is_resumed_prints_no_empty_table(make_trainer):
+    def run(out):
+        trainer = make_trainer((2, "iteration"))
+        trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        trainer.extend(extensions.PrintReport(["iteration"], out=out))
+        trainer.extend(extensions.snapshot(autoload=True), trigger=(2, "iteration"))
+        trainer.run()
+        return out.getvalue().split()
+
+    assert run(io.StringIO()) == ["iteration", "1", "2"]
+    assert run(io.StringIO()) == []
