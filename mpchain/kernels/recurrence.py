@@ -10,16 +10,21 @@ In backward, all that does not depend on the gradient is computed at once for al
 gradients of matrices are one product each: what remains in the loop is little.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
+from mpchain.kernels.cpu.numba_cells import compiled_step
+from mpchain.kernels.cpu.onednn import repeated_product
 from mpchain.kernels.logistic import logistic
 from mpchain.kernels.reference import product
 from mpchain.typing import Array
 
 Spans: TypeAlias = list[slice]
+
+_REPEATED = 3  # steps of as many rows, from which on a matrix is rearranged for all of them
 
 
 def _sigmoid_slope(y):
@@ -37,6 +42,18 @@ def _spread(g, factors):
     gates *= g[:, None]
 
 
+def _multiplier(spans: Spans, matrix: Array) -> Callable[[Array, Array], object]:
+    """Returns a function that multiplies the rows of a step by a matrix, into another array."""
+    steps = Counter(rows.stop - rows.start for rows in spans)
+    repeated = {n: repeated_product(matrix, n) for n in steps if steps[n] >= _REPEATED}
+
+    def multiply(x, out):
+        known = repeated.get(len(x))
+        return product(x, matrix, out) if known is None else known(x, out)
+
+    return multiply
+
+
 class Lstm:
     """Gates in blocks a, i, f, o: c = tanh(a) s(i) + c s(f), h = tanh(c) s(o).
 
@@ -49,52 +66,71 @@ class Lstm:
 
     @staticmethod
     def forward(spans: Spans, gates: Array, R: Array, h: Array, c: Array) -> tuple[tuple, tuple]:
-        gates, h, c = gates.copy(), h.copy(), c.copy()
+        step = compiled_step("lstm", (gates, R, h, c)) or _lstm_step
+        gates, h, c = gates.copy("C"), h.copy("C"), c.copy("C")
         size = h.shape[1]
         y, tanh_c, h_before, c_before = np.empty((4, len(gates), size), gates.dtype)
         work = np.empty((len(h), 4 * size), gates.dtype)
+        multiply = _multiplier(spans, R.T)
         for rows in spans:
             n = rows.stop - rows.start
-            g, hn, cn, t = gates[rows], h[:n], c[:n], tanh_c[rows]
+            hn, cn, u = h[:n], c[:n], work[:n]
             h_before[rows], c_before[rows] = hn, cn
-            g += product(hn, R.T, work[:n])
-            np.tanh(g[:, :size], out=g[:, :size])
-            logistic(g[:, size:], out=g[:, size:])
-            a, i, f, o = (g[:, k * size : (k + 1) * size] for k in range(4))
-            cn *= f
-            cn += np.multiply(a, i, out=t)
-            np.tanh(cn, out=t)
-            np.multiply(o, t, out=hn)
-            y[rows] = hn
+            multiply(hn, u)
+            step(gates[rows], u, cn, tanh_c[rows], hn, y[rows])
         return (y, h, c), (gates, tanh_c, h_before, c_before)
 
     @staticmethod
     def backward(spans: Spans, gys: Sequence[Array], kept: tuple, R: Array) -> tuple:
         gates, tanh_c, h_before, c_before = kept
-        gy, gh, gc = (g.copy() for g in gys)
-        size = gh.shape[1]
-        a, i, f, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
-        factors = np.concatenate(
-            [
-                i * _tanh_slope(a),
-                a * _sigmoid_slope(i),
-                c_before * _sigmoid_slope(f),
-                tanh_c * _sigmoid_slope(o),
-            ],
-            axis=1,
-        )
-        of_c = o * _tanh_slope(tanh_c)
+        gy, gh, gc = (g.copy("C") for g in gys)
+        step = compiled_step("lstm backward", (gates, *kept, gy, gh, gc))
+        if step is None:
+            factors, of_c = _lstm_factors(gates, tanh_c, c_before)
+        else:
+            factors = np.empty_like(gates)
+        multiply, size = _multiplier(spans, R), gh.shape[1]
         for rows in reversed(spans):
             n = rows.stop - rows.start
             g, ghn, gcn, ggates = gy[rows], gh[:n], gc[:n], factors[rows]
-            g += ghn
-            of_c[rows] *= g
-            gcn += of_c[rows]
-            _spread(gcn, ggates[:, : 3 * size])
-            ggates[:, 3 * size :] *= g
-            gcn *= f[rows]
-            product(ggates, R, ghn)
+            if step is None:
+                g += ghn
+                of_c[rows] *= g
+                gcn += of_c[rows]
+                _spread(gcn, ggates[:, : 3 * size])
+                ggates[:, 3 * size :] *= g
+                gcn *= gates[rows, 2 * size : 3 * size]
+            else:
+                step(gates[rows], tanh_c[rows], c_before[rows], g, ghn, gcn, ggates)
+            multiply(ggates, ghn)
         return factors, product(factors.T, h_before), gh, gc
+
+
+def _lstm_step(g, u, c, t, h, y):
+    """Activates the gates of a time step, and moves the states, in place."""
+    size = c.shape[1]
+    g += u
+    np.tanh(g[:, :size], out=g[:, :size])
+    logistic(g[:, size:], out=g[:, size:])
+    a, i, f, o = (g[:, k * size : (k + 1) * size] for k in range(4))
+    c *= f
+    c += np.multiply(a, i, out=t)
+    np.tanh(c, out=t)
+    np.multiply(o, t, out=h)
+    y[...] = h
+
+
+def _lstm_factors(gates, tanh_c, c_before):
+    """What is multiplied by gradients, of the gates and of the memory."""
+    size = tanh_c.shape[1]
+    a, i, f, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
+    factors = [
+        i * _tanh_slope(a),
+        a * _sigmoid_slope(i),
+        c_before * _sigmoid_slope(f),
+        tanh_c * _sigmoid_slope(o),
+    ]
+    return np.concatenate(factors, axis=1), o * _tanh_slope(tanh_c)
 
 
 class Gru:
@@ -109,50 +145,73 @@ class Gru:
 
     @staticmethod
     def forward(spans: Spans, x: Array, R: Array, b: Array, h: Array) -> tuple[tuple, tuple]:
-        h, size = h.copy(), h.shape[1]
-        gates = np.empty_like(x)
+        step = compiled_step("gru", (x, R, b, h)) or _gru_step
+        h, size, x, b = h.copy("C"), h.shape[1], np.ascontiguousarray(x), np.ascontiguousarray(b)
+        gates = np.empty(x.shape, x.dtype)
         y, u_n, h_before = np.empty((3, len(x), size), x.dtype)
         work = np.empty((len(h), 3 * size), x.dtype)
+        multiply = _multiplier(spans, R.T)
         for rows in spans:
             n = rows.stop - rows.start
-            g, hn, u = gates[rows], h[:n], work[:n]
+            hn, u = h[:n], work[:n]
             h_before[rows] = hn
-            product(hn, R.T, u)
-            u += b
-            u_n[rows] = u[:, 2 * size :]
-            np.add(x[rows, : 2 * size], u[:, : 2 * size], out=g[:, : 2 * size])
-            logistic(g[:, : 2 * size], out=g[:, : 2 * size])
-            r, z, new = (g[:, k * size : (k + 1) * size] for k in range(3))
-            np.multiply(r, u_n[rows], out=new)
-            new += x[rows, 2 * size :]
-            np.tanh(new, out=new)
-            hn -= new
-            hn *= z
-            hn += new
-            y[rows] = hn
+            multiply(hn, u)
+            step(gates[rows], x[rows], u, b, u_n[rows], hn, y[rows])
         return (y, h), (gates, u_n, h_before)
 
     @staticmethod
     def backward(spans: Spans, gys: Sequence[Array], kept: tuple, R: Array, b: Array) -> tuple:
         gates, u_n, h_before = kept
-        gy, gh = (g.copy() for g in gys)
+        gy, gh = (g.copy("C") for g in gys)
         size = gh.shape[1]
-        r, z, new = (gates[:, k * size : (k + 1) * size] for k in range(3))
-        of_n = (1 - z) * _tanh_slope(new)
-        factors = np.concatenate(
-            [of_n * u_n * _sigmoid_slope(r), (h_before - new) * _sigmoid_slope(z), of_n * r],
-            axis=1,
-        )
+        step = compiled_step("gru backward", (gates, *kept, gy, gh))
+        multiply = _multiplier(spans, R)
+        if step is None:
+            gu, of_n = _gru_factors(*kept)
+        else:
+            gx, gu = np.empty_like(gates), np.empty_like(gates)
         for rows in reversed(spans):
             n = rows.stop - rows.start
-            g, ghn, gu = gy[rows], gh[:n], factors[rows]
-            g += ghn
-            _spread(g, gu)
-            product(gu, R, ghn)
-            ghn += g * z[rows]
-        gx = factors.copy()
-        np.multiply(gy, of_n, out=gx[:, 2 * size :])
-        return gx, product(factors.T, h_before), factors.sum(axis=0), gh
+            g, ghn, gun = gy[rows], gh[:n], gu[rows]
+            if step is None:
+                g += ghn
+                _spread(g, gun)
+                gzn = g * gates[rows, size : 2 * size]
+            else:
+                step(gates[rows], u_n[rows], h_before[rows], g, ghn, gx[rows], gun)
+                gzn = ghn.copy()
+            multiply(gun, ghn)
+            ghn += gzn
+        if step is None:
+            gx = gu.copy()
+            np.multiply(gy, of_n, out=gx[:, 2 * size :])
+        return gx, product(gu.T, h_before), gu.sum(axis=0), gh
+
+
+def _gru_step(g, x, u, b, u_n, h, y):
+    """Computes the gates of a time step, and moves the state, in place."""
+    size = h.shape[1]
+    u += b
+    u_n[...] = u[:, 2 * size :]
+    np.add(x[:, : 2 * size], u[:, : 2 * size], out=g[:, : 2 * size])
+    logistic(g[:, : 2 * size], out=g[:, : 2 * size])
+    r, z, new = (g[:, k * size : (k + 1) * size] for k in range(3))
+    np.multiply(r, u_n, out=new)
+    new += x[:, 2 * size :]
+    np.tanh(new, out=new)
+    h -= new
+    h *= z
+    h += new
+    y[...] = h
+
+
+def _gru_factors(gates, u_n, h_before):
+    """What is multiplied by gradients, of what the state contributes to the gates, and of n."""
+    size = u_n.shape[1]
+    r, z, new = (gates[:, k * size : (k + 1) * size] for k in range(3))
+    of_n = (1 - z) * _tanh_slope(new)
+    factors = [of_n * u_n * _sigmoid_slope(r), (h_before - new) * _sigmoid_slope(z), of_n * r]
+    return np.concatenate(factors, axis=1), of_n
 
 
 class Simple:
@@ -171,11 +230,12 @@ class Simple:
     def forward(self, spans: Spans, x: Array, R: Array, h: Array) -> tuple[tuple, tuple]:
         h, y = h.copy(), np.empty_like(x)
         h_before = np.empty_like(x)
+        multiply = _multiplier(spans, R.T)
         for rows in spans:
             n = rows.stop - rows.start
             g, hn = y[rows], h[:n]
             h_before[rows] = hn
-            product(hn, R.T, g)
+            multiply(hn, g)
             g += x[rows]
             if self.is_tanh:
                 np.tanh(g, out=g)
@@ -188,10 +248,11 @@ class Simple:
         y, h_before = kept
         gy, gh = (g.copy() for g in gys)
         slope = _tanh_slope(y) if self.is_tanh else (y > 0).astype(y.dtype)
+        multiply = _multiplier(spans, R)
         for rows in reversed(spans):
             n = rows.stop - rows.start
             g, ghn = gy[rows], gh[:n]
             g += ghn
             g *= slope[rows]
-            product(g, R, ghn)
+            multiply(g, ghn)
         return gy, product(gy.T, h_before), gh

@@ -15,7 +15,7 @@ from mpchain.configuration import config
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import onednn_convolution
 from mpchain.kernels.cpu.onednn_library import load, why_absent
-from mpchain.kernels.cpu.onednn_matmul import matmul, prepared_matmul
+from mpchain.kernels.cpu.onednn_matmul import matmul, packed_matmul, prepared_matmul
 from mpchain.kernels.operation import SINGLE, SINGLE_OR_BFLOAT16
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
@@ -239,6 +239,31 @@ def _linear(x, W, b):
     if b is not None:
         y += b
     return y
+
+
+def repeated_product(b: Array, n: int) -> Callable[[Array, Array], object]:
+    """Returns a function that writes the products of many arrays (n, k) and ``b`` to arrays (n, m).
+
+    Where it pays, ``b`` is rearranged now, and not once for each product.
+
+    Args:
+        b: array (k, m), which does not change.
+        n: rows of the other factors. These and the results are contiguous, of the dtype of ``b``.
+
+    Example:
+        >>> y = np.empty((1, 2))
+        >>> repeated_product(np.ones((3, 2)), 1)(np.ones((1, 3)), y)
+        array([[3., 3.]])
+    """
+    fits = b.__class__ is np.ndarray and b.dtype == np.float32 and not config.autotune
+    fits = fits and "onednn" in (config.kernels or ("onednn",)) and _rows(b) is not None
+    if not fits or n * b.size <= thresholds.shared or why_absent():
+        return functools.partial(_multiply_by, b)
+    return packed_matmul(b, n)
+
+
+def _multiply_by(b, a, y):
+    return reference.product(a, b, y)
 
 
 def has_threads_beside(work: int) -> bool:

@@ -15,6 +15,7 @@ from mpchain.kernels.cpu.onednn_library import BFLOAT16, FLOAT32, Objects, load
 from mpchain.typing import Array
 
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+_OF_WEIGHTS, _ALIGNED = 131, 64  # the number of a query, and bytes
 
 
 class _Product(Objects):
@@ -115,3 +116,70 @@ def prepared_matmul(a: Array, b: Array, y: Array) -> Callable[[], None]:
         >>> multiply = None if isinstance(load(), str) else prepared_matmul(a, b, y)
     """
     return _Prepared(a, b, y)
+
+
+class _Packing(Objects):
+    """How many matrices (n, k) are multiplied by one of a shape (k, m), which is rearranged once.
+
+    ``strides`` are those of the one matrix, in bytes.
+    """
+
+    def __init__(self, n, shape, strides):
+        super().__init__(load())
+        onednn, (k, m) = self.onednn, shape
+        given = self.describe(shape, [step // 4 for step in strides])
+        a, y = self.describe((n, k), (k, 1)), self.describe((n, m), (m, 1))
+        name = "dnnl_matmul_primitive_desc_create"
+        descriptor = self.make(name, onednn.engine, a, self.describe(shape), None, y, None)
+        self.primitive = self.make("dnnl_primitive_create", descriptor)
+        chosen = onednn.c.dnnl_primitive_desc_query_md(descriptor, _OF_WEIGHTS, 0)
+        chosen = ctypes.c_void_p(chosen)
+        name, engine = "dnnl_reorder_primitive_desc_create", onednn.engine
+        reorder = self.make(name, given, engine, chosen, engine, None)
+        self.reorder = self.make("dnnl_primitive_create", reorder)
+        self.n_bytes = onednn.c.dnnl_memory_desc_get_size(chosen)
+        self.described = given, chosen, a, y
+
+
+class _Packed(Objects):
+    """Products of matrices by one that was rearranged: called with a factor and the result."""
+
+    def __init__(self, packing, b):
+        super().__init__(load())
+        self.packing, self.buffer = packing, np.empty(packing.n_bytes + _ALIGNED, np.uint8)
+        start = ctypes.c_void_p(-(-self.buffer.ctypes.data // _ALIGNED) * _ALIGNED)
+        places = address(b), start, None, None
+        create, engine = "dnnl_memory_create", self.onednn.engine
+        given, packed, *self.memories = [
+            self.make(create, d, engine, place) for d, place in zip(packing.described, places)
+        ]
+        arguments = self.arguments(zip((_SRC, _DST), (given, packed)))
+        self.onednn.run([(packing.reorder, arguments)])
+        a, y = self.memories
+        arguments = self.arguments(zip((_SRC, _WEIGHTS, _DST), (a, packed, y)))
+        self.steps = [(packing.primitive, arguments)]
+
+    def __call__(self, a, y):
+        set_place = self.onednn.c.dnnl_memory_set_data_handle
+        for memory, array in zip(self.memories, (a, y)):
+            set_place(memory, address(array))
+        self.onednn.run(self.steps)
+
+
+_packing = thresholds.remembered(maxsize=256)(_Packing)
+
+
+def packed_matmul(b: Array, n: int) -> Callable[[Array, Array], None]:
+    """Returns a function that writes the product of a matrix and ``b`` to another matrix.
+
+    It multiplies a copy of ``b`` in a layout of the library: many products cost less.
+
+    Args:
+        b: array (k, m) of single precision, not empty, whose rows or columns have no gaps in them.
+        n: the number of rows of what the function takes: arrays (n, k) and (n, m), contiguous.
+
+    Example:
+        >>> a, b, y = np.ones((3, 2, 2), np.float32)
+        >>> multiply = None if isinstance(load(), str) else packed_matmul(b, 2)
+    """
+    return _Packed(_packing(n, b.shape, b.strides), b)

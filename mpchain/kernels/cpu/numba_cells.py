@@ -1,0 +1,168 @@
+"""Steps of recurrent cells in loops for numba, where NumPy passes ten times through the gates.
+
+Each function of a step is given the rows of one time step: gates (n, gates * N) in blocks, and
+states (n, N). The loops are short, so that each reads few arrays and processors compute several
+elements at once. Exponentials are those of :mod:`mpchain.kernels.cpu.special_loops`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+from mpchain.configuration import config
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu import special_loops
+from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
+from mpchain.typing import Array
+
+# The hyperbolic tangent is -e / (e + 2) with e = exp(-2 |x|) - 1, which is exact near zero, too.
+_LINES = {
+    "tanh": """
+e = expm1(np.absolute(x) * MINUS_TWO)
+positive = -e / (e - MINUS_TWO)
+y = -positive if x < ZERO else positive""",
+    "logistic": "y = logistic(x)",
+}
+
+_LSTM = """
+def step(gates, u, c, t, h, y):
+    n, size = c.shape
+    for row in range(n):
+        a, ua, ts = gates[row, :size], u[row, :size], t[row]
+        for j in range(size):
+            x = a[j] + ua[j]
+            TANH
+            a[j] = y_
+        others, us = gates[row, size:], u[row, size:]
+        for j in range(3 * size):
+            x = others[j] + us[j]
+            LOGISTIC
+            others[j] = y_
+        i, f, o = others[:size], others[size : 2 * size], others[2 * size :]
+        cs, hs, ys = c[row], h[row], y[row]
+        for j in range(size):
+            cs[j] = cs[j] * f[j] + a[j] * i[j]
+        for j in range(size):
+            x = cs[j]
+            TANH
+            ts[j] = y_
+        for j in range(size):
+            hs[j] = o[j] * ts[j]
+        for j in range(size):
+            ys[j] = hs[j]
+"""
+
+_LSTM_BACKWARD = """
+def step(gates, t, c_before, g, gh, gc, ggates):
+    n, size = t.shape
+    second, third = 2 * size, 3 * size
+    for row in range(n):
+        a, i = gates[row, :size], gates[row, size:second]
+        f, o = gates[row, second:third], gates[row, third:]
+        ga, gi = ggates[row, :size], ggates[row, size:second]
+        gf, go = ggates[row, second:third], ggates[row, third:]
+        ts, cs, gs, ghs, gcs = t[row], c_before[row], g[row], gh[row], gc[row]
+        for j in range(size):
+            ghs[j] += gs[j]
+        for j in range(size):
+            gcs[j] += ghs[j] * o[j] * (ONE - ts[j] * ts[j])
+        for j in range(size):
+            ga[j] = gcs[j] * i[j] * (ONE - a[j] * a[j])
+        for j in range(size):
+            gi[j] = gcs[j] * a[j] * (i[j] * (ONE - i[j]))
+        for j in range(size):
+            gf[j] = gcs[j] * cs[j] * (f[j] * (ONE - f[j]))
+        for j in range(size):
+            go[j] = ghs[j] * ts[j] * (o[j] * (ONE - o[j]))
+        for j in range(size):
+            gcs[j] *= f[j]
+"""
+
+_GRU = """
+def step(gates, x_, u, b, u_n, h, y):
+    n, size = h.shape
+    both = 2 * size
+    bn, b_both = b[both:], b[:both]
+    for row in range(n):
+        first, xs, us = gates[row, :both], x_[row, :both], u[row, :both]
+        for j in range(both):
+            x = xs[j] + (us[j] + b_both[j])
+            LOGISTIC
+            first[j] = y_
+        r, z, new = gates[row, :size], gates[row, size:both], gates[row, both:]
+        xn, un, uns, hs, ys = x_[row, both:], u[row, both:], u_n[row], h[row], y[row]
+        for j in range(size):
+            uns[j] = un[j] + bn[j]
+        for j in range(size):
+            x = xn[j] + r[j] * uns[j]
+            TANH
+            new[j] = y_
+        for j in range(size):
+            hs[j] = new[j] + z[j] * (hs[j] - new[j])
+        for j in range(size):
+            ys[j] = hs[j]
+"""
+
+_GRU_BACKWARD = """
+def step(gates, u_n, h_before, g, gh, gx, gu):
+    n, size = gh.shape
+    both = 2 * size
+    for row in range(n):
+        r, z, new = gates[row, :size], gates[row, size:both], gates[row, both:]
+        gr, gz, gn = gx[row, :size], gx[row, size:both], gx[row, both:]
+        first, gxs, gun = gu[row, :both], gx[row, :both], gu[row, both:]
+        un, hs, gs, ghs = u_n[row], h_before[row], g[row], gh[row]
+        for j in range(size):
+            ghs[j] += gs[j]
+        for j in range(size):
+            gn[j] = ghs[j] * (ONE - z[j]) * (ONE - new[j] * new[j])
+        for j in range(size):
+            gr[j] = gn[j] * un[j] * (r[j] * (ONE - r[j]))
+        for j in range(size):
+            gz[j] = ghs[j] * (hs[j] - new[j]) * (z[j] * (ONE - z[j]))
+        for j in range(both):
+            first[j] = gxs[j]
+        for j in range(size):
+            gun[j] = gn[j] * r[j]
+        for j in range(size):
+            ghs[j] *= z[j]
+"""
+_TEXTS = {
+    "lstm": _LSTM,
+    "lstm backward": _LSTM_BACKWARD,
+    "gru": _GRU,
+    "gru backward": _GRU_BACKWARD,
+}
+
+
+@functools.cache
+def _compiled(name, dtype):
+    text = _TEXTS[name].strip()
+    for word, lines in _LINES.items():
+        text = text.replace(
+            word.upper(), lines.strip().replace("y =", "y_ =").replace("\n", "\n            ")
+        )
+    for word, number in {"MINUS_TWO": -2.0, "ZERO": 0.0, "ONE": 1.0}.items():
+        text = text.replace(word, f"np.{dtype.name}({number})")
+    head, _, rest = text.partition("\n")
+    text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}\n"
+    known = special_loops.functions(dtype, load_numba().njit)
+    return compile_written_loop("a step of cells", text, known, fastmath={"contract"})
+
+
+def compiled_step(name: str, arrays: Sequence[Array]) -> Callable[..., None] | None:
+    """Returns the compiled step of a cell, None where NumPy is to compute it.
+
+    Args:
+        name: ``'lstm'``, ``'gru'``, ``'lstm backward'`` or ``'gru backward'``.
+        arrays: what the layer is given; the first are the gates of all steps.
+
+    Example:
+        >>> compiled_step("lstm", [np.ones((2, 4))]) is None  # too small
+        True
+    """
+    dtype = arrays[0].dtype
+    if arrays[0].size < thresholds.compiled or dtype.name not in ("float32", "float64"):
+        return None
+    if config.kernels or config.autotune or any(x.dtype != dtype for x in arrays):
+        return None
+    return _compiled(name, dtype) if load_numba() is not None else None
