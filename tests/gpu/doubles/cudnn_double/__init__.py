@@ -304,7 +304,11 @@ class pygraph:
         self._use_workspace(workspace, stream, [values[uid] for uid in blocks])
         if stream.capture is None:
             _machine.ledger.launches["cudnn", _machine.place()] += 1
-            _machine.count_moved("cudnn", [values[uid] for uid in blocks])
+            _machine.count_moved(
+                f"cudnn {graph['nodes'][0]['tag']}",
+                [values[uid] for uid in blocks],
+                **nodes.describe_work(graph),
+            )
         for uid, block in sorted(blocks.items(), key=lambda item: item[0] in made):
             block.access(stream, writes=uid in made)
         reads = {uid: x for uid, x in values.items() if uid not in made}
@@ -320,7 +324,8 @@ class pygraph:
         if stream.capture is not None:
             stream.capture.keep_blocks(blocks.values())
             stream.capture.work.append(again)
-        again()
+        if _machine.ledger.computes:
+            again()
         executed.append(
             ("+".join(node["tag"] for node in graph["nodes"]), self.plans[self._plan_index].name)
         )

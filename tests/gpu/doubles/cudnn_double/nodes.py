@@ -4,6 +4,7 @@ A graph is what the front end prints of it: {"nodes": [...], "tensors": [...]}.
 """
 
 import itertools
+import math
 
 import numpy as np
 
@@ -204,3 +205,37 @@ _NODES = {
     "RMS_NORM": _divide_by_rms,
     "RMS_NORM_BPROP": _divide_by_rms_backward,
 }
+
+
+# What they take of a GPU.
+
+
+def describe_work(graph):
+    """Returns the floating point operations of a graph, and the bytes that cuDNN copies beside.
+
+    Convolutions in half precision want the channels last: cuDNN copies other arrays.
+    """
+    tensors = {x["uid"]: x for x in graph["tensors"]}
+    flops, copied = 0.0, 0
+    for node in graph["nodes"]:
+        ports = {**node["inputs"], **node["outputs"]}
+        dims = {port: tensors[uid]["dim"] for port, uid in ports.items()}
+        if node["tag"].startswith("CONV"):
+            y, W = ("DY" if "DY" in dims else "Y"), ("DW" if "DW" in dims else "W")
+            flops += 2.0 * math.prod(dims[y]) * math.prod(dims[W][1:])
+            copied += sum(map(_copied, (tensors[uid] for uid in ports.values())))
+        elif node["tag"] == "MATMUL":
+            flops += 2.0 * math.prod(dims["A"]) * dims["B"][-1]
+        elif node["tag"].startswith("SDPA"):
+            n_products = 5 if node["tag"] == "SDPA_BWD" else 2
+            share = 0.5 if node["use_causal_mask"] else 1.0
+            flops += 2.0 * share * n_products * math.prod(dims["q"]) * dims["k"][2]
+    return {"flops": flops, "copied": copied}
+
+
+def _copied(x):
+    if x["data_type"] != "HALF" or x["is_virtual"]:
+        return 0
+    shape, strides = x["dim"], x["stride"]
+    is_last = shape[1] == 1 or strides[1] == 1 or all(n == 1 for n in shape[2:])
+    return 0 if is_last else 2 * 2 * math.prod(shape)

@@ -17,12 +17,13 @@ from cupy._machine import (
     check_current_device,
     check_dtype,
     get_current_stream,
+    grain_of,
     launch,
     ledger,
     place,
     wait_on_host,
 )
-from cupy._products import OTHER_PRODUCTS, PRODUCTS, launches_beside
+from cupy._products import OTHER_PRODUCTS, PRODUCTS, count_flops, launches_beside, without_values
 from cupy._records import bytes_of
 
 SCALARS = (bool, int, float, complex, np.generic)
@@ -122,6 +123,8 @@ def run(name, function, args, kwargs, writes=()):
         finish(arrays)
     if name in WAITS:
         wait_on_host(name)
+    if name in PRODUCTS and not ledger.computes:
+        function = without_values
     result = from_host(_quietly(function, host_args, host_kwargs), arrays)
     used = {id(array._memory) for array in arrays}
     new = [array for array in _leaves(result) if id(array._memory) not in used]
@@ -142,11 +145,13 @@ def run(name, function, args, kwargs, writes=()):
 
     n_joined = len(arrays) - len(written) if name in JOIN else 1
     beside = [name] * (n_joined - 1) if n_joined <= 8 else []
+    work = {"grain": grain_of(arrays, [*new, *written])}
     if name in PRODUCTS:
+        work = {"flops": count_flops(*host_args[:2])}
         beside = launches_beside(host_args[:2], host_kwargs.get("out"))
     if name in DRAWS:
         beside = ["generate"]
-    launch(name, arrays, [*new, *written], again)
+    launch(name, arrays, [*new, *written], again, **work)
     for launched in beside:
         launch(launched, arrays, [*new, *written])
     return result

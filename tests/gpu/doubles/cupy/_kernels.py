@@ -15,7 +15,7 @@ import numpy as np
 from cupy import _simt
 from cupy._array import SCALARS, finish, ndarray
 from cupy._graphs import in_use
-from cupy._machine import check_current_device, check_dtype, launch, ledger, pool
+from cupy._machine import check_current_device, check_dtype, grain_of, launch, ledger, pool
 
 CACHE = pathlib.Path(tempfile.gettempdir()) / f"cupy_double_{os.getuid()}"
 ARRAYS = pathlib.Path(__file__).with_name("kernels.hpp").read_text()
@@ -112,6 +112,10 @@ class _Kernel:
 
     def _run(self, ins, outs, shape, letters, dtypes, body):
         """Compiles the body for these types, and runs it over the elements of a shape."""
+        read, outs = [x for x in ins if isinstance(x, ndarray)], list(outs)
+        if not ledger.computes:
+            launch(self.name, read, outs, grain=grain_of(read, outs))
+            return
         arrays = [
             (x._host if isinstance(x, ndarray) else np.array(x, dtype))
             for x, dtype in zip([*ins, *outs], dtypes)
@@ -137,7 +141,7 @@ class _Kernel:
             [(sizes[0], sizes.__array_interface__["data"][0] + 8) for sizes in described], np.int64
         )
         dims = np.array([len(shape), *shape], np.int64)
-        used = [x for x in [*ins, *outs] if isinstance(x, ndarray)]
+        used = [*read, *outs]
         finish(used)
         if (capture := in_use()) is not None:
             capture.keep(used)
@@ -146,7 +150,7 @@ class _Kernel:
             run(ctypes.c_void_p(pointers.ctypes.data), ctypes.c_void_p(dims.ctypes.data))
 
         again()
-        launch(self.name, [x for x in ins if isinstance(x, ndarray)], outs, again)
+        launch(self.name, read, outs, again, grain=grain_of(read, outs))
 
     def _text(self, letters, dtypes, body):
         aliases = "".join(f"typedef {C_TYPES[t.name]} {c};\n" for c, t in letters.items())
@@ -352,6 +356,9 @@ class RawKernel:
             else:
                 raise TypeError(f"Unsupported type {type(arg)} (kernel {self.name})")
         check_current_device(self.name, arrays)
+        if not ledger.computes:
+            launch(self.name, arrays, writes)
+            return
         sizes = [value.itemsize for value in values]
         names = ", ".join(f"*({kind}*)_args[{k}]" for k, kind in enumerate(self._types))
         checks = " ".join(

@@ -20,7 +20,7 @@ import weakref
 
 import numpy as np
 
-from cupy._records import CUDARuntimeError, Fate, History, OutOfMemoryError, RaceError
+from cupy._records import CUDARuntimeError, Fate, History, OutOfMemoryError, RaceError, Work
 
 N_DEVICES = int(os.environ.get("CUPY_DOUBLE_DEVICES", "2"))
 _HERE = str(pathlib.Path(__file__).parents[1])
@@ -33,6 +33,8 @@ class Ledger:
     Attributes:
         launches: {(name of the kernel, file:line): times}.
         moved: {name of the kernel: bytes of the arrays that it reads and writes, each once}.
+        work: the launches in order, each a ``Work``.
+        computes: whether kernels and products compute; False counts them alone, in little time.
         synchronizations: {(what waited, file:line): times} of the host's waits for a device.
         faults: accesses without an order, and memory freed while another stream used it.
         kernels: the texts of all kernels that were compiled.
@@ -40,10 +42,12 @@ class Ledger:
     """
 
     def __init__(self):
+        self.computes = True
         self.reset()
 
     def reset(self):
-        """Forgets everything."""
+        """Forgets everything that happened."""
+        self.work = []
         self.launches, self.moved = collections.Counter(), collections.Counter()
         self.synchronizations = collections.Counter()
         self.faults = []
@@ -656,22 +660,36 @@ def check_current_device(name, arrays):
             )
 
 
-def count_moved(name, hosts):
-    """Counts the bytes of arrays, of broadcast ones those that there are, for a kernel."""
+def count_moved(name, hosts, **work):
+    """Counts the bytes of arrays, of broadcast ones those that there are, for a kernel.
+
+    Args:
+        work: other attributes of ``Work``.
+    """
+    total = 0
     for host in {id(host): host for host in hosts}.values():
         lengths = (n for n, step in zip(host.shape, host.strides) if step)
-        ledger.moved[name] += host.itemsize * math.prod(lengths)
+        total += host.itemsize * math.prod(lengths)
+    ledger.moved[name] += total
+    ledger.work.append(Work(name, total, **work))
 
 
-def launch(name, reads, writes, again=None):
+def grain_of(reads, writes):
+    """Returns the bytes that a thread loads, if it computes one element."""
+    size = max((x.size for x in writes), default=0)
+    return sum(x.itemsize for x in reads if x.size == size)
+
+
+def launch(name, reads, writes, again=None, **work):
     """Counts a kernel in the current stream, and notes its accesses to memory.
 
-    If the stream captures, ``again`` is what launches of the graph call.
+    If the stream captures, ``again`` is what launches of the graph call. ``work`` are attributes of
+    ``Work``.
     """
     stream = get_current_stream()
     if stream.capture is None:
         ledger.launches[name, place()] += 1
-        count_moved(name, [array._host for array in (*reads, *writes)])
+        count_moved(name, [array._host for array in (*reads, *writes)], **work)
     elif again is not None:
         stream.capture.work.append(again)
     written = {id(array._memory): array._memory for array in writes}

@@ -29,3 +29,20 @@ def launches_beside(operands, out):
     if wide != dtype or (out is not None and not (out.flags.c_contiguous and out.dtype == wide)):
         names.append("copy")
     return names
+
+
+def count_flops(a, b):
+    """Returns the multiplications and additions of a product."""
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    inner, columns = b.shape[-2:] if b.ndim > 1 else (len(b), 1)
+    return 2.0 * np.prod(stack) * (a.size // max(np.prod(a.shape[:-2]), 1)) * columns * bool(inner)
+
+
+def without_values(a, b, out=None):
+    """Returns an array as a product of stacks of matrices would be, whose values are undefined."""
+    if out is not None:
+        return out
+    if min(a.ndim, b.ndim) < 2:
+        return np.dot(a, b)
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return np.empty((*stack, a.shape[-2], b.shape[-1]), np.result_type(a, b))

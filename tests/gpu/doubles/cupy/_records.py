@@ -1,8 +1,27 @@
 """What is noted of memory, and the errors that come of it."""
 
 import weakref
+from typing import NamedTuple
 
 import numpy as np
+
+
+class Work(NamedTuple):
+    """A launch.
+
+    Attributes:
+        name: of the kernel.
+        n_bytes: of the arrays that it reads and writes, each once.
+        flops: of products, else 0.
+        grain: bytes that a thread loads for an element, where each thread has one; else 0.
+        copied: bytes that a library copies beside, to change the order of axes.
+    """
+
+    name: str
+    n_bytes: int
+    flops: float = 0.0
+    grain: int = 0
+    copied: int = 0
 
 
 class RaceError(RuntimeError):

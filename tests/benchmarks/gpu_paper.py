@@ -1,0 +1,81 @@
+"""Training steps on an H100, by mpchain and by PyTorch: estimates, where no GPU is at hand.
+
+Run with ``python -m tests.benchmarks.gpu_paper [NAME ...]``; ``--kernels`` adds the kernels that
+take the longest, ``--least`` the least bytes of each operation. mpchain's launches and bytes are
+those of a whole step of full size on the double of CuPy, PyTorch's those of the operations that it
+dispatches (``tests/benchmarks/paper/theirs.py``). ``tests/benchmarks/paper/card.py`` has the
+constants and their sources. A step takes the longer of two times: that of the host, and that of the
+GPU, where a kernel takes the longer of its bytes and its operations, and a launch.
+"""
+
+import argparse
+import collections
+import pathlib
+import sys
+
+_DOUBLES = pathlib.Path(__file__).parents[1] / "gpu" / "doubles"
+TARGETS = {
+    "ResNet-50": 1.1,
+    "GPT-2": 1.0,
+    "GPT-2 with dropout": 1.15,
+    "MLP": 0.2,
+    "LSTM": 1.25,
+}
+"""Model → the most that mpchain's time may be of PyTorch's."""
+CAPTURED = "MLP", "LSTM"
+"""Models whose steps mpchain captures; PyTorch runs all as its users do, eagerly."""
+
+
+def show_kernels(step, n=15):
+    """Prints the kernels that take the longest."""
+    rows = collections.defaultdict(lambda: [0, 0.0, 0.0])
+    for kernel in step.kernels:
+        row = rows[kernel.name]
+        row[0] += 1
+        row[1] += kernel.n_bytes / 1e9
+        row[2] += 1e3 * kernel.seconds()
+    for name, (count, gigabytes, ms) in sorted(rows.items(), key=lambda row: -row[1][2])[:n]:
+        print(f"    {name[:42]:42} {count:5} launches {gigabytes:8.3f} GB {ms:7.3f} ms")
+
+
+def compare(name, shows_kernels, shows_least):
+    """Prints the row of a model, and returns mpchain's time in PyTorch's."""
+    from tests.benchmarks.paper import least, ours, theirs
+
+    own, other = ours.count(name), theirs.count(name)
+    seconds, their_seconds = own.seconds(name in CAPTURED), other.seconds()
+    ratio = seconds / their_seconds
+    floor = least.of(name)
+    of_least = "" if floor is None else f"{own.n_bytes / floor.total():6.2f}"
+    print(
+        f"{name:20} {1e3 * seconds:7.3f} {1e3 * their_seconds:7.3f} {ratio:6.2f} {TARGETS[name]:6}"
+        f" {len(own.kernels):6} {len(other.kernels):6} {own.n_bytes / 1e9:8.2f}"
+        f" {other.n_bytes / 1e9:8.2f} {of_least}"
+    )
+    if shows_kernels:
+        for label, step in (("mpchain", own), ("PyTorch", other)):
+            print(f"  {label}")
+            show_kernels(step)
+    if shows_least and floor is not None:
+        for operation, n_bytes in floor.items():
+            print(f"    {operation:45} {n_bytes / 1e9:8.3f} GB")
+        print(f"    {'the least of all':45} {floor.total() / 1e9:8.3f} GB")
+    return ratio
+
+
+def main():
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", default=list(TARGETS), metavar="NAME")
+    parser.add_argument("--kernels", action="store_true", help="the longest kernels of each")
+    parser.add_argument("--least", action="store_true", help="the least bytes of operations")
+    args = parser.parse_args()
+    sys.path[:0] = [str(_DOUBLES), str(_DOUBLES / "rehearsal")]
+    print("Estimates for an H100 SXM, no measurement: milliseconds, launches, GB.")
+    print(f"{'':20} mpchain PyTorch  ratio  limit launches (both)    GB (both)   GB of the least")
+    for name in args.names:
+        compare(name, args.kernels, args.least)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The least bytes of a training step, operation by operation, in half precision.
+
+An operation reads each of its arrays once and writes each once. A product has its bias and the
+function after it, and adds to an array that is there; a normalization of batches has the sum and
+the ReLU after it. It reads its input twice, as no kernel keeps an array of this size until its
+statistics are known, and so does its gradient. Attention keeps no weights.
+"""
+
+from collections import Counter
+
+from mpchain.gpu_doctor.speed import SIZES
+from tests.benchmarks.paper import ours
+
+_HALF = 2
+SGD, ADAM = 20, 28
+"""Bytes of the optimizer for a parameter: it reads the gradient, reads and writes the copy of
+single precision and the states, and writes the parameter."""
+
+
+class _Least(Counter):
+    def add(self, operation, *sizes, times=1):
+        self[operation] += times * _HALF * sum(sizes)
+
+    def product(self, operation, x, W, y):
+        """A product or a convolution, and its two gradients."""
+        self.add(operation, x, W, y)
+        self.add(f"{operation}: gradient of the input", y, W, x)
+        self.add(f"{operation}: gradient of the weights", x, y, W)
+
+
+def of_resnet() -> Counter:
+    """Returns the least bytes of each operation of ResNet-50."""
+    sizes, least = SIZES["ResNet-50"], _Least()
+    n, _, side, _ = sizes.batch
+    n_weights = 0
+
+    def unit(n_in, n_out, k, side, stride, has_sum=False, is_first=False):
+        nonlocal n_weights
+        x, side = n * n_in * side**2, -(-side // stride)
+        y, W = n * n_out * side**2, n_in * n_out * k**2
+        n_weights += W + 2 * n_out
+        least.add("convolution", x, W, y)
+        if not is_first:
+            least.add("convolution: gradient of the input", y, W, x)
+        least.add("convolution: gradient of the weights", x, y, W)
+        least.add("normalization, sum, ReLU", y, y, y, *[y] * has_sum)
+        # It reads the gradient and its input twice, and the output of a sum, for the ReLU's sign.
+        least.add("normalization, sum, ReLU: gradient", *[y] * (5 + 3 * has_sum))
+        return side
+
+    width = sizes.width
+    side = unit(3, width, 7, side, 2, is_first=True)
+    x, side = n * width * side**2, side // 2
+    y = n * width * side**2
+    least.add("pooling", x, y)
+    least.add("pooling: gradient", x, y, y)
+    n_in = width
+    for stage, depth in enumerate(sizes.depths):
+        for i in range(depth):
+            n_mid, stride = width << stage, 2 if stage and not i else 1
+            unit(n_in, n_mid, 1, side, 1)
+            if i == 0:
+                unit(n_in, 4 * n_mid, 1, side, stride)
+            out = unit(n_mid, n_mid, 3, side, stride)
+            unit(n_mid, 4 * n_mid, 1, out, 1, has_sum=True)
+            # The gradients of both ways join in the product of one, which reads the other.
+            least.add("sum of gradients", n * n_in * side**2)
+            n_in, side = 4 * n_mid, out
+    x = n * n_in
+    least.add("mean", x * side**2, x)
+    least.add("mean: gradient", x * side**2, x)
+    least.product("product", x, n_in * sizes.n_classes, n * sizes.n_classes)
+    least.add("loss and its gradient", 3 * n * sizes.n_classes)
+    n_weights += n_in * sizes.n_classes
+    least["optimizer"] += SGD * n_weights
+    return least
+
+
+def of_gpt2() -> Counter:
+    """Returns the least bytes of each operation of GPT-2 small; dropout needs none but numbers."""
+    d, rows, least = ours.WIDTH, ours.BATCH * ours.LENGTH, _Least()
+    x = rows * d
+    for _ in range(ours.DEPTH):
+        for n_in, n_out in ((1, 3), (1, 1), (1, 4), (4, 1)):
+            least.product("product, bias, GELU", n_in * x, n_in * n_out * d * d, n_out * x)
+        least.add("GELU: gradient", *[4 * x] * 2)  # in a product: it reads an input, keeps one more
+        least.add("attention", *[x] * 4)
+        least.add("attention: gradient", *[x] * 8)
+        least.add("sum with the way around", x, times=2)  # in a product, which reads it
+        least.add("sum with the way around: gradient", x, times=2)
+        least.add("normalization", x, x, times=2)
+        least.add("normalization: gradient", x, x, x, times=2)
+        least.add("gradients of biases", 9 * x)
+    least.add("normalization", x, x)
+    least.add("normalization: gradient", x, x, x)
+    words = ours.WORDS * d
+    least.add("embedding and its gradient", x, x, x, words)
+    least.product("product with words", x, words, rows * ours.WORDS)
+    least.add("loss and its gradient", 3 * rows * ours.WORDS)
+    n_weights = words + ours.LENGTH * d + ours.DEPTH * (12 * d * d + 13 * d) + 2 * d
+    least["optimizer"] += ADAM * n_weights
+    return least
+
+
+def of(name: str) -> Counter | None:
+    """Returns the least bytes of the operations of a model, None if nobody has counted them.
+
+    Example:
+        >>> of("ResNet-50").total() > 1e10
+        True
+    """
+    makers = {"ResNet-50": of_resnet, "GPT-2": of_gpt2, "GPT-2 with dropout": of_gpt2}
+    return makers[name]() if name in makers else None

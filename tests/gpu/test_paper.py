@@ -1,0 +1,77 @@
+"""Counts of launches, bytes and operations for estimates, without computing."""
+
+import numpy as np
+import pytest
+
+import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import optimizers
+from tests.benchmarks.paper import card, least
+from tests.gpu.test_budgets import CASES
+
+pytestmark = pytest.mark.gpu
+
+
+def _counted(double, model, batch, computes):
+    model.to_device("@cupy:0")
+    optimizer = optimizers.Adam().setup(model)
+    send = mpchain.get_device("@cupy:0").send
+    double.computes = computes
+    try:
+        for _ in range(2):
+            double.reset()
+            optimizer.update(model, *map(send, batch))
+    finally:
+        double.computes = True
+    return list(double.work)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "transformer"])
+def test_what_is_not_computed_is_counted_alike(name, double):
+    make, _, batch, _ = CASES[name]
+    assert _counted(double, make(), batch, False) == _counted(double, make(), batch, True)
+
+
+def test_operations_of_a_convolution_and_what_it_copies(double, library):
+    """The input's gradient is not wanted, so that two convolutions of three are left."""
+    x = mpchain.get_device("@cupy:0").send(np.ones((2, 3, 32, 32), "e"))
+    with mpchain.using_config("dtype", mpchain.mixed16):
+        layer = L.Convolution2D(3, 8, 3, pad=1, nobias=True)
+    layer.to_device("@cupy:0")
+    double.reset()
+    F.sum(layer(x)).backward()
+    work = [each for each in double.work if each.name.startswith("cudnn")]
+    assert [each.flops for each in work] == [2.0 * 2 * 32 * 32 * 8 * 3 * 9] * 2
+    assert all(each.copied == 2 * 2 * (2 * 32 * 32 * 11 + 8 * 3 * 9) for each in work)
+
+
+def test_time_of_a_kernel():
+    """The memory's bandwidth bounds a sum, of which narrow loads reach a part."""
+    wide, narrow = (card.Kernel("sum", 3e9, grain=grain).seconds() for grain in (0, 2))
+    assert wide == 3e9 / (0.9 * card.BANDWIDTH)
+    assert 2 < narrow / wide < 4
+    assert card.Kernel("product", 1.0, flops=1e12).seconds() == 1e12 / (0.6 * card.HALF)
+
+
+def test_time_of_a_step():
+    kernels = [card.Kernel("small", 1e3)] * 100
+    step = card.Step(kernels, card.OURS)
+    assert step.seconds() == pytest.approx(100 * card.OURS)
+    assert step.seconds(is_captured=True) < 0.2 * step.seconds()
+
+
+def test_the_least_of_gpt2_has_its_parameters():
+    assert least.of("GPT-2")["optimizer"] == least.ADAM * 124_439_808
+    assert least.of("ResNet-50")["optimizer"] == least.SGD * 25_556_032  # without a bias of 1000
+
+
+def test_operations_of_pytorch():
+    pytest.importorskip("torch")
+    from tests.benchmarks.paper import theirs
+
+    step = theirs.count("MLP")
+    names = [kernel.name for kernel in step.kernels]
+    assert names.count("product") == 8
+    flops = sum(kernel.flops for kernel in step.kernels)
+    assert flops == 2 * 64 * (2 * 784 * 256 + 3 * 256 * 256 + 3 * 256 * 10)
