@@ -222,7 +222,9 @@ def describe_work(graph):
         dims = {port: tensors[uid]["dim"] for port, uid in ports.items()}
         if node["tag"].startswith("CONV"):
             y, W = ("DY" if "DY" in dims else "Y"), ("DW" if "DW" in dims else "W")
-            flops += 2.0 * math.prod(dims[y]) * math.prod(dims[W][1:])
+            (uid, *_) = graph["nodes"][-1]["outputs"].values()
+            last = tensors[uid]["dim"]
+            flops += 2.0 * math.prod(dims[y] or last) * math.prod(dims[W][1:])
             copied += sum(map(_copied, (tensors[uid] for uid in ports.values())))
         elif node["tag"] == "MATMUL":
             flops += 2.0 * math.prod(dims["A"]) * dims["B"][-1]
