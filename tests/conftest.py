@@ -183,6 +183,14 @@ def command_line(monkeypatch):
 
 
 @pytest.fixture
+def quick_processes(monkeypatch):
+    """Processes that tests start need not import pytest, the main module."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    monkeypatch.delattr(main, "__file__", raising=False)
+
+
+@pytest.fixture
 def python_at(monkeypatch):
     """Function that says where the running Python is."""
     return lambda path: monkeypatch.setattr(sys, "executable", str(path))

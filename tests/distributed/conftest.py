@@ -12,7 +12,17 @@ import pytest
 
 import mpchain
 from mpchain.distributed import create_communicator
-from mpchain.distributed.communicators import MpiCommunicator, NcclCommunicator
+from mpchain.distributed.communicators import (
+    MpiCommunicator,
+    NcclCommunicator,
+    arrays,
+    mpi,
+    nccl,
+    progress,
+)
+from mpchain.distributed.gradients import buckets, control, replication
+from mpchain.distributed.optimizers import counts, sharded
+from mpchain.distributed.watch import losses
 from tests.distributed import devices, ranks
 
 
@@ -64,6 +74,56 @@ def comm(request):
 def folder(comm, tmp_path):
     """A folder that all ranks know."""
     return pathlib.Path(comm.bcast_obj(str(tmp_path)))
+
+
+LIMITS = {
+    "at_once": (progress, "MOST_AT_ONCE"),
+    "bucket_bytes": (buckets, "BUCKET_BYTES"),
+    "first_gpu_bucket_bytes": (buckets, "FIRST_GPU_BUCKET_BYTES"),
+    "gpu_bucket_bytes": (buckets, "GPU_BUCKET_BYTES"),
+    "in_group": (nccl, "MOST_IN_GROUP"),
+    "large": (mpi, "LARGE"),
+    "large_part": (mpi, "LARGE_PART"),
+    "names": (control, "MOST_NAMES"),
+    "piece": (arrays, "PIECE"),
+    "replicated_bytes": (replication, "BUCKET_BYTES"),
+    "sharded_bytes": (sharded, "BUCKET_BYTES"),
+    "sites": (counts, "_MOST_SITES"),
+}
+
+
+@pytest.fixture
+def set_limits(monkeypatch):
+    """Function that sets sizes from which on ranks communicate in another way, by name."""
+
+    def set_limits(**values):
+        for name, value in values.items():
+            monkeypatch.setattr(*LIMITS[name], value)
+
+    return set_limits
+
+
+@pytest.fixture
+def split_hosts(monkeypatch):
+    """Function that says which host each rank is on: by a function of its number."""
+
+    def split_hosts(host_of):
+        split = lambda comm: comm.mpi_comm.Split(host_of(comm.rank), comm.rank)
+        monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+
+    return split_hosts
+
+
+@pytest.fixture
+def detect_losses():
+    """Function that makes an object the detector of lost ranks until the test ends."""
+    before = losses.detectors[:]
+
+    def detect_losses(detector):
+        losses.detectors[:] = [detector]
+
+    yield detect_losses
+    losses.detectors[:] = before
 
 
 @pytest.fixture

@@ -48,14 +48,13 @@ def counting_class(calls):
 
 
 @pytest.fixture(params=["one host", "a host each", "pairs"])
-def counted(request, comm, monkeypatch):
+def counted(request, comm, split_hosts):
     """A communicator on hosts as given, and a counter of its calls of MPI."""
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     calls = collections.Counter()
     mpi_comm = counting_class(calls)(comm.mpi_comm)
-    split = lambda self: self.mpi_comm.Split(HOSTS[request.param](self.rank), self.rank)
-    monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+    split_hosts(HOSTS[request.param])
     with MpiCommunicator(mpi_comm) as made:
         yield made, calls
 

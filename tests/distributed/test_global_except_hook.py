@@ -24,11 +24,21 @@ def raise_(error):
 
 
 @pytest.fixture
-def hook(monkeypatch):
+def handle_by(monkeypatch):
+    """Function that says what handles exceptions, of the main thread and of others."""
+
+    def handle_by(hook, of_threads):
+        monkeypatch.setattr(sys, "excepthook", hook)
+        monkeypatch.setattr(threading, "excepthook", of_threads)
+
+    return handle_by
+
+
+@pytest.fixture
+def hook(handle_by, monkeypatch):
     """Installs the hook; returns a function that lets it handle an exception in some world."""
     handled = []
-    monkeypatch.setattr(sys, "excepthook", lambda *exc_info: handled.append(exc_info))
-    monkeypatch.setattr(threading, "excepthook", handled.append)
+    handle_by(lambda *exc_info: handled.append(exc_info), handled.append)
     global_except_hook.add_hook()
 
     def handle(world, initialized=True, finalized=False, in_thread=None):
@@ -109,10 +119,9 @@ def test_is_installed_once(hook):
 @pytest.mark.parametrize(
     ("value", "expected"), [("1", True), ("true", True), ("0", False), ("", False)]
 )
-def test_environment_variables(monkeypatch, name, value, expected):
+def test_environment_variables(handle_by, name, value, expected):
     before = sys.__excepthook__
-    monkeypatch.setattr(sys, "excepthook", before)
-    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    handle_by(before, threading.__excepthook__)
     global_except_hook.add_hook_if_asked({name: value})
     assert (sys.excepthook is not before) is expected
 

@@ -32,16 +32,8 @@ from tests.training.updaters.parallel_models import (
     parameters,
 )
 
-pytestmark = [pytest.mark.usefixtures("segments"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("segments", "quick_processes"), pytest.mark.slow]
 CPUS = ["@numpy"] * 3
-
-
-@pytest.fixture(autouse=True)
-def _quick_processes(monkeypatch):
-    """Processes that tests start need not import pytest, the main module."""
-    main = sys.modules["__main__"]
-    monkeypatch.setattr(main, "__spec__", None)
-    monkeypatch.delattr(main, "__file__", raising=False)
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import optimizers
-from mpchain.distributed.gradients import buckets
 from mpchain.profiling.clocks import compare
 from tests.profiling import chrome_format
 
 
 @pytest.fixture
-def update(comm, monkeypatch):
+def update(comm, set_limits):
     """Function that updates a model whose gradients take several buckets."""
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 64)
+    set_limits(bucket_bytes=64)
     model = mpchain.Sequential(L.Linear(4, 8), F.tanh, L.Linear(8, 8), F.tanh, L.Linear(8, 1))
     optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     x = np.ones((2 * comm.size, 4), np.float32)

@@ -37,7 +37,7 @@ from tests.iterators.example_datasets import (
     random_numbers,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.usefixtures("quick_processes"), pytest.mark.slow]
 
 
 def is_alive(pid):

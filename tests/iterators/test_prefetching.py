@@ -18,7 +18,7 @@ from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from tests.iterators.example_datasets import Numbers, Raises, array_of_length, many_kinds
 from tests.iterators.test_serial_iterator import state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.usefixtures("quick_processes"), pytest.mark.slow]
 
 KINDS = {
     "threads": (MultithreadIterator, {"n_threads": 3}),

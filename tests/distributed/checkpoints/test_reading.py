@@ -240,9 +240,8 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, file):
 
 
 @pytest.mark.parametrize("missing", ["part_0.npz", "manifest.json", "all"])
-def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, monkeypatch):
+def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, monkeypatch, clock):
     """Such as a folder that was copied half: it would end each start of the job."""
-    monkeypatch.setattr(layout, "SECONDS_TO_APPEAR", 0.05)
     monkeypatch.setattr(layout, "is_local", lambda folder: True)
     target = Numbers(x=0)
     for iteration in (1, 9):
@@ -274,14 +273,12 @@ def test_what_is_no_regular_file_is_damaged(make, file, tmp_path):
     assert target.values == {"x": 1}
 
 
-def test_a_part_that_is_not_seen_yet_while_the_object_is_restored(tmp_path, monkeypatch):
+def test_a_part_that_is_not_seen_yet_while_the_object_is_restored(tmp_path, clock):
     """One that another rank has verified."""
     save_as(tmp_path, [Numbers(x=np.arange(3))])
     path = tmp_path / "iteration_1" / "part_0.npz"
     os.rename(path, tmp_path / "hidden")
-    reveal = lambda seconds: os.rename(tmp_path / "hidden", path)
-    clock = types.SimpleNamespace(sleep=reveal, monotonic=time.monotonic)
-    monkeypatch.setattr(layout, "time", clock)
+    clock.wake = lambda seconds: os.rename(tmp_path / "hidden", path)
     (loaded,) = load_as(tmp_path, [Numbers(x=np.zeros(3))])
     assert loaded.values["x"].tolist() == [0, 1, 2]
 

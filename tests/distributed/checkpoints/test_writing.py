@@ -256,41 +256,44 @@ def test_the_state_is_that_of_the_call(tmp_path, monkeypatch):
     assert load_as(tmp_path, [Numbers(x=x)])[0].values["x"].tolist() == [0, 0, 0]
 
 
-def test_a_disk_that_is_full(comm, folder, monkeypatch):
+@pytest.fixture
+def fill_disk(monkeypatch):
+    """Function that says, of the path of each file, whether the disk is full."""
+    write = writing.write_npz
+
+    def fill_disk(is_full):
+        def write_until_full(path, arrays):
+            if is_full(path):
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            write(path, arrays)
+
+        monkeypatch.setattr(writing, "write_npz", write_until_full)
+
+    return fill_disk
+
+
+def test_a_disk_that_is_full(comm, folder, fill_disk):
     if comm.size > 1:
         pytest.skip("one rank's failure ends the others; see test_faults.py")
     trainer = make_trainer(comm, folder)
-    write = writing.write_npz
-
-    def write_until_full(path, arrays):
-        if "iteration_8" in path:
-            raise OSError(errno.ENOSPC, "No space left on device", path)
-        write(path, arrays)
-
-    monkeypatch.setattr(writing, "write_npz", write_until_full)
+    fill_disk(lambda path: "iteration_8" in path)
     with pytest.raises(OSError, match="No space left") as caught:
         trainer.run(show_loop_exception_msg=False)
     assert trainer.updater.iteration == 12  # at the next checkpoint
     assert caught.value.__notes__ == ["raised while the checkpoint iteration_8 was written"]
     assert layout.find(folder / "checkpoints") == ["iteration_4"]
-    monkeypatch.setattr(writing, "write_npz", write)
+    fill_disk(lambda path: False)
     resumed = make_trainer(comm, folder)
     resumed.run()
     assert list(resumed.losses) == list(range(5, N + 1))
     assert sorted(os.listdir(folder / "checkpoints")) == ["iteration_12", "iteration_8"]
 
 
-def test_what_fails_last_is_raised_at_the_end(comm, folder, monkeypatch):
+def test_what_fails_last_is_raised_at_the_end(comm, folder, fill_disk):
     if comm.size > 1:
         pytest.skip("one rank's failure ends the others; see test_faults.py")
     trainer = make_trainer(comm, folder, 13)
-
-    def fail(path, arrays):
-        if trainer.updater.iteration >= 12:
-            raise OSError(errno.ENOSPC, "No space left on device", path)
-
-    monkeypatch.setattr(writing, "write_npz", fail)
-    monkeypatch.setattr(layout, "seal_of", lambda path: {})
+    fill_disk(lambda path: trainer.updater.iteration >= 12)
     with pytest.raises(OSError, match="No space left"):
         trainer.run(show_loop_exception_msg=False)
 

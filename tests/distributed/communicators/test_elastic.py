@@ -10,13 +10,13 @@ import pytest
 from mpchain.backends import pynccl
 from mpchain.backends.nccl_bindings import Connection, NcclError
 from mpchain.distributed import RanksLost, create_communicator, scatter_dataset
-from mpchain.distributed.communicators import MpiCommunicator, elastic, progress
+from mpchain.distributed.communicators import MpiCommunicator, progress
 from mpchain.distributed.communicators.elastic import (
     Elasticity,
     check_can_lose_ranks,
     follows_from_loss_in,
 )
-from mpchain.distributed.watch import NeedsRestartError, losses
+from mpchain.distributed.watch import NeedsRestartError
 
 
 class LossDetector:
@@ -28,8 +28,8 @@ class LossDetector:
 
 
 @pytest.fixture
-def detector(monkeypatch):
-    monkeypatch.setattr(losses, "detectors", [LossDetector()])
+def detector(detect_losses):
+    detect_losses(LossDetector())
 
 
 def test_who_waits_learns_of_it(detector):
@@ -106,10 +106,10 @@ class Failing(Connection):
             raise pynccl.Error("ncclX: imitated", status)
 
 
-def test_what_is_divided_among_the_ranks_is_refused(monkeypatch):
+def test_what_is_divided_among_the_ranks_is_refused(detect_losses):
     comm = create_communicator()
     elasticity = Imitated(comm)
-    monkeypatch.setattr(losses, "detectors", [elasticity])
+    detect_losses(elasticity)
     data = scatter_dataset(range(4), comm)
     with pytest.raises(
         NeedsRestartError, match="scatter_dataset has divided a data set; start it again"
@@ -120,9 +120,9 @@ def test_what_is_divided_among_the_ranks_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(("status", "timeout", "learns"), [(6, 60, 1), (6, -1, 0), (4, 60, 0)])
-def test_nccl_may_notice_earlier_than_mpi(status, timeout, learns, monkeypatch):
+def test_nccl_may_notice_earlier_than_mpi(status, timeout, learns, clock):
     """That a rank is lost, if the error can follow from that; if not, it is raised soon."""
-    monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
+    clock.step = 3.0  # longer than it takes to know that a rank is lost
     looks = iter([False, False, True])
     elasticity = Imitated(types.SimpleNamespace(timeout=timeout), lambda: next(looks))
     with pytest.raises(
@@ -173,16 +173,14 @@ class _Base:
         self.n_looks -= 1
 
 
-def test_any_exception_may_follow_from_a_loss_while_ranks_find_each_other(monkeypatch):
+def test_any_exception_may_follow_from_a_loss_while_ranks_find_each_other(clock):
     assert follows_from_loss_in(_Base(3), EOFError())
     assert follows_from_loss_in(_Base(math.inf), RanksLost([1], {1: "imitated"}))
-    monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
     assert not follows_from_loss_in(_Base(math.inf), EOFError())
 
 
-def test_a_communicator_is_made_again_if_garbage_came_as_another_rank_was_lost(monkeypatch):
+def test_a_communicator_is_made_again_if_garbage_came_as_another_rank_was_lost(clock):
     """And an error that has another cause is raised."""
-    monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
     for n_looks in (0, math.inf):
         comm = types.SimpleNamespace(watch=None, join=lambda base: pickle.loads(b""))
         elasticity = Imitated(comm)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpchain.distributed import shared_memory
-from mpchain.distributed.communicators import MpiCommunicator, arrays, mpi, progress
+from mpchain.distributed.communicators import MpiCommunicator, mpi
 from mpchain.distributed.communicators.buffers import SharedBuffer
 from mpchain.distributed.watch import fingerprints
 
@@ -23,14 +23,19 @@ SPECIFICATIONS = [(1000, "float32"), (7, "float64"), (1, "int64"), (0, "float32"
 
 
 @pytest.fixture(params=HOSTS)
-def on_hosts(request, comm, monkeypatch):
+def on_hosts(request, comm, split_hosts):
     """A communicator whose ranks are on hosts as given."""
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
-    split = lambda self: self.mpi_comm.Split(HOSTS[request.param](self.rank), self.rank)
-    monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+    split_hosts(HOSTS[request.param])
     with MpiCommunicator(comm.mpi_comm) as made:
         yield made
+
+
+@pytest.fixture
+def refuse_shared_memory(monkeypatch):
+    """Function after whose call no memory is shared."""
+    return lambda: monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
 
 
 def fill(buffers, rank, step=0):
@@ -56,12 +61,12 @@ def test_places(on_hosts, comm):
 @pytest.mark.parametrize("in_stages", [False, True], ids=["at once", "in stages"])
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
 @pytest.mark.parametrize("piece", [3, 2**30])
-def test_sums_of_buffers(on_hosts, in_stages, is_shared, piece, monkeypatch):
-    monkeypatch.setattr(arrays, "PIECE", piece)
+def test_sums_of_buffers(on_hosts, in_stages, is_shared, piece, set_limits, refuse_shared_memory):
+    set_limits(piece=piece)
     if in_stages:
-        monkeypatch.setattr(progress, "MOST_AT_ONCE", 2)
+        set_limits(at_once=2)
     if not is_shared:
-        monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
+        refuse_shared_memory()
     buffers = on_hosts.make_buffers(SPECIFICATIONS)
     assert [(x.size, x.dtype) for x in buffers] == SPECIFICATIONS
     assert not any(x.any() for x in buffers)
@@ -100,9 +105,9 @@ def test_narrow_between_hosts(on_hosts, wire_dtype, bits):
 
 
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
-def test_each_rank_chooses_the_room_that_it_uses(on_hosts, is_shared, monkeypatch):
+def test_each_rank_chooses_the_room_that_it_uses(on_hosts, is_shared, refuse_shared_memory):
     if not is_shared:
-        monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
+        refuse_shared_memory()
     rooms = on_hosts.make_buffers(SPECIFICATIONS, 2)
     assert [(x.size, x.dtype) for x in rooms[::2]] == SPECIFICATIONS
     for step in range(4):
@@ -250,9 +255,9 @@ def test_sparse_sums_are_of_floats(comm):
         comm.iallreduce(np.zeros(3, np.int64), "sparse")
 
 
-def test_a_small_host_sums_several_parts(on_hosts, monkeypatch):
+def test_a_small_host_sums_several_parts(on_hosts, set_limits):
     """No rank of a large host is idle. Small arrays have as many parts as each host has ranks."""
-    monkeypatch.setattr(mpi, "LARGE_PART", 64)
+    set_limits(large_part=64)
     small, large = on_hosts.make_buffers([(8, "float64"), (1000, "float64")])
     sizes = [len(host) for host in on_hosts.hosts]
     if max(sizes) > 1:
@@ -270,12 +275,12 @@ def test_a_small_host_sums_several_parts(on_hosts, monkeypatch):
 
 @pytest.mark.parametrize("in_stages", [False, True], ids=["at once", "in stages"])
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
-def test_pieces_of_buffers(on_hosts, in_stages, is_shared, monkeypatch):
+def test_pieces_of_buffers(on_hosts, in_stages, is_shared, set_limits, refuse_shared_memory):
     """A piece is the sum that its rank gets of the whole, and all ranks gather the pieces."""
     if in_stages:
-        monkeypatch.setattr(progress, "MOST_AT_ONCE", 2)
+        set_limits(at_once=2)
     if not is_shared:
-        monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
+        refuse_shared_memory()
     size, rank = on_hosts.size, on_hosts.rank
     sizes = [1001, 3, 70_000]
     buffers = on_hosts.make_buffers([(size * n, "float32") for n in sizes])

@@ -10,7 +10,6 @@ import mpchain
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import using_config
 from mpchain.distributed import communicators
-from mpchain.distributed.communicators import arrays, mpi, nccl, progress
 from mpchain.distributed.communicators.communicator import Communicator
 from tests.distributed.devices import assert_array_equal, on_gpus, xp
 
@@ -33,10 +32,10 @@ def same(actual, expected):
 
 
 @pytest.fixture(params=["whole", "in pieces"])
-def any_comm(request, comm, monkeypatch):
+def any_comm(request, comm, set_limits):
     """The communicator; once with messages so small that arrays travel in several."""
     if request.param == "in pieces":
-        monkeypatch.setattr(arrays, "PIECE", 3)
+        set_limits(piece=3)
     return comm
 
 
@@ -218,8 +217,8 @@ def test_iallreduce_multiplies_each_ranks_array_before(any_comm, dtype, wire_dty
 @pytest.mark.parametrize("wire_dtype", [None, "float16"])
 @pytest.mark.parametrize("factor", [None, 2.0])
 @pytest.mark.parametrize("most_in_group", [2, 2048])
-def test_iallreduce_of_parts(any_comm, wire_dtype, factor, most_in_group, monkeypatch):
-    monkeypatch.setattr(nccl, "MOST_IN_GROUP", most_in_group)
+def test_iallreduce_of_parts(any_comm, wire_dtype, factor, most_in_group, set_limits):
+    set_limits(in_group=most_in_group)
     rank, size = any_comm.rank, any_comm.size
     x, parts = xp.empty((1, 7)), [xp.full(n, 1.0 + n * rank) for n in (1, 0, 4, 2)]
     before = [part.copy() for part in parts]
@@ -384,10 +383,9 @@ def test_messages_let_sums_go_on(comm, send):
 
 @pytest.mark.parametrize("large", [0, 10, 2**20])
 @pytest.mark.parametrize("piece", [7, 2**30])
-def test_large_objects(comm, large, piece, monkeypatch):
+def test_large_objects(comm, large, piece, set_limits):
     """Objects beyond a limit travel in pieces: here a small one, in earnest what MPI can count."""
-    monkeypatch.setattr(mpi, "LARGE", large)
-    monkeypatch.setattr(arrays, "PIECE", piece)
+    set_limits(large=large, piece=piece)
     test_objects(comm)
     test_allreduce_obj_adds_in_the_order_of_ranks(comm)
     before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
@@ -398,12 +396,12 @@ def test_large_objects(comm, large, piece, monkeypatch):
         comm.send_obj("x" * (100 + comm.rank), after, tag=5)
 
 
-def test_an_object_from_any_rank(comm, monkeypatch):
+def test_an_object_from_any_rank(comm, set_limits):
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     from mpi4py import MPI
 
-    monkeypatch.setattr(mpi, "LARGE", 10)
+    set_limits(large=10)
     if comm.rank > 0:
         comm.send_obj("x" * 100 * comm.rank, 0, tag=comm.rank)
     else:
@@ -586,10 +584,10 @@ def test_sums_that_are_forgotten(comm):
     assert not any(x.any() for x in others)
 
 
-def test_sums_by_the_mpi_library(comm, monkeypatch):
+def test_sums_by_the_mpi_library(comm, set_limits):
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
-    monkeypatch.setattr(progress, "MOST_AT_ONCE", 0)
+    set_limits(at_once=0)
     x = xp.arange(7.0) + comm.rank
     request = comm.iallreduce(x)
     while not request.Test():

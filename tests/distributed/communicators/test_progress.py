@@ -66,8 +66,8 @@ def sum_on(n_ranks, size, random):
 @pytest.mark.parametrize("most", [2, 4, 16])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4, 7, 12, 17, 18, 24, 34, 36])
 @pytest.mark.parametrize("size", [1, 40, 1001])
-def test_sums_of_many_ranks(n_ranks, size, most, monkeypatch):
-    monkeypatch.setattr(progress, "MOST_AT_ONCE", most)
+def test_sums_of_many_ranks(n_ranks, size, most, set_limits):
+    set_limits(at_once=most)
     before, after, _ = sum_on(n_ranks, size, np.random.RandomState(0))
     np.testing.assert_allclose(after[0], np.sum(before, 0, dtype="f8"), atol=1e-5)
     assert len({x.tobytes() for x in after}) == 1
@@ -88,9 +88,8 @@ def test_factors(n, factors):
     assert progress._factors(n) == factors
 
 
-def test_a_rank_that_waits_for_long_leaves_its_core(monkeypatch):
-    naps = []
-    monkeypatch.setattr(progress.time, "sleep", naps.append)
+def test_a_rank_that_waits_for_long_leaves_its_core(clock):
+    naps = clock.naps
     looks = iter(range(10_000))
     progress.wait_until(lambda: next(looks) == 200)
     assert naps == []
@@ -100,13 +99,11 @@ def test_a_rank_that_waits_for_long_leaves_its_core(monkeypatch):
 
 
 @pytest.mark.parametrize(("wait", "n_looks"), [(0.01, 80), (1.0, 300), (10.0, 2100)])
-def test_a_rank_in_a_crowd_naps_for_a_share_of_its_wait(monkeypatch, wait, n_looks):
+def test_a_rank_in_a_crowd_naps_for_a_share_of_its_wait(clock, monkeypatch, wait, n_looks):
     """Where ranks outnumber cores, few looks take time from the others, and none comes late."""
     monkeypatch.setitem(progress._HOST, "is crowded", False)
     progress.share_cores(1 + os.cpu_count())
-    naps, looks = [], itertools.count()
-    monkeypatch.setattr(progress.time, "sleep", naps.append)
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: sum(naps))
+    naps, looks = clock.naps, itertools.count()
     progress.wait_until(lambda: next(looks) >= 0 and sum(naps) >= wait)
     assert next(looks) < n_looks
     assert sum(naps) <= wait + min(wait / 8, 5e-3)
@@ -168,16 +165,14 @@ def test_an_operation_that_another_thread_completes(comm):
     assert all(op.is_complete for ops in progress._PENDING.values() for op in ops)
 
 
-def test_buffers_take_no_communicators_of_the_mpi_library(comm, monkeypatch):
+def test_buffers_take_no_communicators_of_the_mpi_library(comm, set_limits, split_hosts):
     """The library has few: MPICH 2048."""
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     from mpi4py import MPI
 
-    monkeypatch.setattr(progress, "MOST_AT_ONCE", 0)
-    monkeypatch.setattr(
-        MpiCommunicator, "_split_by_host", lambda self: self.mpi_comm.Split(self.rank, 0)
-    )
+    set_limits(at_once=0)
+    split_hosts(lambda rank: rank)
     made = []
 
     class Counted(MPI.Intracomm):

@@ -193,9 +193,8 @@ def make_trainer(comm, out, create=create_multi_node_optimizer, stop=(4, "iterat
     return Trainer(MultiNodeUpdater(iterator, optimizer, comm), stop, out=str(out))
 
 
-def test_progress_bar(comm, tmp_path, monkeypatch):
-    clock = iter(range(100))
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+def test_progress_bar(comm, tmp_path, clock):
+    clock.step = 1.0
     out = io.StringIO()
     trainer = make_trainer(comm, tmp_path)
     trainer.extend(MultiNodeProgressBar(comm, update_interval=2, out=out), trigger=(1, "iteration"))

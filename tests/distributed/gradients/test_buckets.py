@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mpchain.backends import cuda
-from mpchain.distributed.gradients import buckets
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.variable import Parameter
 from tests.distributed.devices import (
@@ -39,14 +38,14 @@ def expected_mean(name, ranks, samples, dtype="float64", step=0):
     return sum(samples[r] * gradient(name, r, dtype, step).astype("float64") for r in ranks) / total
 
 
-def set_bucket_bytes(monkeypatch, n):
-    for name in ("BUCKET_BYTES", "GPU_BUCKET_BYTES", "FIRST_GPU_BUCKET_BYTES"):
-        monkeypatch.setattr(buckets, name, n)
+@pytest.fixture
+def set_bucket_bytes(set_limits):
+    return lambda n: set_limits(bucket_bytes=n, gpu_bucket_bytes=n, first_gpu_bucket_bytes=n)
 
 
 @pytest.fixture(params=[1, 60, 10**6], ids="bucket of {} bytes".format)
-def bucket_bytes(request, monkeypatch):
-    set_bucket_bytes(monkeypatch, request.param)
+def bucket_bytes(request, set_bucket_bytes):
+    set_bucket_bytes(request.param)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_all_ranks_get_the_same_bits(comm):
         assert len({y.tobytes() for y in comm.allgather(param.grad)}) == 1
 
 
-def test_gradients_are_views_into_buckets(comm, monkeypatch):
+def test_gradients_are_views_into_buckets(comm):
     if comm.size == 1:
         pytest.skip("one rank keeps its gradients")
     params = parameters()
@@ -165,10 +164,10 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
     assert step() == step() == last
 
 
-def test_a_bucket_travels_while_backward_goes_on(comm, monkeypatch):
+def test_a_bucket_travels_while_backward_goes_on(comm, set_bucket_bytes):
     if comm.size == 1:
         pytest.skip("nothing travels")
-    set_bucket_bytes(monkeypatch, 1)
+    set_bucket_bytes(1)
     begun = []
 
     def compression(comm, bucket):
@@ -194,8 +193,10 @@ def test_a_bucket_travels_while_backward_goes_on(comm, monkeypatch):
 
 
 @pytest.mark.parametrize(("n_bytes", "several"), [(1, True), (1 << 20, False)])
-def test_one_bucket_needs_not_know_which_gradients_are_ready(comm, monkeypatch, n_bytes, several):
-    set_bucket_bytes(monkeypatch, n_bytes)
+def test_one_bucket_needs_not_know_which_gradients_are_ready(
+    comm, set_bucket_bytes, n_bytes, several
+):
+    set_bucket_bytes(n_bytes)
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -348,10 +349,10 @@ def test_parameters_that_differ_between_ranks(comm):
         comm.bcast_obj(["/c", *params])  # what finish does before the others stop
 
 
-def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
+def test_after_a_step_that_an_exception_ended(comm, set_bucket_bytes):
     if comm.size == 1:
         pytest.skip("nothing is pending")
-    set_bucket_bytes(monkeypatch, 1)
+    set_bucket_bytes(1)
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)

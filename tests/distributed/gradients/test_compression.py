@@ -17,14 +17,13 @@ SHAPES = {"/W": (40, 30), "/b": (40,), "/F": (16, 8, 3, 3), "/s": (), "/v": (3, 
 
 
 @pytest.fixture(params=["one host", "a host each"])
-def any_comm(request, comm, monkeypatch):
+def any_comm(request, comm, split_hosts):
     if request.param == "one host":
         yield comm
         return
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
-    split = lambda self: self.mpi_comm.Split(self.rank, 0)
-    monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+    split_hosts(lambda rank: rank)
     with MpiCommunicator(comm.mpi_comm) as made:
         yield made
 

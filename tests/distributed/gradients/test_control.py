@@ -144,8 +144,8 @@ def test_a_rank_without_samples_reports_nothing(comm):
         assert means_of(message) == {}
 
 
-def test_names_that_never_return_are_forgotten(comm, monkeypatch):
-    monkeypatch.setattr(control, "MOST_NAMES", 10)
+def test_names_that_never_return_are_forgotten(comm, set_limits):
+    set_limits(names=10)
     message = ControlMessage(comm)
     for step in range(40):
         assert means_of(message, sums_of({f"loss_{step}": 1.0})) == {f"loss_{step}": 1.0}

@@ -7,7 +7,6 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
 from mpchain.distributed import create_multi_node_optimizer
-from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.link import Chain, Link
 from mpchain.link_hooks import SpectralNormalization
@@ -68,9 +67,9 @@ VALUES = [
 ]
 
 
-def test_values_of_all_kinds(comm, replicate, monkeypatch):
+def test_values_of_all_kinds(comm, replicate, set_limits):
     """They travel in several messages, from wide to narrow elements."""
-    monkeypatch.setattr(replication, "BUCKET_BYTES", 64)
+    set_limits(replicated_bytes=64)
     model = Link()
     for i, value in enumerate(VALUES):
         if comm.rank > 0 and value is not None:
@@ -126,8 +125,8 @@ def test_persistent_values_that_only_some_ranks_have(comm, replicate):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_parameters_of_all_sizes(comm, replicate, monkeypatch, dtype):
-    monkeypatch.setattr(replication, "BUCKET_BYTES", 400)
+def test_parameters_of_all_sizes(comm, replicate, set_limits, dtype):
+    set_limits(replicated_bytes=400)
     model = on_device(Link())
     random = np.random.RandomState(comm.rank)
     with model.init_scope():

@@ -23,7 +23,6 @@ from mpchain.distributed import (
 )
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
-from mpchain.distributed.optimizers import counts
 from mpchain.iterators import SerialIterator
 from mpchain.reporter import Reporter, report
 from tests.distributed import ranks
@@ -474,8 +473,8 @@ def test_counts_that_change_from_pass_to_pass(comm):
         optimizer.update_in_parts([(4, loss), (4, loss)])
 
 
-def test_sums_of_many_shapes_are_forgotten(comm, monkeypatch):
-    monkeypatch.setattr(counts, "_MOST_SITES", 4)
+def test_sums_of_many_shapes_are_forgotten(comm, set_limits):
+    set_limits(sites=4)
     model = L.Linear(2, 1)
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
     for n in range(1, 20):

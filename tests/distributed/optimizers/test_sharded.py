@@ -13,7 +13,6 @@ from mpchain.distributed import create_multi_node_optimizer, create_sharded_opti
 from mpchain.distributed.communicators import MpiCommunicator, NcclCommunicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.gradients.scattering import ScatteringReducer
-from mpchain.distributed.optimizers import sharded as sharded_module
 from mpchain.distributed.optimizers.slices import RanksOfParts
 from mpchain.link import Chain, Sequential
 from mpchain.optimizer import GradientMethod
@@ -383,12 +382,11 @@ def test_memory_of_this_run(comm):
 
 
 @pytest.fixture(params=["one host", "a host each", "pairs", "alternating"])
-def on_hosts(request, comm, monkeypatch):
+def on_hosts(request, comm, split_hosts):
     """A communicator whose ranks are on hosts as given."""
     if comm.mpi_comm is None or isinstance(comm, NcclCommunicator):
         pytest.skip("needs MPI")
-    split = lambda self: self.mpi_comm.Split(HOSTS[request.param](self.rank), self.rank)
-    monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+    split_hosts(HOSTS[request.param])
     with MpiCommunicator(comm.mpi_comm) as made:
         yield made
 
@@ -409,9 +407,9 @@ def train_alone(actual, hooks, n_steps):
     [(["decay", "clipping"], 64), (["decay", "clipping"], 4 << 20), (["clipping", "decay"], 64)],
     ids=str,
 )
-def test_hosts_compute_what_one_process_does(on_hosts, hooks, bucket_bytes, monkeypatch):
+def test_hosts_compute_what_one_process_does(on_hosts, hooks, bucket_bytes, set_limits):
     """With one bucket and with several, whose last pieces are partly or wholly beyond its end."""
-    monkeypatch.setattr(sharded_module, "BUCKET_BYTES", bucket_bytes)
+    set_limits(sharded_bytes=bucket_bytes)
     hooks = [HOOKS[name] for name in hooks]
     with using_config("dtype", np.dtype("float64")):
         alone = train_alone(optimizers.Adam, hooks, 4)

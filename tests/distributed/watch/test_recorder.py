@@ -14,8 +14,14 @@ from tests.distributed.watch.imitated_ranks import Operation, Ranks, X, call, en
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(reports.folder, "path", str(tmp_path / "result"))
+def report_to(monkeypatch):
+    """Function that says in which folder the file is written."""
+    return lambda path: monkeypatch.setattr(reports.folder, "path", path and str(path))
+
+
+@pytest.fixture
+def file(tmp_path, report_to):
+    report_to(tmp_path / "result")
     return tmp_path / "result" / reports.FILE
 
 
@@ -57,18 +63,18 @@ def test_a_rank_that_does_not_come(file):
     assert "s in no collective" in second[0] and len(second) == 3
 
 
-def test_no_file_without_a_folder(monkeypatch):
-    monkeypatch.setattr(reports.folder, "path", None)
+def test_no_file_without_a_folder(report_to):
+    report_to(None)
     assert reports.record(Ranks(1)[0], "why") == "why"
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_made(tmp_path, report_to):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(reports.folder, "path", str(tmp_path / "file" / "result"))
+    report_to(tmp_path / "file" / "result")
     assert "could not be written" in reports.record(Ranks(1)[0], "why")
 
 
-def test_links_of_others_are_not_followed(file, tmp_path, monkeypatch):
+def test_links_of_others_are_not_followed(file, tmp_path, report_to, monkeypatch):
     """In a folder that others may write, somebody could guess the name of the temporary file."""
     (tmp_path / "precious").write_text("kept")
     file.parent.mkdir()
@@ -78,7 +84,7 @@ def test_links_of_others_are_not_followed(file, tmp_path, monkeypatch):
     monkeypatch.setattr("secrets.token_hex", lambda n: "guessed")
     assert "could not be written" in reports.record(Ranks(1)[0], "why")
     monkeypatch.undo()
-    monkeypatch.setattr(reports.folder, "path", str(file.parent))
+    report_to(file.parent)
     os.symlink(tmp_path / "precious", links[1])
     assert str(file) in reports.record(Ranks(1)[0], "why")
     assert (tmp_path / "precious").read_text() == "kept"

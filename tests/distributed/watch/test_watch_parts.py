@@ -19,7 +19,6 @@ from mpchain.distributed.watch import (
     call_sites,
     check_timeout,
     fingerprints,
-    losses,
     watched,
 )
 from mpchain.distributed.watch.exchange import Exchange
@@ -83,7 +82,7 @@ def test_methods_that_raise_before_they_communicate_do_not_count():
     assert [watch.row.n for watch in ranks.all] == [1, 1]
 
 
-def test_what_is_raised_before_a_method_communicates_follows_from_no_garbage(monkeypatch):
+def test_what_is_raised_before_a_method_communicates_follows_from_no_garbage(detect_losses):
     """An elastic rank that has a wrong argument need not wait for the news of a loss."""
     asked = []
 
@@ -96,7 +95,7 @@ def test_what_is_raised_before_a_method_communicates_follows_from_no_garbage(mon
         def _sum(self, array):
             raise ValueError("garbage")
 
-    monkeypatch.setattr(losses, "detectors", [LossDetector()])
+    detect_losses(LossDetector())
     comm = Failing(Ranks(2), 0)
     with pytest.raises(TypeError):
         comm.allreduce("no array")
