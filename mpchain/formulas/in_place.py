@@ -52,7 +52,7 @@ class _Writer(Python):
         super().__init__()
         self.names, self.arrays, self.result = names, names[:n_arrays], result
         self.steps = in_order(result)
-        self.full = set(full)
+        self.full, self.inputs_in_full = set(full), set(full)
         self.last_use = {x.name: s for s in self.steps for x in _symbols(s.operands)}
         self.numbers, self.written = [], []
         self.has_reused = False
@@ -61,14 +61,20 @@ class _Writer(Python):
         for step in self.steps:
             self.written.append(self.statement(step))
         is_shorter = any(hasattr(step.function, "on_arrays") for step in self.steps)
-        if not self.numbers and not self.has_reused and loop is None and not is_shorter:
+        is_short = not self.numbers and not self.has_reused and not is_shorter
+        if is_short and loop is None:
             return formula
-        arguments = ", ".join(self.names)
-        head = [f"d = {self.arrays[0]}.dtype"]
+        arguments, head = ", ".join(self.names), []
         if loop is not None:
-            head += [f"if {self.arrays[0]}.size >= {large}:", f"    y_ = loop({arguments})"]
+            whole = [x for x in self.arrays if x in self.inputs_in_full]
+            sizes = [f"{x}.size >= {large}" for x in whole[:1] or self.arrays]
+            head += [f"if {' or '.join(sizes)}:", f"    y_ = loop({arguments})"]
             head += ["    if y_ is not None:", "        return y_"]
             self.known["loop"] = loop
+        self.known["formula"] = formula
+        if is_short:
+            return self._compiled(formula, [*head, f"return formula({arguments})"])
+        head.append(f"d = {self.arrays[0]}.dtype")
         unusual = [f"{x}.dtype is not d" for x in self.arrays[1:]]
         if self.has_reused:
             # An operation on arrays without axes returns a scalar, which has no memory to reuse.
@@ -82,9 +88,11 @@ class _Writer(Python):
         head += ["else:", f"    return formula({arguments})"]
         if unusual:
             head += [f"if {' or '.join(unusual)}:", f"    return formula({arguments})"]
-        lines = [f"def function({arguments}):", *head, *self.written, f"return {self.result.name}"]
-        self.known["formula"] = formula
-        return compile_text(f"{formula.__name__} in place", "\n    ".join(lines), self.known)
+        return self._compiled(formula, [*head, *self.written, f"return {self.result.name}"])
+
+    def _compiled(self, formula, lines):
+        text = "\n    ".join([f"def function({', '.join(self.names)}):", *lines])
+        return compile_text(f"{formula.__name__} in place", text, self.known)
 
     def statement(self, step):
         text = super().statement(step)

@@ -126,6 +126,9 @@ def _number(name):
 loop = 1 << 16
 """Elements of an array from which on a formula is one loop instead of several passes of NumPy."""
 
+loop_row = 32
+"""Elements of a row from which on a formula of arrays that broadcast is one loop."""
+
 compiled_loop = 1 << 26
 """Elements after which a formula has cost about as much as compiling it: a second or two."""
 

@@ -11,6 +11,7 @@ from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loops
+from mpchain.kernels.cpu.channels_last import as_last, is_only_last
 from mpchain.kernels.cpu.numba_cpu import load_numba
 
 pytestmark = [
@@ -91,7 +92,9 @@ def test_formulas_without_a_loop(formula):
     "change",
     [
         lambda x, y, a: (x[:, 1:], y[:, 1:], a),  # gaps
-        lambda x, y, a: (x, y[:1], a),
+        lambda x, y, a: (x, y[:1, :9], a),  # they do not broadcast
+        lambda x, y, a: (x.reshape(-1, 8), y.reshape(-1, 8)[:1], a),  # short rows
+        lambda x, y, a: (x, y.T, a),
         lambda x, y, a: (x, y.astype(np.float64), a),
         lambda x, y, a: (x.astype(">f4"), y.astype(">f4"), a),
         lambda x, y, a: (np.ones(x.shape, np.float16), np.ones(x.shape, np.float16), a),
@@ -120,6 +123,83 @@ def test_arrays_that_repeat_one_number_are_taken(places, is_last, at_once):
     y = loop(*inputs, 0.5)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(y, inputs[0] * (inputs[1] - np.float32(0.5)))
+
+
+ROWS = {
+    "row": ((300, 256), (256,)),
+    "column": ((300, 256), (300, 1)),
+    "row and matrix": ((256,), (300, 256)),
+    "row and column": ((300, 1), (256,)),
+    "channels": ((4, 8, 64, 32), (8, 1, 1)),
+    "samples": ((4, 8, 64, 32), (4, 1, 64, 32)),
+    "one number": ((300, 256), (1, 1)),
+    "middle": ((20, 5, 800), (20, 1, 800)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("is_special", [False, True])
+def test_arrays_that_broadcast(shapes, dtype, is_special, at_once):
+    """A loop that has special functions is divided among threads."""
+
+    def formula(x, y, a):
+        return x * F.erf.declaration.body(y) * a if is_special else (x - y) * a + np.maximum(x, y)
+
+    loop, _ = loop_of(formula)
+    inputs = [arrays(1, dtype, shape)[0] for shape in shapes]
+    with np.errstate(all="ignore"):
+        expected = formula(*inputs, dtype(0.3))
+    y = loop(*inputs, 0.3)
+    assert (y.dtype, y.shape) == (dtype, expected.shape)
+    np.testing.assert_allclose(y, expected, 8 * np.finfo(dtype).eps * is_special)
+    old = np.full_like(expected, np.nan)
+    assert loop.compute(*inputs, 0.3, out=old) is old
+    np.testing.assert_array_equal(old, y)
+
+
+@pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
+def test_views_that_repeat_rows(shapes, at_once):
+    loop, _ = loop_of(lambda x, y: x * y)  # which is left to NumPy where nothing repeats
+    inputs = [
+        np.broadcast_to(arrays(1, np.float32, s)[0], np.broadcast_shapes(*shapes)) for s in shapes
+    ]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(loop(*inputs), inputs[0] * inputs[1])
+    assert loop(*map(np.ascontiguousarray, inputs)) is None
+
+
+@pytest.mark.parametrize("shape", [(64, 1, 1), (4, 64, 1, 1), (64, 32), (1, 1, 64, 32)])
+def test_channels_last_and_arrays_that_broadcast(shape, at_once):
+    loop, _ = loop_of(lambda x, y: x * y + 1)
+    x = as_last(arrays(1, np.float32, (4, 64, 64, 32))[0])
+    y = arrays(1, np.float32, shape)[0]
+    found = loop(x, y)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(found, x * y + 1)
+    assert is_only_last(found)
+    repeated = np.broadcast_to(as_last(x[:1]), x.shape)  # of samples
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(loop(x, repeated), x * repeated + 1)
+
+
+def test_operators_of_rows_and_their_derivatives(at_once):
+    """The third derivatives, too, are those of NumPy's passes."""
+    g, x, y = (a / 4 for a in np.random.RandomState(0).rand(3, 300, 256).astype(np.float32))
+
+    def results():
+        a, b = Variable(x), Variable(y[0])
+        grads = [a, b]
+        z = a * b * a * b + F.maximum(a, b)
+        for _ in range(3):
+            grads = mpchain.grad([F.sum(z * g)], [a, b], enable_double_backprop=True)
+            z = grads[0] * grads[0] + grads[1]
+        return [v.array for v in (z, *grads)]
+
+    found = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        for a, b in zip(found, results(), strict=True):
+            np.testing.assert_allclose(a, b, 1e-4, 1e-4)
 
 
 def test_kernels_that_the_user_prefers(at_once):
@@ -154,7 +234,7 @@ def test_functions_and_their_derivatives(name, at_once, monkeypatch):
 
     calls = []
     compute = loops.Loop.compute
-    monkeypatch.setattr(loops.Loop, "compute", lambda *a: calls.append(1) or compute(*a))
+    monkeypatch.setattr(loops.Loop, "compute", lambda *a, **k: calls.append(1) or compute(*a, **k))
     with_loops = results()
     assert len(calls) == 1 + n
     with mpchain.using_config("kernels", ("reference",)):
@@ -166,7 +246,7 @@ def test_functions_and_their_derivatives(name, at_once, monkeypatch):
 def test_captured_steps_compute_by_loops(function, monkeypatch):
     calls = []
     compute = loops.Loop.compute
-    monkeypatch.setattr(loops.Loop, "compute", lambda *a: calls.append(1) or compute(*a))
+    monkeypatch.setattr(loops.Loop, "compute", lambda *a, **k: calls.append(1) or compute(*a, **k))
     weight = mpchain.Parameter(np.linspace(-1, 2, thresholds.loop, dtype=np.float32))
 
     def step(x):

@@ -12,7 +12,9 @@ import numpy as np
 
 from mpchain.typing import Array, DTypeLike
 
-_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}  # by number of axes
+TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
+"""The axes in the order of memory, by their number."""
+
 _FROM_LAST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
 # NumPy gives new arrays the order of axes of a given one, of any size.
 _LIKE = {n: np.empty(range(2, 2 + n)).transpose(axes) for n, axes in _FROM_LAST.items()}
@@ -28,7 +30,7 @@ def is_last(x: Array) -> bool:
         >>> is_last(x), is_last(np.zeros((2, 4, 5, 3)).transpose(0, 3, 1, 2))
         (False, True)
     """
-    return x.ndim in _TO_LAST and x.transpose(_TO_LAST[x.ndim]).flags.c_contiguous
+    return x.ndim in TO_LAST and x.transpose(TO_LAST[x.ndim]).flags.c_contiguous
 
 
 def is_only_last(x: Array) -> bool:
@@ -104,7 +106,7 @@ def rows(x: np.ndarray) -> np.ndarray:
         >>> rows(np.zeros((2, 3, 4, 5))).shape
         (40, 3)
     """
-    return x.transpose(_TO_LAST[x.ndim]).reshape(-1, x.shape[1])
+    return x.transpose(TO_LAST[x.ndim]).reshape(-1, x.shape[1])
 
 
 def as_last(x: np.ndarray) -> np.ndarray:
@@ -128,7 +130,7 @@ def reordered(x: np.ndarray) -> np.ndarray:
         >>> is_last(reordered(np.zeros((2, 3, 4, 5))))
         True
     """
-    return x.transpose(_TO_LAST[x.ndim]).copy().transpose(_FROM_LAST[x.ndim])
+    return x.transpose(TO_LAST[x.ndim]).copy().transpose(_FROM_LAST[x.ndim])
 
 
 def in_memory(x: np.ndarray) -> np.ndarray:
@@ -138,4 +140,4 @@ def in_memory(x: np.ndarray) -> np.ndarray:
         >>> in_memory(as_last(np.array([[[1, 2], [3, 4]]])))
         array([1, 3, 2, 4])
     """
-    return x.reshape(-1) if x.flags.c_contiguous else x.transpose(_TO_LAST[x.ndim]).reshape(-1)
+    return x.reshape(-1) if x.flags.c_contiguous else x.transpose(TO_LAST[x.ndim]).reshape(-1)

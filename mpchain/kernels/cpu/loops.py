@@ -11,8 +11,9 @@ gets.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -33,24 +34,83 @@ _WARNING = (np.divide, np.sqrt)  # NumPy warns of zeros and of negative numbers
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
 _AMONG = 4  # operations with an exponential: NumPy's passes through memory take longer than it
 _EXPONENTIALS = {"exp", "expm1"}
+_MOST_PLANS = 256  # that a loop remembers
+_ROW = 1 << 10  # elements of a row where the arrays do not say
+
+
+class _Text(NamedTuple):
+    """The text of a loop: the names of its arrays, what precedes it, what it does, its result."""
+
+    arrays: Sequence[str]
+    before: Sequence[str]
+    lines: Sequence[str]
+    result: str
+
+    def of_all(self) -> str:
+        """The loop over all elements of arrays of one shape."""
+        text = [f"def run(numbers, y_, {', '.join(self.arrays)}):", *self.before]
+        lines = [*(f"x_{x} = {x}[i]" for x in self.arrays), *self.lines, f"y_[i] = {self.result}"]
+        return "\n    ".join([*text, "for i in range(y_.size):", *("    " + s for s in lines)])
+
+    def of_rows(self, moves: Sequence[bool]) -> str:
+        """The loop over rows of the result; arrays that do not move have one number for a row."""
+        rows, elements = ["out_ = y_[row_ * n_ : (row_ + 1) * n_]"], []
+        for i, (x, does_move) in enumerate(zip(self.arrays, moves)):
+            rows.append(f"p_ = row_ // m_ * sizes[{2 * i + 2}] + row_ % m_ * sizes[{2 * i + 3}]")
+            rows.append(f"row_{x} = {x}[p_ : p_ + n_]" if does_move else f"x_{x} = {x}[p_]")
+            elements += [f"x_{x} = row_{x}[i]"] if does_move else []
+        elements += [*self.lines, f"out_[i] = {self.result}"]
+        rows += ["for i in range(n_):", *("    " + s for s in elements)]
+        text = [f"def run(begin, end, numbers, sizes, y_, {', '.join(self.arrays)}):"]
+        text += [*self.before, "m_, n_ = sizes[0], sizes[1]", "for row_ in range(begin, end):"]
+        return "\n    ".join([*text, *("    " + s for s in rows)])
+
+
+class _Plan(NamedTuple):
+    """How a loop computes for arrays of certain shapes, strides and dtypes.
+
+    Attributes:
+        text: what is compiled.
+        shape, dtype: of the result.
+        is_last: whether the result has channels last.
+        takes: functions that return the elements of each array, each once, in order.
+        sizes: rows that belong together, elements of a row, and by what each array moves; None
+            for arrays of one shape.
+        n_rows: rows of the result.
+        numbers: those that the loop needs, if no constant changes them.
+        pays: whether the arrays are large enough.
+    """
+
+    text: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    is_last: bool
+    takes: Sequence[Callable]
+    sizes: Array | None
+    n_rows: int
+    numbers: Array | None
+    pays: bool
 
 
 class Loop:
     """A formula that is computed by one loop: called with its arguments, it returns an array.
 
-    It returns None for arguments that it does not take, and while NumPy is to compute them.
+    It returns None for arguments that it does not take, and while NumPy is to compute them. Arrays
+    may broadcast: the loop then goes row by row of the result. A text is compiled for each way in
+    which rows of the arrays repeat.
 
     Args:
         name: of the formula.
-        text: of the loop: a function of numbers, the result, and the arrays.
+        text: of the loop.
         numbers: function that returns the numbers that the loop needs, given the constants.
-        n_arrays: how many of the first arguments are arrays.
+        names: the parameters of the formula: arrays, then constants.
         is_special: whether it has functions of :mod:`mpchain.kernels.cpu.special_loops`.
         is_slow: whether one of these is slow elsewhere, so that small arrays gain, too.
+        only_rows: whether arrays of one shape are left to NumPy, whose single pass is as fast.
 
     Attributes:
         name: of the formula.
-        n_elements: how many NumPy has computed.
+        n_elements: how many NumPy has computed instead of each text.
 
     Example:
         >>> loop = loop_of(lambda x, a: np.maximum(x, 0) * a, ["x", "a"], 1)
@@ -60,15 +120,19 @@ class Loop:
     def __init__(
         self,
         name: str,
-        text: str,
+        text: _Text,
         numbers: Callable,
-        n_arrays: int,
+        names: Sequence[str],
         is_special: bool = False,
         is_slow: bool = False,
+        only_rows: bool = False,
     ):
-        self.name, self.n_elements = name, 0
-        self._text, self._numbers, self._n_arrays = text, numbers, n_arrays
-        self._is_special, self._is_slow = is_special, is_slow
+        self.name, self.n_elements = name, {}
+        self._text, self._numbers, self._n_arrays = text, numbers, len(text.arrays)
+        self._has_constants = len(names) > self._n_arrays
+        self._is_special, self._is_slow, self._only_rows = is_special, is_slow, only_rows
+        self._plans: dict = {}
+        thresholds.forgets(self._plans)
 
     @property
     def least(self) -> int:
@@ -76,14 +140,24 @@ class Loop:
         return thresholds.special_loop if self._is_slow else thresholds.loop
 
     def __call__(self, *arguments: Any) -> Array | None:
-        if not self._takes(arguments):
+        if config.kernels or config.autotune:
+            return None
+        plan = self._plan(arguments)
+        if plan is None or not plan.pays or (self._has_constants and not self._fits(arguments)):
             return None
         if current.recorder is not None:
             return current.recorder.compute(self, arguments)
-        if self._is_special:
-            return self.compute(*arguments)
-        self.n_elements += arguments[0].size
-        return self.compute(*arguments) if self.n_elements > thresholds.compiled_loop else None
+        if not self._is_special:
+            seen = self.n_elements.get(plan.text, 0)
+            if seen <= thresholds.compiled_loop:
+                seen += math.prod(plan.shape)
+                self.n_elements[plan.text] = seen
+                if seen <= thresholds.compiled_loop:
+                    return None
+        return self.compute(*arguments, plan=plan)
+
+    def _fits(self, arguments):
+        return all([type(x) in _NUMBERS for x in arguments[self._n_arrays :]])
 
     def or_else(self, formula: Callable) -> Callable:
         """Returns a function: the loop, and ``formula`` for what the loop does not take."""
@@ -98,37 +172,139 @@ class Loop:
         """Returns what computes the formula, as operations of kernels do: the loop itself."""
         return self
 
-    def compute(self, *arguments: Any, out: Array | None = None) -> Array:
+    def compute(
+        self, *arguments: Any, out: Array | None = None, plan: _Plan | None = None
+    ) -> Array:
         """Returns the result for arguments that the loop takes."""
-        n = self._n_arrays
-        arrays = arguments[:n]
-        gaps = [any(x.strides) for x in arrays if not x.flags.c_contiguous]
-        if gaps:  # gradients of sums repeat one number
-            lay = channels_last.as_last if any(gaps) else np.ascontiguousarray
-            arrays = [lay(x) for x in arrays]
-        y = channels_last.result(arrays[0].shape, arrays[0].dtype, arrays[0], out=out)
-        numbers = np.array(self._numbers(*arguments[n:]), y.dtype)
-        flat = [channels_last.in_memory(x) for x in (y, *arrays)]
+        plan = plan or self._plan(arguments)
+        text, shape, dtype, is_last, takes, sizes, n_rows, numbers, _ = cast(_Plan, plan)
+        new = channels_last.result_last if is_last else channels_last.empty
+        y = np.empty(shape, dtype) if out is None and not is_last else new(shape, dtype, out=out)
+        if numbers is None:
+            numbers = np.array(self._numbers(*arguments[self._n_arrays :]), dtype)
+        flat = [channels_last.in_memory(y) if is_last else y.reshape(-1)]
+        for take, x in zip(takes, arguments):
+            flat.append(take(x))
         if not self._is_special:
-            _compiled(self._text)(numbers, *flat)
+            if sizes is None:
+                _compiled(text)(numbers, *flat)
+            else:
+                _compiled(text)(0, n_rows, numbers, sizes, *flat)
             return y
-        run, flat = _compiled_special(self._text, y.dtype), [x.reshape(-1) for x in flat]
-        in_parts(lambda i, j: run(numbers, *[x[i:j] for x in flat]), y.size, y.size)
+        run = _compiled_special(text, dtype)
+        if sizes is None:
+            in_parts(lambda i, j: run(numbers, *[x[i:j] for x in flat]), y.size, y.size)
+        else:
+            in_parts(lambda i, j: run(i, j, numbers, sizes, *flat), n_rows, y.size)
         return y
 
-    def _takes(self, arguments):
-        first, n = arguments[0], self._n_arrays
-        if not isinstance(first, np.ndarray) or first.size < self.least:
-            return False
-        dtype, shape = first.dtype, first.shape
-        if dtype not in _DTYPES or config.kernels or config.autotune:
-            return False
-        for x in arguments[:n]:
-            if not isinstance(x, np.ndarray) or x.dtype != dtype or x.shape != shape:
-                return False
-            if not x.flags.c_contiguous and any(x.strides) and not channels_last.is_last(x):
-                return False
-        return all([type(x) in _NUMBERS for x in arguments[n:]]) and load_numba() is not None
+    def _plan(self, arguments):
+        """Returns how arrays are computed, None if they are not; remembered by their layouts."""
+        key = []
+        for x in arguments[: self._n_arrays]:
+            if not isinstance(x, np.ndarray):
+                return None
+            key += x.shape, x.strides, x.dtype
+        key = tuple(key)
+        try:
+            return self._plans[key]
+        except KeyError:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._new_plan(arguments[: self._n_arrays])
+            return plan
+
+    def _new_plan(self, arrays):
+        dtype = arrays[0].dtype
+        if dtype not in _DTYPES or any(x.dtype != dtype for x in arrays) or load_numba() is None:
+            return None
+        try:
+            shape = np.broadcast_shapes(*[x.shape for x in arrays])
+        except ValueError:  # the formula itself explains it
+            return None
+        is_last = any(x.shape == shape and channels_last.is_only_last(x) for x in arrays)
+        ways = [_way(x, shape, is_last) for x in arrays]
+        if None in ways:
+            return None
+        numbers = None if self._has_constants else np.array(self._numbers(), dtype)
+        groups = _groups(_in_order(shape, is_last), [moves for moves, _ in ways])
+        takes, sizes, n_rows, text = [take for _, take in ways], None, 1, self._text.of_all()
+        pays = math.prod(shape) >= self.least
+        if len(groups) > 1 or not all(groups[0][1]):
+            if len(groups) == 1:  # threads share rows
+                n, moves = groups[0]
+                each = next((m for m in range(_ROW, 2 * _ROW) if n % m == 0), n)
+                groups = [(n // each, moves), (each, moves)]
+            if len(groups) > 3:
+                return None
+            pays = pays and groups[-1][0] >= thresholds.loop_row
+            sizes, n_rows = _sizes(groups)
+            text = self._text.of_rows(groups[-1][1])
+        elif self._only_rows:
+            return None
+        return _Plan(text, shape, dtype, is_last, takes, sizes, n_rows, numbers, pays)
+
+
+def _in_order(values, is_last):
+    """Returns the sizes or the strides of an array in the order of memory."""
+    return [values[i] for i in channels_last.TO_LAST[len(values)]] if is_last else list(values)
+
+
+def _way(x, shape, is_last):
+    """Returns the axes of the result along which an array moves, and what takes its elements.
+
+    The axes are in the order of memory. None for an array with gaps.
+    """
+    spread = np.broadcast_to(x, shape)
+    sizes, strides = _in_order(shape, is_last), _in_order(spread.strides, is_last)
+    moves, step = [stride != 0 for stride in strides], x.itemsize
+    for n, stride in zip(reversed(sizes), reversed(strides)):
+        if stride and n > 1:
+            if stride != step:
+                return _way_of_copy(x, shape, is_last)
+            step *= n
+    if x.flags.c_contiguous:
+        return moves, _flat
+    if x.shape == shape and 0 not in x.strides:
+        return moves, channels_last.in_memory
+    place = (*[slice(None) if stride else 0 for stride in x.strides], ...)
+    once = x[place]  # each element once
+    order = sorted(range(once.ndim), key=lambda i: -once.strides[i])
+    return moves, lambda x: x[place].transpose(order).reshape(-1)
+
+
+def _way_of_copy(x, shape, is_last):
+    """The same for an array of the other layout."""
+    if x.shape != shape or not (x.flags.c_contiguous or channels_last.is_last(x)):
+        return None
+    lay = channels_last.as_last if is_last else np.ascontiguousarray
+    return [True] * len(shape), lambda x: channels_last.in_memory(lay(x))
+
+
+def _flat(x):
+    return x.reshape(-1)
+
+
+def _groups(sizes, moves):
+    """Joins neighboring axes along which the same arrays move: lists of size and moves."""
+    groups = []
+    for n, *moving in zip(sizes, *moves):
+        if n > 1 and groups and groups[-1][1] == moving:
+            groups[-1][0] *= n
+        elif n > 1:
+            groups.append([n, moving])
+    return groups or [[1, [True] * len(moves)]]
+
+
+def _sizes(groups):
+    """Returns the sizes that loops over rows read, and the number of rows."""
+    n_arrays = len(groups[0][1])
+    (a, by_a), (b, by_b), (c, by_c) = [[1, [False] * n_arrays]] * (3 - len(groups)) + groups
+    sizes = [b, c]
+    for i in range(n_arrays):
+        row = c if by_c[i] else 1
+        sizes += [row * (b if by_b[i] else 1) * by_a[i], row * by_b[i]]
+    return np.array(sizes), a * b
 
 
 def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | None:
@@ -153,7 +329,11 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     worth_it = special_loops.QUICK | (_EXPONENTIALS if len(of_arrays) >= _AMONG else set())
     is_special = is_slow or not special.isdisjoint(worth_it)
     is_faster = is_special or len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
-    if result.is_bool or not is_faster or any(s.function in _WARNING for s in of_arrays):
+    if (
+        result.is_bool
+        or not (is_faster or n_arrays > 1)
+        or any(s.function in _WARNING for s in of_arrays)
+    ):
         return None
     numbers = {}  # names by the texts
     writer = Numba(
@@ -163,21 +343,19 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         lines = [writer.statement(s) for s in of_arrays]
     except UntraceableError:
         return None
-    text = [f"def run(numbers, y_, {', '.join(arrays)}):"]
-    text += [f"{name} = numbers[{i}]" for i, name in enumerate(numbers.values())]
-    lines = [*(f"x_{name} = {name}[i]" for name in arrays), *lines, f"y_[i] = {result.name}"]
-    text += ["for i in range(y_.size):", *("    " + line for line in lines)]
     own = Python()
-    lines = [own.statement(s) for s in steps if s.is_constant]
-    lines.append(f"return ({', '.join(numbers)}{',' if numbers else ''})")
-    lines = [f"def numbers({', '.join(names[n_arrays:])}):", *lines]
+    of_numbers = [own.statement(s) for s in steps if s.is_constant]
+    of_numbers.append(f"return ({', '.join(numbers)}{',' if numbers else ''})")
+    of_numbers = [f"def numbers({', '.join(names[n_arrays:])}):", *of_numbers]
+    before = [f"{name} = numbers[{i}]" for i, name in enumerate(numbers.values())]
     return Loop(
         formula.__name__,
-        "\n    ".join(text),
-        compile_text(f"numbers of {formula.__name__}", "\n    ".join(lines), own.known),
-        n_arrays,
+        _Text(arrays, before, lines, result.name),
+        compile_text(f"numbers of {formula.__name__}", "\n    ".join(of_numbers), own.known),
+        names,
         is_special,
         is_slow,
+        not is_faster,
     )
 
 
@@ -188,8 +366,8 @@ def loop_of_special(name: str) -> Loop:
     Example:
         >>> loop_of_special("erfinv")(np.ones(3, np.float32))  # too small
     """
-    text = f"def run(numbers, y_, x):\n    for i in range(y_.size):\n        y_[i] = {name}(x[i])"
-    return Loop(name, text, tuple, 1, is_special=True, is_slow=True)
+    text = _Text(["x"], [], [f"y = {name}(x_x)"], "y")
+    return Loop(name, text, tuple, ["x"], is_special=True, is_slow=True)
 
 
 def _special(step):
