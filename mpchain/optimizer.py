@@ -17,12 +17,18 @@ import numpy as np
 from mpchain import annexes
 from mpchain.backends.dtypes import is_half
 from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
-from mpchain.kernels.steps import share_gpu
+from mpchain.kernels.steps import is_plain_on_gpu, multiply_all, share_gpu
 from mpchain.link import Link
 from mpchain.observers import current, outside, shown_parts, span
 from mpchain.row_gradients import has_gradient
 from mpchain.serializer import AbstractSerializer
-from mpchain.update_rule import HookList, if_saved, takes_guarded_steps, update_all
+from mpchain.update_rule import (
+    HookList,
+    if_saved,
+    is_unscaled_in_step,
+    takes_guarded_steps,
+    update_all,
+)
 from mpchain.update_rule import Hyperparameter as Hyperparameter
 from mpchain.update_rule import HyperparameterProxy as HyperparameterProxy
 from mpchain.update_rule import UpdateRule as UpdateRule
@@ -325,12 +331,34 @@ class Optimizer:
         self._loss_scale = min(max((self._loss_scale or 1.0) * factor, 1.0), _LARGEST_SCALE)
 
     def _remove_loss_scale(self):
-        if self._loss_scale not in (None, 1):
-            for _, param in self.rules_and_params():
-                if param.grad is not None:
-                    # A bfloat16 array times a number is float32.
-                    grad = param.grad * (1 / self._loss_scale)
-                    param.grad = grad.astype(param.dtype, copy=False)
+        """Returns what :func:`update_all` is told of the scale that is still in gradients."""
+        if self._loss_scale in (None, 1):
+            return ()
+        inverse = 1 / self._loss_scale
+        for param in self._unscaled_before_step(inverse):
+            # A bfloat16 array times a number is float32.
+            param.grad = (param.grad * inverse).astype(param.dtype, copy=False)
+        return (inverse,)
+
+    def _unscaled_before_step(self, inverse):
+        """Returns the parameters of whose gradients the caller has to take the loss scale.
+
+        It is taken here of those in single precision that GPUs hold, by one kernel. Gradients in
+        half precision keep it until the step reads them, if there are no hooks that see them.
+        """
+        params, rest, single = [*self.target.params(include_uninit=False)], [], []
+        are_seen = bool(self._hooks) or type(self).call_hooks is not Optimizer.call_hooks
+        if are_seen or _on_gpu is None or len(set(map(id, params))) < len(params):
+            rest = [param for _, param in self.rules_and_params()]
+        else:
+            for param in params:
+                rule = param.update_rule
+                if rule is not None and not is_unscaled_in_step(param):
+                    param = rule.updated_param(param)
+                    (single if is_plain_on_gpu(param.grad) else rest).append(param)
+        for param, grad in zip(single, multiply_all([p.grad for p in single], inverse)):
+            param.grad = grad
+        return [param for param in rest if param.grad is not None]
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the counts and the states of all parameters' update rules."""
@@ -477,12 +505,13 @@ class GradientMethod(Optimizer):
             return
         self._keep_on_host()
         self.check_nan_in_grads()
+        more = ()
         if self._is_safe:
-            self._remove_loss_scale()
+            more = self._remove_loss_scale() or ()
             self.call_hooks("pre")
         self.t += 1
         if self._is_safe:
-            update_all(params)
+            update_all(params, *more)
             self.call_hooks("post")
         self.update_loss_scale()
 
@@ -521,13 +550,14 @@ class GradientMethod(Optimizer):
 
     def _take_scaled_step(self, params):
         inverse, factors = 1 / self._factor, {}
-        for _, param in self.rules_and_params():
+        single = inverse.astype(np.float32)
+        for param in self._unscaled_before_step(single):
             dtype = param.grad.dtype
             if dtype not in factors:
                 factors[dtype] = inverse.astype(dtype)
             param.grad = param.grad * factors[dtype]
         self.call_hooks("pre")
-        update_all(params)
+        update_all(params, single)
         self.call_hooks("post")
 
     def _look_for_half(self, params):

@@ -481,8 +481,13 @@ def as_python_number(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def update_all(params: Iterable[Parameter]) -> None:
+def update_all(params: Iterable[Parameter], inverse: Any = None) -> None:
     """Updates parameters, with the same bits as their ``update`` methods one after the other.
+
+    Args:
+        params: the parameters.
+        inverse: a factor on the gradients of those that :func:`is_unscaled_in_step`, a number or a
+            float32 array (); None means 1.
 
     Those whose rules take the same step with the same numbers are updated together, which takes
     less time (:func:`mpchain.kernels.steps.take_steps`). Parameters and states stay the same array
@@ -511,7 +516,29 @@ def update_all(params: Iterable[Parameter]) -> None:
             _update_group(group)
         else:
             with group[0].device.create_context():
-                _update_group(group)
+                _update_group(group, inverse)
+
+
+def is_unscaled_in_step(param: Parameter) -> bool:
+    """Returns whether the kernel of an update reads a gradient in half precision, and can multiply
+    it by a factor before it uses it.
+
+    Example:
+        >>> is_unscaled_in_step(mpchain.Parameter(np.zeros(2)))  # it is in host memory
+        False
+    """
+    rule = param.update_rule
+    return (
+        is_gpu_array(param.array)
+        and is_half(param.dtype)
+        and rule is not None
+        and rule._use_fp32_update
+        and rule.slice is None
+        and param.divided_among is None
+        and (rule._fp32_param is None or rule._fp32_param.grad is None)
+        and row_gradient_of(param) is None
+        and _group_of(param) is not None
+    )
 
 
 def leaves_zero_gradients(condition: Callable[..., bool]) -> Callable[[Callable], Callable]:
@@ -633,7 +660,7 @@ def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
     return rule.enabled and not rule._hooks and rule.slice is None
 
 
-def _update_group(params):
+def _update_group(params, inverse=None):
     """Updates parameters, or float32 copies of those of half precision, as one."""
     rules, updated, halves = [param.update_rule for param in params], params, []
     if rules[0]._use_fp32_update and is_half(params[0].dtype):
@@ -644,8 +671,10 @@ def _update_group(params):
     written = [[param.array for param in updated]]
     written += [[rule.state[name] for rule in rules] for name in rules[0].states]
     # Copies have gradients if hooks have replaced them.
-    grads = [x.grad for x in (params if halves and updated[0].grad is None else updated)]
-    take_steps(rules[0].step, written, grads, rules[0]._scalars_after, halves)
+    are_read = halves and updated[0].grad is None
+    grads = [x.grad for x in (params if are_read else updated)]
+    factor = inverse if are_read else None
+    take_steps(rules[0].step, written, grads, rules[0]._scalars_after, halves, factor)
     if halves:
         for copy in updated:
             copy.cleargrad()

@@ -102,14 +102,14 @@ def _remove_loss_scale_once(self: Any) -> None:
     _scale_of_step[:] = [self._loss_scale or 1]
 
 
-def _update_under_each_name(params: Iterable[Parameter]) -> None:
+def _update_under_each_name(params: Iterable[Parameter], *more: Any) -> None:
     """Updates those that come twice a second time, after all before them.
 
     Chainer takes the loss scale out of the gradient in each of the updates.
     """
     params, seen = list(params), set()
     if len({id(param) for param in params}) == len(params):
-        update_all(params)
+        update_all(params, *more)
         return
     for param in params:
         if id(param) in seen and _scale_of_step != [1]:

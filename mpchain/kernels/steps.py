@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import annexes
+from mpchain.backends import cuda
 from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.backends.dtypes import is_half
 from mpchain.formulas.symbol import trace_step
@@ -67,6 +68,7 @@ def take_steps(
     grads: Sequence[Array],
     scalars: Callable[..., dict[str, Any]],
     halves: Sequence[Array] = (),
+    inverse: Any = None,
 ) -> None:
     """Does what :func:`take_step` does for each of many parameters on one device, in less time.
 
@@ -77,6 +79,7 @@ def take_steps(
         grads: the gradients, of one dtype.
         halves: on a GPU, the parameters of half precision whose copies ``written`` has. They are
             written, too; where they are no rounded copies, because others set them, they count.
+        inverse: on a GPU, a factor on the gradients of ``halves``: a number or a float32 array ().
 
     Example:
         >>> p, q = np.ones(1), np.zeros((2, 2))
@@ -86,14 +89,44 @@ def take_steps(
     """
     if isinstance(grads[0], np.ndarray):
         _steps_on_host(step, written, grads, scalars())
-    elif _on_gpu is not None and _on_gpu.take_steps(step, written, grads, scalars, halves):
+    elif _on_gpu is not None and _on_gpu.take_steps(step, written, grads, scalars, halves, inverse):
         return
+    elif inverse is not None:
+        grads = [g.astype(np.float32) * inverse for g in grads]
+        take_steps(step, written, grads, scalars, halves)
     elif len(grads) == 1:
         _step_without_kernel(step, [array for (array,) in written], grads[0], scalars, halves)
     else:  # one of them may not be contiguous
         for i in range(len(grads)):
             one = slice(i, i + 1)
             take_steps(step, [x[one] for x in written], grads[one], scalars, halves[one])
+
+
+def is_plain_on_gpu(x: Array | None) -> bool:
+    """Returns whether :func:`multiply_all` takes an array: on the current GPU, float32, contiguous.
+
+    Example:
+        >>> is_plain_on_gpu(np.ones(2, np.float32))
+        False
+    """
+    if x is None or not is_gpu_array(x) or x.dtype.char != "f":
+        return False
+    return bool(x.flags.c_contiguous) and x.device == cuda.cupy.cuda.Device()
+
+
+def multiply_all(arrays: Sequence[Array], factor: Any) -> list[Array]:
+    """Returns products of arrays with one factor, on GPUs by one kernel for all of them.
+
+    Args:
+        arrays: such as :func:`is_plain_on_gpu` takes.
+        factor: a number or a float32 array ().
+
+    Example:
+        >>> multiply_all([], 2.0)
+        []
+    """
+    assert _on_gpu is not None or not arrays  # there are no kernels for GPUs
+    return _on_gpu.multiply_all(arrays, factor) if _on_gpu is not None and arrays else []
 
 
 def _step_without_kernel(step, written, grad, scalars, halves):

@@ -106,14 +106,25 @@ def test_a_step(name, double):
     assert moved.total() <= BYTES[name], moved.most_common(30)
 
 
-@pytest.mark.parametrize("name, most", [("mixed16", 26), ("mixed_bf16", 66)])
-def test_a_step_of_mixed_precision(name, most, double):
-    """Of which the optimizer, with its float32 copies, takes one launch."""
+_HALF = [
+    ("mixed16", 26, 1.0),
+    ("mixed16", 26, 128.0),
+    ("mixed16", 34, None),
+    ("mixed_bf16", 66, 1.0),
+]
+
+
+@pytest.mark.parametrize("name, most, scale", _HALF)
+def test_a_step_of_mixed_precision(name, most, scale, double):
+    """The optimizer, with its float32 copies, takes one launch, which also removes the loss scale.
+
+    A dynamic scale takes some more, as many for any number of parameters.
+    """
     make_model, make_optimizer, (x, t), _ = CASES["perceptron"]
     with mpchain.using_config("dtype", getattr(mpchain, name)):
         model, optimizer = make_model(), make_optimizer()
     optimizer.use_fp32_update()
-    optimizer.set_loss_scale(1.0)
+    optimizer.loss_scaling(scale=scale)
     launches, waits, _ = _step(double, model, optimizer, x.astype(model.out.W.dtype), t)
     assert not waits, f"the host waits for the GPU: {waits}"
     assert sum(n for (kernel, _), n in launches.items() if kernel == "mpchain_step") == 1

@@ -101,6 +101,23 @@ def test_half_precision(fp32, when):
     _assert_equal(optimizers.Adam, dtype="e", fp32=fp32)
 
 
+@pytest.mark.parametrize("dtype", ["e", "f"])
+@pytest.mark.parametrize("hook", [None, optimizer_hooks.WeightDecay(0.1)], ids=["plain", "decay"])
+def test_constant_scale(dtype, hook):
+    """The step takes the scale out of gradients in half precision, else one kernel does."""
+    results = []
+    for device in ("@numpy", "@cupy:0"):
+        model = _model(device, dtype)
+        optimizer = optimizers.Adam().setup(model)
+        optimizer.use_fp32_update()
+        optimizer.set_loss_scale(48.0)
+        if hook is not None:
+            optimizer.add_hook(hook)
+        results.append(_train(model, optimizer, [0, 1, 2]))
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 def test_hooks_that_change_gradients(when):
     _assert_equal(optimizers.Adam, hook=optimizer_hooks.WeightDecay(0.1))
 

@@ -118,6 +118,7 @@ def take_steps(
     grads: Sequence[Array],
     scalars: Callable[..., dict],
     halves: Sequence[Array] = (),
+    inverse: Any = None,
 ) -> bool:
     """Takes a step for parameters on the current GPU, by one kernel where their sizes fit into one.
 
@@ -131,6 +132,7 @@ def take_steps(
             have been left out, its argument.
         halves: the parameters of half precision whose copies ``written`` has. They are written,
             too; where they are no rounded copies, because others set them, they count.
+        inverse: a factor on the gradients, a number or a float32 array (); None means 1.
 
     Returns:
         Whether it did: some steps cannot be written as a kernel, and some arrays are not
@@ -148,7 +150,7 @@ def take_steps(
     if not all(array.flags.c_contiguous for arrays in lists[:-1] for array in arrays):
         return False
     computed = np.result_type(np.float32, *dtypes)
-    describe = functools.partial(_body, step, len(written), scalars, dtypes)
+    describe = functools.partial(_body, step, len(written), scalars, dtypes, inverse is not None)
     try:
         bodies, constants = zip(*map(describe, range(_n_rows())))
     except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
@@ -156,10 +158,31 @@ def take_steps(
     if len(set(bodies)) > 1:
         return False
     numbers, texts = _numbers(bodies[0], constants, computed, describe)
+    if inverse is not None:
+        numbers, texts = _with_factor(numbers, texts, inverse)
     function = _Function("mpchain_step", _C_TYPES[computed.char], *texts)
     names = [*(f"a{i}" for i in range(len(written))), *(["h"] if halves else []), "g"]
     _launch(function, names, [*lists[:-1], grads], numbers)
     return True
+
+
+def _with_factor(numbers, texts, factor):
+    """Adds a factor, which a kernel calls ``inverse``, to its numbers and texts."""
+    declared, body, first, types = (*texts, "", "")[:4]
+    if cuda.is_gpu_array(factor):
+        more, first = "const float* of_inverse", f"{first}\n  const T inverse = (T)*of_inverse;"
+    else:
+        more, factor = "float inverse", np.float32(factor)
+    return [*numbers, factor], ([*declared, more], body, first, types)
+
+
+def multiply_all(arrays: Sequence[Array], factor: Any) -> list[Array]:
+    """See :func:`mpchain.kernels.steps.multiply_all`."""
+    made = [cuda.cupy.empty_like(x) for x in arrays]
+    texts = [], "    arrays.y[k][i] = arrays.g[k][i] * inverse;"
+    numbers, texts = _with_factor([], texts, factor)
+    _launch(_Function("mpchain_multiply", "float", *texts), ["y", "g"], [made, arrays], numbers)
+    return made
 
 
 def _n_rows():
@@ -290,12 +313,14 @@ def _argument_bytes():
     return 32764 if is_recent else 4096
 
 
-def _body(step, n_written, scalars, dtypes, n_left_out=0):
+def _body(step, n_written, scalars, dtypes, is_scaled, n_left_out=0):
     """Returns the statements for an element, and the numbers that they need."""
     names, constants = [f"a{i}" for i in range(n_written)], Numbers()
     writer = C(constants.name_of)
     results = trace_step(step, names, scalars(n_left_out) if n_left_out else scalars())
     lines = [f"T x_{name} = (T)arrays.{name}[k][i];" for name in (*names, "g")]
+    if is_scaled:
+        lines.append("x_g *= inverse;")
     half = _C_TYPES[dtypes[-2].char] if len(dtypes) > n_written + 1 else None
     if half:
         lines.append(f"if ((T)({half})x_a0 != (T)arrays.h[k][i]) x_a0 = (T)arrays.h[k][i];")
