@@ -25,11 +25,11 @@ from mpchain.backprop import levels_to_user
 from mpchain.compat.attributes import refuse_removed
 from mpchain.compat.dtypes import as_chainer
 from mpchain.compat.layout import layout
-from mpchain.compat.node_attributes import complete, retained
+from mpchain.compat.node_attributes import complete, keeps_inputs, retained
 from mpchain.configuration import config, no_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
 from mpchain.observers import Observer
-from mpchain.typing import Input
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import is_real
 from mpchain.variable import Variable, VariableNode, as_variable
 
@@ -314,11 +314,8 @@ def _fill(made, name, args, kwargs):
     """Sets the arguments and inputs of a described call."""
     attributes, inputs = _divide(type(made), name, args, kwargs)
     for argument, value in attributes.items():
-        made.__dict__[argument] = (
-            value.data if isinstance(value, (Variable, VariableNode)) else value
-        )
-    variables = [x for x in inputs if isinstance(x, (Variable, VariableNode))]
-    made.inputs = tuple([x.node if isinstance(x, Variable) else x for x in variables])
+        made.__dict__[argument] = _node_of(value).data if isinstance(value, _NOTED) else value
+    made.inputs = tuple([_node_of(x) for x in inputs if isinstance(x, _NOTED)])
     if name == "depthwise_convolution_2d":
         x, W, *others = made.inputs
         multiplier, made.groups, *ksize = W.shape
@@ -338,6 +335,32 @@ def _divide(cls, name, args, kwargs):
         if value is not inspect.Parameter.empty:
             attributes[argument] = value
     return attributes, list(_flat(given.values()))
+
+
+class _Given:
+    """An array among a call's arguments, or only its shape and dtype."""
+
+    def __init__(self, array: Array, is_kept: bool) -> None:
+        self.shape, self.dtype = array.shape, array.dtype
+        self._array = array if is_kept else None
+
+    @functools.cached_property
+    def node(self) -> VariableNode:
+        """What Chainer shows for it: a node that needs no gradient."""
+        array = np.empty(0, self.dtype) if self._array is None else self._array
+        variable = Variable(array, requires_grad=False)
+        if self._array is None:
+            variable.node.shape = self.shape
+        else:
+            variable.node.retain_data()
+        return variable.node
+
+
+_NOTED = (Variable, VariableNode, _Given)
+
+
+def _node_of(x):
+    return x if isinstance(x, VariableNode) else x.node
 
 
 def _made_of(x, module, name, argument, shape):
@@ -384,16 +407,16 @@ def _flat(args):
 _originals: dict[str, Any] = {}
 
 
-def _light(value):
-    """A call's argument as it is kept: variables by their nodes, arrays if a link hook looks."""
+def _light(value, is_kept):
+    """A call's argument as it is kept: variables by their nodes, arrays as :class:`_Given`."""
     if isinstance(value, Variable):
         return value.node
     if isinstance(value, (tuple, list)):
-        return type(value)([_light(v) for v in value])
+        return type(value)([_light(v, is_kept) for v in value])
     if isinstance(value, dict):
-        return {key: _light(v) for key, v in value.items()}
+        return {key: _light(v, is_kept) for key, v in value.items()}
     if hasattr(value, "dtype") and getattr(value, "ndim", 0):
-        return Variable(value, requires_grad=False) if config.link_hooks else None
+        return _Given(value, is_kept)
     return value
 
 
@@ -417,7 +440,10 @@ def _note(outputs, name, args, kwargs):
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         node = y.creator_node if isinstance(y, Variable) else None
         if node is not None and not any(y is x for x in given):
-            if node.__dict__.setdefault("_call", (name, _light(args), _light(kwargs)))[0] == name:
+            # Chainer's functions keep arrays of theirs, and exporters look for all by link hooks.
+            is_kept = bool(config.link_hooks) or keeps_inputs(_classes()[name].__name__)
+            call = name, _light(args, is_kept), _light(kwargs, is_kept)
+            if node.__dict__.setdefault("_call", call)[0] == name:
                 _hide_parts(node, {x.node for x in given})
 
 

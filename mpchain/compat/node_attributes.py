@@ -113,6 +113,7 @@ _REDUCED = {
 }
 _POOLED = {name: _spread(name) for name in ("ksize", "stride", "pad")}
 _CONVOLVED = {name: _spread(name) for name in ("stride", "pad", "dilate")}
+_OUTPUT_SIZES: dict[str, Any] = {"outs": lambda f: f.outputs[0]().shape[2:]}
 _OUTPUT_SIZE = {"outh": _size(0), "outw": _size(1)}
 
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
@@ -129,7 +130,7 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
     "ClippedReLU": {"cap": lambda f: f.z},
     "ConvolutionND": _CONVOLVED,
     "Deconvolution2DFunction": _OUTPUT_SIZE,
-    "DeconvolutionND": _CONVOLVED | {"outs": lambda f: f.outputs[0]().shape[2:]},
+    "DeconvolutionND": _CONVOLVED | _OUTPUT_SIZES,
     "FixedBatchNormalization": {"axis": _all_but_channels},
     "Gaussian": {"eps": _noise, "noise": _scaled_noise},
     "GetItem": {"slices": lambda f: f.slices if isinstance(f.slices, tuple) else (f.slices,)},
@@ -150,6 +151,7 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
         "indices": lambda f: None if _sections(f) is not None else f.indices_or_sections,
     },
     "Unpooling2D": _OUTPUT_SIZE,
+    "UnpoolingND": _POOLED | _OUTPUT_SIZES,
     "Zoneout": {"flag_h": _flag(True), "flag_x": _flag(False)},
 }
 """Attributes by class, computed from the function's arguments, inputs and outputs."""
@@ -196,3 +198,13 @@ def retained(name: str, in_data: Sequence[Array]) -> tuple[Any, ...]:
     """
     kept = _KEPT.get(name, ())
     return tuple([x if i in kept else None for i, x in enumerate(in_data)])
+
+
+def keeps_inputs(name: str) -> bool:
+    """Returns whether a function of Chainer's keeps inputs for backward.
+
+    Example:
+        >>> keeps_inputs("Convolution2DFunction"), keeps_inputs("ReLU")
+        (True, False)
+    """
+    return name in _KEPT

@@ -1,14 +1,16 @@
 """Tools that walk the graph by ``creator_node``, as exporters of Chainer's time did."""
 
+import importlib.util
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
 
 import mpchain.functions as F
 import mpchain.links as L
-from mpchain import Chain, Variable, no_backprop_mode, using_config
+from mpchain import Chain, Variable, compat, no_backprop_mode, using_config
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +65,13 @@ ATTRIBUTES = [
     (lambda x: F.resize_images(x, (7, 8)), "ResizeImages", {"out_H": 7, "out_W": 8}),
     (lambda x: F.max_pooling_2d(x, 3, 2), "MaxPoolingND", {"ksize": (3, 3), "stride": (2, 2)}),
     (lambda x: F.unpooling_2d(x, 2), "Unpooling2D", {"outh": 11, "outw": 11}),
+    (lambda x: F.unpooling_nd(x, 2), "UnpoolingND", {"outs": (11, 11), "ksize": (2, 2)}),
+    (lambda x: L.Deconvolution2D(4, 3, 3, 2, 1)(x), "Deconvolution2DFunction",
+     {"outh": 11, "outw": 11, "sy": 2, "ph": 1, "groups": 1}),
+    (lambda x: L.Deconvolution2D(4, 3, (3, 1), 2)(x[..., :1]), "Deconvolution2DFunction",
+     {"outh": 13, "outw": 1}),
     (lambda x: F.cast(x, "d"), "Cast", {"type": "d"}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "name", "attributes"), ATTRIBUTES)
@@ -72,6 +79,13 @@ def test_attributes_that_exporters_read(call, name, attributes):
     function = call(Variable(IMAGE)).node.creator_node
     assert type(function).__name__ == name
     assert {key: getattr(function, key) for key in attributes} == attributes
+
+
+@pytest.mark.parametrize(("width", "expected"), [(1, [1, 1]), ([(0, 0), (1, 2)], [[0, 0], [1, 2]])])
+def test_widths_of_padding(width, expected):
+    function = F.pad(Variable(X), width, "constant", constant_values=2).creator_node
+    assert function.pad_bw.tolist() == expected
+    assert (function.mode, function.keywords) == ("constant", {"constant_values": 2})
 
 
 def test_a_linear_function_of_images_follows_a_reshape():
@@ -155,6 +169,7 @@ assert len(MODELS) >= 40
 @pytest.fixture(scope="module")
 def onnx_chainer():
     """The package of 2019, with the tables that onnx no longer has."""
+    compat.install()
     onnx = pytest.importorskip("onnx")
     if not hasattr(onnx, "mapping"):
         codes = {np.dtype(t): onnx.helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in "?iIlLefd"}
@@ -163,7 +178,12 @@ def onnx_chainer():
         onnx.mapping.TENSOR_TYPE_TO_NP_TYPE = {code: dtype for dtype, code in codes.items()}
         onnx.mapping.STORAGE_TENSOR_TYPE_TO_FIELD = {}
         sys.modules["onnx.mapping"] = onnx.mapping
-    return pytest.importorskip("onnx_chainer")
+    for name in ("onnx_chainer", "pkg_resources"):  # which it imports, and setuptools has dropped
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"could not import '{name}'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pkg_resources warns
+        return importlib.import_module("onnx_chainer")
 
 
 @pytest.mark.filterwarnings("ignore:It's possible that output does not match:UserWarning")

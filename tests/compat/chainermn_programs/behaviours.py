@@ -115,6 +115,11 @@ iterator = chainer.iterators.SerialIterator(
     list(np.arange(4.0) + comm.rank), 2, repeat=False, shuffle=False
 )
 words += [Sorted(comm, iterator, lambda x: x)(None)]
+for sizes in ([4, 7, 1], [5, 2, 2], [2, 1, 3]):  # ranks have unequal numbers of batches
+    data = list(np.arange(float(sizes[comm.rank])) + 10 * comm.rank)
+    iterator = chainer.iterators.SerialIterator(data, 2, repeat=False, shuffle=False)
+    evaluator = Sorted(comm, iterator, lambda x: x)
+    words += [evaluator(None), evaluator(None)]
 for n in (0, 1):
     for equal in (True, False):
         data = list(range(n)) if comm.rank == 0 else None
