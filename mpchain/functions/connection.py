@@ -169,8 +169,8 @@ def convolution_nd(
 ) -> Variable:
     """N-dimensional convolution (cross-correlation).
 
-    With C, O input and output channels, y[n, o, p] = b[o] + sum over c, k of
-    W[o, c, k] x[n, c, p * stride - pad + k * dilate].
+    With C, O input and output channels, and sums over c and k,
+    ``y[n, o, p] = b[o] + sum W[o, c, k] x[n, c, p * stride - pad + k * dilate]``.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...).
@@ -247,6 +247,8 @@ def convolution_2d(
     groups: int = 1,
 ) -> Variable:
     """Two-dimensional convolution: :func:`convolution_nd` of x (N, C, H, W).
+
+    :class:`mpchain.links.Convolution2D` is the link that keeps W and b.
 
     Example:
         >>> F.convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((5, 3, 3, 3)), pad=1).shape

@@ -105,6 +105,14 @@ def test_words_of_the_field_are_in_the_glossary(site, word):
     assert "glossary" in (site / "searchindex.js").read_text("utf-8")
 
 
+@pytest.mark.parametrize("word", ["hessian", "seed", "vmap", "early stopping", "collate_fn"])
+def test_a_word_of_the_glossary_is_found_by_itself(site, word):
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    assert word in {term.lower() for term in inventory.data["std:term"]}
+
+
 def test_guides_come_first_in_searches(site):
     assert "guides/" in (site / "_static/language_data.js").read_text("utf-8")
 
