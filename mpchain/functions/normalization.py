@@ -22,9 +22,11 @@ _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_reductions")
 
 
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
+    shape, gamma = gamma.shape, np.reshape(gamma, _spread_over(x.shape, axis))
     if not isinstance(g, Variable):
         mean, inverse_std = aux
-        return kernels.batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis)
+        gx, *gs = kernels.batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis)
+        return gx, *[g.reshape(shape) for g in gs]
     g, x, gamma = widened(g), widened(x), widened(gamma)
     mean, inverse_std = mean_and_inverse_std(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
@@ -32,12 +34,19 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
     g_gamma = np.sum(g * normalized, axis=axis, keepdims=True)
     count = g.size // g_beta.size
     gx = (g - (normalized * g_gamma + g_beta) / count) * (gamma * inverse_std)
-    return gx, g_gamma, g_beta
+    return gx, np.reshape(g_gamma, shape), np.reshape(g_beta, shape)
+
+
+def _spread_over(shape, axis):
+    """The shape of parameters with axes of size one where those of an array are reduced."""
+    return tuple([1 if i in axis else n for i, n in enumerate(shape)])
 
 
 @differentiable(joint=_batch_normalization_derivative, n_arrays=3)
 def _batch_normalization(x, gamma, beta, axis, eps, follow=None) -> tuple[Output, object]:
     """Calls ``follow(mean, var)`` if it is given."""
+    shape = _spread_over(x.shape, axis)
+    gamma, beta = gamma.reshape(shape), beta.reshape(shape)
     y, mean, inverse_std, var = kernels.batch_normalization(x, gamma, beta, axis, eps)
     if follow is not None:
         follow(mean, var)
@@ -99,9 +108,8 @@ def batch_normalization(
     """
     statistics = {"running_mean": running_mean, "running_var": running_var}
     name = "batch_normalization"
-    axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, **statistics)
+    axis, _ = _shape_of_parameters(name, x, axis, gamma, beta=beta, **statistics)
     follow = _following(x, axis, running_mean, running_var, decay)
-    gamma, beta = reshape(gamma, shape), reshape(beta, shape)
     return cast(_batch_normalization(x, gamma, beta, axis, eps, follow), x.dtype)
 
 
@@ -302,6 +310,8 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
     See J. L. Ba et al., Layer normalization, arXiv:1607.06450.
     """
     axis = _trailing_axes("layer_normalization", x, gamma=gamma, beta=beta)
+    if x.dtype is gamma.dtype and x.dtype.char in "fd":
+        return _sample_normalization(x, gamma, beta, axis, eps)
     y = _sample_normalization(widened(x), widened(gamma), widened(beta), axis, eps)
     return cast(y, x.dtype)
 

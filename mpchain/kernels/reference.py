@@ -403,10 +403,9 @@ def batch_normalization(
                [2.]])
     """
     (wide,) = _wide(x)
-    average = np.mean if x.size else np.sum  # an empty batch has no mean, but its sum is zero
-    mean = average(wide, axis=axis, keepdims=True)
+    mean = _average(wide, axis)
     y = wide - mean
-    var = average(y * y, axis=axis, keepdims=True)
+    var = _average(y * y, axis)
     inverse_std = (var + eps) ** -0.5
     y *= (inverse_std * gamma).astype(y.dtype, copy=False)
     y += beta.astype(y.dtype, copy=False)
@@ -429,7 +428,7 @@ def batch_normalization_gradient(
     normalized = x - mean
     normalized *= inverse_std
     work = g * normalized
-    g_gamma, g_beta = (v.sum(axis=axis, keepdims=True) for v in (work, g))
+    g_gamma, g_beta = _total(work, axis), _total(g, axis)
     count = max(g.size // max(g_beta.size, 1), 1)
     normalized *= g_gamma / count
     normalized += g_beta / count
@@ -484,6 +483,13 @@ def _average(x, axis):
     return y
 
 
+def _total(x, axis):
+    """The sum over axes that are kept; the method takes twice as long for few elements."""
+    if x.__class__ is not np.ndarray:
+        return x.sum(axis=axis, keepdims=True)
+    return np.add.reduce(x, axis, keepdims=True)
+
+
 def _are_of_samples(x, gamma, beta, axis, eps):
     return _have_shape(gamma.shape, x, gamma, beta)
 
@@ -508,8 +514,9 @@ def sample_normalization(
         >>> sample_normalization(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), (-1,), 0.0)[0]
         array([[-1.,  1.]])
     """
-    mean, inverse_std = mean_and_inverse_std(x, axis, eps)
+    mean = _average(x, axis)
     y = x - mean
+    inverse_std = (_average(y * y, axis) + eps) ** -0.5
     y *= inverse_std
     y *= gamma
     y += beta
@@ -534,7 +541,8 @@ def sample_normalization_gradient(
         >>> sample_normalization_gradient(x, x, np.ones(2), 2 * one, one, (-1,))[2]
         array([1., 3.])
     """
-    normalized = (x - mean) * inverse_std
+    normalized = x - mean
+    normalized *= inverse_std
     gx, g_gamma = scale_gradients(g, gamma, normalized, inverse_std, axis, True)
     return gx, g_gamma, _sum_to(g, gamma.shape)
 
@@ -542,7 +550,7 @@ def sample_normalization_gradient(
 def _sum_to(x, shape):
     lead = x.ndim - len(shape)
     axes = (*range(lead), *(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1))
-    return x.sum(axis=axes, keepdims=True).reshape(shape) if axes else x.copy()
+    return _total(x, axes).reshape(shape) if axes else x.copy()
 
 
 def scale_gradients(
@@ -571,10 +579,10 @@ def scale_gradients(
     work = g * normalized
     g_gamma = _sum_to(work, gamma.shape)
     work *= gamma
-    normalized *= work.sum(axis=axis, keepdims=True) / n
+    normalized *= _total(work, axis) / n
     h = np.multiply(g, gamma, out=work)
     if is_centered:
-        normalized += h.sum(axis=axis, keepdims=True) / n
+        normalized += _total(h, axis) / n
     h -= normalized
     h *= inverse
     return h, g_gamma

@@ -27,6 +27,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {}
 
 def _normalize_batch(x, gamma, beta, axis, eps, follow):
     mean, inverse_std = mean_and_inverse_std(x, axis, eps)
+    gamma, beta = (np.reshape(p, mean.shape) for p in (gamma, beta))
     return (x - mean) * inverse_std * gamma + beta
 
 

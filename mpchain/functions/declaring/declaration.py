@@ -96,7 +96,7 @@ class Declaration:
         self.has_many_outputs = "gys" in asked
         self.joint_derivative = joint
         self.joint_parameters = parameters_of(joint)
-        self._kernels, self._loops = {}, {}
+        self._kernels, self._loops, self._kept_names = {}, {}, {}
         for derivative in (joint, *derivatives):
             for name in parameters_of(derivative)[1:]:
                 self.source(name)  # an unknown name is refused here, not in backward
@@ -164,8 +164,14 @@ class Declaration:
     def _means_output(self, name):
         return name in ("y", "ys") and name not in self.array_names
 
-    def kept_names(self, targets: Sequence[int]) -> set[str]:
+    def kept_names(self, targets: tuple[int, ...]) -> set[str]:
         """Returns the names of what the derivatives by the inputs ``targets`` need kept."""
+        names = self._kept_names.get(targets)
+        if names is None:
+            names = self._kept_names[targets] = self._find_kept_names(targets)
+        return names
+
+    def _find_kept_names(self, targets):
         if self.joint_parameters:
             asked = set(self.joint_parameters)
         else:
@@ -376,7 +382,7 @@ class Application(FunctionNode):
 
     def keep(self, in_data: Sequence, targets: Sequence[int], outputs: Sequence) -> None:
         declaration = self.declaration
-        names = declaration.kept_names(targets)
+        names = declaration.kept_names(tuple(targets))
         if declaration.takes_sequence:
             kept = list(in_data) if names else [None] * len(in_data)
         else:
