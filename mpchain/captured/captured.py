@@ -170,7 +170,8 @@ def capture(function: Callable[..., Any]) -> Captured:
     A replay is trusted only as far as it was compared: results, gradients, persistent values and
     reports. In the first call in which an argument differs from those of all calls before, the step
     runs and is compared once more. Attributes, closures, defaults and globals that the function
-    reads are guards: if one changes, the step is recorded anew, and after eight changes no more.
+    reads are guards: if one changes, the step is recorded anew, and after eight changes in a short
+    time no more.
     Bools that are read from arrays and shapes that depend on data are guards of each call. Values
     of parameters, arrays and hyperparameters of optimizers may change at any time.
 
@@ -178,8 +179,8 @@ def capture(function: Callable[..., Any]) -> Captured:
     why. A step cannot be replayed if it reads values of arrays (``float(loss.array)``), changes
     numbers that are not arrays, returns objects other than nested tuples, lists, dicts and
     dataclasses, or computes by other means than NumPy and mpchain. The guide to performance lists
-    what is compared, guarded and refused, and the little that cannot be seen, such as names that
-    are computed (``getattr(self, name)``).
+    what is compared, guarded and refused, and the little that cannot be seen, such as what is read
+    from files.
 
     On a GPU the second call is captured as a CUDA graph, which is compared with the step before its
     first launch counts. Graphs hold the sums of gradients by NCCL; all ranks launch theirs, or run

@@ -4,6 +4,7 @@ A recorded array is a NumPy array that reports what is computed from it. Arrays 
 the memory that they are in, so that views need no record.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -118,7 +119,7 @@ def owner_of(array: np.ndarray) -> np.ndarray:
 
 
 def plain(value: Any) -> Any:
-    """Returns an array as a plain one, of the same memory; those in tuples and lists too.
+    """Returns an array as a plain one, of the same memory; those in sequences too.
 
     Example:
         >>> from mpchain.captured.recorded import plain
@@ -129,6 +130,8 @@ def plain(value: Any) -> Any:
         return value.view(np.ndarray)
     if value.__class__ in (tuple, list):
         return value.__class__([plain(v) for v in value])
+    if value.__class__ is collections.deque:
+        return [plain(v) for v in value]
     return value
 
 

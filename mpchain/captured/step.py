@@ -26,6 +26,7 @@ VARIES = "an argument varies for the first time"
 _MOST_ATTEMPTS = 3
 _MOST_BYTES = 1 << 24  # larger arrays are not watched for changes
 _MOST_CHANGES = 8
+_RARELY = 32  # calls between changes, such as those of an epoch, that are not counted together
 _MOST_OTHERS = 32  # calls in a row that a plan was not made for
 
 
@@ -59,7 +60,8 @@ class Step:
         self._reason: str | None = None
         self._n_attempts = self._n_others = 0
         self._has_mismatched = False
-        self._n_changes: dict[str, int] = {}
+        self._n_calls = 0
+        self._changes: dict[str, tuple[int, int]] = {}  # numbers, last calls
         self._forget()
 
     def _forget(self):
@@ -79,6 +81,7 @@ class Step:
 
     def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
         """Calls the function; returns why it was not replayed, None if it was, and its result."""
+        self._n_calls += 1
         if self._around is not None and (changed := self._around.changed()):
             self._begin_elsewhere(self._around, changed)
         if self.stage is Stage.GRAPH:
@@ -105,7 +108,9 @@ class Step:
             if place.id in arrays and isinstance(place.get(), (np.ndarray, Variable)):
                 self._known.kept.add(place.id)
                 continue
-            self._n_changes[place.label] = n = self._n_changes.get(place.label, 0) + 1
+            n, last = self._changes.get(place.label, (0, 0))
+            n = 1 if self._n_calls > last + _RARELY else n + 1
+            self._changes[place.label] = n, self._n_calls
             if n >= _MOST_CHANGES:
                 return self._refuse(f"{place.label} has changed in {n} calls")
         self._forget()

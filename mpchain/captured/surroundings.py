@@ -1,26 +1,35 @@
 """What a function refers to: arrays and links that it may use, and values that it depends on."""
 
 import argparse
-import dis
+import array
+import collections
+import contextvars
 import functools
 import inspect
+import operator
+import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpchain.captured import code_names
 from mpchain.captured.results import is_simple
 from mpchain.configuration import config, global_config
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter, Variable
 
-_MOST_ITEMS = 1000  # A longer list or dict is guarded by its length alone.
+_MOST_ITEMS = 1000  # Items of a longer list or dict are compared at once, if they are simple.
+_MOST_COMPARED = 10_000  # A longer one is guarded by its length alone.
 _LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
 _NAMESPACES = types.SimpleNamespace, argparse.Namespace
 _CONTAINERS = dict, list, tuple, set
+_BYTES = array.array, bytearray
+_HOLDING_ALL = "mpchain.distributions", "collections", "queue"
+_NEVER_READ = {"__init__", "__new__", "__del__", "__init_subclass__", "__class_getitem__"}
 _MISSING = object()
 
 SETTINGS = ("train", "enable_backprop", "dtype", "kernels", "use_cudnn", "cudnn_deterministic")
@@ -98,11 +107,13 @@ class Surroundings:
         self._guards: list[tuple] = []
         self._cells: list[tuple] = []
         self._lengths: list[tuple] = []
-        self._sets: list[tuple] = []
+        self._values: list[tuple] = []
         self._attributes: list[tuple] = []
         self._names: set[str] = set()  # code reads attributes and globals of these names
         self._pairs: set[tuple] = set()  # a name, and the name of its attribute
         self._unclear: set[str] = set()  # names of attributes of what has no name
+        self._of_arguments: set[str] = set()  # names of attributes of arguments
+        self._has_computed = False  # code reads attributes by names that it computes
         self._objects: list[Any] = []
         self._of_libraries: list[tuple[Any, Any]] = []  # objects, and the names of what holds them
         self._of_links: set[int] = set()
@@ -112,6 +123,8 @@ class Surroundings:
         self._self = getattr(self._root, "__self__", self._root)
         # Functions that are looked into although they may be those of a library.
         self._own = {id(getattr(self._root, "__func__", self._root))}
+        # Installed packages that are looked into: those of the function, and of links.
+        self._packages = {_package_of(self._root), _package_of(type(self._self))}
         self._look()
         for name in {*vars(global_config), *self._names} - {*SETTINGS, "debug"}:
             if not name.startswith("_") and is_simple(value := getattr(config, name, _MISSING)):
@@ -135,8 +148,8 @@ class Surroundings:
             for container, n, _ in self._lengths:
                 if len(container) != n:
                     return self._differing()
-            for container, items, _ in self._sets:
-                if container != items:
+            for read, value, _ in self._values:
+                if read() != value:
                     return self._differing()
             for thing, name, value in self._attributes:
                 if getattr(thing, name, _MISSING) is not value:
@@ -156,7 +169,7 @@ class Surroundings:
                 else:
                     found.append(place)
         found += [Place(x, len, label) for x, n, label in self._lengths if len(x) != n]
-        found += [Place(x, len, label) for x, items, label in self._sets if x != items]
+        found += [Place(read, None, label) for read, x, label in self._values if read() != x]
         for i, (thing, name, value) in enumerate(self._attributes):
             now = getattr(thing, name, _MISSING)
             if are_exactly_equal(now, value):
@@ -203,8 +216,13 @@ class Surroundings:
         if isinstance(value, np.ndarray):
             if place is not None and is_plain_array(value):
                 self.arrays.append(place)
+            elif value.dtype.hasobject:
+                self._stack.append((value.tolist(), None))
+                self._values.append((value.tolist, value.tolist(), _label(value, place)))
             else:
                 self.loose.append(value)
+                if value.dtype.names is not None:
+                    self._values.append((value.tobytes, value.tobytes(), _label(value, place)))
             return
         is_new = id(value) not in self.values
         self.values[id(value)] = value
@@ -231,12 +249,13 @@ class Surroundings:
 
     def _open(self, value, place):
         """Notes what a value holds for a visit."""
-        label = place.label if place is not None else type(value).__name__
+        label = _label(value, place)
         if isinstance(value, Link):
             self._of_links.add(id(vars(value)))
             kind = type(value).__name__
             for cls in type(value).__mro__:
                 if not _is_of_library(cls):
+                    self._packages.add(_package_of(cls))
                     self._guard_length(vars(cls), cls.__name__)
             self._guard_length(vars(value), f"a {kind}")
             self._push((vars(value), name, f"{name} of a {kind}") for name in vars(value))
@@ -246,14 +265,11 @@ class Surroundings:
             self._of_libraries.append((value, _name_of(place)))
         elif isinstance(value, _NAMESPACES):
             self._open(vars(value), place)
-        elif isinstance(value, (dict, list)):
-            self._lengths.append((value, len(value), f"the number of items of {label}"))
-            if len(value) <= _MOST_ITEMS:
-                keys = value if isinstance(value, dict) else range(len(value))
-                self._push((value, k, f"{label}[{k!r:.20}]") for k in keys)
+        elif isinstance(value, (dict, list, collections.deque)):
+            self._open_items(value, label)
         elif isinstance(value, (tuple, set, frozenset)):
             if isinstance(value, set):
-                self._sets.append((value, set(value), f"the items of {label}"))
+                self._values.append((value.copy, set(value), f"the items of {label}"))
             if len(value) <= _MOST_ITEMS:
                 self._stack += [(x, None) for x in value]
         elif isinstance(value, functools.partial):
@@ -265,9 +281,6 @@ class Surroundings:
         elif isinstance(value, type):
             if not _is_of_library(value):
                 self._objects.append(value)
-        elif isinstance(value, types.ModuleType):
-            if value.__name__.partition(".")[0] not in _LIBRARIES and not _is_installed(value):
-                self._objects.append(value)
         elif type(value).__name__ == "Captured":
             self._stack.append((value.function, None))
         elif slots := [n for cls in type(value).__mro__ for n in _slots_of(cls)]:
@@ -278,13 +291,52 @@ class Surroundings:
                 self._objects += [value] if hasattr(value, "__dict__") else []
         elif isinstance(value, functools._lru_cache_wrapper):
             self._stack.append((value.__wrapped__, None))
-        elif hasattr(value, "__dict__"):
+        elif not self._open_of_python(value, label) and hasattr(value, "__dict__"):
             if not _is_of_library(type(value)) or value is self._self or _holds_all(value):
                 self._objects.append(value)
             else:
                 self._of_libraries.append((value, _name_of(place)))
             if value is self._root:
                 self._visit_class_attribute(type(value), "__call__")
+
+    def _open_of_python(self, value, label):
+        """Notes what a module, or an object of some classes of Python's library, holds."""
+        if isinstance(value, types.ModuleType):
+            package = value.__name__.partition(".")[0]
+            is_own = package in self._packages or not _is_installed(value)
+            if package not in _LIBRARIES and is_own:
+                self._objects.append(value)
+            elif value is os and self._names & {"environ", "getenv"}:
+                self._stack.append((os.environ, None))
+        elif isinstance(value, contextvars.ContextVar):
+            read = functools.partial(value.get, None)
+            self._stack.append((read(), None))
+            self._values.append((read, read(), label))
+        elif isinstance(value, _BYTES):
+            read = functools.partial(bytes, value)
+            self._values.append((read, read(), label))
+        elif value is os.environ:
+            self._values.append((value.copy, value.copy(), "os.environ"))
+        elif isinstance(value, operator.attrgetter):
+            names = {part for name in value.__reduce__()[1] for part in name.split(".")}
+            self._names |= names
+            self._unclear |= names
+        else:
+            return False
+        return True
+
+    def _open_items(self, value, label):
+        """Notes the items of a list, a dict or a deque for a visit."""
+        self._lengths.append((value, len(value), f"the number of items of {label}"))
+        if len(value) <= _MOST_ITEMS:
+            keys = value if isinstance(value, dict) else range(len(value))
+            self._push((value, k, f"{label}[{k!r:.20}]") for k in keys)
+            if isinstance(value, dict):
+                self._stack += [(key, None) for key in value if not is_simple(key)]
+        elif len(value) <= _MOST_COMPARED:
+            items = value.values() if isinstance(value, dict) else value
+            if all(map(is_simple, items)):
+                self._values.append((value.copy, value.copy(), f"the items of {label}"))
 
     def _push(self, places):
         for owner, key, label in places:
@@ -294,7 +346,8 @@ class Surroundings:
     def _open_function(self, function):
         code = function.__code__
         if id(function) not in self._own and (
-            _is_of_library(function) or "site-packages" in code.co_filename
+            _is_of_library(function)
+            or ("site-packages" in code.co_filename and _package_of(function) not in self._packages)
         ):
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
@@ -303,20 +356,25 @@ class Surroundings:
                 self._stack.append((value, place))
         self._stack += [(x, None) for x in (function.__defaults__, function.__kwdefaults__)]
         self._push((vars(function), k, f"{k} of {function.__name__}") for k in vars(function))
-        for part in _codes(code):
-            pairs = set(_pairs(part))
-            self._pairs |= {(of, name) for of, name in pairs if of is not None}
-            self._unclear |= {name for of, name in pairs if of is None} | _given_as_text(part)
+        for part in code_names.parts(code):
+            read = code_names.read_by(part)
+            self._pairs |= {(of, name) for of, name in read.attributes if of is not None}
+            self._unclear |= {name for of, name in read.attributes if of is None} | read.as_text
             self._names |= {*part.co_names, *self._unclear}
-            for name in part.co_names:
+            self._has_computed |= read.has_computed
+            arguments = {*part.co_varnames[: part.co_argcount + part.co_kwonlyargcount]} - {"self"}
+            self._of_arguments |= {name for of, name in read.attributes if of in arguments}
+            for name in {*part.co_names, *read.as_text}:
                 if name in function.__globals__:
                     place = Place(function.__globals__, name, f"the global {name}")
                     self._stack.append((place.get(), place))
+            for name in read.modules:
+                self._stack.append((sys.modules.get(name), None))
 
     def _visit_what_is_read(self, thing, name):
         """Visits attributes that code reads by the name of what holds an object of a library."""
-        for held, attribute in self._pairs:
-            if held != name or (id(thing), attribute) in self._done:
+        for attribute in {a for of, a in self._pairs if of == name} | self._of_arguments:
+            if (id(thing), attribute) in self._done:
                 continue
             self._done.add((id(thing), attribute))
             value = getattr(thing, attribute, _MISSING)
@@ -338,10 +396,12 @@ class Surroundings:
                 names = {name for of, name in self._pairs if of == "self"}
             else:
                 names = {name for of, name in self._pairs if of not in others} | self._unclear
-        if not isinstance(thing, types.ModuleType):
+        is_module = isinstance(thing, types.ModuleType)
+        if not is_module:
             self._guard_length(held, kind if is_class else f"a {kind}")
+            if _holds_all(thing) or self._has_computed:
+                names = {*names, *held}
         if not is_class:
-            names = held if _holds_all(thing) else names
             self._push(
                 (held, name, f"{name} of a {kind}")
                 for name in [*names]
@@ -350,7 +410,9 @@ class Surroundings:
         for name in [*names] if is_class else ():
             if name in held:
                 self._visit_class_attribute(thing, name)
-        if not isinstance(thing, (type, types.ModuleType)):
+        if is_class:
+            self._visit_classes(thing, names=names)
+        elif not is_module:
             self._visit_classes(thing, names=names, of_libraries=thing is self._self)
             for cls in type(thing).__mro__:
                 if not _is_of_library(cls):
@@ -369,13 +431,17 @@ class Surroundings:
         for cls in type(thing).__mro__:
             if not of_libraries and _is_of_library(cls):
                 continue
-            for name in [*vars(cls)] if all_of_them else [n for n in names if n in vars(cls)]:
-                self._visit_class_attribute(cls, name)
+            for name in [*vars(cls)]:
+                # Python itself calls methods like __len__ and __get__.
+                is_implied = name.startswith("__") and not _is_of_library(cls)
+                if all_of_them or is_implied or name in names:
+                    self._visit_class_attribute(cls, name)
 
     def _visit_class_attribute(self, cls, name):
-        if name.startswith("__") and name != "__call__":
-            return
         value = inspect.getattr_static(cls, name, None)
+        if name.startswith("__"):
+            if name != "__call__" and (name in _NEVER_READ or not _is_written(value)):
+                return
         if callable(vars(cls).get(name)) and not _is_of_library(cls):
             self._guard_class_attribute(cls, name, value)
         value = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
@@ -386,6 +452,8 @@ class Surroundings:
                 self._stack.append((value, None))
         elif is_simple(value):
             self._guard_class_attribute(cls, name, value)
+        elif id(value) not in self.values and not _is_of_library(type(value)):  # a descriptor
+            self._stack.append((value, None))
 
     def _guard_class_attribute(self, cls, name, value):
         if (id(cls), name) not in self._done:
@@ -446,20 +514,26 @@ def exact_key(value: object) -> Any:
     return kind, value
 
 
+def _is_written(value):
+    """Returns whether a value is a function, but not one that dataclasses generate."""
+    return inspect.isfunction(value) and inspect.unwrap(value).__code__.co_filename != "<string>"
+
+
 def _is_of_library(thing):
-    return (getattr(thing, "__module__", None) or "").partition(".")[0] in _LIBRARIES
+    return _package_of(thing) in _LIBRARIES
 
 
-def _given_as_text(code):
-    """Returns the names of attributes among the constants of code, as in getattr(x, "name")."""
-    if not {"getattr", "hasattr", "setattr", "vars", "attrgetter"} & {*code.co_names}:
-        return set()
-    return {c for c in code.co_consts if type(c) is str and c.isidentifier()}
+def _package_of(thing):
+    return (getattr(thing, "__module__", None) or "").partition(".")[0]
 
 
 def _slots_of(cls):
     slots = vars(cls).get("__slots__", ())
     return [slots] if isinstance(slots, str) else [n for n in slots if not n.startswith("__")]
+
+
+def _label(value, place):
+    return place.label if place is not None else f"a {type(value).__name__}"
 
 
 def _name_of(place):
@@ -469,28 +543,10 @@ def _name_of(place):
 
 
 def _holds_all(thing):
-    """Returns whether an object is a distribution, whose methods read all of its attributes."""
-    return type(thing).__module__.startswith("mpchain.distributions")
+    """Returns whether an object holds what its methods read, which are not looked into."""
+    module = type(thing).__module__
+    return module.startswith(_HOLDING_ALL) or _is_installed(sys.modules.get(module))
 
 
 def _is_installed(module):
-    return "site-packages" in (getattr(module, "__file__", None) or "site-packages")
-
-
-def _codes(code) -> Iterator:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-def _pairs(code) -> Iterator[tuple[str | None, str]]:
-    """Yields names, None for other values, and the names of attributes that are read of them."""
-    before = None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("COPY", "EXTENDED_ARG", "PUSH_NULL"):
-            continue
-        name = instruction.argval if isinstance(instruction.argval, str) else None
-        if name and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
-            yield before, name
-        before = name if instruction.opname.startswith("LOAD_") else None
+    return "site-packages" in (getattr(module, "__file__", None) or "")

@@ -536,3 +536,24 @@ class TestLeft:
             for i in range(12):
                 step(arrays(i)[0])
         np.testing.assert_array_equal(model.cache[1][0], arrays(11)[0] * 2)
+
+
+def test_changes_that_come_rarely():
+    settings = {"scale": 1.0}
+    step = mpchain.capture(lambda x: x * settings["scale"])
+    for epoch in range(12):
+        settings["scale"] = 1.0 + epoch
+        for i in range(40):
+            assert step(np.full(2, float(i)))[0] == i * settings["scale"]
+    assert step.reason is None
+
+
+def test_helpers_of_an_installed_package():
+    settings = {"scale": 1.0}
+    names = {"settings": settings, "__name__": "zoo.layers"}
+    code = "def scale(): return settings['scale']\ndef step(x): return x * scale()"
+    exec(compile(code, "site-packages/zoo/layers.py", "exec"), names)
+    step = mpchain.capture(names["step"])
+    for i in range(8):
+        settings["scale"] = 1.0 if i < 5 else 2.0
+        assert step(np.full(2, float(i)))[0] == i * settings["scale"]

@@ -1,7 +1,7 @@
 """What captured steps cannot see: each row of the guide's list is tried."""
 
+import dataclasses
 import itertools
-import os
 import pathlib
 
 import numpy as np
@@ -10,16 +10,6 @@ import pytest
 import mpchain
 
 GUIDE = pathlib.Path(__file__).parents[2] / "docs/guides/performance.md"
-
-
-class Settings:
-    def __init__(self):
-        self.scale = 1.0
-
-
-def computed_names():
-    settings, name = Settings(), ["sca", "le"]
-    return lambda x: x * getattr(settings, "".join(name)), lambda: vars(settings).update(scale=2.0)
 
 
 def other_objects():
@@ -37,23 +27,40 @@ def memory():
 
 
 def long_lists():
-    numbers = [1.0] * 1001
+    numbers = [1.0] * 10_001
     return lambda x: x * numbers[0], lambda: numbers.__setitem__(0, 2.0)
 
 
-def the_world():
-    def set_environment():
-        os.environ["MPCHAIN_TEST_SCALE"] = "2"
+def installed_functions():
+    # The function stands in the tests' package for one of an installed package.
+    settings = {"scale": 1.0}
+    code = "def scale(): return settings['scale']"
+    exec(compile(code, "site-packages/settings.py", "exec"), {"settings": settings}, found := {})
+    return lambda x: x * found["scale"](), lambda: settings.update(scale=2.0)
 
-    return lambda x: x * float(os.environ.get("MPCHAIN_TEST_SCALE", "1")), set_environment
+
+@dataclasses.dataclass
+class Setting:
+    scale: float = 1.0
+
+
+def generated_methods():
+    one, other = Setting(), Setting()
+    return lambda x: x * (2 if one == other else 1), lambda: vars(one).update(scale=2.0)
+
+
+def the_world(path):
+    path.write_text("1")
+    return lambda x: x * float(path.read_text()), lambda: path.write_text("2")
 
 
 LIST = {
-    "names that are computed": computed_names,
-    "what objects of other libraries hold": other_objects,
+    "what objects count": other_objects,
     "the memory of an array, read without NumPy": memory,
-    "items of lists and dicts of more than 1,000": long_lists,
-    "the world outside of arrays": the_world,
+    "items of lists and dicts of more than 10,000": long_lists,
+    "what functions of other installed packages": installed_functions,
+    "what the methods of a dataclass read": generated_methods,
+    "the world outside of Python": the_world,
 }
 
 
@@ -70,9 +77,10 @@ def test_the_list_is_that_of_the_guide():
 
 
 @pytest.mark.parametrize("name", LIST)
-def test_it_cannot_be_seen(name, monkeypatch):
-    monkeypatch.delenv("MPCHAIN_TEST_SCALE", raising=False)
-    function, change, *is_right = LIST[name]()
+def test_it_cannot_be_seen(name, tmp_path):
+    function, change, *is_right = (
+        LIST[name](tmp_path / "scale") if name.startswith("the world") else LIST[name]()
+    )
     step = mpchain.capture(function)
     for i in range(4):
         step(np.full(2, float(i)))
@@ -84,4 +92,3 @@ def test_it_cannot_be_seen(name, monkeypatch):
     else:
         expected = function(np.full(2, 7.0))
         assert not np.array_equal(found[-1], expected)
-    monkeypatch.delenv("MPCHAIN_TEST_SCALE", raising=False)

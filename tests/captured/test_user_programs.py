@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.captured import user_programs, user_programs_of_python
+from tests.captured import user_programs, user_programs_of_objects, user_programs_of_python
 from tests.captured.tables import WRONG, Case, judge
 
-PROGRAMS = {**user_programs.PROGRAMS, **user_programs_of_python.PROGRAMS}
+PROGRAMS = {
+    **user_programs.PROGRAMS,
+    **user_programs_of_python.PROGRAMS,
+    **user_programs_of_objects.PROGRAMS,
+}
 
 # What it cannot notice: objects that only count, and the memory of an array.
 UNSEEN = ["iterator_that_only_counts", "memory_view"]
