@@ -14,6 +14,7 @@ import tqdm
 
 from mpchain.annexes import ANNEXES
 from mpchain.backends import cuda
+from mpchain.kernels.cpu import numba_cpu
 from tests import skips
 
 # The programs that tests start shall find mpchain too, installed or not.
@@ -112,6 +113,13 @@ def device(request):
     return request.param
 
 
+@pytest.fixture(params=["known at once", "known late"])
+def when(request, monkeypatch):
+    """Whether the host learns of a step on a GPU before the next one, or as late as possible."""
+    if request.param == "known late":
+        monkeypatch.setattr(cuda.cupy.cuda.Event, "done", False)
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     np.random.seed(0)
@@ -188,6 +196,12 @@ def quick_processes(monkeypatch):
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    """As where numba is not installed."""
+    monkeypatch.setattr(numba_cpu, "load_numba", lambda: None)
 
 
 @pytest.fixture

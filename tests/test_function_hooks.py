@@ -150,16 +150,17 @@ def test_other_threads_are_not_seen(x):
     assert [name for step, name in own.steps if step == "forward"] == ["sqrt"]
 
 
-def test_hooks_of_all_threads_stay_when_one_ends(x, monkeypatch):
+def test_hooks_of_all_threads_stay_when_one_ends(x):
     everywhere = Noting()
     everywhere.name = "everywhere"
-    monkeypatch.setattr(mpchain.global_config, "function_hooks", {"everywhere": everywhere})
-    with Noting() as hook:
-        F.exp(x)
-    F.tanh(x)
-    assert everywhere.steps == [("forward", "exp"), ("forward", "tanh")]
-    assert ("forward", "exp") in hook.steps
-    assert mpchain.global_config.function_hooks == {"everywhere": everywhere}
+    hooks = {"everywhere": everywhere}
+    with mpchain.using_config("function_hooks", hooks, mpchain.global_config):
+        with Noting() as hook:
+            F.exp(x)
+        F.tanh(x)
+        assert everywhere.steps == [("forward", "exp"), ("forward", "tanh")]
+        assert ("forward", "exp") in hook.steps
+        assert mpchain.global_config.function_hooks == {"everywhere": everywhere}
 
 
 # TimerHook

@@ -165,9 +165,9 @@ def _modules(node):
 
 
 @functools.cache
-def _imports(path):
+def _imports(path, root=ROOT):
     """The imports in a file."""
-    return list(_find(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))))
+    return list(_find(path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))))
 
 
 def _find(relative, node, in_function=False, types=False):
@@ -180,8 +180,8 @@ def _find(relative, node, in_function=False, types=False):
         yield from _find(relative, child, inside, types)
 
 
-def _files(folder):
-    return sorted((ROOT / folder).rglob("*.py"))
+def _files(folder, root=ROOT):
+    return sorted((root / folder).rglob("*.py"))
 
 
 def _room(path):
@@ -226,15 +226,15 @@ def _annex_of_module(module):
     return _annex(module.replace(".", "/") + "/")
 
 
-def _trees():
+def _trees(root):
     """The path from the root on, and the syntax, of each file."""
-    for path in [*_files("mpchain"), *_files("launch")]:
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))
+    for path in [*_files("mpchain", root), *_files("launch", root)]:
+        yield path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))
 
 
-def _leaking_imports():
+def _leaking_imports(root=ROOT):
     # For type checkers only, too, but where packages list the names that they show of annexes.
-    for path, tree in _trees():
+    for path, tree in _trees(root):
         for found in _find(path, tree, types=not path.endswith("__init__.py")):
             if _annex_of_module(found.module) not in (None, _annex(path)):
                 yield path, found.module
@@ -263,8 +263,8 @@ def _asked_for(tree):
                 yield node.args[1].value
 
 
-def _leaking_names():
-    trees = dict(_trees())
+def _leaking_names(root=ROOT):
+    trees = dict(_trees(root))
     core = {path for path in trees if _annex(path) is None}
     defined = {path: {*_defined(tree)} for path, tree in trees.items()}
     known = OF_LIBRARIES.union(*(defined[path] for path in core))
@@ -276,8 +276,7 @@ def test_the_core_asks_for_no_name_that_only_an_annex_defines():
     assert _leaking_names() == set()
 
 
-def test_the_search_for_leaks_finds_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+def test_the_search_for_leaks_finds_them(tmp_path):
     for annex in ("captured", "metrics"):
         (tmp_path / "mpchain" / annex).mkdir(parents=True)
     (tmp_path / "mpchain/captured/a.py").write_text("class A:\n    def only_here(self): pass\n")
@@ -286,11 +285,11 @@ def test_the_search_for_leaks_finds_them(tmp_path, monkeypatch):
         "if TYPE_CHECKING:\n    from mpchain import metrics\n"
         "def f(x):\n    return hasattr(x, 'only_here') or getattr(x, 'elsewhere', 0)\n"
     )
-    assert {*_leaking_imports()} == {
+    assert {*_leaking_imports(tmp_path)} == {
         ("mpchain/metrics/b.py", "mpchain.captured.a"),
         ("mpchain/core.py", "mpchain.metrics"),
     }
-    assert _leaking_names() == {("mpchain/core.py", "only_here")}
+    assert _leaking_names(tmp_path) == {("mpchain/core.py", "only_here")}
 
 
 def test_kernels_know_no_variables():
@@ -332,8 +331,7 @@ def test_the_launcher_needs_the_standard_library_alone():
             assert package in sys.stdlib_module_names | {"", "launch", "mpchain_launch"}, found
 
 
-def test_the_reader_sees_every_form_of_import(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+def test_the_reader_sees_every_form_of_import(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(
         "import os.path, numpy\n"
@@ -345,8 +343,8 @@ def test_the_reader_sees_every_form_of_import(tmp_path, monkeypatch):
         "import mpchain\n"
         "class A:\n    import a\n    def f(self):\n        if True:\n            import b.c\n"
     )
-    found = [(i.module, i.room, i.in_function) for i in _imports(path)]
-    assert [i.floor for i in _imports(path) if i.floor] == ["watch"]
+    found = [(i.module, i.room, i.in_function) for i in _imports(path, tmp_path)]
+    assert [i.floor for i in _imports(path, tmp_path) if i.floor] == ["watch"]
     assert found == [
         ("os.path", None, False),
         ("numpy", None, False),

@@ -29,8 +29,7 @@ def test_the_command():
     assert "Extras:\n" in done.stdout
 
 
-def test_kernels_that_run_and_why_others_do_not(monkeypatch):
-    monkeypatch.setattr(main_module.kernels.numba_cpu, "load_numba", lambda: None)
+def test_kernels_that_run_and_why_others_do_not(without_numba):
     lines = main_module.kernels_in_use()
     reason = "numba is not installed (pip install 'mpchain[cpu]')"
     assert f"batch_normalization: numba_cpu: no: {reason}" in lines
@@ -38,17 +37,28 @@ def test_kernels_that_run_and_why_others_do_not(monkeypatch):
     assert sum(line.endswith(": runs") for line in lines) == 4
 
 
-def _pretend(monkeypatch, requirements, installed):
-    def version(name):
-        if name not in installed:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return "1"
+@pytest.fixture
+def pretend(monkeypatch):
+    """Function that says what mpchain requires, None if it is not installed, and what there is."""
 
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
-    monkeypatch.setattr(importlib.metadata, "version", version)
+    def pretend(requirements, installed):
+        def requires(name):
+            if requirements is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return requirements
+
+        def version(name):
+            if name not in installed:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return "1"
+
+        monkeypatch.setattr(importlib.metadata, "requires", requires)
+        monkeypatch.setattr(importlib.metadata, "version", version)
+
+    return pretend
 
 
-def test_what_extras_lack(monkeypatch, capsys):
+def test_what_extras_lack(pretend, capsys):
     requirements = [
         "numpy>=2.0",
         'scipy; extra == "cpu"',
@@ -58,7 +68,7 @@ def test_what_extras_lack(monkeypatch, capsys):
         'h5py; extra == "io"',
         'ruff; extra == "test"',
     ]
-    _pretend(monkeypatch, requirements, {"h5py", "scipy"})
+    pretend(requirements, {"h5py", "scipy"})
     missing = main_module.missing_packages()
     assert missing.pop("cpu") == ["numba", "onednn"]
     assert missing and not any(missing.values()) and "test" not in missing
@@ -70,11 +80,8 @@ def test_what_extras_lack(monkeypatch, capsys):
     assert re.search(r"\nio +installed\n", printed)
 
 
-def test_without_installation(monkeypatch, capsys):
-    def requires(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "requires", requires)
+def test_without_installation(pretend, capsys):
+    pretend(None, set())
     main_module.main([])
     assert capsys.readouterr().out.count("only its source is on the path\n") == 1
 

@@ -179,13 +179,6 @@ def trained_with_dynamic_scale(is_captured, n_steps=16, each=lambda i, optimizer
     return model, (scale, optimizer.t, [p.update_rule.t for p in model.params()], messages), found
 
 
-@pytest.fixture(params=["known at once", "known late"])
-def when(request, monkeypatch):
-    """Whether the host learns of a step before the next one, or as late as possible."""
-    if request.param == "known late":
-        monkeypatch.setattr(mpchain.cuda.cupy.cuda.Event, "done", False)
-
-
 def test_a_dynamic_loss_scale_stays_on_the_gpu(when):
     model, expected, _ = trained_with_dynamic_scale(False)
     captured, actual, found = trained_with_dynamic_scale(True)

@@ -68,31 +68,41 @@ def test_children_of_a_program_that_runs_once_find_the_packages(tmp_path, method
     assert run.stdout == "3.0\n"
 
 
-def test_chainer_is_not_replaced(monkeypatch, capsys):
-    monkeypatch.setattr(shim, "installed", lambda: "7.8.1")
-    monkeypatch.setattr(shim, "_pip", lambda *arguments: pytest.fail("pip was called"))
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """A folder of installed packages in which pip only notes its calls, a list."""
+    calls = []
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(shim, "_pip", lambda *words: calls.append(words) or 0)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path, calls
+
+
+def test_chainer_is_not_replaced(environment, capsys):
+    folder, calls = environment
+    (folder / "chainer-7.8.1.dist-info").mkdir()
+    (folder / "chainer-7.8.1.dist-info/METADATA").write_text("Name: chainer\nVersion: 7.8.1\n")
     assert shim.install(ask=False) == 1
     assert "chainer 7.8.1 is installed here" in capsys.readouterr().err
     assert shim.uninstall() == 1
+    assert calls == []
 
 
-def test_a_folder_that_nobody_recorded_is_not_overwritten(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(shim, "installed", lambda: None)
-    monkeypatch.setattr(shim, "_pip", lambda *arguments: pytest.fail("pip was called"))
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    (tmp_path / "chainer").mkdir()
+def test_a_folder_that_nobody_recorded_is_not_overwritten(environment, capsys):
+    folder, calls = environment
+    (folder / "chainer").mkdir()
     assert shim.install(ask=False) == 1
     errors = capsys.readouterr().err
-    assert errors.startswith(f"{tmp_path}/chainer: no installed package has recorded this")
-    (tmp_path / "chainer").rmdir()
-    monkeypatch.setattr(shim, "_pip", lambda *arguments: 0)
+    assert errors.startswith(f"{folder}/chainer: no installed package has recorded this")
+    assert calls == []
+    (folder / "chainer").rmdir()
     assert shim.install(ask=False) == 0
+    assert len(calls) == 1
 
 
-def test_outside_of_a_virtual_environment_it_asks(monkeypatch, capsys):
-    monkeypatch.setattr(shim, "installed", lambda: None)
-    monkeypatch.setattr(shim, "_pip", lambda *arguments: pytest.fail("pip was called"))
+def test_outside_of_a_virtual_environment_it_asks(environment, monkeypatch, capsys):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     monkeypatch.setattr("builtins.input", lambda prompt: "n")
     assert shim.install() == 1
     assert "is not a virtual environment" in capsys.readouterr().out
+    assert environment[1] == []

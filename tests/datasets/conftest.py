@@ -7,3 +7,15 @@ from mpchain.datasets import downloads
 def forbid_downloads(monkeypatch):
     """Function after whose call a data set that is downloaded fails."""
     return lambda: monkeypatch.setattr(downloads, "cached_download", None)
+
+
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    """Function that publishes a data set in the folder of the test, with its checksums."""
+
+    def publish(module, prefix, digests):
+        monkeypatch.setenv("MPCHAIN_DATASET_ROOT", str(tmp_path / "root"))
+        monkeypatch.setattr(module, "_URL", f"{tmp_path.as_uri()}/{prefix}")
+        monkeypatch.setattr(module, "_SHA256", digests)
+
+    return publish

@@ -16,13 +16,11 @@ TEXTS = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("MPCHAIN_DATASET_ROOT", str(tmp_path / "root"))
-    monkeypatch.setattr(ptb, "_URL", tmp_path.as_uri() + "/ptb.")
+def folder(tmp_path, publish):
     for name, text in TEXTS.items():
         (tmp_path / f"ptb.{name}.txt").write_text(text)
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in TEXTS.items()}
-    monkeypatch.setattr(ptb, "_SHA256", digests)
+    publish(ptb, "ptb.", digests)
     return tmp_path
 
 

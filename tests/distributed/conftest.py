@@ -127,6 +127,21 @@ def detect_losses():
 
 
 @pytest.fixture
+def note_calls(monkeypatch):
+    """Function that returns a list which grows with the arguments of calls of some methods."""
+
+    def note_calls(comm, *names):
+        calls = []
+        for name in names:
+            method = getattr(comm, name)
+            call = lambda *args, method=method, **kw: calls.append(args) or method(*args, **kw)
+            monkeypatch.setattr(comm, name, call)
+        return calls
+
+    return note_calls
+
+
+@pytest.fixture
 def needs_mpirun():
     """For tests that start ranks themselves."""
     if reason := ranks.why_not():

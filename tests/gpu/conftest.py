@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from mpchain.kernels.gpu import cudnn
+from mpchain.kernels.gpu import cuda_reductions, cuda_steps, cudnn
 
 
 @pytest.fixture
@@ -19,14 +19,34 @@ def double(request):
 
 @pytest.fixture
 def library(double, monkeypatch):
-    """The double of cuDNN, in place of cuDNN."""
+    """The double of cuDNN, in place of cuDNN; what a test changes of it is restored."""
     import cudnn_double
 
+    before = dict(vars(cudnn_double))
     monkeypatch.setitem(sys.modules, "cudnn", cudnn_double)
     _forget()
     cudnn_double.executed.clear()
     yield cudnn_double
+    vars(cudnn_double).update(before)
     _forget()
+
+
+@pytest.fixture
+def limit_arguments(monkeypatch):
+    """Function that says how many bytes of arguments a kernel has."""
+    return lambda n_bytes: monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: n_bytes)
+
+
+@pytest.fixture
+def set_reductions(monkeypatch):
+    """Function that sets the text of reductions, the blocks of a grid and the parts of sums."""
+
+    def set_reductions(**values):
+        cuda_reductions._sized.cache_clear()
+        for name, value in values.items():
+            monkeypatch.setattr(cuda_reductions, f"_{name}", value)
+
+    return set_reductions
 
 
 def _forget():

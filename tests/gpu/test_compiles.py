@@ -159,8 +159,8 @@ def test_elementwise_kernels(dtype, architecture):
 @pytest.mark.nightly
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("c_dtype", C_TYPES)
-def test_steps_of_optimizers(c_dtype, architecture, monkeypatch):
-    monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: 32764)
+def test_steps_of_optimizers(c_dtype, architecture, limit_arguments):
+    limit_arguments(32764)
     found, dtype = 0, IN_NUMPY[c_dtype]
     for _, rule in _rules():
         n = 1 + len(rule.states)

@@ -233,7 +233,7 @@ def test_the_configuration_chooses_the_plan(dtype, options, plan, library):
 @pytest.mark.parametrize("cores, right", [("auto", "fast"), ("never", "exact")])
 def test_engines_of_the_front_end_are_taken_only_if_asked_for(cores, right, library, monkeypatch):
     """They declare no numerical notes, so that no setting would hold."""
-    monkeypatch.setattr(library, "python_engines", ["conv_sm100[TILE=128]", "conv_sm107"])
+    library.python_engines = ["conv_sm100[TILE=128]", "conv_sm107"]
     arguments = _arguments("convolution_output", "large", np.float16)
     with mpchain.using_config("use_cudnn_tensor_core", cores):
         explained = kernels.explain("convolution_output", *arguments)
@@ -246,7 +246,7 @@ def test_engines_of_the_front_end_are_taken_only_if_asked_for(cores, right, libr
 
 
 def test_no_engine_of_the_front_end_computes_gradients_of_attention(library, monkeypatch):
-    monkeypatch.setattr(library, "python_engines", ["sdpa_bwd_sm100"])
+    library.python_engines = ["sdpa_bwd_sm100"]
     arguments = _arguments("attention_gradient", "heads", np.float16)
     with mpchain.using_config("cudnn_deterministic", True):
         _compute("attention_gradient", arguments)
@@ -264,8 +264,9 @@ def test_sums_of_half_precision_are_widened(library):
 
 
 def test_an_engine_of_the_front_end_that_cannot_be_barred_is_refused(library, monkeypatch):
-    monkeypatch.setattr(library, "python_engines", ["conv_sm100"])
-    monkeypatch.setattr(library.pygraph, "deselect_engines", lambda self, names: None)
+    library.python_engines = ["conv_sm100"]
+    own = {"deselect_engines": lambda self, names: None}
+    library.pygraph = type("pygraph", (library.pygraph,), own)
     reason = _kernel("convolution_output").refuse(*_arguments("convolution_output", "large"))
     assert reason == (
         "cuDNN has no plan: the front end takes conv_sm100, which declares no numerical notes"
@@ -274,18 +275,20 @@ def test_an_engine_of_the_front_end_that_cannot_be_barred_is_refused(library, mo
 
 def test_the_workspace_is_limited(library, monkeypatch):
     arguments = _arguments("convolution_output", "large", np.float16)
-    monkeypatch.setattr(library, "WORKSPACE", 1 << 20)
+    library.WORKSPACE = 1 << 20
     with mpchain.using_config("cudnn_deterministic", True):
         assert _kernel("convolution_output").refuse(*arguments) is None
-        monkeypatch.setattr(mpchain.backends.cuda, "_max_workspace_size", 1 << 10)
+        before = mpchain.cuda.get_max_workspace_size()
+        mpchain.cuda.set_max_workspace_size(1 << 10)
         reason = _kernel("convolution_output").refuse(*arguments)
+        mpchain.cuda.set_max_workspace_size(before)
     assert reason == "cuDNN has no plan: No execution plans support the graph."
 
 
 def test_a_plan_is_made_to_see_whether_cudnn_works(library, monkeypatch):
     assert cudnn.why_no_plan() is None
     cudnn.cached_plan.cache_clear()
-    monkeypatch.setattr(library, "WORKSPACE", 1 << 30)
+    library.WORKSPACE = 1 << 30
     with mpchain.using_config("cudnn_deterministic", True):
         reason = cudnn.why_no_plan()
     assert reason == "cuDNN has no plan: No execution plans support the graph."
@@ -306,7 +309,7 @@ def test_what_is_refused(library, monkeypatch):
     assert refuse(*many) == "more than three spatial axes"
     with mpchain.using_config("use_cudnn", "never"):
         assert refuse(x, W, window) == "config.use_cudnn is 'never'"
-    monkeypatch.setattr(library, "create_handle", lambda: 1 / 0)
+    library.create_handle = lambda: 1 / 0
     cudnn.load_library.cache_clear()
     assert refuse(x, W, window) == "cuDNN cannot be used: division by zero"
     monkeypatch.setitem(sys.modules, "cudnn", None)
@@ -527,7 +530,7 @@ def test_chainers_questions(library, monkeypatch):
     assert not mpchain.should_use_cudnn("==always")
     assert mpchain.should_use_cudnn_tensor_core(np.float16)
     assert not mpchain.should_use_cudnn_tensor_core(np.float32)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "cudnn", None)
     assert not mpchain.cuda.cudnn_enabled
 
 

@@ -69,15 +69,6 @@ def _assert_equal(make, **options):
     assert len(expected[3]) == len(PLANTED) and expected[2] > 1
 
 
-@pytest.fixture(params=["known at once", "known late"])
-def when(request, monkeypatch):
-    """Whether the host learns of a step before the next one, or as late as possible."""
-    if request.param == "known late":
-        import cupy
-
-        monkeypatch.setattr(cupy.cuda.Event, "done", False)
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_bits_are_those_of_the_host(name, when):
     _assert_equal(getattr(optimizers, name))
@@ -208,10 +199,10 @@ def test_saved_and_restored(after, tmp_path, when):
         np.testing.assert_array_equal(x, y)
 
 
-def test_arrays_that_are_not_finite_are_named(monkeypatch):
+def test_arrays_that_are_not_finite_are_named(limit_arguments):
     import cupy
 
-    monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: 200)  # eight fit into one kernel
+    limit_arguments(200)  # eight fit into one kernel
     arrays = [(str(i), cupy.ones(2, "efd"[i % 3])) for i in range(40)]
     arrays.append(("empty", cupy.ones(0)))
     arrays.append(("turned", cupy.ones((2, 3)).T))

@@ -6,7 +6,6 @@ import pytest
 import mpchain
 from mpchain import optimizers
 from mpchain.backends.dtypes import as_dtype
-from mpchain.kernels.gpu import cuda_steps
 
 SHAPES = [(3, 4), (70, 80), (5,), (0, 2), ()]
 RULES = [
@@ -63,8 +62,8 @@ class TestOneKernel:
     def test_steps_with_branches(self, options):
         _assert_equal_bits(lambda: optimizers.Adam(**options))
 
-    def test_more_arrays_than_fit_into_the_arguments_of_one_kernel(self, monkeypatch):
-        monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: 200)
+    def test_more_arrays_than_fit_into_the_arguments_of_one_kernel(self, limit_arguments):
+        limit_arguments(200)
         _assert_equal_bits(optimizers.MomentumSGD, dtypes="fff")
 
     def test_gradients_that_are_not_contiguous(self):

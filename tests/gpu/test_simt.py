@@ -73,22 +73,21 @@ N_BARRIERS = cuda_reductions._TEXT.count("__syncthreads();")
     ],
 )
 @pytest.mark.parametrize("barrier", range(N_BARRIERS))
-def test_a_barrier_that_is_missing_is_found(barrier, operation, dtype, monkeypatch):
+def test_a_barrier_that_is_missing_is_found(barrier, operation, dtype, set_reductions):
     """The last one keeps the sums of a block until the next round of its grid-stride loop."""
     parts = cuda_reductions._TEXT.split("__syncthreads();")
     parts[barrier : barrier + 2] = [";".join(parts[barrier : barrier + 2])]
-    monkeypatch.setattr(cuda_reductions, "_TEXT", "__syncthreads();".join(parts))
-    monkeypatch.setattr(cuda_reductions, "_BLOCKS", 1)
+    set_reductions(TEXT="__syncthreads();".join(parts), BLOCKS=1)
     with pytest.raises(RuntimeError, match=r"without a barrier|nobody wrote|depend on the order"):
         _run(operation, dtype)
 
 
 @ALL_DTYPES
 @pytest.mark.parametrize("by", [1, -1])
-def test_an_index_off_by_one_is_found(by, dtype, monkeypatch):
+def test_an_index_off_by_one_is_found(by, dtype, set_reductions):
     text = cuda_reductions._TEXT.replace("+ place * shape.near;", f"+ place * shape.near + {by};")
     assert text != cuda_reductions._TEXT
-    monkeypatch.setattr(cuda_reductions, "_TEXT", text)
+    set_reductions(TEXT=text)
     with pytest.raises(RuntimeError, match="outside of the arrays"):
         _run("softmax", dtype)
 
@@ -96,9 +95,9 @@ def test_an_index_off_by_one_is_found(by, dtype, monkeypatch):
 @ALL_DTYPES
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("n_blocks", [1, 2])
-def test_blocks_that_go_on_to_other_sums(n_blocks, operation, dtype, monkeypatch):
+def test_blocks_that_go_on_to_other_sums(n_blocks, operation, dtype, set_reductions):
     """No shape of the other tests has more sums than a grid has blocks."""
-    monkeypatch.setattr(cuda_reductions, "_BLOCKS", n_blocks)
+    set_reductions(BLOCKS=n_blocks)
     for case in CASES[operation]:
         given = arguments(operation, case, dtype, send=_send)
         *others, reference = kernels.operations[operation].kernels
@@ -126,14 +125,13 @@ PARTS = {
 
 @ALL_DTYPES
 @pytest.mark.parametrize("name", PARTS)
-def test_sums_in_parts_are_those_of_all(name, dtype, monkeypatch):
+def test_sums_in_parts_are_those_of_all(name, dtype, set_reductions):
     """Also where the last part has fewer elements, or none."""
     x, gamma, beta, axis = PARTS[name]
     g, x, gamma, beta = (_send(v.astype(dtype)) for v in (_random(*x.shape), x, gamma, beta))
     found = []
     for n_parts in (1, 2, 4, 11):
-        monkeypatch.setattr(cuda_reductions, "_parts", lambda most=n_parts, **shape: most)
-        cuda_reductions._sized.cache_clear()
+        set_reductions(parts=lambda most=n_parts, **shape: most)
         _, *kept = _normalized = kernels.batch_normalization(x, gamma, beta, axis, 1e-5)
         given = g, x, gamma, *kept[:2], axis
         gradients = kernels.batch_normalization_gradient(*given)
@@ -183,13 +181,12 @@ SUMS = [((300, 7), 0), ((5, 6, 7), (0, 1)), ((7, 3, 5, 6), (0, 2, 3)), ((3, 5, 6
 @ALL_DTYPES
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("shape, axis", SUMS)
-def test_sums_of_columns(shape, axis, keepdims, dtype, double, monkeypatch):
+def test_sums_of_columns(shape, axis, keepdims, dtype, double, set_reductions):
     x = _random(*shape).astype(dtype)
     right = x.astype(float).sum(axis=axis, keepdims=keepdims)
     tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
     for n_parts, names in ((1, ["column_sums"]), (3, ["column_sums_of", "column_sums_from"])):
-        monkeypatch.setattr(cuda_reductions, "_parts", lambda most=n_parts, **shape: most)
-        cuda_reductions._sized.cache_clear()
+        set_reductions(parts=lambda most=n_parts, **shape: most)
         given = _send(x)
         double.reset()
         y = F.sum(given, axis, keepdims).array

@@ -1,6 +1,7 @@
 """MultiprocessIterator: what can happen to processes and shared memory."""
 
 import gc
+import math
 import os
 import pickle
 import re
@@ -51,16 +52,19 @@ def is_alive(pid):
 
 @pytest.fixture(autouse=True)
 def segments(monkeypatch):
-    """The names of the segments made here; all are gone when the test is over."""
+    """The segments made here, of at most ``largest`` bytes; all are gone when the test is over."""
     names = []
+    segments = types.SimpleNamespace(names=names, largest=math.inf)
     initialize = shared_memory.Segment.__init__
 
     def noting(self, size=0, name=None):
+        if size > segments.largest:
+            raise OSError(28, "No space left on device")
         initialize(self, size, name)
         names.append(self.name)
 
     monkeypatch.setattr(shared_memory.Segment, "__init__", noting)
-    yield names
+    yield segments
     gc.collect()
     assert [name for name in names if os.path.exists(f"/dev/shm/{name}")] == []
 
@@ -257,15 +261,8 @@ def test_without_dev_shm(monkeypatch):
     shared.unlink()
 
 
-def test_too_little_shared_memory(monkeypatch):
-    make_segment = shared_memory.Segment.__init__
-
-    def limited(self, size=0, name=None):
-        if size > 1000:
-            raise OSError(28, "No space left on device")
-        make_segment(self, size, name)
-
-    monkeypatch.setattr(shared_memory.Segment, "__init__", limited)
+def test_too_little_shared_memory(segments):
+    segments.largest = 1000
     with make(Numbers(30, large_array), 5) as iterator:
         message = "cannot allocate .* bytes of shared memory .*travel through pipes"
         with pytest.warns(RuntimeWarning, match=message):
@@ -276,13 +273,9 @@ def test_too_little_shared_memory(monkeypatch):
             assert x.shape == (1000 * (1 + x[0] // 10),)
 
 
-def test_no_shared_memory_at_all(monkeypatch):
+def test_no_shared_memory_at_all(segments):
     """As in a container with 4 kB of it."""
-
-    def full(self, size=0, name=None):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(shared_memory.Segment, "__init__", full)
+    segments.largest = 0
     iterator = make(Numbers(30), 5)
     message = (
         r"MultiprocessIterator: cannot allocate 24 bytes .*: enlarge /dev/shm .*, or use Multit"
@@ -297,15 +290,8 @@ def test_a_segment_larger_than_there_is_memory():
         shared_memory.Segment(shutil.disk_usage("/dev/shm").total + (1 << 20))
 
 
-def test_a_dataset_larger_than_dev_shm(monkeypatch):
-    make_segment = shared_memory.Segment.__init__
-
-    def limited(self, size=0, name=None):
-        if size > 1 << 16:
-            raise OSError(28, "No space left on device")
-        make_segment(self, size, name)
-
-    monkeypatch.setattr(shared_memory.Segment, "__init__", limited)
+def test_a_dataset_larger_than_dev_shm(segments):
+    segments.largest = 1 << 16
     x = np.random.RandomState(0).randint(256, size=(100, 3, 32, 32)).astype(np.uint8)
     before = len(os.listdir("/proc/self/fd"))
     with make(TupleDataset(x, np.arange(100)), 10, shared_mem=3072, maxtasksperchild=2) as iterator:

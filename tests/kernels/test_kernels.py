@@ -209,14 +209,14 @@ def test_pointwise_convolutions_of_many_channels(operation):
 
 
 @pytest.mark.parametrize("operation", ["batch_normalization", "batch_normalization_gradient"])
-def test_what_is_compiled(operation, monkeypatch):
+def test_what_is_compiled(operation, request):
     def why_not(name):
         kernel = next(k for k in kernels.operations[operation].kernels if k.library == "numba_cpu")
         return kernel.refuse(*_arguments(operation, name))
 
     assert why_not("images") == "too small to compile for"
     assert why_not("matrix") == "not over all axes but the second"
-    monkeypatch.setattr(numba_cpu, "load_numba", lambda: None)
+    request.getfixturevalue("without_numba")
     assert why_not("many channels") == "numba is not installed (pip install 'mpchain[cpu]')"
 
 
@@ -267,20 +267,18 @@ def test_second_derivatives_through_onednn():
 # Choosing by measurement.
 
 
-def test_autotune_measures_once_and_takes_the_fastest(monkeypatch):
+def test_autotune_measures_once_and_takes_the_fastest(clock):
     calls = []
-    now = [0.0]
-    monkeypatch.setattr("mpchain.kernels.operation.perf_counter", lambda: now[0])
 
     @Operation
     def total(x):
         calls.append("quick")
-        now[0] += 1
+        clock.now += 1
 
     @total.kernel("onednn")
     def slow(x):
         calls.append("slow")
-        now[0] += 2
+        clock.now += 2
 
     x = np.zeros((2, 3))
     assert total.select(x).library == "onednn"
@@ -388,17 +386,17 @@ def test_loops_take_read_only_arrays_without_compiling_again():
     assert numba_cpu.as_writable(spread).strides == spread.strides
 
 
-def test_a_compiled_step_refuses_read_only_parameters(monkeypatch):
+def test_a_compiled_step_refuses_read_only_parameters():
     pytest.importorskip("numba")
-    monkeypatch.setattr(kernels.thresholds, "compiled_step", 0)
     param = mpchain.Parameter(np.ones(5, np.float32))
     link = mpchain.Link()
     with link.init_scope():
         link.W = param
     optimizer = mpchain.optimizers.MomentumSGD(0.1).setup(link)
-    for _ in range(2):
-        param.grad = np.ones(5, np.float32)
-        optimizer.update()
-    param.array.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"):
-        optimizer.update()
+    with thresholds.using(compiled_step=0):
+        for _ in range(2):
+            param.grad = np.ones(5, np.float32)
+            optimizer.update()
+        param.array.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            optimizer.update()

@@ -78,7 +78,19 @@ def test_neither_package_nor_home_can_be_written(tmp_path):
 
 
 @pytest.fixture
-def loop(tmp_path, monkeypatch):
+def cache_in(monkeypatch):
+    """Function that sets the folder of numba's cache, as NUMBA_CACHE_DIR does."""
+    return lambda path: monkeypatch.setattr(numba.config, "CACHE_DIR", str(path))
+
+
+@pytest.fixture
+def package_in(monkeypatch):
+    """Function that says in which folder the package is."""
+    return lambda path: monkeypatch.setattr(numba_cpu, "__file__", str(path / "numba_cpu.py"))
+
+
+@pytest.fixture
+def loop(tmp_path, cache_in):
     """A function from a file of its own, and a folder for its cache."""
     (tmp_path / "loops.py").write_text(
         "def double(x):\n    for i in range(x.size):\n        x[i] *= 2\n"
@@ -86,7 +98,7 @@ def loop(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("loops", tmp_path / "loops.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    cache_in(tmp_path / "cache")
     return module.double
 
 
@@ -191,10 +203,12 @@ def _be_writable_by_a_group(path):
         (_be_writable_by_a_group, "which other users may write"),
     ],
 )
-def test_folders_of_others_are_not_used(tmp_path, monkeypatch, said, make, words):
+def test_folders_of_others_are_not_used(
+    tmp_path, monkeypatch, cache_in, package_in, said, make, words
+):
     """What is in them would be unpickled, and executed."""
     (tmp_path / "__pycache__").touch()  # the package cannot be written
-    monkeypatch.setattr(numba_cpu, "__file__", str(tmp_path / "numba_cpu.py"))
+    package_in(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     folder = tmp_path / "home/.cache/mpchain"
@@ -213,12 +227,12 @@ def test_folders_of_others_are_not_used(tmp_path, monkeypatch, said, make, words
     make(folder)
     assert numba_cpu._kept(TEXT) is None
     _check(compile_written_loop("example", TEXT))
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "own"))
+    cache_in(tmp_path / "own")
     assert numba_cpu._kept(TEXT).startswith(str(tmp_path / "own"))
 
 
-def test_other_options_are_not_the_cached_loop(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+def test_other_options_are_not_the_cached_loop(tmp_path, cache_in):
+    cache_in(tmp_path)
     text = "def run(x, y):\n    for i in range(x.size):\n        y[i] = (x[i] + 1e20) - 1e20"
     y = np.empty(64)
     for _ in range(2):
@@ -282,8 +296,8 @@ def test_mistakes_of_the_function_are_raised(tmp_path):
 TEXT = "def double(x):\n    for i in range(x.size):\n        x[i] *= 2"
 
 
-def test_written_loops_are_cached_beside_their_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba_cpu, "__file__", str(tmp_path / "numba_cpu.py"))
+def test_written_loops_are_cached_beside_their_text(tmp_path, package_in):
+    package_in(tmp_path)
     for _ in range(2):  # the second finds the file, and what was compiled
         _check(compile_written_loop("example", TEXT))
         (path,) = tmp_path.glob("__pycache__/*.txt")
@@ -298,9 +312,9 @@ def test_written_loops_are_cached_beside_their_text(tmp_path, monkeypatch):
     assert path.read_text() == TEXT
 
 
-def test_written_loops_where_no_file_can_be_written(tmp_path, monkeypatch):
+def test_written_loops_where_no_file_can_be_written(tmp_path, monkeypatch, package_in):
     (tmp_path / "__pycache__").touch()
-    monkeypatch.setattr(numba_cpu, "__file__", str(tmp_path / "numba_cpu.py"))
+    package_in(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert numba_cpu._kept(TEXT).startswith(str(tmp_path / "home/.cache/mpchain/loop_"))
     monkeypatch.setenv("HOME", "/proc/nowhere")

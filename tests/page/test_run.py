@@ -84,8 +84,13 @@ def test_what_is_not_finite_is_no_number():
     json.dumps(run.since(0), allow_nan=False)
 
 
-def test_long_curves_are_thinned_and_sent_anew(monkeypatch):
+@pytest.fixture
+def few_points(monkeypatch):
+    """Curves have 8 points at most."""
     monkeypatch.setattr(page_run, "MOST_POINTS", 8)
+
+
+def test_long_curves_are_thinned_and_sent_anew(few_points):
     run = Run()
     for i in range(5):
         report(run, "log", i, loss=i)
@@ -120,8 +125,7 @@ def test_training_that_goes_back_replaces_points():
     assert ([point[0] for point in curve["points"]], curve["whole"]) == ([5], False)
 
 
-def test_extremes_survive_thinning_and_forget_what_is_undone(monkeypatch):
-    monkeypatch.setattr(page_run, "MOST_POINTS", 8)
+def test_extremes_survive_thinning_and_forget_what_is_undone(few_points):
     run = Run()
     for i in range(1, 60):
         report(run, "log", i, loss={23: -5.0, 41: 9.0}.get(i, 1.0))

@@ -16,14 +16,19 @@ from mpchain.training.page_report import Connection, PageReport
 
 
 @pytest.fixture
-def pipe(monkeypatch):
+def at_once(monkeypatch):
+    """Reports are sent without a pause between them."""
+    monkeypatch.setattr(page_report, "INTERVAL", 0.0)
+
+
+@pytest.fixture
+def pipe(monkeypatch, at_once):
     """The pipe that the launcher gives to a rank; yields a function that reads the reports."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     status = os.fstat(writer)
     place = f"{writer}:{status.st_dev}:{status.st_ino}"
     monkeypatch.setenv(page_report.VARIABLE, place)
-    monkeypatch.setattr(page_report, "INTERVAL", 0.0)
 
     def read():
         data = b""
@@ -244,10 +249,9 @@ class Page:
 
 
 @pytest.fixture
-def page(monkeypatch):
+def page(monkeypatch, at_once):
     page = Page()
     monkeypatch.setattr(page_report, "start_page", lambda control: page)
-    monkeypatch.setattr(page_report, "INTERVAL", 0.0)
     return page
 
 

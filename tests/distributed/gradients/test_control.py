@@ -52,16 +52,6 @@ def means_of(message, *sums):
     return {name: float(mean) for name, mean in message.means().items()}
 
 
-def count_objects(comm, monkeypatch):
-    """Returns a list that grows with each object that is sent to all ranks."""
-    sent = []
-    for name in ("allgather_obj", "bcast_obj"):
-        method = getattr(comm, name)
-        call = lambda *args, method=method, **kw: sent.append(args) or method(*args, **kw)
-        monkeypatch.setattr(comm, name, call)
-    return sent
-
-
 @pytest.mark.parametrize("rank", [0, -1])
 def test_a_flag_travels_with_a_step(comm, own_control, rank):
     message = ControlMessage(comm)
@@ -112,9 +102,9 @@ def test_equal_sums_of_unequal_numbers():
         assert control._are_equal(3, *sums) == (len(set(numbers)) == 1)
 
 
-def test_means_of_values_that_come_and_go(comm, monkeypatch):
+def test_means_of_values_that_come_and_go(comm, note_calls):
     comm.allreduce(on_device(np.zeros(1)))  # connects GPUs
-    message, sent = ControlMessage(comm), count_objects(comm, monkeypatch)
+    message, sent = ControlMessage(comm), note_calls(comm, "allgather_obj", "bcast_obj")
     total = sum(range(1, comm.size + 1))
     for step in range(9):
         weight = comm.rank + 1

@@ -13,11 +13,9 @@ from tests.distributed.optimizers.test_multi_node import MLP
 ON_GPUS = True
 
 
-def test_multi_node_mean_grad_again(comm, monkeypatch):
+def test_multi_node_mean_grad_again(comm, note_calls):
     """The buffers are kept for the next call, and released with the model."""
-    made, n_made = [], []
-    make_buffers = comm.make_buffers
-    monkeypatch.setattr(comm, "make_buffers", lambda *s: made.append(s) or make_buffers(*s))
+    made, n_made = note_calls(comm, "make_buffers"), []
     model = on_device(MLP())
     for step in range(5):
         for param in model.params():

@@ -95,9 +95,7 @@ def test_messages_are_not_numbered():
     assert ranks[0].row.n == 1
 
 
-def test_who_comes_second_waits_if_another_one_reports(monkeypatch):
-    slept = []
-    monkeypatch.setattr("mpchain.distributed.watch.watchdog.time.sleep", slept.append)
+def test_who_comes_second_waits_if_another_one_reports(clock):
     ranks = Ranks(3)
     for watch in ranks.all:
         watch.row.heartbeat = ranks.clock.now
@@ -105,7 +103,7 @@ def test_who_comes_second_waits_if_another_one_reports(monkeypatch):
     for rank in (1, 2):
         with pytest.raises(CollectiveMismatchError):
             enter(ranks[rank], "allreduce", X)
-        assert slept == [detection.GRACE] * (rank - 1)
+        assert clock.naps == [detection.GRACE] * (rank - 1)
 
 
 def test_a_mismatch_that_both_have_missed_is_found_by_the_thread():

@@ -294,23 +294,30 @@ def test_a_file_of_another_network(tmp_path):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("mpchain.dataset.cache._root", str(tmp_path / "cache"))
+    monkeypatch.setenv("MPCHAIN_DATASET_ROOT", str(tmp_path / "cache"))
     folder = tmp_path / "cache/pfnet/chainer/models"
     folder.mkdir(parents=True)
     return folder
 
 
-def _published(monkeypatch, tmp_path, url=None, sha1=None):
-    url = url or (tmp_path / "site.caffemodel").as_uri()
-    model = PublishedModel("net.caffemodel", url, "https://page", sha1)
-    monkeypatch.setattr(Small, "published", model)
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    """Function that publishes the parameters of :class:`Small` at an address, None for none."""
+
+    site = (tmp_path / "site.caffemodel").as_uri()
+
+    def publish(url=site, sha1=None):
+        model = PublishedModel("net.caffemodel", url, "https://page", sha1)
+        monkeypatch.setattr(Small, "published", model)
+
+    return publish
 
 
 @pytest.mark.annex("interop")
-def test_published_parameters_are_fetched_once_and_converted(tmp_path, cache, monkeypatch):
+def test_published_parameters_are_fetched_once_and_converted(tmp_path, cache, publish):
     _caffemodel(tmp_path / "site.caffemodel")
     content = (tmp_path / "site.caffemodel").read_bytes()
-    _published(monkeypatch, tmp_path, sha1=hashlib.sha1(content).hexdigest())
+    publish(sha1=hashlib.sha1(content).hexdigest())
     first = Small(pretrained_model="auto")
     os.unlink(tmp_path / "site.caffemodel")
     second = Small(pretrained_model="auto")
@@ -321,8 +328,8 @@ def test_published_parameters_are_fetched_once_and_converted(tmp_path, cache, mo
 
 
 @pytest.mark.annex("interop")
-def test_parameters_that_were_placed_by_hand(tmp_path, cache, monkeypatch):
-    _published(monkeypatch, tmp_path)
+def test_parameters_that_were_placed_by_hand(cache, publish):
+    publish()
     arrays = _caffemodel(cache / "net.caffemodel")
     model = Small(pretrained_model="auto")
     np.testing.assert_array_equal(model.fc.W.array, arrays["fc"].astype(np.float32))
@@ -330,21 +337,21 @@ def test_parameters_that_were_placed_by_hand(tmp_path, cache, monkeypatch):
 
 
 @pytest.mark.annex("interop")
-def test_without_network_the_place_is_told(tmp_path, cache, monkeypatch):
-    _published(monkeypatch, tmp_path)
+def test_without_network_the_place_is_told(cache, publish):
+    publish()
     place = rf"place net.caffemodel \(see https://page\) as {cache}/net.caffemodel, or give the"
     with pytest.raises(OSError, match=f"could not be fetched: .* Without a network, {place}"):
         Small(pretrained_model="auto")
-    monkeypatch.setattr(Small, "published", PublishedModel("net.caffemodel", None, "https://page"))
+    publish(None)
     with pytest.raises(OSError, match=f"these parameters cannot be downloaded: {place}"):
         Small(pretrained_model="auto")
     assert not (cache / "net.npz").exists()
 
 
 @pytest.mark.annex("interop")
-def test_a_download_with_the_wrong_checksum(tmp_path, cache, monkeypatch):
+def test_a_download_with_the_wrong_checksum(tmp_path, cache, publish):
     _caffemodel(tmp_path / "site.caffemodel")
-    _published(monkeypatch, tmp_path, sha1="0" * 40)
+    publish(sha1="0" * 40)
     for _ in range(2):  # what is wrong is not kept
         with pytest.raises(OSError, match=f"must have the SHA-1 checksum {'0' * 40}"):
             Small(pretrained_model="auto")
