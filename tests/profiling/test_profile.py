@@ -247,7 +247,9 @@ def test_a_trainers_iterations_are_the_steps(tmp_path):
     assert {e["name"] for e in events if e["ph"] == "C"} == {"memory (MiB)"}
     text = (tmp_path / "trace.txt").read_text("utf-8")
     assert text.startswith("1 rank, steps 2 to 6, ")
-    assert "/predictor" in text and "memory at its peak" in text
+    assert "memory at its peak" in text
+    # The table leaves out what takes little time, such as the link beside slow extensions.
+    assert any(e["name"].startswith("/predictor") for e in events)
 
 
 def test_files_follow_the_format(tmp_path):

@@ -32,8 +32,13 @@ TESTS = {
     "gpu_kernels": "tests/gpu/conftest.py tests/gpu/test_*.py",
     "launcher": "tests/page/test_in_browser.py",
     "metrics": "tests/distributed/test_metrics_on_ranks.py",
-    "profiling": "tests/distributed/test_profiles.py tests/test_model_summary.py",
-    "recovery": "tests/distributed/elastic*.py tests/distributed/test_elastic*.py",
+    "profiling": (
+        "tests/distributed/test_profiles.py tests/test_model_summary.py tests/launch/test_trace.py"
+    ),
+    "recovery": (
+        "tests/distributed/elastic*.py tests/distributed/test_elastic*.py "
+        "tests/launch/test_elastic_training.py tests/replays/test_replay.py"
+    ),
     "replays": "tests/benchmarks/record_cost.py",
     "transforms": "tests/distributed/test_transforms_on_ranks.py",
 }
