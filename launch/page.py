@@ -179,5 +179,7 @@ def describe(rank: "Rank") -> dict[str, str]:
         if rank.ended_itself:
             state = "finished" if rank.code == 0 else "failed"
             text = report.describe_end(rank.code) + rank.cause if rank.code else ""
+        elif rank.done:  # survivors of a loss are ended so, as MPI does not end without it
+            state, text = "finished", ""
     line = rank.last_line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
     return {"host": rank.host, "line": line[-LONGEST_LINE:], "state": state, "text": text}

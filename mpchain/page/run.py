@@ -207,10 +207,9 @@ class Run:
             return
         at = [_number(value) for value in at]
         if kind == "live":
-            goes_back = None not in (at[0], self._now[0]) and at[0] < self._now[0]
-            self._now = at
-            if goes_back:
-                self._mark("back", f"went back to iteration {at[0]}")
+            before, self._now = self._now[0], at
+            if None not in (at[0], before) and at[0] < before:
+                self._mark("back", f"went back from iteration {before}")
         for key, value in values.items():
             if (key, kind) not in self._curves and len(self._curves) >= MOST_CURVES:
                 continue

@@ -194,11 +194,12 @@ def test_page_that_does_not_read(unserved):
             "stopped",
             "terminated by mpchain-launch",
         ),
+        ({"ended": True, "code": -9, "ended_itself": False, "done": True}, "finished", ""),
     ],
 )
 def test_states(changes, state, text):
     rank = types.SimpleNamespace(lost="", ended=False, ended_itself=True, is_stopped=False)
-    rank.host, rank.cause, rank.last_line = "node", "", b"10%\r" + b"x" * 999
+    rank.done, rank.host, rank.cause, rank.last_line = False, "node", "", b"10%\r" + b"x" * 999
     vars(rank).update(changes)
     facts = page.describe(rank)
     assert (facts["state"], facts["host"], facts["line"]) == (state, "node", "x" * 200)

@@ -150,7 +150,7 @@ def test_marks_of_what_interrupts_training():
     marks = [(mark["kind"], mark["at"][0], mark["text"]) for mark in run.since(0)["marks"]]
     assert marks == [
         ("lost", 10, "rank 2 was killed"),
-        ("back", 5, "went back to iteration 5"),
+        ("back", 5, "went back from iteration 10"),
         ("restart", 5, "restart 1"),
     ]
     for i in range(3000):
