@@ -10,6 +10,7 @@ from mpchain.formulas.writer import fused
 from mpchain.functions.activation import sigmoid
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.joining import stacked, with_zeros
+from mpchain.kernels.logistic import logistic
 from mpchain.typing import Input, Output
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable
@@ -70,12 +71,76 @@ def _cell_gradients(gc, gh, cs, writes, forgets, o):
     return tuple([gc * f for f in forgets]), gwrites, gforgets, go
 
 
+# The same for an LSTM's NumPy arrays, whose gates are first laid one after another: functions of
+# whole gates take half the time of those of every fourth element. The bits are the same.
+
+
+def _are_plain(c_prev, x):
+    """Whether arrays are NumPy's own, of single or double precision, and no sequence has ended."""
+    return (
+        type(x) is type(c_prev) is np.ndarray
+        and x.dtype is c_prev.dtype
+        and x.dtype.char in "fd"
+        and len(x) == len(c_prev)
+    )
+
+
+def _laid_out(x, is_interleaved):
+    """Returns the activated gates a, i, f, o in an array of its own, (4, N, H, ...)."""
+    size = x.shape[1] // 4
+    shape, axes = ((size, 4), (2, 0, 1)) if is_interleaved else ((4, size), (1, 0, 2))
+    parts = x.reshape(x.shape[0], *shape, *x.shape[2:])
+    gates = parts.transpose(*axes, *range(3, parts.ndim)).copy("C")
+    np.tanh(gates[0], out=gates[0])
+    logistic(gates[1:], out=gates[1:])
+    return gates
+
+
+def _lstm_of_plain(c_prev, x, is_interleaved):
+    a, i, f, o = _laid_out(x, is_interleaved)
+    c = np.multiply(a, i, out=a)
+    c += np.multiply(f, c_prev, out=f)
+    return c, np.multiply(o, np.tanh(c), out=o)
+
+
+def _lstm_gradients_of_plain(gys, c_prev, x, is_interleaved):
+    gates = _laid_out(x, is_interleaved)
+    gc, gh = with_zeros(gys, (c_prev.shape, c_prev.shape))
+    a, i, f, o = gates
+    t = a * i
+    t += f * c_prev
+    np.tanh(t, out=t)
+    ggates = np.empty_like(gates)
+    slopes = gates * gates
+    np.subtract(gates[1:], slopes[1:], out=slopes[1:])
+    np.subtract(_ONES[x.dtype], slopes[0], out=slopes[0])
+    np.multiply(gh, t, out=ggates[3])
+    d = gh * o
+    t *= t
+    d *= np.subtract(_ONES[x.dtype], t, out=t)
+    d += gc
+    np.multiply(d, i, out=ggates[0])
+    np.multiply(d, a, out=ggates[1])
+    np.multiply(d, c_prev, out=ggates[2])
+    ggates *= slopes
+    d *= f
+    axes = (1, 2, 0) if is_interleaved else (1, 0, 2)
+    return d, ggates.transpose(*axes, *range(3, ggates.ndim)).reshape(x.shape)
+
+
+_FEW = 1 << 15  # elements of gates up to which their gradients are faster so
+_ONES = {np.dtype(char): np.ones((), char) for char in "fd"}
+
+
 def _head(x, n):
     return x if x.shape[0] == n else x[:n]
 
 
 def _lstm_derivative(gys, c_prev, x, is_interleaved):
     n = x.shape[0]
+    are_plain = x.size <= _FEW and _are_plain(c_prev, x)
+    if are_plain and all(g is None or type(g) is np.ndarray for g in gys):
+        return _lstm_gradients_of_plain(gys, c_prev, x, is_interleaved)
     gc, gh = with_zeros(gys, (c_prev.shape, (n, *c_prev.shape[1:])))
     a, i, f, o = _split_gates.on(x, 4, is_interleaved)
     gcs, ((ga, gi),), (gf,), go = _cell_gradients(
@@ -89,6 +154,8 @@ def _lstm_derivative(gys, c_prev, x, is_interleaved):
 @differentiable(joint=_lstm_derivative, n_arrays=2)
 def _lstm(c_prev, x, is_interleaved) -> tuple[Output, ...]:
     n = x.shape[0]
+    if _are_plain(c_prev, x):
+        return _lstm_of_plain(c_prev, x, is_interleaved)
     a, i, f, o = _split_gates.on(x, 4, is_interleaved)
     c, h = _cell([_head(c_prev, n)], [(a, i)], [f], o)
     if n < c_prev.shape[0]:

@@ -8,7 +8,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
-from mpchain.functions import n_step
+from mpchain.functions import n_step, recurrent
 from mpchain.utils.type_check import InvalidType
 from tests.functions.harness import check_orders, weighted_sum
 from tests.functions.table import checks_of, row, uncovered
@@ -305,6 +305,31 @@ def test_extreme_gates(dtype):
     np.testing.assert_allclose(h.array, [[np.tanh(1.5), -1], [0, 0]], 1e-3)
     F.sum(c + h).backward()
     assert np.isfinite(x.grad).all() and np.isfinite(c_prev.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("is_interleaved", [False, True])
+@pytest.mark.parametrize("shape", [(5, 3), (1, 2), (0, 2), (3, 0), (2, 3, 4)])
+def test_an_lstm_of_plain_arrays_has_the_bits_of_the_formulas(shape, is_interleaved, dtype):
+    random = np.random.RandomState(0)
+    c, gc, gh = (random.randn(*shape).astype(dtype) for _ in range(3))
+    x = 3 * random.randn(shape[0], 4 * shape[1], *shape[2:]).astype(dtype)
+    copies = [v.copy() for v in (c, x, gc, gh)]
+    a, i, f, o = recurrent._split_gates.on(x, 4, is_interleaved)
+    expected_ys = recurrent._cell([c], [(a, i)], [f], o)
+    for y, right in zip(recurrent._lstm.on(c, x, is_interleaved), expected_ys, strict=True):
+        assert y.dtype == dtype and y.flags.c_contiguous
+        np.testing.assert_array_equal(y, right)
+    for gys in ((gc, gh), (None, gh), (gc, None)):
+        known = [np.zeros(shape, dtype) if g is None else g for g in gys]
+        gcs, ((ga, gi),), (gf,), go = recurrent._cell_gradients(*known, [c], [(a, i)], [f], o)
+        joined = recurrent._join_gates.on([ga, gi, gf, go], is_interleaved)
+        found = recurrent._lstm_derivative(gys, c, x, is_interleaved)
+        for gx, right in zip(found, (gcs[0], joined), strict=True):
+            assert gx.dtype == dtype
+            np.testing.assert_array_equal(gx, right)
+    for v, copy in zip((c, x, gc, gh), copies):
+        np.testing.assert_array_equal(v, copy)
 
 
 def test_what_is_kept():
