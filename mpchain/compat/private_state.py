@@ -1,12 +1,15 @@
 """Private state of Chainer's classes that subclasses in old programs use, as data."""
 
 import collections
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
 
 from mpchain import links
 from mpchain.datasets import LabeledImageDataset, SubDataset, TupleDataset
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.function_node import FunctionNode
 from mpchain.iterators import SerialIterator
 from mpchain.link import Link
@@ -160,7 +163,38 @@ def _set_value(self):
     self._update_value(self._optimizer, self.value(self._t))
 
 
+def _multi_node_mean(self, sendbuf, recvbuf):
+    """Writes the mean over ranks of ``sendbuf``, or of itself, into ``recvbuf``."""
+    recvbuf[...] = self.allreduce(recvbuf if sendbuf is None else sendbuf) / self.size
+
+
+def _is_changed(self, target):
+    """Compares the parameters, by names and whether they have values, with those seen last."""
+    before = self.target_params
+    now = [(name, param.is_initialized) for name, param in sorted(target.namedparams())]
+    self.__dict__["_seen_params"] = now
+    return now != before
+
+
+_update = MultiNodeOptimizer.update
+
+
+@functools.wraps(_update)
+def _update_and_see(self, *args, **kwargs):
+    _update(self, *args, **kwargs)
+    self.is_changed(self.target)
+
+
 REPLACED: list[tuple[type, str, Any]] = [
+    (Communicator, "_init_ranks", lambda self: None),
+    (Communicator, "_multi_node_mean", _multi_node_mean),
+    (MultiNodeOptimizer, "is_changed", _is_changed),
+    (
+        MultiNodeOptimizer,
+        "target_params",
+        property(lambda self: self.__dict__.get("_seen_params", [])),
+    ),
+    (MultiNodeOptimizer, "update", _update_and_see),
     (PrintReport, "_header", property(_header, _set_header)),
     (PrintReport, "_print", _print),
     (PrintReport, "_print_header", _print_own_header),
@@ -184,6 +218,10 @@ def _hooks_at(timing):
 
 
 COMPUTED: list[tuple[type, str, Callable[[Any], Any]]] = [
+    *(
+        (Communicator, f"_{name}", operator.attrgetter(name))
+        for name in ("intra_rank", "intra_size", "inter_rank", "inter_size")
+    ),
     (
         LabeledImageDataset,
         "_label_dtype",

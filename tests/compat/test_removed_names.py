@@ -1,6 +1,7 @@
 """Names that NumPy and Python removed, while compat is installed."""
 
 import collections
+import importlib.metadata
 
 import numpy as np
 import pytest
@@ -83,3 +84,8 @@ def test_a_numpy_that_refuses_arrays_as_numbers_is_told(version, times, capsys, 
     monkeypatch.setattr(np, "__version__", version)
     compat.install()
     assert capsys.readouterr().err.count("pip install 'mpchain[compat]'") == times
+
+
+def test_the_extra_brings_a_numpy_that_takes_them():
+    wanted = [line for line in importlib.metadata.requires("mpchain") if '"compat"' in line]
+    assert [line.partition(";")[0].strip() for line in wanted] == ["numpy<2.4"]

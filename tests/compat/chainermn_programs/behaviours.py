@@ -140,6 +140,25 @@ if comm.rank == 0:
         os.utime(path, (0, 0) if name == "at_10" else (9, 9))
 comm.mpi_comm.barrier()
 words += [_multi_node_snapshot._find_latest_snapshot("at_{.updater.iteration}", sys.argv[1])]
+words += [
+    comm._init_ranks(),
+    comm._intra_rank,
+    comm._intra_size,
+    comm._inter_rank,
+    comm._inter_size,
+]
+for given in (np.arange(3, dtype="f") + comm.rank, None):
+    means = np.arange(3, dtype="f") + comm.rank
+    comm._multi_node_mean(given, means)
+    words += [*means.astype("d")]
+model = chainer.Chain()
+with model.init_scope():
+    model.a, model.b = L.Linear(None, 2), L.Linear(2, 1)
+optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.SGD(), comm).setup(model)
+words += [optimizer.target_params, optimizer.is_changed(model), optimizer.is_changed(model)]
+for _ in range(2):
+    optimizer.update(lambda: F.sum(model.b(model.a(np.ones((1, 3), "f")))))
+words += [*optimizer.target_params, optimizer.is_changed(model), optimizer.is_changed(L.Linear(2))]
 gathered = comm.gather_obj(words)
 if comm.rank == 0:
     for line in gathered:
