@@ -331,6 +331,8 @@ def _check_program(parser, program, is_module):
         top = name.partition(".")[0]
         if not top or not importlib.util.find_spec(top):
             parser.error(f"no module named {name!r}")
+    elif re.fullmatch(r"python[\d.]*", os.path.basename(name)):
+        parser.error(f"name the script without {name}: ranks run the Python of mpchain-launch")
     elif not os.path.exists(name):
         parser.error(f"no script {name!r} in {os.getcwd()}")
 

@@ -17,6 +17,9 @@ DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failur
 LOSS_OF_OPEN_MPI = b"*** An error occurred in PMIx Event Notification"
 REST_OF_OPEN_MPI = re.compile(rb"\[[^\]\n]*:\d+\] \*\*\* ")
 FOLDED = b"Open MPI ends this rank since another one is gone (--verbose shows its message)\n"
+# Open MPI writes ten lines between two of these where a rank has called MPI_Abort.
+RULE = b"-" * 74 + b"\n"
+ABORT_OF_OPEN_MPI = b"MPI_ABORT was invoked on rank"
 LONGEST_LINE = 1 << 20
 # The width of our terminal, for ranks, which write into pipes.
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
@@ -201,7 +204,8 @@ class Errors(Lines):
         self._held = []
         self.heading = b""
         self.showed_cause = False
-        self._is_in_throes = self._is_in_loss = False
+        self._is_in_throes = self._is_in_loss = self._is_in_abort = False
+        self._rule = b""  # a line that may begin a message of Open MPI, until the next one is known
 
     @property
     def held(self) -> bool:
@@ -219,7 +223,7 @@ class Errors(Lines):
 
     def finish(self) -> bytes:
         """Returns the rest, ended by a line feed."""
-        return self.release() + super().finish()
+        return self.release() + self._rule + super().finish()
 
     def _cut(self, data):
         lines = super()._cut(data)
@@ -242,6 +246,17 @@ class Errors(Lines):
         shown = []
         for line in lines:
             text = line.removeprefix(self.prefix)
+            if self._is_in_abort:
+                self._is_in_abort = text != RULE
+                continue
+            rule, self._rule = self._rule, line if text == RULE else b""
+            if rule and text.startswith(ABORT_OF_OPEN_MPI):
+                self._is_in_abort = True
+                shown.append(line.rstrip() + b" (--verbose shows all of this message)\n")
+                continue
+            shown += [rule] if rule else []
+            if self._rule:
+                continue
             goes_on = self._is_in_throes and text.rstrip() == b":"
             self._is_in_throes = goes_on or bool(DEATH_THROES.search(line))
             if begins := LOSS_OF_OPEN_MPI in text:

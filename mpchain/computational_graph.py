@@ -93,6 +93,7 @@ class ComputationalGraph:
                 label = f"{node.name}: {label}"
         else:
             style = self.function_style
+            label = label.removesuffix("_with_bias")  # the program calls F.linear
         special = r'(["\\{}|<>])' if style.get("shape") in ("record", "Mrecord") else r'(["\\])'
         attributes = {"label": re.sub(special, r"\\\1", label), **style}
         return ",".join(f'{key}="{value}"' for key, value in attributes.items())

@@ -112,6 +112,8 @@ def test_arguments_after_two_dashes(place, capsys):
         (["-n", "2"], "no script given, e.g. mpchain-launch -n 2 train"),
         (["-n", "2", "-m"], "no module given, e.g. mpchain-launch -n 2 -m train"),
         (["-n", "2", "missing.py"], "no script 'missing.py' in "),
+        (["-n", "2", "python", "a.py"], "name the script without python: "),
+        (["-n", "2", "/usr/bin/python3.11", "a.py"], "name the script without /usr/bin/python3.11"),
         (["-n", "2", "-m", "mpchain_missing.part"], "no module named 'mpchain_missing.part'"),
         (["-n", "2", "-m", ".part"], "no module named '.part'"),
         (

@@ -102,6 +102,23 @@ def test_message_of_open_mpi_about_a_lost_rank_is_one_line():
     assert errors.take(OF_OPEN_MPI) == OF_OPEN_MPI
 
 
+RULE = b"-" * 74 + b"\n"
+ABORT = b"MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD"
+BOX = RULE + ABORT + b"\n  Proc: [[54066,1],0]\n  Errorcode: 1\n\nNOTE: invoking it\n" + RULE
+
+
+@pytest.mark.parametrize("size", [1, 100, 1000])
+def test_message_of_open_mpi_about_an_abort_is_one_line(size):
+    errors = Errors(b"[1] ", lambda: None)
+    text = b"before\n" + BOX + RULE + b"after\n" + RULE
+    pieces = [errors.take(text[i : i + size]) for i in range(0, len(text), size)]
+    lines = [b"before\n", ABORT + b" (--verbose shows all of this message)\n"]
+    lines += [RULE, b"after\n", RULE]  # these are the program's own
+    assert b"".join(pieces) + errors.finish() == b"".join(b"[1] " + line for line in lines)
+    errors = Errors(b"", lambda: None, is_verbose=True)
+    assert errors.take(text) == text
+
+
 def test_other_messages_of_open_mpi_are_shown():
     errors = Errors(b"", lambda: None)
     other = OF_OPEN_MPI.replace(b"PMIx Event Notification", b"MPI_Allreduce")

@@ -31,7 +31,8 @@ class DumpGraph(Extension):
 
     Args:
         root_name: name of the value in the trainer's observation, such as ``'main/loss'``.
-        filename: name of the file in the trainer's folder.
+        filename: name of the file in the trainer's folder; for that of an image, such as
+            ``'cg.svg'``, the file is ``cg.dot``.
         variable_style: DOT attributes of variables; None for the default.
         function_style: DOT attributes of functions; None for the default.
 
@@ -87,6 +88,9 @@ class DumpGraph(Extension):
             )
             return
         path = os.path.join(trainer.out, self._filename)
+        base, kind = os.path.splitext(path)
+        if kind in (".png", ".svg"):  # the names of the images
+            path = f"{base}.dot"
         with open_atomic(path, "w") as file:
             file.write(build_computational_graph([root], **self._styles).dump())
         _draw(path)

@@ -46,10 +46,18 @@ def test_graph_of_the_first_iteration(real_trainer, no_dot, capsys):
     text = (real_trainer.out / "cg.dot").read_text()
     assert text.startswith("digraph graphname{rankdir=TB;")
     labels = re.findall(r'label="(\w+)"', text)
-    assert sum("linear" in label for label in labels) == 1
+    assert labels.count("linear") == 1
     assert sum("softmax_cross_entropy" in label for label in labels) == 1
     assert text.count("->") == 6  # x, W, b -> linear -> y -> loss function (and t) -> loss
     assert seen == [(False, True), (False, False), (False, False), (False, False)]
+
+
+def test_the_name_of_an_image_is_not_that_of_the_graph(real_trainer, no_dot, capsys):
+    real_trainer.extend(extensions.DumpGraph("main/loss", "graph.svg"))
+    real_trainer.run()
+    assert os.listdir(real_trainer.out) == ["graph.dot"]
+    base = f"{real_trainer.out}/graph"
+    assert f"dot -Tsvg {base}.dot -o {base}.svg" in capsys.readouterr().err
 
 
 def test_styles_and_name(real_trainer, no_dot):
