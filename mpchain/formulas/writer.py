@@ -10,9 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.formulas.operators import OPERATORS, Operator
 from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace
+
+_on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_wide")
 
 
 class Writer:
@@ -207,8 +210,17 @@ def fused_kernel(name: str, formula: Callable) -> Any:
         return None
     if isinstance(result, Symbol) and result.function is None:
         return None
-    declared = ", ".join(f"T in_{parameter}" for parameter in parameters)
-    return cuda.elementwise(declared, "T out", code, f"mpchain_{name}")
+    return _kernel(
+        [f"in_{parameter}" for parameter in parameters], ["out"], code, f"mpchain_{name}"
+    )
+
+
+def _kernel(ins, outs, code, name, **options):
+    """Returns the kernel of arrays and numbers of one type; with the annex, its loads are wide."""
+    if _on_gpu is not None:
+        return _on_gpu.wide(ins, outs, code, name, **options)
+    declared = [", ".join(f"T {name}" for name in names) for names in (ins, outs)]
+    return cuda.elementwise(*declared, code, name, **options)
 
 
 def fused(formula: Callable) -> Callable:
@@ -232,10 +244,10 @@ def fused(formula: Callable) -> Callable:
         symbols = [Symbol(steps, f"in_{i}") for i in range(n)]
         results = formula(*_filled(structure, iter(symbols)))
         leaves = _leaves(results)
-        outs = ", ".join(f"T out{i or ''}" for i in range(len(leaves)))
-        ins = ", ".join(f"T in_{i}" for i in range(n))
+        outs = [f"out{i or ''}" for i in range(len(leaves))]
+        ins = [f"in_{i}" for i in range(n)]
         name = f"mpchain{formula.__name__}"
-        compiled = cuda.elementwise(ins, outs, render_c(*leaves), name, return_tuple=True)
+        compiled = _kernel(ins, outs, render_c(*leaves), name, return_tuple=True)
         return compiled, _structure(results)
 
     @functools.wraps(formula)

@@ -213,6 +213,7 @@ def test_no_kernel_of_what_has_no_counterpart():
 def test_a_kernel_is_declared_over_one_type(monkeypatch):
     seen = []
     monkeypatch.setattr(cuda, "elementwise", lambda *args: seen.append(args))
+    monkeypatch.setattr(writer, "_on_gpu", None)
     writer.fused_kernel("muladd", lambda x, y: x * y + 2)
     code = "T t0 = in_x * in_y;\nT t1 = t0 + (T)2.0;\nout = t1;"
     assert seen == [("T in_x, T in_y", "T out", code, "mpchain_muladd")]

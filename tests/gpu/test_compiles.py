@@ -11,6 +11,7 @@ from mpchain import config, kernels, optimizers
 from mpchain.backends import cuda
 from mpchain.backends.dtypes import as_dtype
 from mpchain.captured import cuda_graph
+from mpchain.formulas import writer
 from mpchain.formulas.symbol import UntraceableError
 from mpchain.formulas.writer import fused_kernel
 from mpchain.functions import recurrent
@@ -29,6 +30,7 @@ from mpchain.kernels.gpu import (
     cuda_windows,
     loss_scale,
 )
+from mpchain.kernels.gpu.cuda_wide import WideKernel
 from mpchain.optimizer import GradientMethod
 from mpchain.testing.kernel_cases import CASES
 from tests.gpu import nvrtc
@@ -85,6 +87,7 @@ def _elementwise_kernels():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "elementwise", record)
+        patch.setattr(writer, "_on_gpu", None)  # it writes other texts of the same
         for declaration in _declarations(2):
             n_arrays = len(declaration.array_names)
             fused_kernel(declaration.name, declaration.body)
@@ -199,6 +202,28 @@ def test_steps_on_float32_copies(dtype, architecture):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("factor", [2.0, np.ones((), "f")], ids=["number", "array"])
+def test_steps_that_take_a_factor_out_of_gradients(factor, architecture, monkeypatch):
+    monkeypatch.setattr(cuda, "is_gpu_array", lambda x: isinstance(x, np.ndarray))
+    single, half = np.dtype(np.float32), np.dtype(np.float16)
+    rule = dict(_rules())["Adam"]
+    dtypes = [single] * (1 + len(rule.states)) + [half, half]
+    given = rule.step, len(dtypes) - 2, rule.scalars, dtypes
+    body, constants = cuda_steps._body(*given, is_scaled=True)
+    assert "x_g *= inverse;" in body
+    of_step = cuda_steps._numbers(body, [constants], single, None)[1]
+    with cuda_steps.guarded(cuda_steps.Guard(None, None, 0, 3)):
+        of_guard = cuda_steps._numbers(body, [constants] * 3, single, None)[1]
+    product = "    arrays.a0[k][i] = arrays.g[k][i] * inverse;"
+    for texts, n in ((of_step, len(dtypes) - 2), (of_guard, len(dtypes) - 2), (([], product), 1)):
+        names = [*(f"a{i}" for i in range(n)), *["h"] * (n > 1), "g"]
+        kinds = dtypes if n > 1 else [single, single]
+        _, texts = cuda_steps._with_factor([], texts, factor)
+        function = cuda_steps._Function("mpchain_step", "float", *texts)
+        _check(cuda_steps._text(function, names, kinds, 32), architecture, "--fmad=false")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_dynamic_loss_scale(architecture):
     _check(loss_scale._TEXT, architecture)
     for dtype in map(np.dtype, ("float16", "float32", "float64")):
@@ -296,6 +321,18 @@ def _with_types(in_params, out_params, operation, name, dtype):
             operation=operation,
         )
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_functions_with_wide_loads(dtype, architecture):
+    for (in_params, out_params, operation), n_arrays in _elementwise_kernels().items():
+        ins, outs = ([w.split()[1] for w in t.split(", ")] for t in (in_params, out_params))
+        kernel = WideKernel(ins, outs, operation, "mpchain_kernel")
+        are_arrays = tuple(i < n_arrays for i in range(len(ins)))
+        _check(kernel.text(np.dtype(dtype).char, are_arrays), architecture)
 
 
 @pytest.mark.nightly

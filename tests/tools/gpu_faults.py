@@ -87,7 +87,7 @@ FAULTS = [
     Fault(
         "a kernel for each parameter",
         "mpchain/update_rule.py",
-        "create_context():\n                _update_group(group)\n",
+        "create_context():\n                _update_group(group, inverse)\n",
         "create_context():\n                [p.update() for p in group]\n",
         ("tests/gpu/test_optimizers.py", "-k", "test_launches"),
         r"assert \[4, 12\] == \[1, 3\]",

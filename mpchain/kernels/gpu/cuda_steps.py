@@ -150,7 +150,8 @@ def take_steps(
     if not all(array.flags.c_contiguous for arrays in lists[:-1] for array in arrays):
         return False
     computed = np.result_type(np.float32, *dtypes)
-    describe = functools.partial(_body, step, len(written), scalars, dtypes, inverse is not None)
+    given = step, len(written), scalars, dtypes
+    describe = functools.partial(_body, *given, is_scaled=inverse is not None)
     try:
         bodies, constants = zip(*map(describe, range(_n_rows())))
     except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
@@ -313,7 +314,7 @@ def _argument_bytes():
     return 32764 if is_recent else 4096
 
 
-def _body(step, n_written, scalars, dtypes, is_scaled, n_left_out=0):
+def _body(step, n_written, scalars, dtypes, n_left_out=0, is_scaled=False):
     """Returns the statements for an element, and the numbers that they need."""
     names, constants = [f"a{i}" for i in range(n_written)], Numbers()
     writer = C(constants.name_of)

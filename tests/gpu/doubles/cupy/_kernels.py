@@ -368,7 +368,7 @@ class RawKernel:
         at_once = "__syncthreads" in self.code
         arrays_of = f"#define IN_DOUBLE\n{ARRAYS}" if IN_DOUBLE.search(self.code) else ARRAYS
         headers = f"#define AT_ONCE\n{arrays_of}{THREADS}" if at_once else arrays_of + THREADS
-        code = self.code.replace("#include <cupy/float16.cuh>", "")
+        code = re.sub("#include <cupy/.*>", "", self.code)
         text = (
             f'{headers}{code}\nextern "C" int check_sizes(const long* _sizes) {{\n{checks}\n'
             f'return 0;\n}}\nextern "C" int run_threads(void** _args, long* _dims) {{\n'

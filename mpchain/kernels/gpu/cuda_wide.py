@@ -1,0 +1,171 @@
+"""Elementwise kernels on GPUs whose threads load 128 bits at once.
+
+CuPy's elementwise kernels give each thread one element. Of half precision, these are 2 bytes, so
+that the loads under way at once do not fill the memory's bandwidth. Here a thread takes as many
+elements as fit into 128 bits, where arrays are alike, without gaps and aligned; else CuPy's kernel
+does the same. Arrays with the channels last keep this order, which CuPy's kernel gives up.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends import cuda
+
+WIDTH = 16
+"""Bytes that a thread loads at once, and the alignment that it takes for that."""
+_THREADS, _BLOCKS = 256, 1 << 20
+_TYPES = {"e": "float16", "f": "float", "d": "double"}
+_TEXT = """#include <cupy/float16.cuh>
+#include <cupy/complex.cuh>
+#include <cupy/carray.cuh>
+#include <cupy/atomics.cuh>
+#include <cupy/math_constants.h>
+typedef {kind} T;
+struct alignas(16) Word {{ unsigned int part[4]; }};
+extern "C" __global__ void {name}({parameters}, long long n) {{
+  const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  const long long step = gridDim.x * (long long)blockDim.x;
+  for (long long i = first; i < n / {many}; i += step) {{
+    {declared}
+    {loaded}
+    #pragma unroll
+    for (int u = 0; u < {many}; u++) {{
+      {elements}
+      {operation};
+    }}
+    {stored}
+  }}
+  for (long long i = n / {many} * {many} + first; i < n; i += step) {{
+    {single}
+    {operation};
+    {kept}
+  }}
+}}
+"""
+
+
+def contiguous_view(x: Any) -> Any:
+    """Returns a view of a CuPy array in the order of its memory, with C's order, and how to turn a
+    view back; None for arrays in other orders than C's and that with the channels last.
+
+    Example:
+        >>> contiguous_view(x)[0].flags.c_contiguous  # doctest: +SKIP
+        True
+    """
+    if x.flags.c_contiguous:
+        return x, None
+    if x.ndim > 2:
+        moved = x.transpose(0, *range(2, x.ndim), 1)
+        if moved.flags.c_contiguous:
+            return moved, (0, x.ndim - 1, *range(1, x.ndim - 1))
+    return None
+
+
+class WideKernel:
+    """An elementwise kernel on arrays of one shape and dtype, and on numbers.
+
+    Args:
+        ins, outs: names of what it reads and writes.
+        operation: C for one element, over the type ``T``.
+        name: of the kernel.
+        return_tuple: whether one result is a tuple, too.
+
+    Example:
+        >>> double = WideKernel(["x"], ["y"], "y = x + x", "double_x")  # doctest: +SKIP
+        >>> double(mpchain.cuda.cupy.ones(3))  # doctest: +SKIP
+        array([2., 2., 2.])
+    """
+
+    def __init__(
+        self,
+        ins: Sequence[str],
+        outs: Sequence[str],
+        operation: str,
+        name: str,
+        return_tuple: bool = False,
+    ):
+        self._ins, self._outs, self._operation, self._name = ins, outs, operation, name
+        self._returns_tuple = return_tuple or len(outs) > 1
+        self._text = functools.cache(self.text)
+
+    def __call__(self, *args: Any) -> Any:
+        """Computes new arrays."""
+        arrays = [x for x in args if cuda.is_gpu_array(x)]
+        views = self._views(arrays)
+        if views is None:
+            return self._plain()(*args)
+        (first, back), *_ = views
+        dtype, xp = first.dtype, cuda.get_array_module(first)
+        given = iter(views)
+        values = [next(given)[0] if cuda.is_gpu_array(x) else dtype.type(x) for x in args]
+        made = [xp.empty(first.shape, dtype) for _ in self._outs]
+        words = [x for x in (*values, *made) if cuda.is_gpu_array(x)]
+        text = self._text(dtype.char, tuple(map(cuda.is_gpu_array, values)))
+        n_blocks = max(1, min(-(-first.size * dtype.itemsize // (WIDTH * _THREADS)), _BLOCKS))
+        kernel = cuda.raw(text, self._name)
+        kernel((n_blocks,), (_THREADS,), (*words, *values, *made, np.int64(first.size)))
+        results = tuple(made if back is None else [y.transpose(back) for y in made])
+        return results if self._returns_tuple else results[0]
+
+    def _plain(self):
+        """Returns CuPy's kernel."""
+        declared = [", ".join(f"T {x}" for x in names) for names in (self._ins, self._outs)]
+        options = {"return_tuple": self._returns_tuple}
+        return cuda.elementwise(*declared, self._operation, self._name, **options)
+
+    def _views(self, arrays):
+        first = arrays[0] if arrays else None
+        if first is None or first.dtype.char not in _TYPES or not first.size:
+            return None
+        for x in arrays:
+            is_like = x.shape == first.shape and x.dtype == first.dtype
+            if not is_like or x.data.ptr % WIDTH:
+                return None
+        if not first.flags.c_contiguous and any(x.strides != first.strides for x in arrays):
+            return None
+        views = [contiguous_view(x) for x in arrays]
+        return None if None in views or len({v[1] for v in views}) > 1 else views
+
+    def text(self, char: str, are_arrays: tuple[bool, ...]) -> str:
+        """Returns the text for a dtype, given which of the arguments are arrays."""
+        reads = [name for name, is_array in zip(self._ins, are_arrays) if is_array]
+        kind, names = _TYPES[char], [*reads, *self._outs]
+        parameters = [f"{'const ' * (x in reads)}Word* words_{x}" for x in names]
+        for x, is_array in zip(self._ins, are_arrays):
+            parameters.append(f"const {kind}* all_{x}" if is_array else f"const {kind} {x}")
+        parameters += [f"{kind}* all_{x}" for x in self._outs]
+        many = WIDTH // np.dtype(char).itemsize
+        given = " ".join(f"const T {x} = all_{x}[i];" for x in reads)
+        made = " ".join(f"T {x};" for x in self._outs)
+        kept = " ".join(f"all_{x}[i] = {x};" for x in self._outs)
+        return _TEXT.format(
+            kind=kind,
+            name=self._name,
+            parameters=", ".join(parameters),
+            many=many,
+            declared=" ".join(f"alignas(16) T own_{x}[{many}];" for x in names),
+            loaded=" ".join(f"*(Word*)own_{x} = words_{x}[i];" for x in reads),
+            elements=" ".join(f"const T {x} = own_{x}[u];" for x in reads)
+            + " ".join(f" T& {x} = own_{x}[u];" for x in self._outs),
+            operation=self._operation,
+            stored=" ".join(f"words_{x}[i] = *(Word*)own_{x};" for x in self._outs),
+            single=f"{given} {made}",
+            kept=kept,
+        )
+
+
+def wide(
+    ins: Sequence[str], outs: Sequence[str], operation: str, name: str, return_tuple: bool = False
+) -> Any:
+    """Returns a :class:`WideKernel`, made once for the same arguments.
+
+    Example:
+        >>> double = wide(("x",), ("y",), "y = x + x", "double_x")  # doctest: +SKIP
+    """
+    return _wide(tuple(ins), tuple(outs), operation, name, return_tuple)
+
+
+_wide = functools.cache(WideKernel)
