@@ -168,7 +168,10 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         >>> summed(np.ones((3000, 1), np.float16), 0, False).tolist()
         [3000.0]
     """
-    if _on_gpu is not None and cuda.is_gpu_array(x):
+    is_plain = x.__class__ is np.ndarray
+    if is_plain and x.size < thresholds.long_sum and x.ndim < 3 and x.dtype.char != "e":
+        return np.add.reduce(x, axis, None, None, keepdims)
+    if not is_plain and _on_gpu is not None and cuda.is_gpu_array(x):
         if (y := _on_gpu.sum_columns(x, axis, keepdims)) is not None:
             return y
     if x.dtype != np.float16:
@@ -195,7 +198,7 @@ def _sum_in_parts(x, n):
     if n % part or not x.flags.c_contiguous:
         return None
     y = kernels.row_sums(x.reshape(-1, part))
-    return y if n == part else y.reshape(-1, n // part).sum(axis=1)
+    return y if n == part else y.reshape(-1, n // part).sum(axis=None if n == x.size else 1)
 
 
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))

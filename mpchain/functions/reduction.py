@@ -12,6 +12,7 @@ from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.mathematics import square
 from mpchain.functions.positions import shown
+from mpchain.kernels import thresholds
 from mpchain.typing import Axes, Input, Output
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
@@ -109,6 +110,8 @@ def mean(
 def _reduced_axes(name, x, axis):
     """Returns the axes to reduce as numbers from 0, of a floating-point array."""
     ndim = x.ndim
+    if axis is None and is_floating(x.dtype):
+        return tuple(range(ndim))
     if axis.__class__ is int and -ndim <= axis < ndim and is_floating(x.dtype):
         return (axis % ndim,)
     check(is_floating(x.dtype), name, "x must be floating point", x=x)
@@ -128,19 +131,29 @@ def _extremum_derivative(g, x, y, axes):
 
 @differentiable(_extremum_derivative)
 def _max(x, axes, keepdims):
-    return x.max(axis=axes, keepdims=keepdims)
+    if x.size >= thresholds.compiled:
+        return _extremum(x, axes, keepdims, False)
+    return x.max(axis=axes if len(axes) < x.ndim else None, keepdims=keepdims)
 
 
 @differentiable(_extremum_derivative)
 def _min(x, axes, keepdims):
-    return x.min(axis=axes, keepdims=keepdims)
+    if x.size >= thresholds.compiled:
+        return _extremum(x, axes, keepdims, True)
+    return x.min(axis=axes if len(axes) < x.ndim else None, keepdims=keepdims)
+
+
+def _extremum(x, axes, keepdims, is_least):
+    y = kernels.extremum(x, tuple(sorted(axes)), is_least)
+    return y.reshape(_kept(x.shape, axes)) if keepdims else y
 
 
 def _filled_axes(name, x, axis):
     """Returns the axes to reduce, which must not be empty: they have no extremum then."""
     axes, shape = _reduced_axes(name, x, axis), x.shape
-    filled = 0 not in [shape[i] for i in axes]
-    check(filled, name, "x must have elements along the axes", x=x, axis=axis)
+    if 0 in shape:
+        filled = 0 not in [shape[i] for i in axes]
+        check(filled, name, "x must have elements along the axes", x=x, axis=axis)
     return axes
 
 

@@ -244,6 +244,21 @@ def row_sums(x: Array) -> Array:
     return x.sum(axis=1)
 
 
+def _has_elements(x, axes, is_least):
+    return all(0 <= a < x.ndim and x.shape[a] for a in axes)
+
+
+@Operation.given("x of elements along the axes", _has_elements)
+def extremum(x: Array, axes: tuple[int, ...], is_least: bool) -> Array:
+    """The greatest or the least element along axes, NaN if there is one.
+
+    Example:
+        >>> extremum(np.array([[1.0, 3.0], [2.0, 0.0]]), (1,), False)
+        array([3., 2.])
+    """
+    return x.min(axis=axes) if is_least else x.max(axis=axes)
+
+
 @Operation.given("x of one axis or more", lambda x, is_backward: x.ndim > 0)
 def running_sums(x: Array, is_backward: bool) -> Array:
     """Sums along the last axis up to each element, from the first or, backward, from the last.

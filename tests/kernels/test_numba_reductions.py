@@ -98,6 +98,66 @@ def test_scans_have_the_bits_of_numpy(name, dtype):
             )
 
 
+EXTREMA = {  # shapes and axes
+    "rows": (SHAPE, (1,)),
+    "columns": (SHAPE, (0,)),
+    "middle": ((3, SHAPE[0], SHAPE[1]), (1,)),
+    "two": ((3, SHAPE[0], 5, SHAPE[1]), (1, 2)),
+    "none": (SHAPE, ()),
+    "all": (SHAPE, (0, 1)),
+}
+
+
+@pytest.mark.parametrize("is_least", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", EXTREMA)
+def test_extrema_are_those_of_numpy(name, dtype, is_least):
+    shape, axes = EXTREMA[name]
+    x = np.resize(unusual(dtype), shape)
+    x[-1, -1] = np.inf if is_least else -np.inf
+    of_nan = np.array([0x7FC00000, 0xFFC00000], np.uint32).view(np.float32).astype(dtype)
+    x.reshape(-1)[5], x.reshape(-1)[7 * x.shape[-1]] = of_nan  # of both signs
+    if name in ("none", "all"):
+        assert kernel_of("extremum").refuse(x, axes, is_least) is not None
+        return
+    result = tuple(n for i, n in enumerate(shape) if i not in axes)
+    for values in (x, np.nan_to_num(x)):
+        y, expected = by_both("extremum", values, axes, is_least, shape=result)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_rows(dtype):
+    x = np.random.RandomState(0).randn(*SHAPE).astype(dtype)
+    x[0, 3], x[1, 3], x[2, 3], x[2, 4] = np.nan, np.inf, -np.inf, np.inf
+    y, _ = by_both("row_sums", x, shape=SHAPE[:1])
+    with np.errstate(all="ignore"):
+        expected = x.astype(np.longdouble).sum(axis=1)
+    error = np.abs(y[3:] - expected[3:]) / np.abs(x[3:]).sum(axis=1)
+    assert error.max() < 6 * np.finfo(dtype).eps
+    np.testing.assert_array_equal(y[:3], expected[:3])
+
+
+@pytest.mark.parametrize("function", [F.max, F.min])
+@pytest.mark.parametrize("axis", [None, 0, 1, (1, 0)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_functions_of_extrema_and_their_derivatives(function, axis, keepdims):
+    x = np.random.RandomState(0).permutation(261 * 260).reshape(261, 260).astype(np.float32)
+
+    def results():
+        v = Variable(x / 1000)
+        y = function(v, axis, keepdims)
+        found = [y, F.sum(y * y * y)]
+        for _ in range(3):
+            found += mpchain.grad([F.sum(found[-1] * v)], [v], enable_double_backprop=True)
+        return [y.array for y in found]
+
+    found = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        for y, expected in zip(found, results(), strict=True):
+            np.testing.assert_allclose(y, expected, 2e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_products(dtype):
     x = np.random.RandomState(0).uniform(0.5, 1.5, SHAPE).astype(dtype)
@@ -109,7 +169,7 @@ def test_products(dtype):
     np.testing.assert_allclose(y, expected, tolerance)
 
 
-@pytest.mark.parametrize("operation", [*SCANS, "products", *list(SOFTMAX)[2:4]])
+@pytest.mark.parametrize("operation", [*SCANS, "products", "row_sums", *list(SOFTMAX)[2:4]])
 def test_threads_do_not_change_the_bits(operation):
     x = np.random.RandomState(0).randn(*SHAPE).astype("f")
     constants = SCANS.get(operation, [SOFTMAX.get(operation, ())])[-1]
@@ -135,7 +195,7 @@ def test_threads_do_not_change_the_bits(operation):
 )
 def test_arrays_that_loops_do_not_take(change):
     x = change(np.ones((400, 400), np.float32))
-    for operation in (*SCANS, "products", "softmax", "log_softmax"):
+    for operation in (*SCANS, "products", "softmax", "log_softmax", "row_sums"):
         constants = SCANS.get(operation, [SOFTMAX.get(operation, ())])[-1]
         assert kernel_of(operation).refuse(x, *constants) is not None
 

@@ -1,4 +1,4 @@
-"""Softmax, extrema, products and running sums of rows, by loops for numba.
+"""Softmax, extrema, sums, products and running sums of rows, by loops for numba.
 
 A row is what is reduced, contiguous in memory. Softmax passes through a row while it is in the
 cache, with the exponential of :mod:`mpchain.kernels.cpu.special_loops`. Sums of single precision
@@ -156,6 +156,89 @@ def _differentiate_softmax(begin, end, g, y, gx, scale):
         part = g.dtype.type(total)
         for i in range(g.shape[1]):
             gx[row, i] = y[row, i] * (g[row, i] - part) * scale
+
+
+# The bits of NaN are above those of infinity, or below those of minus infinity.
+_EXTREMUM = """
+def run(begin, end, x, y):
+    for row in range(begin, end):
+        most, least = LEAST, REST
+        for i in range(x.shape[1]):
+            bits = np.FLOAT(x[row, i]).view(INT)
+            bits = INT(bits ^ INT(INT(bits >> SIGN) & REST))
+            most, least = INT(max(most, bits)), INT(min(least, bits))
+        first = INT({first} ^ INT(INT({first} >> SIGN) & REST)).view(np.FLOAT)
+        second = INT({second} ^ INT(INT({second} >> SIGN) & REST)).view(np.FLOAT)
+        y[row] = second if second != second else first
+"""
+_EXTREMUM_OF_COLUMNS = """
+def run(begin, end, x, y):
+    for matrix in range(begin, end):
+        for i in range(x.shape[2]):
+            y[matrix, i] = x[matrix, 0, i]
+        for row in range(1, x.shape[1]):
+            for i in range(x.shape[2]):
+                a, b = x[matrix, row, i], y[matrix, i]
+                y[matrix, i] = a if (a {better} b) | (a != a) else b
+"""
+_TEXTS |= {
+    "greatest": _EXTREMUM.format(first="most", second="least"),
+    "least": _EXTREMUM.format(first="least", second="most"),
+    "greatest of columns": _EXTREMUM_OF_COLUMNS.format(better=">"),
+    "least of columns": _EXTREMUM_OF_COLUMNS.format(better="<"),
+}
+
+
+def _in_three(x, axes):
+    """Returns the elements before, along and after the axes, None where others are between."""
+    if axes != tuple(range(axes[0], axes[0] + len(axes))) if axes else True:
+        return None
+    before, after = x.shape[: axes[0]], x.shape[axes[-1] + 1 :]
+    return tuple(map(math.prod, (before, x.shape[axes[0] : axes[-1] + 1], after)))
+
+
+def _refuse_extremum(x, axes, is_least):
+    sizes = _in_three(x, axes)
+    if sizes is None:
+        return "not along neighboring axes"
+    if sizes[0] == sizes[2] == 1:
+        return "one row, of which NumPy is as fast"
+    if 1 < sizes[2] < thresholds.loop_row:
+        return "few elements side by side"
+    return _refuse_rows(x)
+
+
+@reference.extremum.kernel("numba_cpu", _refuse_extremum, SINGLE_OR_DOUBLE)
+def _extremum(x, axes, is_least, out=None):
+    """Computes the same as the reference; only the sign of zero may differ."""
+    y = empty(x.shape[: axes[0]] + x.shape[axes[-1] + 1 :], x.dtype, out=out)
+    n, along, after = _in_three(x, axes)
+    name, sizes = "least" if is_least else "greatest", (n, along)
+    if after > 1:
+        name, sizes = f"{name} of columns", (n, along, after)
+    run, x, flat = _compiled(name, x.dtype), x.reshape(sizes), y.reshape(n, *sizes[2:])
+    in_parts(lambda i, j: run(i, j, x, flat), n, x.size // thresholds.light_loop)
+    return y
+
+
+def _refuse_sums(x):
+    return "short rows" if x.shape[1] < thresholds.loop_row else _refuse_rows(x)
+
+
+@reference.row_sums.kernel("numba_cpu", _refuse_sums, SINGLE_OR_DOUBLE)
+def _row_sums(x, out=None):
+    """Sums many elements of a row at a time."""
+    y = empty(x.shape[:1], x.dtype, out=out)
+    in_parts_of(_add, len(x), x.size // thresholds.light_loop, x, y)
+    return y
+
+
+def _add(begin, end, x, y):
+    for row in range(begin, end):
+        total = x.dtype.type(0)
+        for i in range(x.shape[1]):
+            total += x[row, i]
+        y[row] = total
 
 
 def _refuse_rows(x, is_backward=False):
