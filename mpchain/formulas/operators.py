@@ -70,10 +70,11 @@ OPERATORS: dict[Callable, Operator] = {
     np.sqrt: Operator("sqrt({})", numba="np.sqrt({})"),
     **{
         getattr(np, name): Operator(name + "({})")
-        for name in ("ceil cos cosh floor log log10 log1p log2 sin sinh tan tanh trunc").split()
+        for name in ("ceil cos cosh floor log log10 log2 sin sinh tan tanh trunc").split()
     },
     np.exp: Operator("exp({})", special="exp({})"),
     np.expm1: Operator("expm1({})", special="expm1({})"),
+    np.log1p: Operator("log1p({})", special="log1p({})"),
     np.where: Operator("{} ? {} : {}", numba="{1} if {0} else {2}", kind="choice"),
     np.greater: _alike("{} > {}", "comparison"),
     np.greater_equal: _alike("{} >= {}", "comparison"),

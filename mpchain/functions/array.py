@@ -4,6 +4,7 @@ Each is linear, so its derivative is its adjoint, and nothing is kept but shapes
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -161,6 +162,9 @@ def broadcast_to(x: Input, shape: Sequence[int]) -> Output:
         raise InvalidType(message) from None
 
 
+_add_up: Any = np.add.reduce
+
+
 def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
     """Sums an array; half precision in single, since a float16 sum of ones stops at 2048.
 
@@ -170,7 +174,7 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
     """
     is_plain = x.__class__ is np.ndarray
     if is_plain and x.size < thresholds.long_sum and x.ndim < 3 and x.dtype.char != "e":
-        return np.add.reduce(x, axis, None, None, keepdims)
+        return _add_up(x, axis, None, None, keepdims)
     if not is_plain and _on_gpu is not None and cuda.is_gpu_array(x):
         if (y := _on_gpu.sum_columns(x, axis, keepdims)) is not None:
             return y

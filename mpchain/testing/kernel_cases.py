@@ -297,9 +297,19 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
     "row_sums": {
         "matrix": lambda: (_random(3, 5),),
         "many columns": lambda: (_random(4, 1030),),
+        "many rows": lambda: (_random(261, 260),),
         "transposed": lambda: (_random(40, 30).T,),
         "no rows": lambda: (_random(0, 30),),
         "no columns": lambda: (_random(3, 0),),
+    },
+    "extremum": {
+        "rows": lambda: (_random(3, 5), (1,), False),
+        "columns": lambda: (_random(3, 5), (0,), True),
+        "many rows": lambda: (_random(261, 260), (1,), True),
+        "many columns": lambda: (_random(261, 260), (0,), False),
+        "all": lambda: (_random(261, 260), (0, 1), False),
+        "axes between others": lambda: (_random(3, 4, 5, 2000), (1, 2), False),
+        "axes apart": lambda: (_random(3, 4, 5), (0, 2), False),
     },
     "running_sums": {
         "matrix": lambda: (_random(3, 5), False),

@@ -24,6 +24,7 @@ FORMULAS = {
     "the gradient of ReLU": (lambda x, y: x * np.greater(y, 0), ()),
     "leaky ReLU": (lambda x, slope: np.maximum(x, 0) + np.minimum(x, 0) * slope, (0.2,)),
     "constants": (lambda x, y, a, b: x * (1 - a) + y * a - (a <= b) * -b, (0.3, 2)),
+    "quotients": (lambda x, y, a: (x / 3 + y) / (a - 1), (3,)),
     "signs": (lambda x, y: np.sign(x) * np.absolute(y) - np.square(x), ()),
     "choices": (lambda x, y: np.where(np.less(x, y), x - 1, 2 * y) + 1, ()),
     "logic": (
@@ -76,7 +77,7 @@ def test_the_same_values_as_numpy(name, dtype, at_once):
         lambda x: np.exp(x) + 1,  # NumPy's is faster
         lambda x: np.expm1(x * 2) + 1,
         lambda x: x + 1,  # one pass, too
-        lambda x: x / 3 + 1,  # NumPy warns of divisions by zero
+        lambda x: 3 / x + 1,  # NumPy warns of divisions by zero
         lambda x: np.greater(x, 0),
         lambda x: x,
         lambda x, a: a * 2 + 1,
@@ -200,6 +201,39 @@ def test_operators_of_rows_and_their_derivatives(at_once):
     with mpchain.using_config("kernels", ("reference",)):
         for a, b in zip(found, results(), strict=True):
             np.testing.assert_allclose(a, b, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("reduce", ["mean", "no"])
+def test_losses_of_binary_labels_and_their_derivatives(reduce, dtype):
+    """By loops, to the third order, they are those of NumPy's passes; some labels are ignored."""
+    random = np.random.RandomState(0)
+    x = random.uniform(-4, 4, (300, 300)).astype(dtype)
+    x[0, :6] = 3e4, -3e4, 120, -120, 1e-30, 0
+    t = random.randint(-1, 2, x.shape)
+
+    def results():
+        v = Variable(x)
+        y = F.sigmoid_cross_entropy(v, t, reduce=reduce)
+        found = [y, y * y]
+        for _ in range(3):
+            found += mpchain.grad([F.sum(found[-1] * x)], [v], enable_double_backprop=True)
+        return [y.array for y in found]
+
+    found = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        others = results()
+    v = Variable(x)
+    F.sum(F.sigmoid_cross_entropy(v, t, reduce=reduce)).backward()  # without a graph
+    found.append(v.grad)
+    with mpchain.using_config("kernels", ("reference",)):
+        v.cleargrad()
+        F.sum(F.sigmoid_cross_entropy(v, t, reduce=reduce)).backward()
+    others.append(v.grad)
+    eps = np.finfo(dtype).eps
+    for y, expected in zip(found, others, strict=True):
+        assert y.dtype == dtype
+        np.testing.assert_allclose(y, expected, 20 * eps, 20 * eps * np.abs(expected).max())
 
 
 def test_kernels_that_the_user_prefers(at_once):

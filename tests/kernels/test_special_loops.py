@@ -24,13 +24,18 @@ FUNCTIONS = {
     "ndtr": (mpmath.ncdf, special.ndtr, 37),
     "sigmoid": (lambda x: 1 / (1 + mpmath.exp(-x)), special.expit, 250),
     "silu": (lambda x: x / (1 + mpmath.exp(-x)), lambda x: x * special.expit(x), 240),
+    "softplus": (
+        lambda x: mpmath.log1p(mpmath.exp(x)),
+        lambda x: np.logaddexp(x, 0).astype(x.dtype),
+        250,
+    ),
     "elu": (
         lambda x: x if x > 0 else mpmath.expm1(x),
         lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
         100,
     ),
 }
-CONSTANTS = {"elu": (1.0,)}
+CONSTANTS = {"elu": (1.0,), "softplus": (1.0,)}
 EXTREMES = [0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-40, -1e-40, 5e-45, 15.5, -15.5]
 
 
@@ -129,6 +134,27 @@ def test_three_orders_of_derivatives_are_those_without_loops(name, dtype):
     for y, expected in zip(by_loops, others, strict=True):
         assert y.dtype == dtype
         np.testing.assert_allclose(y, expected, 60 * eps, 16 * eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_logarithm_of_loops(dtype):
+    near = np.logspace(-38 if dtype == np.float32 else -300, 0, 400)
+    x = np.concatenate([near, -near[near < 1], np.logspace(0, 37, 300)]).astype(dtype)
+    loop = loops.loop_of(lambda x: np.log1p(x) * np.sign(x) * 1 + 0, ["x"], 1)
+    with mpmath.workdps(60):
+        exact = [mpmath.log1p(mpmath.mpf(float(v))) * np.sign(v) for v in x]
+    assert max(units(loop.compute(x), exact, dtype)) <= 2
+    extremes = np.array([0, -0.0, np.inf, -np.inf, np.nan, -1, -2, 1e-45, -1e-45, 3e38], dtype)
+    loop = loops.loop_of(lambda x: np.log1p(x) * np.sign(2 + np.square(x)), ["x"], 1)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(loop.compute(extremes), np.log1p(extremes), 1e-6, 1e-46)
+
+
+@pytest.mark.parametrize("beta", [0, 0.0])
+def test_numpy_divides_by_zero(beta):
+    x = np.ones(thresholds.loop, np.float32)
+    assert loop_of("softplus")(x, 2.0) is not None
+    assert loop_of("softplus")(x, beta) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

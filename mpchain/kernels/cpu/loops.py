@@ -19,7 +19,7 @@ import numpy as np
 
 from mpchain.configuration import config
 from mpchain.formulas.operators import OPERATORS
-from mpchain.formulas.symbol import UntraceableError, in_order, trace_operation
+from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace_operation
 from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
@@ -30,10 +30,10 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone is faster in a loop
-_WARNING = (np.divide, np.sqrt)  # NumPy warns of zeros and of negative numbers
+_WARNING = (np.divide, np.sqrt)  # NumPy warns of arrays with zeros or negative numbers
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
 _AMONG = 4  # operations with an exponential: NumPy's passes through memory take longer than it
-_EXPONENTIALS = {"exp", "expm1"}
+_EXPONENTIALS = {"exp", "expm1", "log1p"}  # and the logarithm that goes with them
 _MOST_PLANS = 256  # that a loop remembers
 _ROW = 1 << 10  # elements of a row where the arrays do not say
 
@@ -107,6 +107,7 @@ class Loop:
         is_special: whether it has functions of :mod:`mpchain.kernels.cpu.special_loops`.
         is_slow: whether one of these is slow elsewhere, so that small arrays gain, too.
         only_rows: whether arrays of one shape are left to NumPy, whose single pass is as fast.
+        divisors: the places of numbers that must not be zero, as NumPy would warn.
 
     Attributes:
         name: of the formula.
@@ -126,11 +127,13 @@ class Loop:
         is_special: bool = False,
         is_slow: bool = False,
         only_rows: bool = False,
+        divisors: Sequence[int] = (),
     ):
         self.name, self.n_elements = name, {}
         self._text, self._numbers, self._n_arrays = text, numbers, len(text.arrays)
         self._has_constants = len(names) > self._n_arrays
         self._is_special, self._is_slow, self._only_rows = is_special, is_slow, only_rows
+        self._divisors = divisors
         self._plans: dict = {}
         thresholds.forgets(self._plans)
 
@@ -157,7 +160,13 @@ class Loop:
         return self.compute(*arguments, plan=plan)
 
     def _fits(self, arguments):
-        return all([type(x) in _NUMBERS for x in arguments[self._n_arrays :]])
+        constants = arguments[self._n_arrays :]
+        if not all([type(x) in _NUMBERS for x in constants]):
+            return False
+        if not self._divisors:
+            return True
+        numbers = self._numbers(*constants)
+        return all([numbers[i] for i in self._divisors])
 
     def or_else(self, formula: Callable) -> Callable:
         """Returns a function: the loop, and ``formula`` for what the loop does not take."""
@@ -329,11 +338,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     worth_it = special_loops.QUICK | (_EXPONENTIALS if len(of_arrays) >= _AMONG else set())
     is_special = is_slow or not special.isdisjoint(worth_it)
     is_faster = is_special or len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
-    if (
-        result.is_bool
-        or not (is_faster or n_arrays > 1)
-        or any(s.function in _WARNING for s in of_arrays)
-    ):
+    if result.is_bool or not (is_faster or n_arrays > 1) or any(map(_warns, of_arrays)):
         return None
     numbers = {}  # names by the texts
     writer = Numba(
@@ -343,6 +348,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         lines = [writer.statement(s) for s in of_arrays]
     except UntraceableError:
         return None
+    divisors = [s.operands[1] for s in of_arrays if s.function is np.divide]
     own = Python()
     of_numbers = [own.statement(s) for s in steps if s.is_constant]
     of_numbers.append(f"return ({', '.join(numbers)}{',' if numbers else ''})")
@@ -356,6 +362,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         is_special,
         is_slow,
         not is_faster,
+        [list(numbers).index(number_in_python(x)) for x in divisors],
     )
 
 
@@ -368,6 +375,13 @@ def loop_of_special(name: str) -> Loop:
     """
     text = _Text(["x"], [], [f"y = {name}(x_x)"], "y")
     return Loop(name, text, tuple, ["x"], is_special=True, is_slow=True)
+
+
+def _warns(step):
+    """Returns whether NumPy warns of some arrays: not where a number divides."""
+    divisor = step.operands[1] if step.function is np.divide else None
+    is_number = not isinstance(divisor, Symbol) or divisor.is_constant
+    return step.function in _WARNING and (divisor is None or not is_number)
 
 
 def _special(step):

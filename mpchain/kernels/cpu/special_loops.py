@@ -187,21 +187,41 @@ def normal_hazard(x):
     y = size / WIDE(hazard, square) if size > FLOAT(FAR) else FLOAT(0.7978845608028654) / rest
     return FLOAT(y if x < FLOAT(0) else above)
 """
+# u = 1 + x is 2^k m for m from the root of a half to that of two; f = m - 1, and log(1 + f) is a
+# series of f / (f + 2). What u lacks of 1 + x is added.
+_LOG1P = """
+def log1p(x):
+    u = FLOAT(1) + x
+    lacking = (x - (u - FLOAT(1))) / u
+    bits = FLOAT(u).view(INT)
+    n = INT(INT(bits - INT(HALF_ROOT)) >> INT(DIGITS))
+    f = INT(bits - INT(n << INT(DIGITS))).view(FLOAT) - FLOAT(1)
+    k, half, s = FLOAT(n), f * f * FLOAT(0.5), f / (f + FLOAT(2))
+    z = s * s
+    rest = s * (half + z * POLYNOMIAL(log1p, z)) + (k * FLOAT(LN2_REST) + lacking)
+    y = k * FLOAT(LN2) + (f - (half - rest))
+    y = x if (x == FLOAT(0)) | (x == FLOAT(np.inf)) else y
+    y = FLOAT(-np.inf) if x == FLOAT(-1) else y
+    return FLOAT(np.nan) if x < FLOAT(-1) else y
+"""
 _TEXTS = _EXP_OF_SUM, _EXP, _EXPM1, _LOGISTIC, _EXP_OF_SQUARE, _TAIL, _ERF, _ERFC, _NDTR
-_TEXTS += (_SLOPE_OF_GELU,)
+_TEXTS += _SLOPE_OF_GELU, _LOG1P
 _TEXTS_OF_SINGLE = *_TEXTS, _LOG, _ERFINV, _GAMMALN, _TRIGAMMA, _NORMAL_HAZARD
 
 _SINGLE = {
     "FLOAT": "np.float32", "INT": "np.int32", "MAGIC": 1.5 * 2**23, "MASK": -(1 << 12),
     "BIAS": 127, "DIGITS": 23, "LARGEST": 90.0, "SMALLEST": -115.0, "FAR": 15.0,
+    "HALF_ROOT": 0x3F3504F3,
     "LN2_REST": -2.1219444005469058e-4, "LN2": 0.693359375,
 }  # fmt: skip
 _DOUBLE = {
     "FLOAT": "np.float64", "INT": "np.int64", "MAGIC": 1.5 * 2**52, "MASK": -(1 << 27),
     "BIAS": 1023, "DIGITS": 52, "LARGEST": 711.0, "SMALLEST": -760.0, "FAR": 40.0,
+    "HALF_ROOT": 0x3FE6A09E667F3BCD,
     "LN2_REST": 1.9082149292705877e-10, "LN2": 0.6931471803691238,
 }  # fmt: skip
 _SINGLE_COEFFICIENTS = {
+    "log1p": "0.233304672 0.285508208 0.400001218 0.666666666",
     "exp": """
     0.00139412372 0.00837522952 0.0416663513 0.166664143 0.500000005 1.00000004 1.0""",
     "tail": """
@@ -240,6 +260,9 @@ _SINGLE_COEFFICIENTS = {
     -0.376126385 1.12837917""",
 }
 _DOUBLE_COEFFICIENTS = {
+    "log1p": """
+    0.14616449685043406 0.15331721600556041 0.18182889125261722 0.2222221113479508
+    0.28571428625975485 0.39999999999899504 0.66666666666666697""",
     "exp": """
     2.0921690440221708e-09 2.5115024238318458e-08 2.7557251572032057e-07 2.7557224493260325e-06
     2.4801587350470284e-05 0.00019841269909720528 0.001388888888887172 0.008333333333309292
