@@ -20,7 +20,7 @@ from mpchain.from_pytorch import OPTIONS, check_arguments, with_names
 from mpchain.kernels.steps import is_plain_on_gpu, multiply_all, share_gpu
 from mpchain.link import Link
 from mpchain.observers import current, outside, shown_parts, span
-from mpchain.row_gradients import has_gradient
+from mpchain.row_gradients import has_gradient, refuse_large_tables
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import (
     HookList,
@@ -487,6 +487,10 @@ class GradientMethod(Optimizer):
                     parts = [(self.n_samples, functools.partial(lossfun, *args, **kwds))]
                     ((_, lossfun),), args, kwds = shown_parts(self, parts), (), {}
                 self._compute_grads(lossfun, args, kwds)
+            if current.recorder is not None:
+                assert self._hooks is not None  # setup has made it
+                if not self._hooks.at("pre"):
+                    refuse_large_tables(self.target.params())
             outside(self._update_params)
 
     def _update_params(self):

@@ -5,11 +5,12 @@ changes nothing where the gradient is zero; the update changes these rows alone.
 ``param.grad`` is an array: it is made then, and the update is that of the whole parameter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpchain.observers import current, refuse
 from mpchain.typing import Array
 
 
@@ -31,6 +32,24 @@ class RowGradient(NamedTuple):
         array = np.zeros((self.n, *self.rows.shape[1:]), self.rows.dtype)
         array[self.ids] = self.rows
         return array
+
+
+RECORDED: Any = object()
+"""What stands for the rows of a large table in a step that is recorded: a replay needs an array."""
+
+
+def refuse_large_tables(params: Iterable[Any]) -> None:
+    """Refuses to record an update that changes few rows of large tables, which replays take longer
+    for.
+
+    >>> refuse_large_tables([mpchain.Parameter(np.ones((3, 2)))])
+    """
+    for param in params:
+        if param.__dict__.pop("_has_few_rows", False):
+            refuse(
+                f"the gradient of {param.name}, a table of shape {param.shape}, has few rows, and "
+                "a replay would make an array of it: the normal step takes less time"
+            )
 
 
 class GradientOnRequest:
@@ -76,7 +95,8 @@ def give_rows(node: Any, find: Callable, find_arguments: Callable[[], tuple]) ->
 
     Args:
         node: the :class:`mpchain.variable.VariableNode`.
-        find: function that returns a :class:`RowGradient`, or None where most rows are not zero.
+        find: function that returns a :class:`RowGradient`, None where most rows are not zero, or
+            :data:`RECORDED`.
         find_arguments: returns its arguments.
 
     Returns:
@@ -85,14 +105,19 @@ def give_rows(node: Any, find: Callable, find_arguments: Callable[[], tuple]) ->
     """
     leaf = node.get_variable_or_none()
     step = getattr(getattr(leaf, "update_rule", None), "step", None)
+    if not hasattr(step, "leaves_zero_gradients"):
+        return False
+    is_plain = type(leaf.array) is np.ndarray
     if (
-        not hasattr(step, "leaves_zero_gradients")
-        or type(leaf.array) is not np.ndarray
+        not (is_plain or current.recorder is not None)
         or (leaf.array.shape, leaf.array.dtype) != (node.shape, node.dtype)
-        or leaf.grad is not None
+        or (is_plain and leaf.grad is not None)
     ):
         return False
     gradient = find(*find_arguments())
+    if gradient is RECORDED:
+        leaf._has_few_rows = True
+        return False
     if gradient is not None:
         set_row_gradient(leaf, gradient)
     return gradient is not None

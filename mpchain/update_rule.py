@@ -581,7 +581,7 @@ def _update_rows(param, gradient):
     rule, ids = param.update_rule, gradient.ids
     rule.prepare(param)
     written = [param.array, *(rule.state[name] for name in rule.states)]
-    rows = [array[ids] for array in written]
+    rows = [array.take(ids, 0) for array in written]
     take_step(rule.step, rows[0], gradient.rows, rows[1:], rule._scalars_after)
     for array, new in zip(written, rows, strict=True):
         array[ids] = new

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -217,3 +218,35 @@ def test_captured_steps_train_alike():
     assert step.reason is None
     for x, y in zip(captured, plain, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+@pytest.mark.annex("captured")
+@pytest.mark.parametrize(
+    "kind, is_replayed", [("SGD", False), ("clipped", True), ("Adam", True), ("small", True)]
+)
+def test_capture_says_that_it_leaves_steps_of_large_tables_alone(kind, is_replayed):
+    n = 1000 if kind == "small" else 40000
+    table = mpchain.links.EmbedID(n, 16)
+    make = optimizers.Adam if kind == "Adam" else optimizers.SGD
+    optimizer = make().setup(table)
+    if kind == "clipped":
+        optimizer.add_hook(mpchain.optimizer_hooks.GradientClipping(5))
+
+    @mpchain.capture
+    def step(ids):
+        loss = F.sum(table(ids) ** 2)
+        table.cleargrads()
+        loss.backward()
+        optimizer.update()
+        return loss
+
+    random = np.random.RandomState(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # capture warns of what it does not replay
+        for _ in range(4):
+            step(random.randint(0, n, 20))
+    assert (step.reason is None) == is_replayed
+    if not is_replayed:
+        assert "the gradient of W, a table of shape (40000, 16), has few rows" in step.reason
+        assert "the normal step takes less time" in step.reason
+        assert not hasattr(table.W, "_has_few_rows")

@@ -10,7 +10,7 @@ from mpchain.backends.dtypes import is_floating
 from mpchain.functions.declaring.declaration import differentiable, sums_over_rows
 from mpchain.functions.indexing import check_labels
 from mpchain.observers import one_call
-from mpchain.row_gradients import RowGradient
+from mpchain.row_gradients import RECORDED, RowGradient
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check
@@ -22,18 +22,36 @@ from mpchain.variable import Variable, as_array, as_variable
 
 def _row_gradient(g, W_shape, ids):
     """Returns the gradient of a large table by its rows that are looked up, if these are few."""
-    ids, g = ids.reshape(-1), g.reshape(-1, W_shape[1])
-    if type(g) is not np.ndarray or W_shape[0] < _FEW * ids.size or math.prod(W_shape) < _LARGE:
+    size = math.prod(W_shape)
+    if W_shape[0] < _FEW * ids.size or size < _LARGE:
         return None
-    if ids.size and ids.min() < 0:
+    if type(g) is not np.ndarray:
+        return RECORDED if size >= _COSTLY and isinstance(g, np.ndarray) else None
+    ids, g = ids.reshape(-1), g.reshape(-1, W_shape[1])
+    if _has_negative(ids):
         ids, g = ids[ids >= 0], g[ids >= 0]
-    present, places = np.unique(ids, return_inverse=True)
+    present, places = _distinct(ids)
     return RowGradient(present, kernels.sum_rows(g, places, len(present)), W_shape[0])
 
 
+def _has_negative(ids):
+    return ids.size > 0 and np.minimum.reduce(ids, axis=None) < 0
+
+
+def _distinct(ids):
+    """Returns what np.unique(ids, return_inverse=True) does, in a third of the time."""
+    order = ids.argsort(kind="stable")
+    in_order, is_first = ids[order], np.ones(ids.size, bool)
+    np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
+    places = np.empty(ids.size, np.intp)
+    places[order] = np.add.accumulate(is_first, dtype=np.intp) - 1
+    return in_order[is_first], places
+
+
 # A table whose rows are few times those that are looked up, or which is small, gets its gradient as
-# an array, which costs less.
-_FEW, _LARGE = 4, 1 << 16
+# an array, which costs less. Replays always make that array; from some size on, this costs more
+# than they save.
+_FEW, _LARGE, _COSTLY = 4, 1 << 16, 1 << 19
 
 
 @differentiable(
@@ -44,10 +62,11 @@ def _take_rows(W, ids):
 
 
 def _taken_rows(W, ids):
-    y = W[ids]
     if is_gpu_array(ids):  # a mask as an index would wait for the number of its elements
-        return _zero_unless(ids >= 0, y)
-    y[ids < 0] = 0
+        return _zero_unless(ids >= 0, W[ids])
+    y = W.take(ids, 0)  # in half of the time of W[ids]
+    if _has_negative(ids):
+        y[ids < 0] = 0
     return y
 
 
@@ -61,10 +80,10 @@ def _add_rows(rows, ids, n):
 
 
 def _added_rows(rows, ids, n):
-    known = ids >= 0
     if is_gpu_array(ids):
-        rows = _zero_unless(known, rows)
-    else:
+        rows = _zero_unless(ids >= 0, rows)
+    elif _has_negative(ids):
+        known = ids >= 0
         ids, rows = ids[known], rows[known]
     return kernels.sum_rows(rows, ids, n)
 
@@ -94,10 +113,12 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     check(x.dtype.kind in "iu", "embed_id", "x must hold integers", x=x)
     table = W.ndim == 2 and is_floating(W.dtype)
     check(table, "embed_id", "W must be floating point with 2 axes", W=W)
+    check_labels("embed_id", x, W.shape[0], ignore_label, "x")
+    if ignore_label is None and type(x) is np.ndarray:
+        return _take_rows(W, x.astype(np.intp))  # a copy, as x may change before backward
     ids = x.astype(np.intp, copy=False)
     xp = get_array_module(x)
     ignored = xp.zeros(x.shape, bool) if ignore_label is None else x == ignore_label
-    check_labels("embed_id", x, W.shape[0], ignore_label, "x")
     return _take_rows(W, xp.where(ignored, -1, ids))
 
 

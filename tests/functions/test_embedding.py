@@ -6,6 +6,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.functions import embedding
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
@@ -150,3 +151,29 @@ def test_indexes_may_be_a_variable():
     W = mpchain.Variable(np.arange(6.0).reshape(3, 2))
     y = F.embed_id(Variable(np.array([2]), requires_grad=False), W)
     assert y.array.tolist() == [[4, 5]]
+
+
+def test_ids_that_change_before_backward_do_not_change_gradients():
+    ids, W = np.array([1, 1, 0]), Variable(np.ones((3, 2)))
+    y = F.sum(F.embed_id(ids, W))
+    ids[:] = 2
+    y.backward()
+    np.testing.assert_array_equal(W.grad, [[1, 1], [2, 2], [0, 0]])
+
+
+@pytest.mark.parametrize("ids", [[], [3], [4, 1, 4, 0, 1, 4], list(range(5)) * 40])
+def test_distinct_ids_are_those_of_numpy(ids):
+    ids = np.array(ids, np.intp)
+    expected = np.unique(ids, return_inverse=True)
+    for x, y in zip(embedding._distinct(ids), expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
+def test_ids_of_any_integers_with_and_without_a_label_to_ignore(dtype):
+    W, ids = Variable(np.arange(6.0).reshape(3, 2)), np.array([[2, 0], [1, 2]], dtype)
+    np.testing.assert_array_equal(F.embed_id(ids, W).array, W.array[ids])
+    y = F.embed_id(ids, W, ignore_label=2)
+    F.sum(y).backward()
+    np.testing.assert_array_equal(y.array[[0, 1], [0, 1]], np.zeros((2, 2)))
+    np.testing.assert_array_equal(W.grad, [[1, 1], [1, 1], [0, 0]])
