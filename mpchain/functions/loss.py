@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpchain import annexes
+from mpchain import annexes, kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
 from mpchain.formulas.text import parameters_of
@@ -16,6 +16,7 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.loops import loop_of
 from mpchain.kernels.reference import below_zero
 from mpchain.observers import one_call
@@ -109,10 +110,14 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     first, *others = map(xp.asarray, grid)
     labels = (first, t, *others)
     # The exponentials are kept, as they cost most.
-    exp_x = below_zero(x, 1)
-    of_labels = exp_x[labels]
-    xp.exp(exp_x, out=exp_x)
-    total = exp_x.sum(axis=1, keepdims=True)
+    if t.ndim == 1 and x.size >= thresholds.compiled and isinstance(x, np.ndarray):
+        exp_x, total, most = kernels.exponentials(x)
+        of_labels = x[labels] - most[:, 0]
+    else:
+        exp_x = below_zero(x, 1)
+        of_labels = exp_x[labels]
+        xp.exp(exp_x, out=exp_x)
+        total = exp_x.sum(axis=1, keepdims=True)
     if has_ignored:
         weight = (~is_ignored).astype(x.dtype)
         count = (~is_ignored).sum()

@@ -18,6 +18,7 @@ from mpchain.typing import Input
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
+_LARGE = 1 << 13  # elements; filling the ends alone of fewer takes longer
 _ALLOWED = {
     "constant": {"constant_values": 0},
     **{mode: {} for mode in ("edge", "wrap")},
@@ -31,10 +32,20 @@ _ALLOWED = {
 def _pad_with_constants(x, widths, values):
     if x.__class__ is np.ndarray and len({value for pair in values for value in pair}) == 1:
         # NumPy's pad takes longer than small arrays do.
-        y = np.full([a + n + b for n, (a, b) in zip(x.shape, widths)], values[0][0], x.dtype)
+        shape, value = [a + n + b for n, (a, b) in zip(x.shape, widths)], values[0][0]
+        y = np.empty(shape, x.dtype) if x.size >= _LARGE else np.full(shape, value, x.dtype)
+        if x.size >= _LARGE:
+            _fill_ends(y, widths, value)
         y[_inner(x.shape, widths)] = x
         return y
     return get_array_module(x).pad(x, widths, "constant", constant_values=values)
+
+
+def _fill_ends(y, widths, value):
+    for axis, (before, after) in enumerate(widths):
+        lead = (slice(None),) * axis
+        y[(*lead, slice(before))] = value
+        y[(*lead, slice(y.shape[axis] - after, None))] = value
 
 
 def _inner(shape, widths):

@@ -42,6 +42,7 @@ from mpchain.kernels.reference import (
     convolution_input,
     convolution_output,
     convolution_with_bias,
+    exponentials,
     extremum,
     fold_windows,
     linear,

@@ -229,6 +229,21 @@ def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     return gx.astype(g.dtype, copy=False)
 
 
+@Operation.given("x of elements along the second axis", lambda x: x.ndim > 1 and x.shape[1] > 0)
+def exponentials(x: Array) -> tuple[Array, Array, Array]:
+    """exp(x - most) along the second axis, their sum, and the largest element, ``most``.
+
+    Example:
+        >>> exponentials(np.log([[1.0, 2.0]]))[0]
+        array([[0.5, 1. ]])
+    """
+    x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x  # as in below_zero
+    most = x.max(axis=1, keepdims=True)
+    y = x - most
+    get_array_module(x).exp(y, out=y)
+    return y, y.sum(axis=1, keepdims=True), most
+
+
 def _at_least_single(x):
     return np.promote_types(x.dtype, np.float32)
 

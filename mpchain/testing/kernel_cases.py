@@ -302,6 +302,11 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
         "no rows": lambda: (_random(0, 30),),
         "no columns": lambda: (_random(3, 0),),
     },
+    "exponentials": {
+        "matrix": lambda: (_random(3, 5),),
+        "many rows": lambda: (_random(261, 260),),
+        "of pixels": lambda: (_random(2, 5, 3, 4),),
+    },
     "extremum": {
         "rows": lambda: (_random(3, 5), (1,), False),
         "columns": lambda: (_random(3, 5), (0,), True),

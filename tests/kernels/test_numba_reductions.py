@@ -73,6 +73,43 @@ def test_softmax(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_exponentials_and_their_sums(dtype):
+    x, eps = unusual(dtype), np.finfo(dtype).eps
+    loop, other = kernel_of("exponentials"), kernel_of("exponentials", "reference")
+    with np.errstate(all="ignore"):
+        found, expected = loop.compute(x, out=np.full_like(x, np.nan)), other.compute(x)
+    for y, right in zip(found, expected, strict=True):
+        assert (y.dtype, y.shape) == (right.dtype, right.shape)
+        np.testing.assert_allclose(y, right, 90 * eps, 4 * np.finfo(dtype).smallest_subnormal)
+    np.testing.assert_array_equal(found[2], expected[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduce", ["mean", "no"])
+def test_cross_entropy_and_three_orders_of_derivatives(reduce, dtype):
+    random = np.random.RandomState(0)
+    x, t = random.randn(*SHAPE).astype(dtype), random.randint(-1, SHAPE[1], SHAPE[0])
+    x[0, :3] = 60, -60, 1e-30
+
+    def results():
+        v = Variable(x)
+        y = F.softmax_cross_entropy(v, t, reduce=reduce)
+        found = [y, y * y]
+        for _ in range(3):
+            found += mpchain.grad([F.sum(found[-1] ** 2)], [v], enable_double_backprop=True)
+        F.sum(y).backward()
+        return [y.array for y in (*found, v.grad_var)]
+
+    found = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        others = results()
+    eps = np.finfo(dtype).eps
+    for y, expected in zip(found, others, strict=True):
+        assert y.dtype == dtype
+        np.testing.assert_allclose(y, expected, 60 * eps, 60 * eps * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_softmax_is_exact_where_it_is_tiny(dtype):
     x = np.linspace(-85, 0, 300).astype(dtype) * np.ones((230, 1), dtype)
     wide = np.exp(x.astype(np.longdouble))

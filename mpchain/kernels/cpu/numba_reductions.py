@@ -54,6 +54,13 @@ _MINUS = """
         for i in range(n):
             y[row, i] = subtract_both(x[row, i], most, logarithm)
 """
+_NOTED = """
+        for i in range(n):
+            e = exp(x[row, i] * scale - most)
+            y[row, i] = e
+            total += e
+        totals[row], largest[row] = total, most
+"""
 _LOG_SOFTMAX_GRADIENT = """
 def run(begin, end, g, y, scale, gx):
     for row in range(begin, end):
@@ -67,6 +74,7 @@ def run(begin, end, g, y, scale, gx):
 _TEXTS = {
     "softmax": _SOFTMAX.format(lines=_TIMES.strip()),
     "log_softmax": _SOFTMAX.format(lines=_MINUS.strip()),
+    "exponentials": _SOFTMAX.format(lines=_NOTED.strip()).replace(" y)", " y, totals, largest)"),
     "log_softmax_gradient": _LOG_SOFTMAX_GRADIENT,
 }
 
@@ -106,6 +114,20 @@ def _refuse(x, axis, scale=1.0, other=None):
     if other is not None and not other.flags.c_contiguous:
         return "not contiguous arrays"
     return why_not_compiled()
+
+
+@reference.exponentials.kernel(
+    "numba_cpu",
+    lambda x: "not a matrix" if x.ndim > 2 else _refuse(x, 1),
+    SINGLE_OR_DOUBLE,
+)
+def _exponentials(x, out=None):
+    """Computes the same as the reference, one row at a time."""
+    y, run = empty(x.shape, x.dtype, out=out), _compiled("exponentials", x.dtype)
+    total, most = np.empty((len(x), 1), x.dtype), np.empty((len(x), 1), x.dtype)
+    results = y, total.reshape(-1), most.reshape(-1)
+    in_parts(lambda i, j: run(i, j, x, x.dtype.type(1), *results), len(x), x.size)
+    return y, total, most
 
 
 def _by_rows(name, scale, out, *arrays):
