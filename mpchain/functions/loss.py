@@ -1,6 +1,5 @@
 """Losses of classification."""
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,7 +7,6 @@ import numpy as np
 from mpchain import annexes, kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating
-from mpchain.formulas.text import parameters_of
 from mpchain.functions import counting
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
 from mpchain.functions.array import summed
@@ -17,7 +15,7 @@ from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.loops import loop_of
+from mpchain.kernels.cpu.loops import in_one_pass
 from mpchain.kernels.reference import below_zero
 from mpchain.observers import one_call
 from mpchain.typing import Input
@@ -236,19 +234,6 @@ def _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss):
     return sum(loss) / max(len(t), 1)
 
 
-@functools.cache
-def _loop(formula):
-    names = parameters_of(formula)
-    return loop_of(formula, names, len(names))
-
-
-def _in_one_pass(formula, *arrays):
-    """Computes an elementwise formula, for large arrays of NumPy by a compiled loop."""
-    loop = _loop(formula) if isinstance(arrays[0], np.ndarray) else None
-    y = None if loop is None else loop(*arrays)
-    return formula(*arrays) if y is None else y
-
-
 def _labeled_loss(x, t):
     logarithm = np.log1p(np.exp(-np.absolute(x)))
     return -(x * (t - np.greater_equal(x, 0)) - logarithm) * np.greater_equal(t, 0)
@@ -264,12 +249,12 @@ def _sigmoid_cross_entropy_derivative(g, x, t, aux):
         g = np.broadcast_to(g, x.shape)
     if isinstance(g, Variable):
         return (sigmoid.on(x) - t) * (g * (t != -1).astype(t.dtype))
-    return _in_one_pass(_labeled_slope, g, x, t)
+    return in_one_pass(_labeled_slope, g, x, t)
 
 
 @differentiable(_sigmoid_cross_entropy_derivative)
 def _sigmoid_cross_entropy(x, t, normalize, reduce):
-    loss = _in_one_pass(_labeled_loss, x, t)
+    loss = in_one_pass(_labeled_loss, x, t)
     if reduce == "no":
         return loss.astype(x.dtype, copy=False), None
     valid = t != -1

@@ -9,9 +9,10 @@ import numpy as np
 from mpchain import annexes, kernels
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.backends.dtypes import is_floating
-from mpchain.functions.array import cast, reshape, sum_to, widened
+from mpchain.functions.array import cast, reshape, sum_to, summed, widened
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.declaring.precision import check_widths
+from mpchain.kernels.cpu.loops import in_one_pass
 from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
 from mpchain.observers import one_call
 from mpchain.typing import Array, Axes, Input, Output
@@ -440,7 +441,10 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
 
 def _norm(x, axis):
     """Returns the Euclidean norm, whose derivative at zero is zero, and where it is zero."""
-    squares = np.sum(x * x, axis=axis, keepdims=True)
+    if isinstance(x, np.ndarray):
+        squares = summed(x * x, axis[0] if len(axis) == 1 else axis, True)
+    else:
+        squares = np.sum(x * x, axis=axis, keepdims=True)
     zero = np.equal(squares, 0).astype(x.dtype)
     return np.sqrt(squares + zero) - zero, zero
 
@@ -455,7 +459,11 @@ def _normalize_derivative(g, x, aux, eps, axis, limit):
 @differentiable(_normalize_derivative)
 def _normalize(x, eps, axis, limit):
     norm, zero = _norm(x, axis)
-    return x / (norm + eps), (norm, zero)
+    return in_one_pass(_quotient, x, norm + eps), (norm, zero)
+
+
+def _quotient(x, y):
+    return x / y
 
 
 def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Variable:

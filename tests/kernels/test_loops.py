@@ -184,6 +184,22 @@ def test_channels_last_and_arrays_that_broadcast(shape, at_once):
         np.testing.assert_array_equal(loop(x, repeated), x * repeated + 1)
 
 
+@pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
+def test_quotients(shapes, at_once):
+    """NumPy, which warns, divides by zeros and by arrays that are not much smaller."""
+    loop, _ = loop_of(lambda x, y: x / y)
+    x, y = (arrays(1, np.float32, shape)[0] for shape in shapes)
+    y.reshape(-1)[0] = 0
+    is_small = 16 * y.size <= np.broadcast(x, y).size
+    with np.errstate(all="ignore"):
+        assert loop(x, y) is None
+        y[y == 0] = 3
+        found = loop(x, y)
+        assert (found is not None) == is_small
+        if is_small:
+            np.testing.assert_array_equal(found, x / y)
+
+
 def test_operators_of_rows_and_their_derivatives(at_once):
     """The third derivatives, too, are those of NumPy's passes."""
     g, x, y = (a / 4 for a in np.random.RandomState(0).rand(3, 300, 256).astype(np.float32))

@@ -20,7 +20,7 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.formulas.operators import OPERATORS
 from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace_operation
-from mpchain.formulas.text import compile_text
+from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, special_loops
@@ -34,6 +34,7 @@ _WARNING = (np.divide, np.sqrt)  # NumPy warns of arrays with zeros or negative 
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
 _AMONG = 4  # operations with an exponential: NumPy's passes through memory take longer than it
 _EXPONENTIALS = {"exp", "expm1", "log1p"}  # and the logarithm that goes with them
+_MUCH = 16  # times smaller
 _MOST_PLANS = 256  # that a loop remembers
 _ROW = 1 << 10  # elements of a row where the arrays do not say
 
@@ -108,6 +109,7 @@ class Loop:
         is_slow: whether one of these is slow elsewhere, so that small arrays gain, too.
         only_rows: whether arrays of one shape are left to NumPy, whose single pass is as fast.
         divisors: the places of numbers that must not be zero, as NumPy would warn.
+        divides: whether the second array is the divisor, which must not have zeros, either.
 
     Attributes:
         name: of the formula.
@@ -128,12 +130,13 @@ class Loop:
         is_slow: bool = False,
         only_rows: bool = False,
         divisors: Sequence[int] = (),
+        divides: bool = False,
     ):
         self.name, self.n_elements = name, {}
         self._text, self._numbers, self._n_arrays = text, numbers, len(text.arrays)
         self._has_constants = len(names) > self._n_arrays
         self._is_special, self._is_slow, self._only_rows = is_special, is_slow, only_rows
-        self._divisors = divisors
+        self._divisors, self._divides = divisors, divides
         self._plans: dict = {}
         thresholds.forgets(self._plans)
 
@@ -150,6 +153,8 @@ class Loop:
             return None
         if current.recorder is not None:
             return current.recorder.compute(self, arguments)
+        if self._divides and not _divides_without_warning(arguments[1], plan.shape):
+            return None
         if not self._is_special:
             seen = self.n_elements.get(plan.text, 0)
             if seen <= thresholds.compiled_loop:
@@ -254,6 +259,11 @@ class Loop:
         return _Plan(text, shape, dtype, is_last, takes, sizes, n_rows, numbers, pays)
 
 
+def _divides_without_warning(y, shape):
+    """Asks only a divisor that is much smaller than the result, as this takes time."""
+    return _MUCH * y.size <= math.prod(shape) and bool(y.all())
+
+
 def _in_order(values, is_last):
     """Returns the sizes or the strides of an array in the order of memory."""
     return [values[i] for i in channels_last.TO_LAST[len(values)]] if is_last else list(values)
@@ -338,7 +348,16 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     worth_it = special_loops.QUICK | (_EXPONENTIALS if len(of_arrays) >= _AMONG else set())
     is_special = is_slow or not special.isdisjoint(worth_it)
     is_faster = is_special or len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
-    if result.is_bool or not (is_faster or n_arrays > 1) or any(map(_warns, of_arrays)):
+    is_quotient = (
+        result.function is np.divide
+        and [x.name for x in result.operands if not _is_number(x)] == ["x_" + x for x in arrays]
+        and n_arrays == 2
+    )
+    if (
+        result.is_bool
+        or not (is_faster or n_arrays > 1)
+        or (not is_quotient and any(map(_warns, of_arrays)))
+    ):
         return None
     numbers = {}  # names by the texts
     writer = Numba(
@@ -362,8 +381,27 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         is_special,
         is_slow,
         not is_faster,
-        [list(numbers).index(number_in_python(x)) for x in divisors],
+        [list(numbers).index(number_in_python(x)) for x in divisors if _is_number(x)],
+        is_quotient,
     )
+
+
+def in_one_pass(formula: Callable, *arrays: Array) -> Any:
+    """Computes an elementwise formula, for large arrays of NumPy by a loop.
+
+    Example:
+        >>> in_one_pass(lambda x, y: x * y + 1, np.ones(2), np.ones(2))
+        array([2., 2.])
+    """
+    loop = _loop_of_arrays(formula) if isinstance(arrays[0], np.ndarray) else None
+    y = None if loop is None else loop(*arrays)
+    return formula(*arrays) if y is None else y
+
+
+@functools.cache
+def _loop_of_arrays(formula):
+    names = parameters_of(formula)
+    return loop_of(formula, names, len(names))
 
 
 @functools.cache
@@ -377,11 +415,14 @@ def loop_of_special(name: str) -> Loop:
     return Loop(name, text, tuple, ["x"], is_special=True, is_slow=True)
 
 
+def _is_number(x):
+    return not isinstance(x, Symbol) or x.is_constant
+
+
 def _warns(step):
     """Returns whether NumPy warns of some arrays: not where a number divides."""
-    divisor = step.operands[1] if step.function is np.divide else None
-    is_number = not isinstance(divisor, Symbol) or divisor.is_constant
-    return step.function in _WARNING and (divisor is None or not is_number)
+    by_number = step.function is np.divide and _is_number(step.operands[1])
+    return step.function in _WARNING and not by_number
 
 
 def _special(step):
