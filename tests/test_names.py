@@ -378,7 +378,7 @@ def _exists(name):
     return True
 
 
-def _public():
+def public_names():
     """All names, with the module or class that each belongs to: pairs (owner, dotted name).
 
     Those of deleted annexes are left out.
@@ -392,14 +392,14 @@ def _public():
     return pairs
 
 
-@pytest.mark.parametrize("owner", dict.fromkeys(owner for owner, _ in _public()))
+@pytest.mark.parametrize("owner", dict.fromkeys(owner for owner, _ in public_names()))
 def test_no_name_vanished(owner):
-    expected = {name for of, name in _public() if of == owner}
+    expected = {name for of, name in public_names() if of == owner}
     assert [name for name in sorted(expected) if not _exists(name)] == []
 
 
 def test_every_name_is_listed_once():
-    names = [name for _, name in _public()]
+    names = [name for _, name in public_names()]
     assert len(names) == len(set(names))
 
 

@@ -50,9 +50,9 @@ class Elastic:
         keep, notices = self.state.keep, comm.elasticity._notices
 
         def timed_keep(iteration):
-            begun, at = time.perf_counter(), self.state._kept_at
+            begun, latest = time.perf_counter(), self.state.latest
             keep(iteration)
-            if self.state._kept_at != at:
+            if self.state.latest != latest:
                 self.seconds_of_copy = time.perf_counter() - begun
 
         def timed_notices():
@@ -91,10 +91,10 @@ def measure(n_units, n_blocks):
     """Runs on each rank; rank 0 prints."""
     training = Elastic(create_communicator(elastic=True), n_units)
     before = -1
-    while training.state._interval > before:  # which doubles until copies are rare
-        before = training.state._interval
-        n = training.state._next
-        while training.state._next == n:
+    while training.state.interval > before:  # which doubles until copies are rare
+        before = training.state.interval
+        latest = training.state.latest
+        while training.state.latest == latest:
             training.train(is_elastic=True)
     training.seconds_of_looks, times = 0.0, {True: [], False: []}
     for i in range(n_blocks):
@@ -102,7 +102,7 @@ def measure(n_units, n_blocks):
             times[is_elastic].append(training.train(is_elastic=is_elastic))
     quartiles = {k: np.quantile(np.concatenate(v), 0.25) for k, v in times.items()}
     steps = quartiles[True] / quartiles[False]
-    copies = training.seconds_of_copy / (training.state._interval * quartiles[True])
+    copies = training.seconds_of_copy / (training.state.interval * quartiles[True])
     looks = training.seconds_of_looks / np.sum(times[True])
     if training.comm.rank == 0:
         print(f"{n_units} units: {1e3 * quartiles[False]:.2f} ms a step, elastic {steps:.4f} of it")

@@ -46,14 +46,14 @@ def measure(n_blocks):
         for is_watched in (True, False) if i % 2 else (False, True):
             comm.watch = watch if is_watched else None
             step()  # so that both begin alike
-            n_before = watch._n
+            n_before = watch.row.n
             for _ in range(BLOCK):
                 begun = time.perf_counter()
                 step()
                 if i >= 0:
                     times[is_watched].append(time.perf_counter() - begun)
             if is_watched:
-                per_step = (watch._n - n_before) / BLOCK
+                per_step = (watch.row.n - n_before) / BLOCK
     medians = {k: statistics.median(v) for k, v in times.items()}
     comm.watch = watch
     cost = cost_of_one(comm, watch)

@@ -424,7 +424,7 @@ def state_of(link: Link) -> Callable:
         params = [x for _, p in sorted(link.namedparams()) for x in (p.array, p.grad)]
         rules = [p.update_rule for _, p in sorted(link.namedparams()) if p.update_rule is not None]
         states = [x for rule in rules for _, x in sorted((rule.state or {}).items())]
-        return [params, states, [v for _, v in sorted(links._persistents(link).items())]]
+        return [params, states, [v for _, v in sorted(links.persistents(link).items())]]
 
     return state
 

@@ -37,11 +37,12 @@ def test_on_a_gpu():
 class Stream:
     """Notes what is queued; copies wait until somebody synchronizes with an event after them."""
 
-    current = None
+    current = latest = None
 
     def __init__(self, name, notes):
         self.name, self.notes = name, notes
         self.copies = []
+        Stream.latest = self
 
     def record(self):
         event = types.SimpleNamespace(stream=self, number=len(self.notes))
@@ -115,7 +116,7 @@ def notes(monkeypatch):
 def test_copies_wait_for_what_used_the_memory_and_kernels_for_copies(notes):
     converter, device = ConcatWithAsyncTransfer(), Device("@cupy:0")
     results = [converter(batch, device) for batch in BATCHES]
-    converter._stream.run()
+    Stream.latest.run()
     for batch, (x, t) in zip(BATCHES, results):
         np.testing.assert_array_equal(x, np.stack([x for x, _ in batch]))
         np.testing.assert_array_equal(t, np.arange(len(batch)))
@@ -133,7 +134,7 @@ def test_dicts_and_arrays_that_are_there_already(notes):
     converter = ConcatWithAsyncTransfer()
     batch = [{"x": np.float32(1), "t": np.zeros(0)}]
     result = converter(batch, Device("@cupy:0"))
-    converter._stream.run()
+    Stream.latest.run()
     assert result["x"] == [1]
     assert result["t"].shape == (1, 0)
 

@@ -43,6 +43,7 @@ from mpchain.distributed.communicators.elastic import Elasticity
 from mpchain.distributed.gradients import buckets
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
+from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.distributed.links import MultiNodeBatchNormalization, create_mnbn_model
 from mpchain.distributed.optimizers.counts import Counts
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
@@ -361,9 +362,8 @@ def _outcome(trainer, updater):
     arrays = {f"log/{key}": np.array([entry.get(key, np.nan) for entry in log]) for key in keys}
     for name, optimizer in updater.get_all_optimizers().items():
         arrays |= {f"{name}{path}": to_cpu(p.array) for path, p in optimizer.target.namedparams()}
-        for path, link in optimizer.target.namedlinks():
-            for key in link._persistents:
-                arrays[f"{name}{path}/{key}"] = np.asarray(to_cpu(getattr(link, key)))
+        for path, each in named_persistents(optimizer.target).items():
+            arrays[f"{name}{path}"] = np.asarray(to_cpu(each.value))
     return arrays
 
 

@@ -1,6 +1,7 @@
 """MultiprocessParallelUpdater, with a CPU for each process."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -86,8 +87,8 @@ def one_process(iterators, model=None, **options):
     return training.StandardUpdater(Together(iterators), optimizer, **options)
 
 
-def pids(updater):
-    return [worker._process.pid for worker in updater._workers]
+def pids():
+    return [process.pid for process in multiprocessing.active_children()]
 
 
 @pytest.mark.parametrize("loss_scale", [None, 64.0])
@@ -104,7 +105,7 @@ def test_as_one_process_with_all_batches(make, loss_scale):
             whole.is_new_epoch,
         )
         assert_close(parameters(target(updater)), parameters(target(whole)))
-    workers = pids(updater)
+    workers = pids()
     updater.finalize()
     assert not any(map(is_alive, workers))
 
@@ -234,7 +235,7 @@ def test_resume(make, tmp_path):
 def test_settings_and_devices_reach_the_processes(make, tmp_path):
     updater = make(three(), converter=Noting(tmp_path))
     updater.update()
-    names = {str(os.getpid()), *map(str, pids(updater))}
+    names = {str(os.getpid()), *map(str, pids())}
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
@@ -250,7 +251,7 @@ def test_settings_and_devices_reach_the_processes(make, tmp_path):
 def test_a_process_that_fails(make, how, error, message):
     updater = make(three(), converter=Fails(how))
     updater.update()
-    workers = pids(updater)
+    workers = pids()
     before = parameters(target(updater))
     with pytest.raises(error, match=message) as caught:
         updater.update()
@@ -264,7 +265,7 @@ def test_a_process_that_fails(make, how, error, message):
 def test_a_failure_here_ends_the_processes(make):
     updater = make(three())
     updater.update()
-    workers = pids(updater)
+    workers = pids()
     updater.converter = None
     with pytest.raises(TypeError):
         updater.update()
@@ -276,7 +277,7 @@ def test_what_is_not_finalized_ends_by_itself():
     optimizer = optimizers.SGD().setup(Regression())
     updater = training.updaters.MultiprocessParallelUpdater(three(), optimizer, devices=CPUS)
     updater.update()
-    workers = pids(updater)
+    workers = pids()
     del updater
     gc.collect()
     assert not any(map(is_alive, workers))

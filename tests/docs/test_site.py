@@ -51,7 +51,7 @@ def _contributing():
 def test_every_public_name_is_described(described):
     """Each function and class, under its own name or another."""
     documented = {id(_value(name)) for name in described if _is_reachable(name)}
-    public = {name for _, name in test_names._public() if _is_reachable(name)}
+    public = {name for _, name in test_names.public_names() if _is_reachable(name)}
     public = {name for name in public if _needs_a_description(_value(name), name)}
     assert len(public) > 500
     assert sorted(name for name in public if id(_value(name)) not in documented) == []

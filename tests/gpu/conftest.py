@@ -32,6 +32,16 @@ def library(double, monkeypatch):
 
 
 @pytest.fixture
+def new_reductions():
+    """Has kernels of reductions written anew, in the test and after it."""
+    for forget in (functions := (cuda_reductions._compiled, cuda_reductions._sized)):
+        forget.cache_clear()
+    yield
+    for forget in functions:
+        forget.cache_clear()
+
+
+@pytest.fixture
 def limit_arguments(monkeypatch):
     """Function that says how many bytes of arguments a kernel has."""
     return lambda n_bytes: monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: n_bytes)
@@ -39,12 +49,17 @@ def limit_arguments(monkeypatch):
 
 @pytest.fixture
 def set_reductions(monkeypatch):
-    """Function that sets the text of reductions, the blocks of a grid and the parts of sums."""
+    """Function that sets the text of reductions (by what changes it), the blocks of a grid and the
+    parts of sums.
+    """
 
-    def set_reductions(**values):
+    def set_reductions(change=None, **values):
         cuda_reductions._sized.cache_clear()
+        if change is not None:
+            values["_TEXT"] = change(cuda_reductions._TEXT)
+            assert values["_TEXT"] != cuda_reductions._TEXT
         for name, value in values.items():
-            monkeypatch.setattr(cuda_reductions, f"_{name}", value)
+            monkeypatch.setattr(cuda_reductions, name, value)
 
     return set_reductions
 

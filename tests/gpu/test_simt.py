@@ -13,12 +13,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def _double(double):
-    cuda_reductions._compiled.cache_clear()
-    cuda_reductions._sized.cache_clear()
+def _double(double, new_reductions):
     yield
-    cuda_reductions._compiled.cache_clear()
-    cuda_reductions._sized.cache_clear()
     assert double.not_noted == {}
 
 
@@ -75,9 +71,13 @@ N_BARRIERS = cuda_reductions._TEXT.count("__syncthreads();")
 @pytest.mark.parametrize("barrier", range(N_BARRIERS))
 def test_a_barrier_that_is_missing_is_found(barrier, operation, dtype, set_reductions):
     """The last one keeps the sums of a block until the next round of its grid-stride loop."""
-    parts = cuda_reductions._TEXT.split("__syncthreads();")
-    parts[barrier : barrier + 2] = [";".join(parts[barrier : barrier + 2])]
-    set_reductions(TEXT="__syncthreads();".join(parts), BLOCKS=1)
+
+    def change(text):
+        parts = text.split("__syncthreads();")
+        parts[barrier : barrier + 2] = [";".join(parts[barrier : barrier + 2])]
+        return "__syncthreads();".join(parts)
+
+    set_reductions(change, _BLOCKS=1)
     with pytest.raises(RuntimeError, match=r"without a barrier|nobody wrote|depend on the order"):
         _run(operation, dtype)
 
@@ -85,9 +85,8 @@ def test_a_barrier_that_is_missing_is_found(barrier, operation, dtype, set_reduc
 @ALL_DTYPES
 @pytest.mark.parametrize("by", [1, -1])
 def test_an_index_off_by_one_is_found(by, dtype, set_reductions):
-    text = cuda_reductions._TEXT.replace("+ place * shape.near;", f"+ place * shape.near + {by};")
-    assert text != cuda_reductions._TEXT
-    set_reductions(TEXT=text)
+    near = "+ place * shape.near"
+    set_reductions(lambda text: text.replace(f"{near};", f"{near} + {by};"))
     with pytest.raises(RuntimeError, match="outside of the arrays"):
         _run("softmax", dtype)
 
@@ -97,7 +96,7 @@ def test_an_index_off_by_one_is_found(by, dtype, set_reductions):
 @pytest.mark.parametrize("n_blocks", [1, 2])
 def test_blocks_that_go_on_to_other_sums(n_blocks, operation, dtype, set_reductions):
     """No shape of the other tests has more sums than a grid has blocks."""
-    set_reductions(BLOCKS=n_blocks)
+    set_reductions(_BLOCKS=n_blocks)
     for case in CASES[operation]:
         given = arguments(operation, case, dtype, send=_send)
         *others, reference = kernels.operations[operation].kernels
@@ -131,7 +130,7 @@ def test_sums_in_parts_are_those_of_all(name, dtype, set_reductions):
     g, x, gamma, beta = (_send(v.astype(dtype)) for v in (_random(*x.shape), x, gamma, beta))
     found = []
     for n_parts in (1, 2, 4, 11):
-        set_reductions(parts=lambda most=n_parts, **shape: most)
+        set_reductions(_parts=lambda most=n_parts, **shape: most)
         _, *kept = _normalized = kernels.batch_normalization(x, gamma, beta, axis, 1e-5)
         given = g, x, gamma, *kept[:2], axis
         gradients = kernels.batch_normalization_gradient(*given)
@@ -186,7 +185,7 @@ def test_sums_of_columns(shape, axis, keepdims, dtype, double, set_reductions):
     right = x.astype(float).sum(axis=axis, keepdims=keepdims)
     tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
     for n_parts, names in ((1, ["column_sums"]), (3, ["column_sums_of", "column_sums_from"])):
-        set_reductions(parts=lambda most=n_parts, **shape: most)
+        set_reductions(_parts=lambda most=n_parts, **shape: most)
         given = _send(x)
         double.reset()
         y = F.sum(given, axis, keepdims).array

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import multiprocessing
 import os
 import pickle
 import re
@@ -75,8 +76,8 @@ def make(dataset, batch_size=3, n_processes=2, **options):
     )
 
 
-def pids(iterator):
-    return sorted({reader._worker._process.pid for reader in iterator._readers})
+def pids():
+    return sorted(process.pid for process in multiprocessing.active_children())
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def pids(iterator):
 def test_a_process_that_dies_is_reported(function, ending):
     with make(Numbers(9, function)) as iterator:
         assert next(iterator) == [0, 1, 2]
-        workers = pids(iterator)
+        workers = pids()
         for _ in range(2):  # the batch is tried again, by new processes
             with pytest.raises(WorkerError, match=f"^MultiprocessIterator: process 1 {ending}"):
                 next(iterator)
@@ -109,7 +110,7 @@ def test_after_a_death_the_batch_that_was_lost_comes(tmp_path):
 def test_a_process_that_is_killed_while_nobody_waits_for_it():
     with make(Numbers(9)) as iterator:
         next(iterator)
-        for pid in pids(iterator):
+        for pid in pids():
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerError, match="was ended by SIGKILL"):
             for _ in range(3):  # what had been read before still comes
@@ -120,7 +121,7 @@ def test_a_process_that_is_killed_while_nobody_waits_for_it():
 def test_a_process_that_raises_tells_example_and_traceback(kind):
     with make(Numbers(9, Raises(kind))) as iterator:
         next(iterator)
-        workers = pids(iterator)
+        workers = pids()
         expected = RuntimeError if kind is Unpicklable else kind
         with pytest.raises(expected, match="five") as caught:
             next(iterator)
@@ -130,7 +131,7 @@ def test_a_process_that_raises_tells_example_and_traceback(kind):
         if kind is ValueError:
             assert "while reading example 5 of the dataset" in notes
         assert next(iterator) == [6, 7, 8]
-        assert pids(iterator) == workers
+        assert pids() == workers
 
 
 def test_examples_that_cannot_be_sent():
@@ -172,7 +173,7 @@ def test_a_hundred_times_start_and_stop(segments):
             if i % 3 == 0:
                 break  # with batches pending
         np.testing.assert_array_equal(np.concatenate(batches), x[: 5 if i % 3 == 0 else 20])
-        seen.update(pids(iterator))
+        seen.update(pids())
         if i % 2:
             iterator.finalize()
         del iterator  # what is not finalized ends by itself
@@ -213,9 +214,10 @@ def test_a_slow_batch_is_warned_of_and_comes(tmp_path):
 
 
 def test_a_busy_process_is_ended(tmp_path):
-    iterator = make(Numbers(9, Waits(str(tmp_path / "never"))), n_prefetch=3, dataset_timeout=None)
-    iterator._look_ahead()
-    workers = pids(iterator)
+    iterator = make(Numbers(9, Waits(str(tmp_path / "never"))), n_prefetch=3, dataset_timeout=0.01)
+    with pytest.raises(MultiprocessIterator.TimeoutWarning):
+        next(iterator)
+    workers = pids()
     iterator.finalize()
     assert not any(map(is_alive, workers))
 

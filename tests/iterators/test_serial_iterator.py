@@ -236,7 +236,9 @@ def test_a_resumed_iterator_does_not_share_its_order_with_the_dictionary():
     serializer.save(SerialIterator(range(4), 2))
     resumed = SerialIterator(range(4), 2)
     NpzDeserializer(serializer.target).load(resumed)
-    assert not np.shares_memory(resumed._order, serializer.target["order"])
+    order = serializer.target["order"].tolist()
+    serializer.target["order"][...] = 0
+    assert [next(resumed), next(resumed)] == [order[:2], order[2:]]
 
 
 def test_resume_on_another_dataset():

@@ -29,6 +29,7 @@ import pytest
 import mpchain
 from mpchain import Variable
 from mpchain import functions as F
+from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.gradient_check import check_order
 from mpchain.link import Link
 from mpchain.optimizers import SGD
@@ -148,12 +149,9 @@ def _shapes(link):
     return {path[1:]: p.shape for path, p in link.namedparams()}
 
 
-def _persistents(link):
-    return {
-        f"{path}/{name}".lstrip("/"): getattr(below, name)
-        for path, below in link.namedlinks()
-        for name in below._persistents
-    }
+def persistents(link):
+    """The persistent values of a link by path."""
+    return {path.lstrip("/"): each.value for path, each in named_persistents(link).items()}
 
 
 @contextlib.contextmanager
@@ -176,7 +174,7 @@ def _check_parameters(case, dtype, device):
     assert _shapes(link) == case.params
     assert {p.dtype for p in link.params()} <= {np.dtype(dtype)}
     assert all(p.device == mpchain.get_device(device) for p in link.params())
-    actual = _persistents(link)
+    actual = persistents(link)
     assert actual.keys() == case.persistents.keys()
     for path, value in case.persistents.items():
         actual_value = mpchain.cuda.to_cpu(actual[path])
@@ -204,8 +202,8 @@ def _check_lazy(case, device, tmp_path):
     assert {p.dtype for p in lazy.params()} <= {np.dtype(np.float64)}
     link = _with_noise(case, device=device)
     _values(case, link)
-    shapes = {path: np.shape(value) for path, value in _persistents(link).items()}
-    assert {path: np.shape(value) for path, value in _persistents(lazy).items()} == shapes
+    shapes = {path: np.shape(value) for path, value in persistents(link).items()}
+    assert {path: np.shape(value) for path, value in persistents(lazy).items()} == shapes
     save_npz(tmp_path / "link.npz", link)
     for other in unused:
         load_npz(tmp_path / "link.npz", other)
@@ -222,7 +220,7 @@ def _assert_equal(case, link, other):
     for (path, p), (other_path, q) in zip(link.namedparams(), other.namedparams(), strict=True):
         assert path == other_path
         np.testing.assert_array_equal(_host(p.array), _host(q.array), err_msg=path)
-    mine, others = _persistents(link), _persistents(other)
+    mine, others = persistents(link), persistents(other)
     assert mine.keys() == others.keys()
     for path, value in mine.items():
         np.testing.assert_array_equal(_host(value), _host(others[path]), err_msg=path)
@@ -303,7 +301,7 @@ def _check_reference(case, dtype, device):
     link = _with_noise(case, dtype, device)
     arrays = _inputs(case, dtype)
     weights = {path[1:]: _tensor(p.array, True) for path, p in link.namedparams()}
-    buffers = {k: _tensor(v) for k, v in _persistents(link).items() if hasattr(v, "dtype")}
+    buffers = {k: _tensor(v) for k, v in persistents(link).items() if hasattr(v, "dtype")}
     tensors = [_tensor(x, True) for x in arrays]
     xs = [link.device.send(x) for x in arrays]
     xs = [Variable(x) if x.dtype.kind == "f" else x for x in xs]

@@ -14,6 +14,7 @@ import pytest
 import mpchain
 from mpchain import Variable, links
 from mpchain import functions as F
+from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.utils.type_check import InvalidType
 from tests.links.table import flatten
 from tests.oracle.link_cases import CASES
@@ -148,7 +149,7 @@ def _called(case, policy, width):
 
 
 def _record_of(link):
-    arrays = [getattr(below, n) for below in link.links() for n in below._persistents]
+    arrays = [each.value for each in named_persistents(link).values()]
     arrays = [a.dtype for a in arrays if getattr(a, "dtype", np.dtype(bool)).kind == "f"]
     made = _short(p.dtype for p in link.params())
     return f"{made}/{_short(arrays)}" if arrays else made

@@ -68,6 +68,16 @@ class InMemoryCheckpoint:
         self._interval = 0
         self._kept_at = None  # iteration and time of the last copy
 
+    @property
+    def latest(self) -> int | None:
+        """The iteration of the latest copy, to which a loss of ranks may go back; None: no copy."""
+        return self._copies[-1].iteration if self._copies else None
+
+    @property
+    def interval(self) -> int:
+        """How many steps there are from the latest copy to the next one."""
+        return self._interval
+
     # Loops
 
     def is_before(self, n: int) -> bool:

@@ -302,9 +302,7 @@ def test_a_training_that_fails_does_not_wait_for_other_ranks(tmp_path, monkeypat
     fail = training.make_extension(trigger=(5, "iteration"))(lambda trainer: 1 / 0)
     comm = Communicator()
     trainer = make_trainer(comm, tmp_path, before=[fail], create=create_multi_node_optimizer)
-    (extension,) = (
-        e.extension for e in trainer._entries.values() if type(e.extension).__name__ == "Checkpoint"
-    )
+    extension = trainer.get_extension("_Checkpoint")
     # The other rank of two never writes its part.
     extension.comm = Rank(0, 2)
     with pytest.raises(ZeroDivisionError):

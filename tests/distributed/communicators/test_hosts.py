@@ -173,6 +173,13 @@ def _is_mapped(address):
     return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
 
 
+def _on_this_host(comm):
+    """MPI's communicator of the ranks of this host."""
+    from mpi4py import MPI
+
+    return comm.mpi_comm.Split_type(MPI.COMM_TYPE_SHARED)
+
+
 @pytest.mark.parametrize("failing", ["memfd_create", "open", "readlink"])
 def test_memory_that_some_rank_is_refused(comm, failing, monkeypatch):
     if comm.mpi_comm is None:
@@ -184,7 +191,7 @@ def test_memory_that_some_rank_is_refused(comm, failing, monkeypatch):
     if comm.rank == (0 if failing == "memfd_create" else comm.size - 1):
         monkeypatch.setattr(shared_memory.os, failing, refuse)
     alone = comm.size == 1 and failing != "memfd_create"
-    shared = shared_memory.share(comm._host, 100)
+    shared = shared_memory.share(_on_this_host(comm), 100)
     monkeypatch.undo()
     assert (shared is None) is not alone
     buffers = comm.make_buffers([(3, "float32")])
@@ -203,7 +210,7 @@ def test_memory_of_another_process(comm, monkeypatch, tmp_path):
         monkeypatch.setattr(shared_memory.os, "readlink", lambda path: "/memfd:mpchain (deleted)")
         real_open = os.open
         monkeypatch.setattr(shared_memory.os, "open", lambda path, flags: real_open(file, flags))
-    assert shared_memory.share(comm._host, 100) is None
+    assert shared_memory.share(_on_this_host(comm), 100) is None
     assert file.read_bytes() == b"x" * 10_000
 
 

@@ -85,7 +85,7 @@ def test_copies_become_rare(comm):
     for _ in range(40):
         with state.step():
             held.append(len(state._copies))
-            taken.add(state._copies[-1].iteration)
+            taken.add(state.latest)
     assert taken == {0, 1, 3, 7, 15, 31}  # each interval is at most twice the one before
     assert held[:8] == [1, 2, 1, 2, 1, 1, 1, 2]
 
