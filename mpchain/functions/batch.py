@@ -47,7 +47,7 @@ def batch_sum(x: Input, axis: Axes = None) -> Variable:
 
     Raises:
         RuntimeError: the optimizer processes the batch in parts (``accumulation``, ``no_sync``,
-            micro-shards), which are not known together.
+            ``reproducible=True``), which are not known together.
 
     Example:
         >>> y, t = np.array([0.5, 1.0, 0.0]), np.array([1.0, 1.0, 0.0])
@@ -81,6 +81,9 @@ def batch_count(n: object) -> Any:
 
 def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     """Returns the mean of all elements of the whole batch.
+
+    In an evaluator, which each rank runs at its own pace, it is the mean of the rank's own batch.
+    Report it unchanged: evaluators weight it by its count, so that their result is exact.
 
     Args:
         x: Variable or array, floating point, of this rank's samples.
