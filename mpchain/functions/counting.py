@@ -158,7 +158,7 @@ class Notes:
     """
 
     def __init__(self) -> None:
-        self.last, self._weights = None, {}
+        self.last, self._weights, self._plain = None, {}, {}
 
     def __enter__(self) -> "Notes":
         self._outer, current.notes = current.notes, self
@@ -174,6 +174,14 @@ class Notes:
     def weight(self, value: object, default: object) -> Any:
         """Returns the count of a value, if it is a mean that was noted, or the default."""
         return self._weights.get(id(getattr(value, "array", value)), (None, default))[1]
+
+    def add_plain(self, mean: Any, size: int) -> None:
+        """Notes the number of elements of a mean that is not weighted by it."""
+        self._plain[id(mean.array)] = mean.array, size
+
+    def plain_size(self, value: object) -> int | None:
+        """Returns the number of elements of a plain mean; None if the value is none."""
+        return self._plain.get(id(getattr(value, "array", value)), (None, None))[1]
 
     def counts_among(self, arrays: Iterable[Any]) -> list[Any]:
         """Returns the counts of those arrays that are means that were noted."""
@@ -222,6 +230,20 @@ def note(mean: Any, count: int) -> Any:
     """
     if current.notes is not None:
         current.notes.add(mean, count)
+    return mean
+
+
+def note_plain(mean: Any, x: Any) -> Any:
+    """Returns the plain mean of an array, after its number of elements was noted.
+
+    Example:
+        >>> with Notes() as notes:
+        ...     mean = F.mean(np.ones((3, 2)))
+        >>> notes.plain_size(mean), notes.weight(mean, 3)
+        (6, 3)
+    """
+    if current.notes is not None and mean.shape == ():
+        current.notes.add_plain(mean, x.size)
     return mean
 
 

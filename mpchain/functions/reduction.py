@@ -93,7 +93,7 @@ def mean(
     """
     check(is_floating(x.dtype), "mean", "x must be floating point", x=x)
     if weights is None:
-        return _mean(x, axis, keepdims)
+        return counting.note_plain(_mean(x, axis, keepdims), x)
     given = weights
     if weights.ndim == 1 and isinstance(axis, (int, np.integer)) and -x.ndim <= axis < x.ndim:
         shape = [1] * x.ndim

@@ -93,6 +93,7 @@ class Evaluator(Extension):
         self.progress_bar = progress_bar
         self._most_batches = None
         self._is_first = True  # whether reported values are looked into
+        self._sizes = {}  # a plain mean and its first batch have these sizes
         self._check_ends()
 
     def _check_ends(self):
@@ -189,6 +190,17 @@ class Evaluator(Extension):
     def _look_into(self, observation, notes, derived, n):
         """Notes a value that is weighted by samples, but was computed from means over others."""
         for name, value in observation.items():
+            size = None if notes.weight(value, None) else notes.plain_size(value)
+            first, n_first = self._sizes.setdefault(name, (size, n))
+            # A mean that has as many elements in each batch is none over the samples.
+            if size and first and size != first and size * n_first != first * n:
+                self._is_first = False
+                self.doubt = (
+                    f"{type(self).__name__}: {name!r} is weighted by the number of samples, but is "
+                    f"F.mean over {first} elements in a batch of {n_first}, and over {size} in one "
+                    f"of {n}: report mpchain.batch_mean, which is weighted by its elements"
+                )
+                return
             counts = derived.counts(value)
             others = [int(count) for count in counts if count % n != 0]
             # As many means as samples may be of one of them each.

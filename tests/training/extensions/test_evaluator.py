@@ -1,5 +1,7 @@
 import contextlib
 import copy
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -262,6 +264,28 @@ def test_means_and_values_of_the_samples_are_not_told(combine):
     data = [(np.ones(2, "f"), np.int32(t)) for t in (0, -1, 1)]
     batches = mpchain.iterators.SerialIterator(data, 3, repeat=False, shuffle=False)
     extensions.Evaluator(batches, _TwoMeans(combine))()
+
+
+@pytest.mark.parametrize("of_atoms", [False, True])
+def test_tells_of_plain_means_over_atoms(of_atoms):
+    molecules = [np.random.RandomState(n).randn(n, 3) for n in (1, 5, 2, 4, 1)]
+    constant = np.ones((7, 2))
+
+    def evaluate(*batch):
+        joined = np.concatenate(batch) if of_atoms else np.stack([x.sum(axis=0) for x in batch])
+        mpchain.report({"error": F.mean(joined**2), "constant": F.mean(constant)})
+
+    batches = mpchain.iterators.SerialIterator(molecules, 2, repeat=False, shuffle=False)
+    evaluator = extensions.Evaluator(
+        batches, make_model(), lambda batch, _: tuple(batch), eval_func=evaluate
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        evaluator()
+        evaluator()
+    expected = r"'error' is .* F.mean over 18 elements in a batch of 2, and over 3 in one of 1: "
+    assert len(caught) == of_atoms
+    assert all(re.search(expected, str(w.message)) for w in caught), caught
 
 
 @pytest.mark.parametrize("loss", [F.mean_squared_error, F.mean_absolute_error])
