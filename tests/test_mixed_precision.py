@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain import Chain, ChainList, Sequential, mixed16, mixed_bf16, optimizers, using_config
+from mpchain import (
+    Chain,
+    ChainList,
+    Sequential,
+    mixed16,
+    mixed_bf16,
+    optimizers,
+    update_rule,
+    using_config,
+)
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.serializers import DictionarySerializer, load_npz, save_npz
@@ -195,6 +204,23 @@ def test_float32_copies_of_bfloat16_take_the_steps_of_float32():
         np.testing.assert_array_equal(saved.target["fp32_param"], single.W.array)
         np.testing.assert_array_equal(link.W.array, single.W.array.astype(BFLOAT16))
     assert not np.array_equal(link.W.array.astype(np.float32), start)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=str)
+def test_float32_copies_follow_what_others_set(dtype):
+    copy = np.array([1.001, -1e-9, np.nan, 3.0, np.inf, 0.0], np.float32)
+    half = copy.astype(dtype)
+    expected = copy.copy()
+    update_rule._take_values_of_others(copy, half)
+    np.testing.assert_array_equal(copy, expected)  # nobody has set anything: no digit is lost
+    half[3], half[5] = 5, -0.0
+    expected[3] = 5
+    update_rule._take_values_of_others(copy, half)
+    np.testing.assert_array_equal(copy, expected)
+    assert not np.signbit(copy[5]) and np.signbit(copy[1])
+    half.reshape(2, 3).T[0, 1] = 7
+    update_rule._take_values_of_others(copy.reshape(2, 3).T, half.reshape(2, 3).T)
+    assert copy[3] == 7 and copy[0] == np.float32(1.001)
 
 
 @pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adam, optimizers.RMSprop], ids=str)
