@@ -353,6 +353,7 @@ class _Given:
             variable.node.shape = self.shape
         else:
             variable.node.retain_data()
+            self._variable = variable  # exporters ask the node for it
         return variable.node
 
 

@@ -1,5 +1,6 @@
 """Tools that walk the graph by ``creator_node``, as exporters of Chainer's time did."""
 
+import contextlib
 import importlib.util
 import sys
 import types
@@ -11,6 +12,7 @@ import pytest
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import Chain, Variable, compat, no_backprop_mode, using_config
+from mpchain.link_hooks import TimerHook
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +88,19 @@ def test_widths_of_padding(width, expected):
     function = F.pad(Variable(X), width, "constant", constant_values=2).creator_node
     assert function.pad_bw.tolist() == expected
     assert (function.mode, function.keywords) == ("constant", {"constant_values": 2})
+
+
+@pytest.mark.parametrize("hooks", [[], [TimerHook()]])
+def test_arrays_among_inputs_have_variables(hooks):
+    norm, x = L.BatchNormalization(3), Variable(X)
+    with using_config("train", False), contextlib.ExitStack() as stack:
+        for hook in hooks:  # the exporter of before finds links by a hook
+            stack.enter_context(hook)
+        y = norm(x)
+    *_, mean, var = y.creator_node.inputs
+    for node, array in ((mean, norm.avg_mean), (var, norm.avg_var)):
+        assert node.get_variable_or_none().array is array
+        assert node.creator_node is None and not node.requires_grad
 
 
 def test_a_linear_function_of_images_follows_a_reshape():
