@@ -132,6 +132,8 @@ NAMES = {
         "add_module": "model.add_link(name, link)",
         "summary": "print(mpchain.summary(model, x))",
         "requires_grad_": "model.disable_update()",
+        "weight": "link.W",
+        "bias": "link.b",
     },
     "Optimizer": {
         "step": "optimizer.update()",

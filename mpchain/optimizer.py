@@ -653,7 +653,8 @@ def _constructor(class_name, hyperparameters):
             raise TypeError(message) from None
         values.apply_defaults()
         GradientMethod.__init__(self)
-        vars(self.hyperparam).update(values.arguments)
+        for name, value in values.arguments.items():
+            setattr(self.hyperparam, name, value)
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     __init__.__signature__ = signature.replace(parameters=[itself, *arguments])

@@ -32,6 +32,9 @@ class Hyperparameter:
     Args:
         parent: where to look for what is not set here.
 
+    Raises:
+        TypeError: an attribute is set to a string.
+
     Example:
         >>> optimizer = optimizers.SGD(lr=0.1)
         >>> hyperparam = mpchain.optimizer.Hyperparameter(optimizer.hyperparam)
@@ -47,6 +50,11 @@ class Hyperparameter:
     def parent(self) -> "Hyperparameter | None":
         """The hyperparameters that replace those that are not set here, or None."""
         return self._parent
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, str):
+            raise TypeError(f"hyperparameter {name!r} must be a number, not the string {value!r}")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         parent = self.__dict__.get("_parent")
@@ -479,7 +487,7 @@ def as_python_number(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def update_all(params: Iterable[Parameter], inverse: Any = None) -> None:
+def update_all(params: Iterable[Parameter], inverse: Array | float | None = None) -> None:
     """Updates parameters, with the same bits as their ``update`` methods one after the other.
 
     Args:

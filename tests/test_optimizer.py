@@ -65,6 +65,11 @@ def test_proxy():
     assert isinstance(optimizers.MomentumSGD.lr, HyperparameterProxy)
 
 
+def test_hyperparameters_are_no_strings():
+    with pytest.raises(TypeError, match=r"'lr' must be a number, not the string '0\.1'"):
+        optimizers.SGD("0.1")
+
+
 def test_hyperparameters_of_one_parameter():
     link = model_of(1, 1)
     optimizer = optimizers.SGD(0.5).setup(link)

@@ -68,7 +68,7 @@ def take_steps(
     grads: Sequence[Array],
     scalars: Callable[..., dict[str, Any]],
     halves: Sequence[Array] = (),
-    inverse: Any = None,
+    inverse: Array | float | None = None,
 ) -> None:
     """Does what :func:`take_step` does for each of many parameters on one device, in less time.
 
@@ -114,7 +114,7 @@ def is_plain_on_gpu(x: Array | None) -> bool:
     return bool(x.flags.c_contiguous) and x.device == cuda.cupy.cuda.Device()
 
 
-def multiply_all(arrays: Sequence[Array], factor: Any) -> list[Array]:
+def multiply_all(arrays: Sequence[Array], factor: Array | float) -> list[Array]:
     """Returns products of arrays with one factor, on GPUs by one kernel for all of them.
 
     Args:

@@ -118,7 +118,7 @@ def take_steps(
     grads: Sequence[Array],
     scalars: Callable[..., dict],
     halves: Sequence[Array] = (),
-    inverse: Any = None,
+    inverse: Array | float | None = None,
 ) -> bool:
     """Takes a step for parameters on the current GPU, by one kernel where their sizes fit into one.
 
@@ -177,7 +177,7 @@ def _with_factor(numbers, texts, factor):
     return [*numbers, factor], ([*declared, more], body, first, types)
 
 
-def multiply_all(arrays: Sequence[Array], factor: Any) -> list[Array]:
+def multiply_all(arrays: Sequence[Array], factor: Array | float) -> list[Array]:
     """See :func:`mpchain.kernels.steps.multiply_all`."""
     made = [cuda.cupy.empty_like(x) for x in arrays]
     texts = [], "    arrays.y[k][i] = arrays.g[k][i] * inverse;"

@@ -61,7 +61,7 @@ class Classifier(Chain):
             Variable: the loss.
 
         Raises:
-            ValueError: the argument ``label_key`` is missing.
+            ValueError: the argument ``label_key`` is missing, or there are labels alone.
         """
         t, rest, kwargs = self._take_labels(args, kwargs)
         self.y = self.loss = self.accuracy = None
@@ -86,5 +86,7 @@ class Classifier(Chain):
                 f"Classifier: there is no positional argument {key} to take the labels from; "
                 f"there are {len(args)}"
             )
+        if len(args) == 1 and not kwargs:
+            raise ValueError("Classifier: pass inputs and labels: there is one argument alone")
         args = list(args)
         return args.pop(key), args, kwargs
