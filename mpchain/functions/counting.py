@@ -11,13 +11,16 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.observers import Observer
-from mpchain.typing import Arrays, DTypeLike
+from mpchain.typing import Arrays, DTypeLike, Input
+
+if TYPE_CHECKING:
+    from mpchain.variable import Variable
 
 _NUMBERS = (int, float, np.number)
 _MANY = 1 << 15  # larger sums may not fit a narrow dtype
@@ -175,7 +178,7 @@ class Notes:
         """Returns the count of a value, if it is a mean that was noted, or the default."""
         return self._weights.get(id(getattr(value, "array", value)), (None, default))[1]
 
-    def add_plain(self, mean: Any, size: int) -> None:
+    def add_plain(self, mean: "Variable", size: int) -> None:
         """Notes the number of elements of a mean that is not weighted by it."""
         self._plain[id(mean.array)] = mean.array, size
 
@@ -233,7 +236,7 @@ def note(mean: Any, count: int) -> Any:
     return mean
 
 
-def note_plain(mean: Any, x: Any) -> Any:
+def note_plain(mean: "Variable", x: Input) -> "Variable":
     """Returns the plain mean of an array, after its number of elements was noted.
 
     Example:
