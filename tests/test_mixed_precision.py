@@ -8,7 +8,6 @@ import pytest
 import mpchain
 from mpchain import (
     Chain,
-    ChainList,
     Sequential,
     mixed16,
     mixed_bf16,
@@ -19,6 +18,7 @@ from mpchain import (
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.serializers import DictionarySerializer, load_npz, save_npz
+from tests.models import LanguageModel
 
 BFLOAT16 = mixed_bf16.dtype
 
@@ -38,14 +38,9 @@ class ConvNet(Chain):
         return self.fc(F.relu(self.norm2(self.conv2(h))))
 
 
-class LanguageModel(ChainList):
-    def __init__(self):
-        super().__init__(L.EmbedID(7, 12), L.LSTM(12, 12), L.Linear(12, 7))
-
+class Reader(LanguageModel):
     def forward(self, x):
-        embed, lstm, out = self
-        lstm.reset_state()
-        return F.concat([out(lstm(embed(column))) for column in x.T], 0)
+        return F.concat(self.read(x), 0)
 
 
 def images(dtype):
@@ -67,7 +62,7 @@ def mlp():
     return Sequential(L.Linear(None, 20), F.relu, L.LayerNormalization(20), L.Linear(20, 3))
 
 
-MODELS = {"mlp": (mlp, images), "convnet": (ConvNet, images), "lstm": (LanguageModel, text)}
+MODELS = {"mlp": (mlp, images), "convnet": (ConvNet, images), "lstm": (lambda: Reader(7, 12), text)}
 
 
 def trained(name, policy, scaling=None, steps=60):

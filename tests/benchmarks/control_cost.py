@@ -29,7 +29,7 @@ from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.iterators import SerialIterator
 from mpchain.training.updaters import StandardUpdater
 from tests.distributed.gradients.test_control import Many
-from tests.distributed.optimizers.test_multi_node import MLP
+from tests.models import MLP
 
 
 def make_updater(n_ranks):

@@ -13,6 +13,7 @@ from mpchain import optimizer_hooks, optimizers, serializers
 from mpchain.captured import comparison
 from mpchain.function_hooks import TimerHook
 from mpchain.training.updaters import StandardUpdater
+from tests.models import LanguageModel
 
 BATCH = 6
 
@@ -444,27 +445,17 @@ class TestUpdater:
             )
 
 
-class LanguageModel(mpchain.Chain):
-    def __init__(self):
-        super().__init__()
-        np.random.seed(0)
-        with self.init_scope():
-            self.embed = L.EmbedID(9, 4)
-            self.rnn = L.LSTM(4, 5)
-            self.out = L.Linear(5, 9)
-
-    def forward(self, words):
-        return sum(
-            F.softmax_cross_entropy(self.out(self.rnn(self.embed(x))), t)
-            for x, t in itertools.pairwise(words)
-        )
+def language_model():
+    np.random.seed(0)
+    return LanguageModel(9, 4, 5)
 
 
 def truncated_step(model, optimizer, unchains=True):
     optimizer.add_hook(optimizer_hooks.GradientClipping(0.1))
 
     def step(words):
-        loss = model(words)
+        pairs = itertools.pairwise(words)
+        loss = sum(F.softmax_cross_entropy(model(x), t) for x, t in pairs)
         model.cleargrads()
         loss.backward()
         if unchains:
@@ -482,19 +473,19 @@ def words_of(i, n=3):
 def test_state_that_links_keep_is_carried_from_replay_to_replay():
     models, losses, reasons = [], [], []
     for is_captured in (False, True):
-        model = LanguageModel()
+        model = language_model()
         step = truncated_step(model, optimizers.SGD(1.0).setup(model))
         step = mpchain.capture(step) if is_captured else step
         for i in range(9):
             if i == 6:
-                model.rnn.reset_state()
+                model.lstm.reset_state()
             losses.append(step(words_of(i)).array)
             reasons.append(getattr(step, "reason", None))
         models.append(model)
     np.testing.assert_allclose(losses[:9], losses[9:], rtol=1e-5)
     assert_equal(*models)
     for name in ("c", "h"):
-        states = [getattr(model.rnn, name).array for model in models]
+        states = [getattr(model.lstm, name).array for model in models]
         np.testing.assert_allclose(*states, rtol=1e-5)
     assert reasons[-6:] == [
         *[None] * 3,
@@ -504,17 +495,17 @@ def test_state_that_links_keep_is_carried_from_replay_to_replay():
 
 
 def test_state_that_is_reset_while_steps_are_recorded_is_recorded_anew():
-    model = LanguageModel()
+    model = language_model()
     step = mpchain.capture(truncated_step(model, optimizers.SGD(1.0).setup(model)))
     for i in range(6):
         if i == 2:
-            model.rnn.reset_state()
+            model.lstm.reset_state()
         step(words_of(i))
     assert step.reason is None
 
 
 def test_state_that_keeps_its_graph_is_a_reason():
-    model = LanguageModel()
+    model = language_model()
     step = truncated_step(model, optimizers.SGD(1.0).setup(model), unchains=False)
     step = mpchain.capture(step)
     with pytest.warns(UserWarning, match="call unchain_backward"):

@@ -24,6 +24,7 @@ from tests.captured.test_captured import (
     perceptron,
     values_of,
 )
+from tests.models import Recurrent
 
 pytestmark = pytest.mark.gpu
 GPU = "@cupy:0"
@@ -227,17 +228,9 @@ def test_float32_copies_of_parameters_stay_in_the_graph(dtype):
         np.testing.assert_array_equal(*[x.get() for x in copies])
 
 
-class Recurrent(mpchain.Chain):
-    """Classifies by the state of a recurrent layer, which goes on from step to step."""
-
-    def __init__(self, kind):
-        super().__init__()
-        np.random.seed(0)
-        with self.init_scope():
-            self.layer, self.out = kind(5, 4), L.Linear(4, 3)
-
-    def forward(self, x):
-        return self.out(self.layer(x))
+def _recurrent(kind):
+    np.random.seed(0)
+    return Recurrent(kind, 5, 4, 3)
 
 
 def recurrent_step(model, optimizer):
@@ -258,7 +251,7 @@ def test_state_that_links_carry_goes_on_in_replays(kind):
             optimizer.target.layer.reset_state()
 
     models, losses, step = run_both(
-        lambda: Recurrent(kind), optimizers.Adam, recurrent_step, 12, each=each
+        lambda: _recurrent(kind), optimizers.Adam, recurrent_step, 12, each=each
     )
     assert step.reason is None
     for expected, found in zip(*losses):
@@ -268,7 +261,7 @@ def test_state_that_links_carry_goes_on_in_replays(kind):
 
 
 def test_state_of_links_is_not_overwritten_by_replays():
-    model = Recurrent(L.LSTM)
+    model = _recurrent(L.LSTM)
     model.to_device(GPU)
     forward, held = mpchain.capture(lambda x: model(x).array), []
     for i in range(7):

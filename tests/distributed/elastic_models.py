@@ -51,6 +51,7 @@ from mpchain.distributed.recovery.copies import Copy
 from mpchain.distributed.recovery.spares import Spares
 from mpchain.distributed.updaters import MultiNodeUpdater
 from mpchain.iterators import SerialIterator
+from tests.models import MLP, Recurrent
 
 N_ITERATIONS = 14
 BATCH = 12
@@ -63,22 +64,8 @@ FAULT = "fault on the doubles of CuPy and NCCL:"
 _uses_gpus = [False]
 
 
-class MLP(mpchain.Chain):
-    """With lazy sizes, dropout, and batch normalization if wanted."""
-
-    def __init__(self, normalization=None):
-        super().__init__()
-        with self.init_scope():
-            self.first = L.Linear(None, 16)
-            self.last = L.Linear(16, 3)
-            if normalization is not None:
-                self.normalization = normalization
-
-    def forward(self, x):
-        h = self.first(x)
-        if hasattr(self, "normalization"):
-            h = self.normalization(h)
-        return self.last(F.dropout(F.relu(h), 0.3))
+def _mlp(normalization=None):
+    return MLP(None, 0.3, 16, 3, F.relu, normalization)
 
 
 class ConvNet(mpchain.Chain):
@@ -92,22 +79,6 @@ class ConvNet(mpchain.Chain):
     def forward(self, x):
         h = F.relu(self.bn(self.conv(F.reshape(x, (-1, 1, 4, 4)))))
         return self.last(F.dropout(h, 0.3))
-
-
-class Recurrent(mpchain.Chain):
-    """Its hidden state continues from batch to batch."""
-
-    def __init__(self):
-        super().__init__()
-        with self.init_scope():
-            self.lstm = L.LSTM(16, 6)
-            self.last = L.Linear(6, 3)
-
-    def forward(self, x):
-        y = self.last(self.lstm(x))
-        self.lstm.h.unchain_backward()
-        self.lstm.c.unchain_backward()
-        return y
 
 
 class Critics(MultiNodeUpdater):
@@ -177,13 +148,13 @@ def _device(comm):
 
 
 MODELS = {
-    "mlp": _classifier(MLP),
+    "mlp": _classifier(_mlp),
     "convnet": _classifier(ConvNet),
-    "lstm": _classifier(Recurrent),
+    "lstm": _classifier(lambda: Recurrent(L.LSTM, 16, 6, 3, unchains=True)),
     "wgan": _wgan,
-    "sharded": _classifier(MLP, create_sharded_optimizer),
-    "reproducible": _classifier(lambda: MLP(L.BatchNormalization(16))),
-    "counted": _classifier(MLP),  # whose loss is a mean over the labels that are not ignored
+    "sharded": _classifier(_mlp, create_sharded_optimizer),
+    "reproducible": _classifier(lambda: _mlp(L.BatchNormalization(16))),
+    "counted": _classifier(_mlp),  # whose loss is a mean over the labels that are not ignored
 }
 
 MOMENTS = {
@@ -258,7 +229,7 @@ def _set_fault(fault, folder, is_here=True):
 
 def _loop(comm, data):
     """A program's own loop; returns its outcome."""
-    model, device = L.Classifier(MLP()), _device(comm)  # which is another one for other ranks
+    model, device = L.Classifier(_mlp()), _device(comm)  # which is another one for other ranks
     model.to_device(device)
     optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
     batches = create_sharded_iterator(SerialIterator(data, BATCH), comm)
@@ -326,7 +297,7 @@ def _train_on_scattered_data(comm, data, folder):
     """Also sums over some of the ranks; all this depends on their number."""
     np.random.seed(0)
     some = comm.split(comm.rank % 2, comm.rank)
-    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(L.Classifier(MLP()))
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(L.Classifier(_mlp()))
     mine = scatter_dataset(data, comm, shuffle=True, seed=1)
     updater = training.StandardUpdater(SerialIterator(mine, BATCH // N_RANKS), optimizer)
     trainer = training.Trainer(updater, (N_ITERATIONS, "iteration"), out=folder)

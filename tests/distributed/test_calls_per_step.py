@@ -19,7 +19,7 @@ from mpchain.distributed.communicators import MpiCommunicator
 from mpchain.iterators import SerialIterator
 from mpchain.training import Trainer
 from tests.distributed.communicators.test_hosts import HOSTS
-from tests.distributed.optimizers.test_multi_node import MLP
+from tests.models import MLP
 
 N_FIRST, N_COUNTED = 3, 5
 N_UNITS = 5000

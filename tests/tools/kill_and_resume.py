@@ -18,27 +18,16 @@ import tempfile
 
 import numpy as np
 
-import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import datasets, iterators, optimizers, training
 from mpchain.serializers import save_npz
 from mpchain.training import extensions
+from tests.models import MLP
 
 N_EPOCHS = 4
 PERIOD = 3
 """Number of iterations between two snapshots."""
-
-
-class MLP(mpchain.Chain):
-    def __init__(self):
-        super().__init__()
-        with self.init_scope():
-            self.hidden = L.Linear(None, 100)
-            self.out = L.Linear(None, 10)
-
-    def forward(self, x):
-        return self.out(F.dropout(F.relu(self.hidden(x)), 0.4))
 
 
 class StoppingFile:
@@ -65,7 +54,7 @@ class StoppingFile:
 def train(args):
     np.random.seed(args.seed)
     train_set, test_set = datasets.get_digits(ndim=1)
-    model = L.Classifier(MLP())
+    model = L.Classifier(MLP(None, 0.4, 100, 10, F.relu))
     optimizer = optimizers.Adam().setup(model)
     iterator = iterators.SerialIterator(train_set, 64)
     updater = training.StandardUpdater(iterator, optimizer)

@@ -6,27 +6,15 @@ import signal
 import numpy as np
 import pytest
 
-import mpchain
-from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers, training
 from mpchain.datasets import TupleDataset
 from mpchain.iterators import SerialIterator
 from mpchain.serializers import load_npz
 from mpchain.training import extensions, triggers
+from tests.models import MLP
 
 pytestmark = pytest.mark.slow
-
-
-class MLP(mpchain.Chain):
-    def __init__(self):
-        super().__init__()
-        with self.init_scope():
-            self.hidden = L.Linear(None, 8)
-            self.out = L.Linear(None, 3)
-
-    def forward(self, x):
-        return self.out(F.dropout(F.tanh(self.hidden(x)), 0.2))
 
 
 def make_data():
@@ -38,7 +26,7 @@ def make_data():
 def make_trainer(out, n_epochs, seed):
     np.random.seed(seed)
     train = validation = make_data()
-    model = L.Classifier(MLP())
+    model = L.Classifier(MLP(None, 0.2, 8, 3))
     optimizer = optimizers.Adam(0.01).setup(model)
     iterator = SerialIterator(train, 8)
     trainer = training.Trainer(
@@ -136,12 +124,12 @@ def test_fail_on_non_number(tmp_path):
 
     @training.make_extension(trigger=(4, "iteration"), priority=training.PRIORITY_WRITER)
     def spoil(trainer):
-        optimizer.target.predictor.out.b.array[1] = np.inf
+        optimizer.target.predictor.l2.b.array[1] = np.inf
 
     trainer.extend(spoil)
     with pytest.raises(
         RuntimeError,
-        match="parameter /predictor/out/b of optimizer 'main' holds NaN or infinity after it"
+        match="parameter /predictor/l2/b of optimizer 'main' holds NaN or infinity after it"
         "eration 4",
     ):
         trainer.run()

@@ -27,7 +27,7 @@ from mpchain.training import Trainer
 from mpchain.training.extensions import LogReport
 from mpchain.utils import work_clock
 from tests.distributed.devices import on_device, on_gpus
-from tests.distributed.optimizers.test_multi_node import MLP
+from tests.models import MLP
 
 ON_GPUS = True
 

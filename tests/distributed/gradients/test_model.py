@@ -8,7 +8,7 @@ import pytest
 
 from mpchain import links as L
 from tests.distributed.devices import assert_array_equal, on_device, xp
-from tests.distributed.optimizers.test_multi_node import MLP
+from tests.models import MLP
 
 ON_GPUS = True
 

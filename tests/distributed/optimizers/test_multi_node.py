@@ -16,6 +16,7 @@ from mpchain.distributed import create_multi_node_optimizer, create_sharded_opti
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.link import Chain
 from tests.distributed.devices import address, assert_allclose, assert_array_equal, on_device, xp
+from tests.models import MLP
 
 ON_GPUS = True
 
@@ -30,26 +31,6 @@ OPTIMIZERS = {
 def _in_float64():
     with using_config("dtype", np.dtype("float64")):
         yield
-
-
-class MLP(Chain):
-    """A small model; its parameters are initialized by its first use if ``n_in`` is None."""
-
-    def __init__(self, n_in=3, ratio=None, n_units=4):
-        super().__init__()
-        self.ratio = ratio
-        with self.init_scope():
-            self.l1 = L.Linear(n_in, n_units)
-            self.l2 = L.Linear(None if n_in is None else n_units, 2)
-
-    def forward(self, x):
-        h = F.tanh(self.l1(x))
-        if self.ratio is not None:
-            h = F.dropout(h, self.ratio)
-        return self.l2(h)
-
-    def loss(self, x, t):
-        return F.mean_squared_error(self(x), t)
 
 
 def batch(n=7, seed=5):

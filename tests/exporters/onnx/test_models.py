@@ -9,25 +9,15 @@ import mpchain.links as L
 from mpchain import Chain, Sequential
 from mpchain.interop import BERT, GPT2, ResNet
 from tests.exporters.onnx.runtime import run
+from tests.models import LanguageModel
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 
-class Recurrent(Chain):
-    """A language model: embeddings, a layer of LSTM, and the scores of the next word."""
-
-    def __init__(self, n_words=20, size=8):
-        super().__init__()
-        with self.init_scope():
-            self.embed = L.EmbedID(n_words, size)
-            self.lstm = L.LSTM(size, size)
-            self.out = L.Linear(size, n_words)
-
+class Reader(LanguageModel):
     def forward(self, ids):
-        self.lstm.reset_state()
-        hs = [self.lstm(self.embed(ids[:, t])) for t in range(ids.shape[1])]
-        return F.stack([self.out(h) for h in hs], axis=1)
+        return F.stack(self.read(ids), axis=1)
 
 
 class Generator(Chain):
@@ -101,7 +91,7 @@ def small(kind):
 MODELS = {
     "LeNet-5": (lenet5, images(1, 28, 28)),
     "DCGAN generator": (Generator, images(10)),
-    "LSTM language model": (Recurrent, words),
+    "LSTM language model": (lambda: Reader(20, 8), words),
     "transformer decoder": (small(GPT2), words),
     "transformer encoder": (small(BERT), words),
     "residual block": (
