@@ -136,7 +136,10 @@ special_loop = 1 << 12
 """Elements of an array from which on special functions, such as that of errors, are compiled."""
 
 compiled = 1 << 16
-"""Elements from which on normalization, pooling and the like are compiled."""
+"""Elements from which on softmax, reductions and the like are compiled."""
+
+compiled_images = 1 << 13
+"""The same of batch normalization and pooling, which take NumPy several passes."""
 
 compiled_samples = 1 << 13
 """The same of normalization of samples, which are rows."""

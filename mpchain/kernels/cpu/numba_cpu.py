@@ -175,14 +175,14 @@ def in_parts_of(function: Callable, n: int, n_elements: int, *arguments: Any) ->
     in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements)
 
 
-def _refuse_normalization(x, gamma, axis, part=1):
+def _refuse_normalization(x, gamma, axis):
     if gamma.dtype != x.dtype:
         return "gamma of another dtype"
     if x.ndim < 3 or axis != (0, *range(2, x.ndim)):
         return "not over all axes but the second"
     if x.size == 0 or math.prod(x.shape[2:]) < 4:
         return "too few elements of a channel side by side"
-    return TOO_SMALL if x.size < thresholds.compiled // part else why_not_compiled()
+    return TOO_SMALL if x.size < thresholds.compiled_images else why_not_compiled()
 
 
 def _by_channels(x):
@@ -262,7 +262,7 @@ def _refuse_scaling(x, *parameters):
     of_channels = tuple(n if i == 1 else 1 for i, n in enumerate(x.shape))
     if any(p.dtype != x.dtype or p.shape != of_channels for p in parameters):
         return "not a number of the dtype of x for each channel"
-    return _refuse_normalization(x, parameters[0], (0, *range(2, x.ndim)), 4)
+    return _refuse_normalization(x, parameters[0], (0, *range(2, x.ndim)))
 
 
 @reference.shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
@@ -280,7 +280,7 @@ def _shift_and_scale(x, mean, scale, beta, out=None):
 def _refuse_pooling(x, window):
     if len(window.ksize) != 2:
         return "not two spatial axes"
-    is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled
+    is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled_images
     return TOO_SMALL if is_small else why_not_compiled()
 
 
