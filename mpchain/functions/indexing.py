@@ -15,6 +15,7 @@ from mpchain.configuration import config, get_dtype
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.positions import shown
+from mpchain.kernels.cpu import numba_cpu
 from mpchain.observers import current, one_call
 from mpchain.typing import Array, DTypeLike, Input
 from mpchain.utils.arrays import converted
@@ -79,7 +80,8 @@ def add_at(x: Array, slices: Any, values: Array) -> None:
     elif is_gpu_array(x):
         scatter_add_on_gpu(x, slices, values)
     elif _are_rows(slices, values):
-        x += kernels.sum_rows(values, slices, len(x))
+        if not numba_cpu.add_rows(x, values, slices):
+            x += kernels.sum_rows(values, slices, len(x))
     elif x.flags.c_contiguous and _are_many(values, x.shape):
         # NumPy adds at indices of a vector, in the same order, several times faster.
         np.add.at(x.reshape(-1), _places(x.shape, slices), values.reshape(-1))
@@ -278,6 +280,8 @@ def scatter_add(a: Input, slices: Any, b: Input) -> Variable:
     """
     if isinstance(slices, list):
         slices = np.asarray(slices)
+    if _are_rows(slices, b) and b.shape == slices.shape + a.shape[1:]:
+        return _scatter_add(a, b, slices)
     chosen = as_array(a)[slices]
     check(chosen.shape == b.shape, "scatter_add", "b must fit a[slices]", b=b, chosen=chosen)
     return _scatter_add(a, b, slices)

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import mpchain
+import mpchain.functions as F
+from mpchain import Variable
 from mpchain.kernels.cpu import loop_cache, numba_cpu
-from mpchain.kernels.cpu.numba_cpu import compile_loop, compile_written_loop
+from mpchain.kernels.cpu.numba_cpu import add_rows, compile_loop, compile_written_loop
 
 pytestmark = pytest.mark.slow
 
@@ -320,3 +322,43 @@ def test_written_loops_where_no_file_can_be_written(tmp_path, monkeypatch, packa
     monkeypatch.setenv("HOME", "/proc/nowhere")
     assert numba_cpu._kept(TEXT) is None
     _check(compile_written_loop("example", TEXT))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [7, 400])
+def test_rows_are_added_in_place_in_the_order_of_numpy(n, dtype):
+    random = np.random.RandomState(0)
+    x, rows = random.randn(n, 40).astype(dtype), random.randn(300, 2, 40).astype(dtype)
+    rows[3, 0, :3], rows[4, 1, 0], rows[5, 1, 0] = np.nan, np.inf, -np.inf
+    ids = random.randint(-n, n, (300, 2))
+    expected = x.copy()
+    with np.errstate(invalid="ignore"):
+        np.add.at(expected, ids, rows)
+    assert add_rows(x, rows, ids)
+    np.testing.assert_array_equal(x, expected)
+    ids[7, 1] = n
+    with pytest.raises(IndexError, match=f"index {n} is out of bounds"):
+        F.scatter_add(x, ids, rows)
+    np.testing.assert_array_equal(x, expected)  # nothing was added
+    assert not add_rows(x.astype(np.float16), rows, ids)
+    assert not add_rows(x.T.copy().T, rows, ids)
+    with mpchain.using_config("kernels", ("reference",)):
+        assert not add_rows(x, rows, ids)
+
+
+def test_three_orders_of_derivatives_of_scatter_add():
+    random = np.random.RandomState(0)
+    a, b, ids = random.randn(9, 40), random.randn(300, 40), random.randint(-9, 9, 300)
+
+    def results():
+        x, y = Variable(a), Variable(b)
+        found = [F.sum(F.scatter_add(x, ids, y) ** 4)]
+        for _ in range(3):
+            grads = mpchain.grad([found[-1]], [x, y], enable_double_backprop=True)
+            found += [F.sum(grads[0] ** 2) + F.sum(grads[1] ** 3), *grads][::-1]
+        return [y.array for y in found]
+
+    found = results()
+    with mpchain.using_config("kernels", ("reference",)):
+        for y, expected in zip(found, results(), strict=True):
+            np.testing.assert_allclose(y, expected, 1e-9)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.configuration import config
 from mpchain.formulas.text import compile_text
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import loop_cache
@@ -22,6 +23,7 @@ from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_only_last,
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.philox import random_words
+from mpchain.typing import Array
 
 TOO_SMALL = "too small to compile for"
 """Why a kernel refuses small arrays."""
@@ -357,6 +359,32 @@ def _sum_rows(rows, ids, n):
     ids = ids.reshape(-1).astype(np.intp, copy=False)
     _compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
     return x
+
+
+def add_rows(x: Array, rows: Array, ids: Array) -> bool:
+    """Adds rows to those of ``x`` that ``ids`` name, one after another, in place.
+
+    Returns:
+        whether it has: False, and nothing is added, for arrays that the loop does not take.
+
+    Raises:
+        IndexError: an id is no row of ``x``.
+
+    Example:
+        >>> add_rows(np.zeros((2, 3)), np.ones((1, 3)), np.array([1]))  # too small to compile for
+        False
+    """
+    if _refuse_rows(rows, ids, len(x)) is not None or config.kernels:
+        return False
+    if not x.flags.c_contiguous or x.dtype != rows.dtype or x.dtype.name not in SINGLE_OR_DOUBLE:
+        return False
+    n = len(x)
+    if ids.min() < -n or ids.max() >= n:
+        np.empty((n, 0))[ids]  # raises the error
+    flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
+    ids = ids.reshape(-1).astype(np.intp, copy=False)
+    _compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
+    return True
 
 
 # What is compiled. Sums are in double precision; what is read from an array is of its dtype.
