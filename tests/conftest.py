@@ -1,6 +1,7 @@
 """What all tests share: the device of a test, fresh seeds, and a clock and a terminal to be set."""
 
 import gc
+import importlib.metadata
 import io
 import os
 import pathlib
@@ -152,10 +153,10 @@ class Clock:
 def clock(monkeypatch):
     """The :class:`Clock` of the whole process."""
     clock = Clock()
-    monkeypatch.setattr(time, "sleep", clock.sleep)
-    for name in ("monotonic", "perf_counter"):
-        monkeypatch.setattr(time, name, clock.look)
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: round(1e9 * clock.look()))
+    in_ns = lambda: round(1e9 * clock.look())
+    looks = {"monotonic": clock.look, "perf_counter": clock.look, "perf_counter_ns": in_ns}
+    for name, function in {"sleep": clock.sleep, **looks}.items():
+        monkeypatch.setattr(time, name, function)
     return clock
 
 
@@ -196,6 +197,39 @@ def quick_processes(monkeypatch):
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
+
+
+@pytest.fixture
+def pretend_installed(monkeypatch):
+    """Function that says what mpchain requires, None if it is not installed, and what there is."""
+
+    def pretend(requirements, is_installed):
+        def requires(name):
+            if requirements is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return requirements
+
+        def version(name):
+            if not is_installed(name):
+                raise importlib.metadata.PackageNotFoundError(name)
+            return "1"
+
+        monkeypatch.setattr(importlib.metadata, "requires", requires)
+        monkeypatch.setattr(importlib.metadata, "version", version)
+
+    return pretend
+
+
+@pytest.fixture
+def pretend_cupy(monkeypatch):
+    """Function that puts an object in the place of CuPy, as where there is a GPU."""
+
+    def pretend(cupy):
+        monkeypatch.setattr(cuda, "cupy", cupy, raising=False)
+        monkeypatch.setattr(cuda, "check_cuda_available", lambda: None)
+        return cupy
+
+    return pretend
 
 
 @pytest.fixture

@@ -310,16 +310,14 @@ class _PretendedHook:
 
 
 @pytest.fixture
-def pretended_cupy(monkeypatch):
+def pretended_cupy(pretend_cupy):
     """What the hooks use of CuPy, without a GPU."""
     ranges = []
     nvtx = types.SimpleNamespace(RangePush=ranges.append, RangePop=lambda: ranges.append("pop"))
     cupy = types.SimpleNamespace(
         cuda=types.SimpleNamespace(MemoryHook=_PretendedHook, nvtx=nvtx), ranges=ranges
     )
-    monkeypatch.setattr(cuda, "cupy", cupy, raising=False)
-    monkeypatch.setattr(cuda, "check_cuda_available", lambda: None)
-    return cupy
+    return pretend_cupy(cupy)
 
 
 class _Allocating(Doubled):

@@ -1,6 +1,5 @@
 """``python -m mpchain``."""
 
-import importlib.metadata
 import re
 import subprocess
 import sys
@@ -37,28 +36,7 @@ def test_kernels_that_run_and_why_others_do_not(without_numba):
     assert sum(line.endswith(": runs") for line in lines) == 4
 
 
-@pytest.fixture
-def pretend(monkeypatch):
-    """Function that says what mpchain requires, None if it is not installed, and what there is."""
-
-    def pretend(requirements, installed):
-        def requires(name):
-            if requirements is None:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return requirements
-
-        def version(name):
-            if name not in installed:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return "1"
-
-        monkeypatch.setattr(importlib.metadata, "requires", requires)
-        monkeypatch.setattr(importlib.metadata, "version", version)
-
-    return pretend
-
-
-def test_what_extras_lack(pretend, capsys):
+def test_what_extras_lack(pretend_installed, capsys):
     requirements = [
         "numpy>=2.0",
         'scipy; extra == "cpu"',
@@ -68,7 +46,7 @@ def test_what_extras_lack(pretend, capsys):
         'h5py; extra == "io"',
         'ruff; extra == "test"',
     ]
-    pretend(requirements, {"h5py", "scipy"})
+    pretend_installed(requirements, {"h5py", "scipy"}.__contains__)
     missing = main_module.missing_packages()
     assert missing.pop("cpu") == ["numba", "onednn"]
     assert missing and not any(missing.values()) and "test" not in missing
@@ -80,8 +58,8 @@ def test_what_extras_lack(pretend, capsys):
     assert re.search(r"\nio +installed\n", printed)
 
 
-def test_without_installation(pretend, capsys):
-    pretend(None, set())
+def test_without_installation(pretend_installed, capsys):
+    pretend_installed(None, lambda name: False)
     main_module.main([])
     assert capsys.readouterr().out.count("only its source is on the path\n") == 1
 

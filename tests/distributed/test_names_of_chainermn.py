@@ -29,9 +29,9 @@ def test_without_cupy():
         nccl.get_unique_id
 
 
-def test_nccl_is_cupys(monkeypatch):
+def test_nccl_is_cupys(pretend_cupy):
     fake = types.SimpleNamespace(cuda=types.SimpleNamespace(nccl=types.SimpleNamespace(NCCL_SUM=0)))
-    monkeypatch.setattr(cuda, "cupy", fake, raising=False)
+    pretend_cupy(fake)
     assert nccl.NCCL_SUM == 0
     with pytest.raises(AttributeError, match="no_such_thing"):
         nccl.no_such_thing

@@ -232,20 +232,16 @@ def test_steps_that_take_a_factor_out_of_gradients(factor, architecture, monkeyp
     monkeypatch.setattr(cuda, "is_gpu_array", lambda x: isinstance(x, np.ndarray))
     single, half = np.dtype(np.float32), np.dtype(np.float16)
     rule = dict(_rules())["Adam"]
-    dtypes = [single] * (1 + len(rule.states)) + [half, half]
-    given = rule.step, len(dtypes) - 2, rule.scalars, dtypes
-    body, constants = cuda_steps._body(*given, is_scaled=True)
-    assert "x_g *= inverse;" in body
-    of_step = cuda_steps._numbers(body, [constants], single, None)[1]
-    with cuda_steps.guarded(cuda_steps.Guard(None, None, 0, 3)):
-        of_guard = cuda_steps._numbers(body, [constants] * 3, single, None)[1]
-    product = "    arrays.a0[k][i] = arrays.g[k][i] * inverse;"
-    for texts, n in ((of_step, len(dtypes) - 2), (of_guard, len(dtypes) - 2), (([], product), 1)):
-        names = [*(f"a{i}" for i in range(n)), *["h"] * (n > 1), "g"]
-        kinds = dtypes if n > 1 else [single, single]
-        _, texts = cuda_steps._with_factor([], texts, factor)
-        function = cuda_steps._Function("mpchain_step", "float", *texts)
-        _check(cuda_steps._text(function, names, kinds, 32), architecture, "--fmad=false")
+    step = _step(rule, [single] * (1 + len(rule.states)) + [half])
+    halves = [np.zeros(2, half)] * len(step[2])
+    guard = cuda_steps.Guard(None, None, 0, 3)
+    for of_guard in (None, guard):
+        with cuda_steps.guarded(of_guard):
+            text = _text_of(cuda_steps.take_steps, *step, halves, factor)
+        assert "x_g *= inverse;" in text
+        _check(text, architecture, "--fmad=false")
+    text = _text_of(cuda_steps.multiply_all, [np.zeros(2, "f")], factor)
+    _check(text, architecture, "--fmad=false")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

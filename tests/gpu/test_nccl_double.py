@@ -476,16 +476,26 @@ def test_what_a_revoked_communicator_refuses(cupy, one_gpu_for_two):
     on_ranks(cupy, call, ends="abort", **one_gpu_for_two)
 
 
+@pytest.fixture
+def replace_calls(monkeypatch):
+    """Function that replaces calls of NCCL by name."""
+
+    def replace_calls(**calls):
+        for name, call in calls.items():
+            monkeypatch.setattr(pynccl, name, call)
+
+    return replace_calls
+
+
 @pytest.mark.parametrize("status", [1, 7])
-def test_revoking_fails_or_takes_a_while(cupy, monkeypatch, status):
+def test_revoking_fails_or_takes_a_while(cupy, replace_calls, status):
     """A communicator that cannot be revoked is aborted; one whose work ends later can shrink."""
     states = iter([7, 7, 0])
-    monkeypatch.setattr(pynccl, "comm_get_async_error", lambda comm: next(states))
 
     def revoke(comm, flags):
         raise pynccl.Error("imitated", status)
 
-    monkeypatch.setattr(pynccl, "comm_revoke", revoke)
+    replace_calls(comm_get_async_error=lambda comm: next(states), comm_revoke=revoke)
     nccl = Connection(1, new_identity("pynccl"), 0, "pynccl")
     nccl.revoke()
     assert nccl.can_shrink == (status == 7)
@@ -495,6 +505,6 @@ def test_revoking_fails_or_takes_a_while(cupy, monkeypatch, status):
     nccl.abort()  # again, or not before
 
 
-def test_old_versions_cannot_shrink(cupy, monkeypatch):
-    monkeypatch.setattr(pynccl, "get_version", lambda: 22807)
+def test_old_versions_cannot_shrink(cupy, replace_calls):
+    replace_calls(get_version=lambda: 22807)
     assert not Connection(1, new_identity("pynccl"), 0, "pynccl").can_shrink

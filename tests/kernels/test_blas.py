@@ -45,9 +45,10 @@ def test_an_error_restores_it_too(numbers):
 
 
 @pytest.mark.parametrize("threads, size", [(1, 1), (2, 1), (2, 1 << 18)])
-def test_large_matrices_of_stacks_are_multiplied_on_one_thread(threads, size, numbers, monkeypatch):
-    monkeypatch.setattr(onednn, "load", lambda: types.SimpleNamespace(threads=threads))
-    monkeypatch.setattr(onednn, "why_absent", lambda: None)
+def test_large_matrices_of_stacks_are_multiplied_on_one_thread(
+    threads, size, numbers, with_onednn, load_onednn
+):
+    load_onednn(types.SimpleNamespace(threads=threads))
     a, b = np.ones((3, 4, 5)), np.ones((2, 1, 5, 6))
     with thresholds.using(shared=4 * 5 * 6 - 1 if size == 1 else size):
         np.testing.assert_array_equal(product(a, b), np.full((2, 3, 4, 6), 5.0))
@@ -70,7 +71,7 @@ def test_large_matrices_of_stacks_are_multiplied_on_one_thread(threads, size, nu
         ("written to columns", False),
     ],
 )
-def test_stacks_that_onednn_multiplies(case, is_taken, monkeypatch):
+def test_stacks_that_onednn_multiplies(case, is_taken, onednn_threads, monkeypatch):
     random = np.random.RandomState(0)
 
     def make(*shape):
@@ -96,7 +97,7 @@ def test_stacks_that_onednn_multiplies(case, is_taken, monkeypatch):
     elif case == "gaps":
         a = make(2, 3, 9, 22)[..., ::2]
     calls = []
-    monkeypatch.setattr(onednn.load(), "threads", 2)
+    onednn_threads(2)
     monkeypatch.setattr(onednn, "matmul", lambda *args: calls.append(args) or matmul(*args))
     with thresholds.using(shared=0):
         y = product(a, b, out)

@@ -166,8 +166,7 @@ def test_filter_gradients_where_the_depth_is_hard_to_count(name, memory):
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *TAKEN])
-def test_onednn_refuses_only_the_filter_gradients_that_it_computes_wrong(name, monkeypatch):
-    monkeypatch.setattr(onednn, "why_absent", lambda: None)
+def test_onednn_refuses_only_the_filter_gradients_that_it_computes_wrong(name, with_onednn):
     x, y, window = _filter_arguments(*{**REFUSED, **TAKEN}[name])
     with mpchain.using_config("kernels", ("onednn",)):
         reason = onednn.refusal("filter", x, y, window)

@@ -171,10 +171,9 @@ def _refusal(operation, name, **options):
 @pytest.mark.parametrize(
     "operation", ["convolution_output", "convolution_input", "convolution_filter"]
 )
-def test_what_onednn_takes(operation, monkeypatch):
+def test_what_onednn_takes(operation, load_onednn):
     library = types.SimpleNamespace(threads=1)
-    for module in (onednn, onednn_library):
-        monkeypatch.setattr(module, "load", lambda: library)
+    load_onednn(library)
     float32 = {"dtype": np.float32}
     assert _refusal(operation, "large", **float32) is None
     assert _refusal(operation, "large, depthwise", **float32) is None
@@ -195,7 +194,7 @@ def test_what_onednn_takes(operation, monkeypatch):
         with mpchain.using_config(name, value):
             assert _refusal(operation, "large", **float32) is None
             assert _refusal(operation, "grouped", **float32) is None
-    monkeypatch.setattr(onednn_library, "load", lambda: "gone")
+    load_onednn("gone")
     assert _refusal(operation, "large", **float32) == "gone"
 
 

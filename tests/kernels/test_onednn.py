@@ -71,8 +71,8 @@ def _matrices(m, k, n):
         (2, [(128, 128, 128), (65, 64, 64), (1, 512, 513), (512, 513, 1)]),
     ],
 )
-def test_large_products_are_onednns(threads, taken, monkeypatch, library):
-    monkeypatch.setattr(library, "threads", threads)
+def test_large_products_are_onednns(threads, taken, library, onednn_threads):
+    onednn_threads(threads)
     for sizes in taken:
         a, b = _matrices(*sizes)
         for x, y in ((a, b), (a.T.copy().T, b), (a, b.T.copy().T)):

@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from launch import inquiry, mpirun, reach
+from launch import binding, inquiry, mpirun, reach
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 60
@@ -99,6 +99,12 @@ def start(tmp_path):
 def run(start):
     """Function that runs a launcher to its end: exit code, standard output, standard error."""
     return lambda *arguments, **options: start(*arguments, **options).finish()
+
+
+@pytest.fixture
+def set_cores(monkeypatch):
+    """Function that says how many cores this host has."""
+    return lambda n: monkeypatch.setattr(binding, "cores", lambda: n)
 
 
 @pytest.fixture

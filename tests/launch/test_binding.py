@@ -9,7 +9,19 @@ from launch import binding
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def read_by(monkeypatch):
+    """Function that says by which function files of the system are read."""
+    return lambda read: monkeypatch.setattr(binding, "read", read)
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch):
+    """Function that says where nvidia-smi is; None: nowhere."""
+    return lambda path: monkeypatch.setattr(binding, "find_program", lambda names, folders: path)
+
+
+@pytest.fixture
+def machine(monkeypatch, read_by, nvidia_smi):
     """Function that makes a machine of so many processors, hardware threads and GPUs."""
 
     def machine(
@@ -47,13 +59,13 @@ def machine(monkeypatch):
 
         n_gpus = gpus or len(gpu_domains)
         files = ["null", "nvidiactl", "nvidia-uvm", *[f"nvidia{i}" for i in range(n_gpus)]]
-        monkeypatch.setattr(binding, "read", read)
+        read_by(read)
         nodes = ["online", *[f"node{i}" for i in range(domains)]]
         listings = {"/dev": files, "/sys/devices/system/node": nodes}
         listings["/proc/driver/nvidia/gpus"] = places[::-1]
         monkeypatch.setattr(binding, "_usable_processors", lambda: set(range(first, processors)))
         monkeypatch.setattr(os, "listdir", lambda path: listings.get(path, []))
-        monkeypatch.setattr(binding, "find_program", lambda names, folders: None)
+        nvidia_smi(None)
 
     return machine
 
@@ -97,10 +109,10 @@ def test_cores(machine, arguments, cores):
         ("", {"cpu.max": "300000 100000"}, 3.0),
     ],
 )
-def test_quota_of_nested_groups(monkeypatch, groups, files, quota):
+def test_quota_of_nested_groups(read_by, groups, files, quota):
     planted = {f"/sys/fs/cgroup/{name}": text for name, text in files.items()}
     planted["/proc/self/cgroup"] = groups
-    monkeypatch.setattr(binding, "read", lambda path: planted.get(path, ""))
+    read_by(lambda path: planted.get(path, ""))
     assert binding.quota() == quota
 
 
@@ -130,12 +142,12 @@ def test_gpus_from_device_files(machine):
     assert binding.gpus({}) == ["0", "1", "2"]
 
 
-def test_gpus_from_nvidia_smi(machine, monkeypatch, tmp_path):
+def test_gpus_from_nvidia_smi(machine, nvidia_smi, monkeypatch, tmp_path):
     machine(2)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: a)'\necho 'GPU 1: A (UUID: b)'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(binding, "find_program", lambda names, folders: str(program))
+    nvidia_smi(str(program))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert binding.gpus({}) == ["0", "1"]
 

@@ -12,14 +12,14 @@ STARTERS = {"openmpi": mpirun.OpenMpi("/x/mpirun"), "mpich": mpirun.Mpich("/x/mp
 
 
 @pytest.fixture
-def place(monkeypatch, tmp_path, local_hosts, install_mpirun):
+def place(monkeypatch, tmp_path, local_hosts, install_mpirun, set_cores):
     """A place as after login: two cores, no batch system, no mpirun, a script."""
     for name in list(os.environ):
         if name.startswith(("OMPI_", "PMI", "SLURM_", "PBS_", "LSB_", "CUDA_", "PYTHON", "OMP_")):
             monkeypatch.delenv(name)
     for name in binding.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(binding, "cores", lambda: 2)
+    set_cores(2)
     monkeypatch.setattr(binding, "gpus", lambda variables: [])
     install_mpirun(None)
     local_hosts("localhost")

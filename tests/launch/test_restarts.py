@@ -127,9 +127,9 @@ def test_fewer_ranks_on_the_hosts_that_are_left(away, capsys):
     ]
 
 
-def test_this_host_alone_is_left(away, monkeypatch):
+def test_this_host_alone_is_left(away, set_cores):
     away.append("b")
-    monkeypatch.setattr(restarts.binding, "cores", lambda: 1)
+    set_cores(1)
     left = restarts.with_hosts_that_answer(plan(hosts=HOSTS), 2)
     assert (left.n, left.hosts, left.oversubscribed) == (2, {}, True)
 

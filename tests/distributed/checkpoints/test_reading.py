@@ -214,8 +214,14 @@ def test_a_file_that_cannot_be_read_while_the_object_is_restored(comm, folder, m
         load_checkpoint(folder, Numbers(x=0), comm)
 
 
+@pytest.fixture
+def disk(monkeypatch):
+    """Function that says whether folders are on disks of this host."""
+    return lambda is_local: monkeypatch.setattr(layout, "is_local", lambda folder: is_local)
+
+
 @pytest.mark.parametrize("file", ["part_0.npz", "manifest.json"])
-def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, file):
+def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, disk, file):
     save_checkpoint(folder, Numbers(x=1), comm, 1)
     comm.barrier()
     path, looks = folder / "iteration_1" / file, []
@@ -234,16 +240,16 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, file):
     alone(comm, os.rename, path, folder / "hidden")
     monkeypatch.undo()
     monkeypatch.setattr(layout, "SECONDS_TO_APPEAR", 0.05)
-    monkeypatch.setattr(layout, "is_local", lambda folder: False)
+    disk(False)
     with pytest.raises(FileNotFoundError, match=f"No such file or directory on rank 0; .*{file}'"):
         load_checkpoint(folder, Numbers(x=0), comm)
     assert layout.find(folder) == ["iteration_1"]
 
 
 @pytest.mark.parametrize("missing", ["part_0.npz", "manifest.json", "all"])
-def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, monkeypatch, clock):
+def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, disk, clock):
     """Such as a folder that was copied half: it would end each start of the job."""
-    monkeypatch.setattr(layout, "is_local", lambda folder: True)
+    disk(True)
     target = Numbers(x=0)
     for iteration in (1, 9):
         save_as(tmp_path, [Numbers(x=iteration)], iteration)

@@ -70,8 +70,8 @@ def test_gradient_dtype_needs_nccl():
         create_communicator("naive", allreduce_grad_dtype="float32")
 
 
-def test_wrong_gradient_dtype(monkeypatch):
-    monkeypatch.setattr(cuda, "check_cuda_available", lambda: None)
+def test_wrong_gradient_dtype(pretend_cupy, monkeypatch):
+    pretend_cupy(None)
     monkeypatch.setattr(communicators, "find_binding", lambda: "pynccl")
     with pytest.raises(
         ValueError, match="allreduce_grad_dtype must be float16, float32 or float64, not int32"

@@ -493,7 +493,7 @@ def test_work_of_a_gpu_that_does_not_end():
     assert work.is_aborted
 
 
-def test_events_of_a_gpu(monkeypatch):
+def test_events_of_a_gpu(pretend_cupy):
     """As CuPy's, which are not there without a GPU."""
 
     class Event:
@@ -506,8 +506,7 @@ def test_events_of_a_gpu(monkeypatch):
 
     events = []
     cupy_cuda = types.SimpleNamespace(Event=Event, get_current_stream=lambda: "current")
-    cupy = types.SimpleNamespace(cuda=cupy_cuda)
-    monkeypatch.setattr(gpu, "cuda", types.SimpleNamespace(cupy=cupy))
+    pretend_cupy(types.SimpleNamespace(cuda=cupy_cuda))
 
     nccl = types.SimpleNamespace(find_error=lambda: "a cable", abort=lambda: "ended")
     work = gpu.GpuWork(nccl, contextlib.nullcontext(), "own")

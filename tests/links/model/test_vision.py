@@ -445,12 +445,10 @@ def test_googlenet_runs():
 )
 def test_layers_that_are_taken_from_caffe(monkeypatch, without_values, make, n, some):
     asked = []
-    monkeypatch.setattr(resnet, "copy_layer", lambda link, caffe, name: asked.append(name))
-    monkeypatch.setattr(googlenet, "copy_layer", lambda link, caffe, name: asked.append(name))
-    monkeypatch.setattr(vgg, "copy_layer", lambda link, caffe, name: asked.append(name))
-    monkeypatch.setattr(
-        resnet, "copy_normalization", lambda link, caffe, *names: asked.extend(names)
-    )
+    note = lambda link, caffe, *names: asked.extend(names)
+    copies = [(module, "copy_layer") for module in (resnet, googlenet, vgg)]
+    for module, name in (*copies, (resnet, "copy_normalization")):
+        monkeypatch.setattr(module, name, note)
     model = make()
     model.transfer_from_caffe(None)
     assert len(asked) == len(set(asked)) and set(some) <= set(asked)
