@@ -534,7 +534,8 @@ class Variable(Transferable):
     @property
     def shape(self) -> tuple[int, ...]:
         """The array's shape."""
-        return self._checked_array("shape").shape
+        x = self._array if self._array is not None else self._checked_array("shape")
+        return x.shape
 
     @property
     def ndim(self) -> int:
@@ -549,7 +550,8 @@ class Variable(Transferable):
     @property
     def dtype(self) -> np.dtype:
         """The array's dtype."""
-        return self._checked_array("dtype").dtype
+        x = self._array if self._array is not None else self._checked_array("dtype")
+        return x.dtype
 
     @property
     def xp(self) -> Any:

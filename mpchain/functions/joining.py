@@ -342,15 +342,22 @@ def pad_sequence(xs: Sequence[Input], length: int | None = None, padding: float 
 
 def _check_sequences(name, xs):
     check(len(xs) > 0, name, "xs must hold at least one array", xs=xs)
+    if xs[0].ndim > 0 and len({(x.shape[1:], x.ndim, x.dtype) for x in xs}) == 1:
+        return
     for x in xs:
         check(x.ndim > 0, name, "every sequence must have an axis", x=x)
         alike = x.shape[1:] == xs[0].shape[1:] and x.dtype == xs[0].dtype
         check(alike, name, "sequences must agree but for their lengths", x=x, first=xs[0])
 
 
+def _count_longer(lengths):
+    """Returns how many sequences have an element t, for each t; the first is the longest."""
+    return (len(lengths) - np.cumsum(np.bincount(lengths))[:-1]).tolist()
+
+
 def _transpose_sequence_derivative(gys, xs_shape):
-    lengths = [s[0] for s in xs_shape]
-    counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
+    lengths = np.array([s[0] for s in xs_shape])
+    counts = _count_longer(lengths)
     gxs = _transpose_sequence.on(with_zeros(gys, [(n, *xs_shape[0][1:]) for n in counts]))
     nothing = gxs[0][:0]
     return [*gxs, *[nothing] * (len(lengths) - len(gxs))]
@@ -360,8 +367,12 @@ def _transpose_sequence_derivative(gys, xs_shape):
 def _transpose_sequence(xs) -> tuple[Output, ...]:
     lengths = np.array([len(x) for x in xs])
     xp = get_array_module(*xs)
-    elements, starts = _joined(xs, 0), np.cumsum(lengths) - lengths
-    counts = [int((lengths > t).sum()) for t in range(len(xs[0]))]
+    elements, counts = _joined(xs, 0), _count_longer(lengths)
+    if counts[-1] == len(xs):  # all sequences are of one length
+        n = len(counts)
+        steps = elements.reshape(len(xs), n, *elements.shape[1:]).swapaxes(0, 1).copy("C")
+        return tuple([steps[t] for t in range(n)])
+    starts = np.cumsum(lengths) - lengths
     order = np.concatenate([starts[:0], *(starts[:n] + t for t, n in enumerate(counts))])
     steps, ends = elements[xp.asarray(order)], np.cumsum(counts)
     return tuple(steps[end - n : end] for n, end in zip(counts, ends))

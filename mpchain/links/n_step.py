@@ -113,6 +113,8 @@ class _NStepRNN(ChainList):
         if not isinstance(xs, (list, tuple)) or not xs:
             kind = "empty" if isinstance(xs, (list, tuple)) else f"a {type(xs).__name__}"
             raise TypeError(f"{name}: xs must be a non-empty list of sequences, but is {kind}")
+        if xs[0].ndim == 2 and len({(x.shape[1:], x.ndim, x.dtype) for x in xs}) == 1:
+            return
         for x in xs:
             fits = x.ndim == 2 and x.shape[1] == xs[0].shape[1] and x.dtype == xs[0].dtype
             check(fits, name, "every sequence must be (length, in_size)", x=x, first=xs[0])

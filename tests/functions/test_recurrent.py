@@ -332,6 +332,21 @@ def test_an_lstm_of_plain_arrays_has_the_bits_of_the_formulas(shape, is_interlea
         np.testing.assert_array_equal(v, copy)
 
 
+@pytest.mark.parametrize("lengths", [(3, 3), (4, 2, 2, 1), (3, 0), (1,), (2, 2, 0)])
+def test_steps_of_sequences_of_equal_and_other_lengths(lengths):
+    random = np.random.RandomState(0)
+    xs = [random.randn(n, 2) for n in lengths]
+    steps = F.transpose_sequence(xs)
+    assert len(steps) == lengths[0]
+    for t, step in enumerate(steps):
+        np.testing.assert_array_equal(step.array, [x[t] for x in xs if len(x) > t])
+    for back, x in zip(F.transpose_sequence(steps), xs):
+        np.testing.assert_array_equal(back.array, x)
+    squares = lambda *xs: F.transpose_sequence([x * x for x in xs])
+    given = [x for x in xs if len(x)]
+    check_orders(weighted_sum(squares, given), given)
+
+
 def test_what_is_kept():
     c_prev, x = Variable(np.ones((2, 1), "f")), Variable(np.ones((2, 4), "f"))
     _, h = F.lstm(c_prev, x)
