@@ -22,6 +22,7 @@ import numpy as np
 from mpchain import row_gradients, variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
+from mpchain.formulas.writer import add_arrays
 from mpchain.observers import Observer, current, span
 from mpchain.typing import Array
 
@@ -522,7 +523,7 @@ class _Walk:
             old += gx
             entry[index] = old
         else:
-            entry[index] = variable.as_array(old + gx)
+            entry[index] = variable.as_array(add_arrays(old, gx))
             self.sums.add(place)
             self.shared.discard(node)
 
@@ -570,10 +571,7 @@ def _may_be_shared(gx, gys, gxs, function):
     for gy in gys:
         if gx is gy:
             return True
-    n_times = 0
-    for other in gxs:
-        n_times += gx is other
-    return n_times > 1
+    return [gx is other for other in gxs].count(True) > 1
 
 
 def _takes_over(gx, gys, gxs):
@@ -586,8 +584,9 @@ def _takes_over(gx, gys, gxs):
         return False
     base: Any = gx.base
     parts = [part for part in gxs if part is not None and part.base is base]
-    n_arrived = sum(gy is base for gy in gys)
-    if not n_arrived or sys.getrefcount(base) > _REFERENCES + n_arrived + len(parts):
+    n = sum(gy is base for gy in gys)
+    # On GPUs, also of an array that a kernel has made for these parts, such as a reshaped one.
+    if not (n or cuda.is_gpu_array(gx)) or sys.getrefcount(base) > _REFERENCES + n + len(parts):
         return False
     may_overlap = cuda.get_array_module(gx).may_share_memory
     return (

@@ -282,3 +282,14 @@ def _filled(structure, leaves):
     if structure is None:
         return next(leaves)
     return tuple([_filled(item, leaves) for item in structure])
+
+
+@fused
+def add_arrays(x: Any, y: Any) -> Any:
+    """Returns the sum; on GPUs, that of arrays with the channels last has them there, too.
+
+    Example:
+        >>> add_arrays(np.ones(2), np.ones(2))
+        array([2., 2.])
+    """
+    return x + y

@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import kernels
+from mpchain.kernels.gpu import cuda_channels
 from mpchain.kernels.gpu.cuda_wide import WideKernel, wide
 from tests.gpu import nvrtc, sass
 
@@ -68,20 +72,76 @@ def test_channels_last_stay_last(double):
     ys = _check(a, b)
     assert all(y.strides == a.strides for y in ys)
     assert _is_wide(double)
-    double.reset()
-    _check(a, b.copy(order="C"))
-    assert not _is_wide(double)
+    for ys in (_check(a, b.copy(order="C")), _check(a.copy(order="C"), b)):
+        assert all(y.strides == a.strides for y in ys)
 
 
 @on_gpu
 def test_a_function_loads_wide_words(double):
     """A step of a network moves no fewer bytes by that, but keeps more of them under way."""
     x = mpchain.Variable(_send(np.ones((3, 8), "e")))
-    y = mpchain.functions.relu(x)
+    y = F.relu(x)
     y.grad = y.array
     y.backward()
     work = [each for each in double.work if "relu" in each.name]
     assert len(work) == 2 and all(each.grain == 0 for each in work)
+
+
+_LAYOUTS = {"channels last": (2, 3, 5, 16), "one piece each": (2, 8, 2, 8), "neither": (2, 3, 5, 5)}
+
+
+@on_gpu
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.parametrize("dtype", ["e", "f", "d"])
+def test_normalization_of_batches(dtype, layout, double):
+    """Its kernels load wide words where those have one channel, or all of each."""
+    x, g = np.random.RandomState(0).uniform(-1, 1, (2, *_LAYOUTS[layout])).astype(dtype)
+    if layout == "channels last":
+        x, g = x.transpose(0, 3, 1, 2), g.transpose(0, 3, 1, 2)
+    gamma, beta = np.random.RandomState(1).rand(2, 1, x.shape[1], 1, 1).astype(dtype)
+    results = {}
+    for send in (np.asarray, _send):
+        y, mean, inverse, _ = kernels.batch_normalization(
+            send(x), send(gamma), send(beta), (0, 2, 3), 1e-5
+        )
+        more = kernels.batch_normalization_gradient(
+            send(g), send(x), send(gamma), mean, inverse, (0, 2, 3)
+        )
+        results[send] = y, mean, *more
+    for actual, expected in zip(results[_send], results[np.asarray], strict=True):
+        assert actual.shape == expected.shape
+        tolerance = {"e": 2e-2, "f": 1e-4, "d": 1e-10}[dtype]
+        np.testing.assert_allclose(actual.get(), expected, tolerance, tolerance)
+    texts = [text for (name, _), text in double.kernels.items() if "normaliz" in name]
+    assert ["words_y" in text for text in texts] == [layout != "neither"] * 2
+    if layout == "channels last":
+        sent = _send(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        y = kernels.batch_normalization(sent, _send(gamma), _send(beta), (0, 2, 3), 1e-5)[0]
+        assert y.strides == sent.strides
+        np.testing.assert_array_equal(y.get(), results[_send][0].get())
+
+
+@on_gpu
+def test_half_precision_stays_with_the_channels_last(double, library):
+    """Convolution, normalization, ReLU and sum; backpropagation, too, copies no large array."""
+    with mpchain.using_config("dtype", mpchain.mixed16):
+        first = L.Convolution2D(2, 16, 3, pad=1, nobias=True)
+        second, norm = L.Convolution2D(16, 16, 1, nobias=True), L.BatchNormalization(16)
+    model = mpchain.ChainList(first, second, norm).to_device("@cupy:0")
+    x = mpchain.Variable(_send(np.random.randn(2, 2, 12, 12).astype("e")))
+    h = first(x)
+    for _ in range(2):
+        model.cleargrads()
+        double.reset()
+        y = F.relu(norm(second(h)) + h)
+        y.grad = y.array
+        y.backward(retain_grad=True)
+    for array in (h.array, y.array, h.grad):
+        assert array.strides == h.array.strides and not array.flags.c_contiguous
+    large = h.array.nbytes
+    copies = {"copy", "setitem", "ascontiguousarray", "cudnn: order of axes"}
+    assert not any(w.name in copies and w.n_bytes >= large for w in double.work)
+    assert not any(w.copied for w in double.work)
 
 
 def test_one_kernel_for_the_same_arguments():
@@ -96,9 +156,15 @@ def test_one_kernel_for_the_same_arguments():
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("char", ["e", "f", "d"])
 def test_machine_code_has_wide_loads(char, architecture):
-    log, binary = nvrtc.compiled(_KERNEL.text(char, (True, True, False)), architecture)
-    assert log == "" and binary
-    names = [x.name for x in sass.disassembled(binary).instructions]
-    for kind in ("LDG", "STG"):
-        assert sum(name.startswith(kind) and "128" in name for name in names) >= 2
-    assert not any(name.startswith(("LDL", "STL")) for name in names)
+    texts = [_KERNEL.text(char, (True, True, False))]
+    texts += [
+        kernel.text(char, "f" * len(kernel.channels))
+        for kernel in (cuda_channels.NORMALIZE, cuda_channels.NORMALIZE_GRADIENT)
+    ]
+    for text, n_loads, n_stores in zip(texts, (2, 1, 2), (2, 1, 1), strict=True):
+        log, binary = nvrtc.compiled(text, architecture)
+        assert log == "" and binary
+        names = [x.name for x in sass.disassembled(binary).instructions]
+        for kind, n in (("LDG", n_loads), ("STG", n_stores)):
+            assert sum(name.startswith(kind) and "128" in name for name in names) >= n
+        assert not any(name.startswith(("LDL", "STL")) for name in names)

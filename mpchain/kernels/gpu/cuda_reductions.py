@@ -16,6 +16,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.kernels import reference
+from mpchain.kernels.gpu.cuda_channels import NORMALIZE, NORMALIZE_GRADIENT, in_order
 from mpchain.kernels.operation import HALF_TO_DOUBLE, SINGLE_OR_DOUBLE
 from mpchain.typing import Array
 
@@ -471,9 +472,14 @@ def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.batch_normalization`."""
+    view, axes, back = in_order(x, axis)
+    sizes = _around(view, axes)
     kept = tuple(1 if i in axis else n for i, n in enumerate(x.shape))
     outs = [(kept, wide_dtype(x))] * 3
-    mean, inverse_std, var = _STATISTICS.run(_channels(*_around(x, axis)), [x], outs, [eps])
+    mean, inverse_std, var = _STATISTICS.run(_channels(*sizes), [view], outs, [eps])
+    y = NORMALIZE.run([view], [gamma, beta, mean, inverse_std], sizes)
+    if y is not None:
+        return y if back is None else y.transpose(back), mean, inverse_std, var
     normalize = cuda.elementwise(
         "T x, G gamma, B beta, W mean, W inverse_std",
         "T y",
@@ -495,9 +501,17 @@ def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.batch_normalization_gradient`."""
+    view, axes, back = in_order(x, axis)
+    sizes = _around(view, axes)
     mean, inverse_std = (v.astype(wide_dtype(x), copy=False) for v in (mean, inverse_std))
-    shape, outs = _channels(*_around(x, axis)), [(mean.shape, wide_dtype(x))] * 2
-    g_gamma, g_beta = _PARAMETER_GRADIENTS.run(shape, [g, x, mean, inverse_std], outs)
+    g_view = g if back is None else g.transpose(0, *range(2, x.ndim), 1)
+    g_view, count = cuda.get_array_module(g).ascontiguousarray(g_view), x.size // mean.size
+    arrays, outs = [g_view, view, mean, inverse_std], [(mean.shape, wide_dtype(x))] * 2
+    g_gamma, g_beta = _PARAMETER_GRADIENTS.run(_channels(*sizes), arrays, outs)
+    of_channels = [gamma, mean, inverse_std, g_gamma, g_beta]
+    gx = NORMALIZE_GRADIENT.run([g_view, view], of_channels, sizes, [count])
+    if gx is not None:
+        return gx if back is None else gx.transpose(back), g_gamma, g_beta
     gradient = cuda.elementwise(
         "T g, T x, G gamma, W mean, W inverse_std, W g_gamma, W g_beta, W count",
         "T gx",
@@ -505,7 +519,6 @@ def batch_normalization_gradient(
         gx = ((W)g - (normalized * g_gamma + g_beta) / count) * ((W)gamma * inverse_std);""",
         "mpchain_normalization_gradient",
     )
-    count = x.size // mean.size
     return gradient(g, x, gamma, mean, inverse_std, g_gamma, g_beta, count), g_gamma, g_beta
 
 

@@ -16,15 +16,16 @@ from mpchain.backends import cuda
 
 WIDTH = 16
 """Bytes that a thread loads at once, and the alignment that it takes for that."""
-_THREADS, _BLOCKS = 256, 1 << 20
-_TYPES = {"e": "float16", "f": "float", "d": "double"}
-_TEXT = """#include <cupy/float16.cuh>
+THREADS, BLOCKS = 256, 1 << 20
+TYPES = {"e": "float16", "f": "float", "d": "double"}
+HEADER = """#include <cupy/float16.cuh>
 #include <cupy/complex.cuh>
 #include <cupy/carray.cuh>
 #include <cupy/atomics.cuh>
 #include <cupy/math_constants.h>
 typedef {kind} T;
-struct alignas(16) Word {{ unsigned int part[4]; }};
+struct alignas(16) Word {{ unsigned int part[4]; }};"""
+_TEXT = """{header}
 extern "C" __global__ void {name}({parameters}, long long n) {{
   const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   const long long step = gridDim.x * (long long)blockDim.x;
@@ -62,6 +63,13 @@ def contiguous_view(x: Any) -> Any:
         if moved.flags.c_contiguous:
             return moved, (0, x.ndim - 1, *range(1, x.ndim - 1))
     return None
+
+
+def _with_channels_last(x, own, back):
+    if own is not None:
+        return x, own
+    xp = cuda.get_array_module(x)
+    return xp.ascontiguousarray(x.transpose(0, *range(2, x.ndim), 1)), back
 
 
 class WideKernel:
@@ -104,9 +112,9 @@ class WideKernel:
         made = [xp.empty(first.shape, dtype) for _ in self._outs]
         words = [x for x in (*values, *made) if cuda.is_gpu_array(x)]
         text = self._text(dtype.char, tuple(map(cuda.is_gpu_array, values)))
-        n_blocks = max(1, min(-(-first.size * dtype.itemsize // (WIDTH * _THREADS)), _BLOCKS))
+        n_blocks = max(1, min(-(-first.size * dtype.itemsize // (WIDTH * THREADS)), BLOCKS))
         kernel = cuda.raw(text, self._name)
-        kernel((n_blocks,), (_THREADS,), (*words, *values, *made, np.int64(first.size)))
+        kernel((n_blocks,), (THREADS,), (*words, *values, *made, np.int64(first.size)))
         results = tuple(made if back is None else [y.transpose(back) for y in made])
         return results if self._returns_tuple else results[0]
 
@@ -117,22 +125,27 @@ class WideKernel:
         return cuda.elementwise(*declared, self._operation, self._name, **options)
 
     def _views(self, arrays):
+        """Returns views in the order of memory, with how to turn them back; None for the others.
+
+        If one array has the channels last, the others are copied to this order.
+        """
         first = arrays[0] if arrays else None
-        if first is None or first.dtype.char not in _TYPES or not first.size:
+        if first is None or first.dtype.char not in TYPES or not first.size:
             return None
-        for x in arrays:
-            is_like = x.shape == first.shape and x.dtype == first.dtype
-            if not is_like or x.data.ptr % WIDTH:
-                return None
-        if not first.flags.c_contiguous and any(x.strides != first.strides for x in arrays):
+        if any(x.shape != first.shape or x.dtype != first.dtype for x in arrays):
             return None
         views = [contiguous_view(x) for x in arrays]
-        return None if None in views or len({v[1] for v in views}) > 1 else views
+        backs = {view[1] for view in views if view is not None} - {None}
+        if None in views:
+            return None
+        if backs:
+            views = [_with_channels_last(*view, *backs) for view in views]
+        return None if any(view.data.ptr % WIDTH for view, _ in views) else views
 
     def text(self, char: str, are_arrays: tuple[bool, ...]) -> str:
         """Returns the text for a dtype, given which of the arguments are arrays."""
         reads = [name for name, is_array in zip(self._ins, are_arrays) if is_array]
-        kind, names = _TYPES[char], [*reads, *self._outs]
+        kind, names = TYPES[char], [*reads, *self._outs]
         parameters = [f"{'const ' * (x in reads)}Word* words_{x}" for x in names]
         for x, is_array in zip(self._ins, are_arrays):
             parameters.append(f"const {kind}* all_{x}" if is_array else f"const {kind} {x}")
@@ -142,7 +155,7 @@ class WideKernel:
         made = " ".join(f"T {x};" for x in self._outs)
         kept = " ".join(f"all_{x}[i] = {x};" for x in self._outs)
         return _TEXT.format(
-            kind=kind,
+            header=HEADER.format(kind=kind),
             name=self._name,
             parameters=", ".join(parameters),
             many=many,

@@ -340,7 +340,15 @@ def _is_packed(x, channels_last):
 
 
 def _are_channels_last(*arrays):
-    return all(_is_packed(x, True) for x in arrays)
+    """Whether a plan takes arrays with the channels last: as they lie, or since tensor cores do.
+
+    cuDNN would copy arrays of half precision to that order, and the result back, in each call.
+    """
+    if all(_is_packed(x, True) for x in arrays):
+        return True
+    x = arrays[0]
+    takes_cores = x.dtype.name.endswith("float16") and config.use_cudnn_tensor_core != "never"
+    return takes_cores and x.ndim == 4
 
 
 def fit(x: "cuda.GpuArray", channels_last: bool = False) -> Array:
@@ -359,7 +367,7 @@ def fit(x: "cuda.GpuArray", channels_last: bool = False) -> Array:
 
 
 def _empty(xp, shape, dtype, channels_last):
-    if not channels_last:
+    if not channels_last or all(n == 1 for n in shape[2:]):
         return xp.empty(shape, dtype)
     return xp.moveaxis(xp.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
 
