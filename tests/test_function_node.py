@@ -362,11 +362,11 @@ def test_nothing_is_retained_without_a_graph():
     for x in (Variable(full(3), requires_grad=False), full(3)):
         function = Product((0,), (0,))
         function.apply((x, full(4)))
-        assert function._retained_inputs == () and function._retained_outputs == ()
+        assert function.get_retained_inputs() == () == function.get_retained_outputs()
     with mpchain.no_backprop_mode():
         function = Product((0,), (0,))
         function.apply((Variable(full(3)), full(4)))
-    assert function._retained_inputs == ()
+    assert function.get_retained_inputs() == ()
 
 
 # Wrong returns.

@@ -115,13 +115,15 @@ def test_hooks_act_in_the_graph():
 
 
 def test_attributes_of_hooks_that_change_lead_to_another_graph():
+    hooks = {}
+
     def make_step(model, optimizer):
-        optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
+        hooks[optimizer] = hook = optimizer_hooks.WeightDecay(0.1)
+        optimizer.add_hook(hook)
         return classifier_step(model, optimizer)
 
     def each(optimizer, i):
-        (hook,) = optimizer._hooks.at("pre")
-        hook.rate = 0.1 if i < 5 else 0.2
+        hooks[optimizer].rate = 0.1 if i < 5 else 0.2
 
     models, _, step = run_both(perceptron, optimizers.SGD, make_step, 9, each=each)
     assert step.reason is None
@@ -223,7 +225,7 @@ def test_float32_copies_of_parameters_stay_in_the_graph(dtype):
     assert step.reason is None
     assert_same(*models)
     for p, q in zip(*[m.params() for m in models]):
-        copies = [x.update_rule._fp32_param.array for x in (p, q)]
+        copies = [x.update_rule.kept()["fp32_param"] for x in (p, q)]
         assert p.dtype.itemsize == 2 and copies[0].dtype == np.float32
         np.testing.assert_array_equal(*[x.get() for x in copies])
 

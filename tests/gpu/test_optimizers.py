@@ -166,7 +166,9 @@ def _trained_on_copies(device, name, dtype, scale=None, hook=False, observe=lamb
             model[4].p.array[...] = np.nan
         observe(step)
         optimizer.update()
-    copies = [link.p.update_rule._fp32_param.array for link in model if link.p.dtype.itemsize == 2]
+    copies = [
+        link.p.update_rule.kept()["fp32_param"] for link in model if link.p.dtype.itemsize == 2
+    ]
     return [
         mpchain.cuda.to_cpu(x).astype("f") for x in (*(p.array for p in model.params()), *copies)
     ]
