@@ -35,7 +35,9 @@ def _row_gradient(g, W_shape, ids):
 
 
 def _has_negative(ids):
-    return ids.size > 0 and np.minimum.reduce(ids, axis=None) < 0
+    """Returns whether there are rows to leave out; True for arrays of observers, whose next values
+    may have some."""
+    return type(ids) is not np.ndarray or (ids.size > 0 and np.minimum.reduce(ids, axis=None) < 0)
 
 
 def _distinct(ids):
