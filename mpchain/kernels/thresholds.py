@@ -132,7 +132,7 @@ loop_row = 32
 compiled_loop = 1 << 26
 """Elements after which a formula has cost about as much as compiling it: a second or two."""
 
-special_loop = 1 << 12
+special_loop = 1 << 10
 """Elements of an array from which on special functions, such as that of errors, are compiled."""
 
 compiled = 1 << 16

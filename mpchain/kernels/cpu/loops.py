@@ -206,7 +206,9 @@ class Loop:
                 _compiled(text)(0, n_rows, numbers, sizes, *flat)
             return y
         run = _compiled_special(text, dtype)
-        if sizes is None:
+        if sizes is None and y.size < thresholds.threads:
+            run(numbers, *flat)
+        elif sizes is None:
             in_parts(lambda i, j: run(numbers, *[x[i:j] for x in flat]), y.size, y.size)
         else:
             in_parts(lambda i, j: run(i, j, numbers, sizes, *flat), n_rows, y.size)

@@ -86,10 +86,10 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
 
     def run(*args):
         nonlocal compiled
-        args = [
-            as_writable(x) if x.__class__ is np.ndarray and not x.flags.writeable else x
-            for x in args
-        ]
+        for x in args:
+            if x.__class__ is np.ndarray and not x.flags.writeable:
+                args = list(map(as_writable, args))
+                break
         try:
             compiled(*args)
         except Exception:  # the cache failed; any other error is raised again
