@@ -57,7 +57,7 @@ def dropout(
         return (x, None) if return_mask else x
     counters = _counters(x) if mask is None and not return_mask and _is_fused(x) else None
     if counters is not None:
-        return _drop(x, counters, ratio)
+        return _drop(x, counters, ratio) if ratio else x
     if mask is None:
         mask = dropout_mask(x, ratio)
     check(mask.shape == x.shape, "dropout", "mask must have the shape of x", x=x, mask=mask)
@@ -82,7 +82,7 @@ def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     alike = h.shape == x.shape and h.dtype == x.dtype and is_floating(x.dtype)
     counters = _counters(x) if config.train and alike and _is_fused(x) else None
     if counters is not None:
-        return _add_dropped(h, x, counters, ratio)
+        return _add_dropped(h, x, counters, ratio) if ratio else h + x
     return h + dropout(x, ratio)
 
 

@@ -275,10 +275,13 @@ def _sample_normalization_derivative(g, x, gamma, aux, axis, eps):
     if not isinstance(g, Variable):
         mean, inverse_std = aux
         return kernels.sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis)
+    kinds = x.dtype, gamma.dtype
+    g, x, gamma = widened(g), widened(x), widened(gamma)
     mean, inverse_std = mean_and_inverse_std(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
     gx, g_gamma = _gradients(g, gamma, normalized, inverse_std, axis, True)
-    return gx, g_gamma, sum_to.on(g, gamma.shape)
+    g_beta = sum_to.on(g, gamma.shape)
+    return cast(gx, kinds[0]), cast(g_gamma, kinds[1]), cast(g_beta, kinds[1])
 
 
 @differentiable(joint=_sample_normalization_derivative, n_arrays=3)
@@ -311,7 +314,8 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
     See J. L. Ba et al., Layer normalization, arXiv:1607.06450.
     """
     axis = _trailing_axes("layer_normalization", x, gamma=gamma, beta=beta)
-    if x.dtype is gamma.dtype and x.dtype.char in "fd":
+    of_gpu = _on_gpu is not None and x.dtype.char == "e" and is_gpu_array(as_array(x)) and x.size
+    if of_gpu or (x.dtype is gamma.dtype and x.dtype.char in "fd"):  # GPUs read half precision
         return _sample_normalization(x, gamma, beta, axis, eps)
     y = _sample_normalization(widened(x), widened(gamma), widened(beta), axis, eps)
     return cast(y, x.dtype)

@@ -544,13 +544,14 @@ def sample_normalization(
         >>> sample_normalization(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), (-1,), 0.0)[0]
         array([[-1.,  1.]])
     """
-    mean = _average(x, axis)
-    y = x - mean
+    (wide,) = _wide(x)
+    mean = _average(wide, axis)
+    y = wide - mean
     inverse_std = (_average(y * y, axis) + eps) ** -0.5
     y *= inverse_std
     y *= gamma
     y += beta
-    return y, mean, inverse_std
+    return y.astype(x.dtype, copy=False), mean, inverse_std
 
 
 @Operation.given(_OF_SAMPLES, _are_of_samples_gradient)
@@ -571,10 +572,12 @@ def sample_normalization_gradient(
         >>> sample_normalization_gradient(x, x, np.ones(2), 2 * one, one, (-1,))[2]
         array([1., 3.])
     """
+    (g,) = _wide(g)
     normalized = x - mean
     normalized *= inverse_std
     gx, g_gamma = scale_gradients(g, gamma, normalized, inverse_std, axis, True)
-    return gx, g_gamma, _sum_to(g, gamma.shape)
+    parameters = g_gamma, _sum_to(g, gamma.shape)
+    return gx.astype(x.dtype, copy=False), *(v.astype(gamma.dtype, copy=False) for v in parameters)
 
 
 def _sum_to(x, shape):

@@ -129,3 +129,33 @@ def test_a_step_of_mixed_precision(name, most, scale, double):
     assert not waits, f"the host waits for the GPU: {waits}"
     assert sum(n for (kernel, _), n in launches.items() if kernel == "mpchain_step") == 1
     assert launches.total() <= most, launches.most_common(30)
+
+
+def test_layer_normalization_reads_half_precision_as_it_is(double):
+    """Each cast would be a pass over the array, and a launch."""
+    x, g = np.random.RandomState(0).randn(2, 6, 40).astype(np.float16)
+    gamma, beta = np.random.RandomState(1).randn(2, 40).astype(np.float32)
+    results = {}
+    for name in ("@numpy", "@cupy:0"):
+        send = mpchain.get_device(name).send
+        inputs = [mpchain.Variable(send(array)) for array in (x, gamma, beta)]
+        double.reset()
+        y = F.layer_normalization(*inputs)
+        y.grad = send(g)
+        y.backward()
+        results[name] = [mpchain.cuda.to_cpu(v) for v in (y.array, *(v.grad for v in inputs))]
+    for actual, expected in zip(results["@cupy:0"], results["@numpy"], strict=True):
+        assert actual.dtype == expected.dtype
+        np.testing.assert_allclose(actual, expected, 4e-3, 4e-3)
+    names = [name for name, _ in double.launches if name.startswith("mpchain") or name == "astype"]
+    assert "astype" not in names and len(names) == 3
+
+
+def test_dropout_of_nothing_launches_nothing(double):
+    """It takes its place in the sequence of draws."""
+    x = mpchain.Variable(mpchain.get_device("@cupy:0").send(np.ones(8, np.float16)))
+    double.reset()
+    F.dropout(x, 0.0)
+    assert not double.launches
+    F.noise.add_dropout(x, x, 0.0)
+    assert [name for name, _ in double.launches] == ["mpchain_add_forward"]

@@ -17,7 +17,7 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.kernels import reference
 from mpchain.kernels.gpu.cuda_channels import NORMALIZE, NORMALIZE_GRADIENT, in_order
-from mpchain.kernels.operation import HALF_TO_DOUBLE, SINGLE_OR_DOUBLE
+from mpchain.kernels.operation import HALF_TO_DOUBLE
 from mpchain.typing import Array
 
 _THREADS, _USUAL, _BLOCKS = 1024, 256, 1 << 20
@@ -570,7 +570,7 @@ def _parameters(x, gamma, axis) -> Any:
 @reference.sample_normalization.kernel(
     "cuda_reductions",
     lambda x, gamma, beta, axis, eps: _refuse_samples(axis, x, gamma, beta),
-    SINGLE_OR_DOUBLE,
+    HALF_TO_DOUBLE,
 )
 def sample_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
@@ -579,7 +579,7 @@ def sample_normalization(
     kept = (*x.shape[: -len(axis)], *(1 for _ in axis))
     n_rows = math.prod(kept)
     shape = _samples(n_rows, x.size // n_rows, *_parameters(x, gamma, axis))
-    outs = [(x.shape, x.dtype), (kept, x.dtype), (kept, x.dtype)]
+    outs = [(x.shape, x.dtype), *[(kept, wide_dtype(x))] * 2]
     y, mean, inverse_std = _NORMALIZATION.run(shape, [x, gamma, beta], outs, [eps])
     return y, mean, inverse_std
 
@@ -589,7 +589,7 @@ def sample_normalization(
     lambda g, x, gamma, mean, inverse_std, axis: _refuse_samples(
         axis, x, gamma, g, mean, inverse_std
     ),
-    SINGLE_OR_DOUBLE,
+    HALF_TO_DOUBLE,
 )
 def sample_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
@@ -602,7 +602,7 @@ def sample_normalization_gradient(
     arrays = [g, x, gamma, mean, inverse_std]
     (gx,) = _NORMALIZATION_GRADIENT.run(rows, arrays, [(x.shape, x.dtype)])
     channels = _channels(n_rows // groups, groups * per, n // per, groups, per)
-    outs = [(gamma.shape, x.dtype)] * 2
+    outs = [(gamma.shape, gamma.dtype)] * 2
     g_gamma, g_beta = _PARAMETER_GRADIENTS.run(channels, [g, x, mean, inverse_std], outs)
     return gx, g_gamma, g_beta
 
