@@ -118,6 +118,7 @@ CASES = {
     "forget": (lambda x: F.forget(lambda x: F.exp(x) * x, x), (2, 3)),
 }
 SEEN = set()
+DONE = set()
 
 
 def _random(shape):
@@ -165,6 +166,7 @@ def test_tangents_are_the_transposes_of_gradients(name):
     g = _random(y.shape)
     gxs = backprop.grad([y], xs, [g], enable_double_backprop=True)
     _check([gx for gx in gxs if gx is not None], [*xs, g])
+    DONE.add(name)
 
 
 @pytest.mark.parametrize("name", [n for n, (_, *shapes) in CASES.items() if len(shapes) > 1])
@@ -177,8 +179,8 @@ def test_a_tangent_of_one_argument_alone(name):
 
 
 def test_every_rule_was_tested():
-    if len(SEEN) < len(CASES):
-        pytest.skip("needs the tests above")
+    if DONE != set(CASES):
+        pytest.skip("needs the tests above in this process")
     assert set(RULES) - SEEN == {"multi_node_batch_normalization"}
 
 
