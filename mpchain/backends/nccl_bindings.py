@@ -80,6 +80,11 @@ class Connection:
         with self._explained():
             self._comm = self._nccl.comm_init_rank(n_ranks, identity, rank)
 
+    @property
+    def handle(self) -> object:
+        """The communicator as the functions of the binding take it, to call others of NCCL."""
+        return self._comm
+
     def run(self, name: str, *args: int, stream: int) -> None:
         """Calls ``all_reduce``, ``reduce``, ``broadcast``, ``all_gather``, ``reduce_scatter``,
         ``send`` or ``recv`` with NCCL's arguments, without the communicator."""

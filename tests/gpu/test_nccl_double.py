@@ -377,7 +377,7 @@ def test_wrong_arguments(cupy):
             with pytest.raises(RuntimeError, match="factor is of another type"):
                 rank.run("all_reduce", x, x, op=(op,))
         with pytest.raises(pynccl.Error, match="ncclRedOpDestroy: invalid argument"):
-            pynccl.red_op_destroy(op, rank.nccl._comm)
+            pynccl.red_op_destroy(op, rank.nccl.handle)
         with pytest.raises(pynccl.Error, match="ncclGroupEnd: invalid usage"):
             pynccl.group_end()
 
@@ -407,7 +407,7 @@ def test_split(cupy):
     def split(rank):
         part = ctypes.c_void_p()
         split = pynccl.load().ncclCommSplit
-        comm = ctypes.c_void_p(rank.nccl._comm)
+        comm = ctypes.c_void_p(rank.nccl.handle)
         assert split(comm, 0, -rank.rank, ctypes.byref(part), None) == 0
         x = cupy.full(3, rank.rank)
         pynccl.broadcast(x.data.ptr, x.data.ptr, 3, TYPES["int64"], 0, part.value, 0)
@@ -465,7 +465,7 @@ def test_survivors_continue(cupy, binding, one_gpu_for_two):
 
 def test_what_a_revoked_communicator_refuses(cupy, one_gpu_for_two):
     def call(rank):
-        comm, x = rank.nccl._comm, cupy.ones(3, "f")
+        comm, x = rank.nccl.handle, cupy.ones(3, "f")
         pynccl.comm_revoke(comm, 0)
         with pytest.raises(pynccl.Error, match="ncclAllReduce: invalid usage"):
             pynccl.all_reduce(x.data.ptr, x.data.ptr, 3, TYPES["float32"], SUM, comm, 0)

@@ -138,7 +138,7 @@ def test_a_group_that_is_captured_in_part(cupy):
 @pytest.mark.parametrize("name", ["comm_destroy", "comm_abort", "comm_revoke"])
 def test_the_end_of_a_communicator_in_a_capture(cupy, name):
     def call(rank):
-        comm, more = rank.nccl._comm, [0] * (name == "comm_revoke")
+        comm, more = rank.nccl.handle, [0] * (name == "comm_revoke")
         with Capturing(cupy), pytest.raises(pynccl.Error):
             getattr(pynccl, name)(comm, *more)
         assert "not permitted when the stream is capturing" in pynccl.get_last_error(comm)
@@ -149,7 +149,7 @@ def test_the_end_of_a_communicator_in_a_capture(cupy, name):
 @pytest.mark.parametrize("name", ["comm_destroy", "comm_abort"])
 def test_the_end_of_a_communicator_that_graphs_hold(cupy, name):
     def call(rank):
-        x, comm = cupy.ones(3), rank.nccl._comm
+        x, comm = cupy.ones(3), rank.nccl.handle
         with Capturing(cupy) as capturing:
             rank.run("all_reduce", x, x)
         with pytest.raises(pynccl.Error):
