@@ -142,7 +142,7 @@ def copyto(dst: Array, src: Array) -> None:
             if not is_gpu_array(src):
                 src = np.asarray(src, dst.dtype)
                 if src.shape == dst.shape and dst.flags.c_contiguous:
-                    dst.set(src)  # this takes one copy
+                    dst.set(src)  # a contiguous destination of the same shape needs only one copy
                     # It may still be pending if the source is page-locked.
                     cuda.cupy.cuda.get_current_stream().synchronize()
                     return

@@ -268,19 +268,19 @@ class _Walk:
         self.found = {}
         self.wanted: Any = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
-        self.targets = None  # maps each function to the inputs to go to; None means all
+        self.targets = None  # maps each function to the inputs that need gradients; None means all
         self.leaves_recur = False  # whether leaves may get several contributions
         self.pending = self._count_all(roots)
         if wanted is not None and not self._leads_to_wanted_alone():
             self.pending = self._count_between(roots)
         self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
-        # Keys of gradients that are sums made here, and so may be added to in place.
+        # Keys of gradients that were summed here, so they may be added to in place.
         self.sums = set()
-        # Leaves whose gradient array something else holds, or may hold.
+        # Leaves whose gradient array may be referenced elsewhere.
         self.shared = set()
         self.collected = {}  # leaf -> contributions that are yet to be computed, as one
         for node, gy in seeds:
-            # The gradient of an output that is a leaf is its own already.
+            # The gradient of an output that is a leaf needs no copy.
             if node.creator_node is not None or wanted is not None:
                 self._add(node, gy, shared=True)
         for node, _ in seeds:
@@ -388,7 +388,7 @@ class _Walk:
                 if gx is None:
                     pass
                 elif creator is None:
-                    # What _add would do is written out for the usual cases.
+                    # The body of _add is inlined for the usual cases.
                     if node in sums:
                         gradients[node] += gx
                     elif node in gradients:
@@ -616,8 +616,8 @@ class _Marked:
     """Results of ``grad`` whose graph was not asked for."""
 
     nodes = weakref.WeakSet()
-    exist = False  # whether there may be any
-    has_warned = False  # nothing is marked after the warning
+    exist = False  # whether any nodes may be marked
+    has_warned = False  # nodes are no longer marked after the warning
 
 
 marked = _Marked()

@@ -180,7 +180,7 @@ class LocalConfig(threading.local):
             {"__doc__": cls.__doc__, "_global_config": global_config, **entries},
         )
         global_config._readers.append(reader)
-        make: Any = super().__new__  # the one of threading.local takes the arguments of __init__
+        make: Any = super().__new__  # threading.local's own one takes the arguments of __init__
         return make(reader, global_config)
 
     def __init__(self, global_config: GlobalConfig):
@@ -291,7 +291,7 @@ def using_config(
     """
     own = vars(config)
     was_set, old = name in own, own.get(name)
-    # Each backward comes here: of a thread's entries that exist, nothing but the dictionary knows.
+    # Every backward pass calls this. Only the dictionary knows which entries a thread has set.
     is_plain = isinstance(config, LocalConfig) and hasattr(config, name)
     put = own.__setitem__ if is_plain else functools.partial(setattr, config)
     put(name, value)
@@ -356,7 +356,7 @@ def add_hook(entry: str, name: str, hook: object) -> None:
         {'mine': None}
         >>> remove_hook("link_hooks", "mine")
     """
-    # A new dictionary, since this one may be that of all threads.
+    # A new dictionary, because all threads may share the current one.
     setattr(config, entry, {**getattr(config, entry), name: hook})
 
 
@@ -373,7 +373,7 @@ def remove_hook(entry: str, name: str) -> None:
     del hooks[name]
     setattr(config, entry, hooks)
     if hooks == getattr(global_config, entry):
-        delattr(config, entry)  # so this thread sees again what is set there later
+        delattr(config, entry)  # so this thread sees later changes of the global entry
 
 
 class DebugMode:

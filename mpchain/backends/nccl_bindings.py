@@ -23,10 +23,10 @@ MOST_IN_GROUP = 2048
 _ON_HOST = 1  # the factor lies in host memory
 
 _IN_PROGRESS = 7
-_OF_OTHERS = 2, 6  # results of calls: errors of the system or of another rank
+_OF_OTHERS = 2, 6  # NCCL's result codes for errors of the system or of another rank
 
-_REVOKES = 22900  # the first version of NCCL that does
-_ABORT = 1  # flag: a communicator shrinks though it has failed
+_REVOKES = 22900  # the first NCCL version that can revoke communicators
+_ABORT = 1  # this flag lets a failed communicator shrink
 
 
 class NcclError(RuntimeError):
@@ -76,7 +76,8 @@ class Connection:
         can_revoke = hasattr(self._nccl, "comm_revoke")
         self.can_shrink = can_revoke and self._nccl.get_version() >= _REVOKES
         self._comm, self._is_revoked = None, False
-        self._turn = threading.RLock()  # no other thread may use what this one frees
+        # Other threads must not use the communicator while one frees it.
+        self._turn = threading.RLock()
         with self._explained():
             self._comm = self._nccl.comm_init_rank(n_ranks, identity, rank)
 
@@ -164,7 +165,7 @@ class Connection:
         """
         made, excluded = copy.copy(self), np.array(lost, np.int32)
         while self._nccl.comm_get_async_error(self._comm) == _IN_PROGRESS:
-            time.sleep(1e-3)  # it waits until revoked operations have ended
+            time.sleep(1e-3)  # NCCL waits until revoked operations have ended
         with self._explained():
             what = excluded.ctypes.data, excluded.size
             made._comm = self._nccl.comm_shrink(self._comm, *what, 0, _ABORT)

@@ -5,7 +5,8 @@ import types
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_READING = {"getattr", "hasattr"}  # by a name that is their second argument
+# These functions take the attribute's name as their second argument.
+_READING = {"getattr", "hasattr"}
 _ANY_NAME = {"vars", "globals", "locals", "__dict__", "__getattribute__", "attrgetter", "eval"}
 _ANY_NAME |= {"exec", "asdict", "astuple", "fields", "methodcaller"}
 _BY_TEXT = {*_READING, *_ANY_NAME, "setattr", "import_module", "__import__", "modules"}

@@ -10,7 +10,8 @@ from mpchain.captured.recorded import owner_of
 from mpchain.captured.results import flatten
 from mpchain.variable import Parameter, Variable
 
-_ROUNDINGS = 64  # A value that is zero but for rounding may be as large, in units of rounding.
+# A value that would be zero without rounding may differ by this many units of rounding.
+_ROUNDINGS = 64
 
 
 class _Known(NamedTuple):
@@ -129,7 +130,7 @@ def _differ(a: Any, b: Any) -> str | None:
         return next((reason for reason in map(_differ, a, b) if reason), None)
     try:
         is_same = a is b or (type(a) is type(b) and bool(a == b)) or (a != a and b != b)
-    except Exception:  # any class may raise in its ==: what cannot be compared counts as different
+    except Exception:  # any class's == may raise; values that cannot be compared count as different
         is_same = False
     return None if is_same else f"{a!r:.80} in one step, {b!r:.80} in another"
 

@@ -34,7 +34,7 @@ from mpchain.variable import Parameter, Variable, own_grad, set_grads
 
 _MOST_ATTEMPTS = 3
 _MOST_NUMBERS = 8192
-_AT_ONCE = 256  # numbers that a kernel brings, as a part of its arguments
+_AT_ONCE = 256  # arguments that a kernel passes by value
 _STORE = f"""struct Numbers {{ double of[{_AT_ONCE}]; }};
 extern "C" __global__ void mpchain_store_numbers(const Numbers numbers, double* to, int n) {{
   int i = threadIdx.x;
@@ -128,7 +128,7 @@ class CudaGraph(Graph):
                 self._inputs = [x.copy() for x in arrays]
                 self._carried = Carried(_parts(state.links))
 
-    # What code asks that is being captured.
+    # Queries of code during a capture
 
     def refuse(self, reason: str) -> None:
         raise _Refused(reason)
@@ -229,18 +229,18 @@ class CudaGraph(Graph):
     def exchanging(self, comm: Any) -> Iterator[None]:
         self._exchanging = comm
         try:
-            # It waits for nobody, and is no message that other ranks must send as well.
+            # This call waits for no rank and sends no message, so other ranks need not make it too.
             with comm.unwatched():
                 yield
         finally:
             self._exchanging = None
 
     def joins(self, comm: object) -> None:
-        # All ranks must capture such a call, or none.
+        # Either all ranks capture such a call or none does.
         if comm is not self._exchanging:
             raise _Refused("ranks exchange more than gradients")
 
-    # Capturing and replaying.
+    # Capture and replay
 
     def capture(self, function: Callable, args: Sequence, kwargs: dict) -> None:
         """Captures what the function does. The GPU has done nothing of it then.
@@ -248,7 +248,7 @@ class CudaGraph(Graph):
         Raises:
             Exception: it cannot be captured; counts of optimizers are as before.
         """
-        # What others have freed stays in their pool, of which a graph's pool gets nothing.
+        # Freed blocks of other pools are not available to the graph's pool.
         gc.collect()
         self._cupy.get_default_memory_pool().free_all_blocks()
         inputs = iter(self._inputs)
@@ -435,7 +435,7 @@ class CudaGraph(Graph):
             reason = listener.reason or _difference(expected, found)
             if not (reason or _move_alike(params, updated, self._values_of_params())):
                 reason = "a replay updated parameters otherwise"
-            # Replays need no memory that the eager step beside the graph has used.
+            # Replays do not need the memory of the eager step that ran with the graph.
             self._cupy.get_default_memory_pool().free_all_blocks()
         if simple_of(result) != simple_of(self._result):
             reason = reason or "it returns other numbers in each step"

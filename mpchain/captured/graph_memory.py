@@ -71,7 +71,7 @@ class GraphMemory:
 
 
 def _from_cuda(n_bytes):
-    # After CUDA's error, a pool would return to CUDA what the graph uses, and ask again.
+    # After an out-of-memory error, a pool would return the graph's memory to CUDA and retry.
     runtime = cuda.cupy.cuda.runtime
     try:
         memory = cuda.cupy.cuda.Memory(n_bytes)

@@ -34,7 +34,7 @@ class GraphStep:
         self._function, self._links, self._params = function, links, params
         self._ranks = ranks
         self._graph: CudaGraph | None = None
-        self._number = 0  # it numbers the capture
+        self._number = 0  # this counts captures
         self._is_compared = False
         self._n_attempts = 0
         self._reason: str | None = None
@@ -54,7 +54,8 @@ class GraphStep:
             return self._compare(graph, arrays, args, kwargs)
         if graph is not None and todo == _REPLAY:
             return None, graph.replay(arrays)
-        result = self._eager(args, kwargs)  # first: an error may have been the reason
+        # Runs first, because its own error may explain the failed capture.
+        result = self._eager(args, kwargs)
         self._warn()
         return self._reason or why, result
 
@@ -75,7 +76,8 @@ class GraphStep:
         if graph.fits() and graph.prepare():
             return _REPLAY if self._is_compared else _COMPARE, None
         self._forget()
-        if graph.is_released or graph.lacks_scale():  # a normal step connects, and brings back
+        # A normal step reconnects the ranks and restores the scale.
+        if graph.is_released or graph.lacks_scale():
             return AS_ALWAYS, "it is being recorded"
         return self._next(arrays)
 
@@ -116,7 +118,8 @@ class GraphStep:
             self._params += unknown
         for param, grad, grad_var in grads:
             param._grad, param._grad_var = grad, grad_var
-        for link, before in attributes:  # some attributes, such as states, were not computed
+        # The capture may not have computed attributes such as states.
+        for link, before in attributes:
             vars(link).clear()
             vars(link).update(before)
         if is_captured and graph is not None:
@@ -126,7 +129,8 @@ class GraphStep:
         del graph
         if reason is not None:
             self._refuse(reason)
-        result = self._eager(args, kwargs)  # first: an error may have been the reason
+        # Runs first, because its own error may explain the failed capture.
+        result = self._eager(args, kwargs)
         self._warn()
         return self._reason or "it is being recorded", result
 

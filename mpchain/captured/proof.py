@@ -7,7 +7,7 @@ import numpy as np
 
 from mpchain.captured.comparison import are_all_close
 
-_MOST_BYTES = 1 << 24  # larger arrays that the step does not use are not watched for changes
+_MOST_BYTES = 1 << 24  # larger arrays are not checked for changes unless the step uses them
 
 
 class Proof:

@@ -57,7 +57,8 @@ class RanksOfOptimizer(Ranks):
         ['of this rank alone']
     """
 
-    def __init__(self, optimizer: Any):  # a multi-node optimizer's annex must not be imported
+    # Typed Any, because this module must not import a multi-node optimizer's annex.
+    def __init__(self, optimizer: Any):
         self._optimizer, self._comm = optimizer, optimizer.communicator
 
     def _share_graphs(self):

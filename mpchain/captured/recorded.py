@@ -67,7 +67,7 @@ def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
         return name in _ODD
     if getattr(function, "__objclass__", None) is np.ndarray or module == "numpy":
         return name not in _FIXED
-    return False  # a kernel fixes the shapes of its results
+    return False  # a kernel determines the shapes of its results
 
 
 class Call(NamedTuple):
@@ -170,7 +170,7 @@ class RecordedArray(np.ndarray):
         **kwargs: Any,
     ) -> Any:
         if any(isinstance(x, Variable) for x in inputs):
-            return NotImplemented  # a Variable computes
+            return NotImplemented  # the Variable's operator computes this instead
         inputs, function = plain(inputs), getattr(ufunc, method)
         kwargs = {name: plain(value) for name, value in kwargs.items()}
         if method == "__call__":
@@ -220,7 +220,7 @@ class RecordedArray(np.ndarray):
     def __getitem__(self, key: object) -> Any:
         return _method("__getitem__")(self, key)
 
-    # Arrays without axes stand for NumPy's scalars, which can do more.
+    # Arrays without axes replace NumPy's scalars, which support more operations.
 
     def __hash__(self) -> int:
         return hash(self._read("hash"))

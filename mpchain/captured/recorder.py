@@ -30,8 +30,9 @@ from mpchain.optimizer import Optimizer
 from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable, own_grad
 
-_SEEN_THROUGH = {"linear", "product"}  # operations whose reference is a call or two of NumPy
-_OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls another one
+# Operations whose reference makes only a call or two to NumPy.
+_SEEN_THROUGH = {"linear", "product"}
+_OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls another operation
 
 
 class Draws:
@@ -90,7 +91,7 @@ class _Leaf(NamedTuple):
     def __call__(self):
         grad = own_grad(self.leaf)
         self.on_leaf(self.leaf)
-        # It is not taken yet: keep it until then.
+        # The gradient has not been taken yet, so a copy is kept until then.
         if grad is not None and own_grad(self.leaf) is grad:
             self.leaf.grad = grad.copy()
 

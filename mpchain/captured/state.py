@@ -85,7 +85,7 @@ class State:
         yield from (value for _, value in self._held)
         yield from (buffer for _, buffer in self._buffers.values())
 
-    # What each step leaves for the next one
+    # State that each step leaves for the next one
 
     def begin(self, kind: type[np.ndarray]) -> None:
         """Puts views of a class of arrays, or Variables with such, in the place of what is kept."""

@@ -27,18 +27,18 @@ _MOST_ATTEMPTS = 3
 _MOST_BYTES = 1 << 24  # larger arrays are not watched for changes
 _MOST_CHANGES = 8
 _RARELY = 32  # calls between changes, such as those of an epoch, that are not counted together
-_MOST_OTHERS = 32  # calls in a row that a plan was not made for
+_MOST_OTHERS = 32  # calls in a row for which no plan was made
 
 
 class Stage(enum.Enum):
     """What the next call does."""
 
-    FIRST = enum.auto()  # it runs normally, and initializes parameters
-    RECORD = enum.auto()  # it is recorded, and becomes a plan
-    COMPARE = enum.auto()  # it is recorded and compared with the plan
-    REPLAY = enum.auto()  # it is replayed; compared once more when an argument varies
-    REFUSED = enum.auto()  # it runs normally
-    GRAPH = enum.auto()  # it is left to the graph of a GPU
+    FIRST = enum.auto()  # the call runs normally and initializes parameters
+    RECORD = enum.auto()  # the call is recorded and becomes a plan
+    COMPARE = enum.auto()  # the call is recorded and compared with the plan
+    REPLAY = enum.auto()  # the plan is replayed, and compared once more when an argument varies
+    REFUSED = enum.auto()  # calls run normally from now on
+    GRAPH = enum.auto()  # calls are left to a CUDA graph
 
 
 class Step:
@@ -161,7 +161,7 @@ class Step:
         except Exception as error:
             if recorder.has_acted() or recorder.left or unseen.reason() or around.changed():
                 raise
-            result = self._as_always(args, kwargs)  # it may raise the same
+            result = self._as_always(args, kwargs)  # the normal step may raise the same error
             self._refuse(f"it cannot be recorded, {type(error).__name__}: {error}")
             return self._reason, result
         recorder.refuse_if(unseen.reason())
@@ -172,7 +172,7 @@ class Step:
             try:
                 reason = self._learn(recorder, state, inputs, proof, given, result)
             except Exception as error:
-                # Any error means this: the step has run, and need not be replayed.
+                # After any error here, the step has already run, so it need not be replayed.
                 reason = f"{type(error).__name__}: {error}"
         if self._n_attempts > _MOST_ATTEMPTS:
             reason = reason or "parameters or persistent values are replaced in each step"
@@ -224,7 +224,7 @@ class Step:
         if self.stage is Stage.REPLAY and recorder.decisions() != self._decisions:
             self._other(OTHER_VALUE)
             return None
-        assert self._description is not None  # it describes the plan
+        assert self._description is not None  # the plan has a description
         reason = difference(self._description, recorder.describe(result)) or recorder.reason
         if reason is not None:
             return reason
@@ -234,7 +234,7 @@ class Step:
         if mismatch is not None:
             if self._has_mismatched:
                 return mismatch
-            # Rounding turned a rectifier on or off, whose input is almost zero: hardly twice.
+            # Rounding moved a rectifier's input across zero; this hardly ever happens twice.
             self._begin_anew()
             self._has_mismatched = True
             return None
@@ -255,7 +255,7 @@ class Step:
         recorded = [x.view(RecordedArray) for x in inputs]
         shared = {i for pair in overlapping(arrays) for i in pair}
         for i, (x, view) in enumerate(zip(arrays, recorded)):
-            # Copies do not share memory: a step that writes into what does runs normally.
+            # Copies do not share memory, so a step that writes into shared memory runs normally.
             view.flags.writeable = x.flags.writeable and i not in shared
         of_each = {id(x): view for x, view in zip(arrays, recorded)}
         args = [of_each.get(id(x), x) for x in args]
@@ -276,7 +276,7 @@ class Known:
     def __init__(self):
         self.links: list = []
         self.params: list = []
-        self.kept: set = set()  # the ids of places in which steps leave other arrays
+        self.kept: set = set()  # ids of places where a step leaves a different array
 
     def add(self, links: list, params: list) -> None:
         """Adds links and parameters."""

@@ -23,7 +23,7 @@ from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter, Variable
 
 _MOST_ITEMS = 1000  # Items of a longer list or dict are compared at once, if they are simple.
-_MOST_COMPARED = 10_000  # A longer one is guarded by its length alone.
+_MOST_COMPARED = 10_000  # Only the length of a longer one is guarded.
 _LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
 _NAMESPACES = types.SimpleNamespace, argparse.Namespace
 _CONTAINERS = dict, list, tuple, set
@@ -110,20 +110,21 @@ class Surroundings:
         self._values: list[tuple] = []
         self._attributes: list[tuple] = []
         self._names: set[str] = set()  # code reads attributes and globals of these names
-        self._pairs: set[tuple] = set()  # a name, and the name of its attribute
-        self._unclear: set[str] = set()  # names of attributes of what has no name
-        self._of_arguments: set[str] = set()  # names of attributes of arguments
-        self._has_computed = False  # code reads attributes by names that it computes
+        self._pairs: set[tuple] = set()  # names of objects, each with the name of an attribute
+        self._unclear: set[str] = set()  # attribute names of objects without names
+        self._of_arguments: set[str] = set()  # attribute names of arguments
+        self._has_computed = False  # whether code computes the names of attributes that it reads
         self._objects: list[Any] = []
-        self._of_libraries: list[tuple[Any, Any]] = []  # objects, and the names of what holds them
+        # Objects, and the names of the objects that hold them.
+        self._of_libraries: list[tuple[Any, Any]] = []
         self._of_links: set[int] = set()
         self._done: set[tuple] = set()
         self._stack: list[tuple[Any, Place | None]] = [(x, None) for x in (function, *more)]
         self._root = inspect.unwrap(function)
         self._self = getattr(self._root, "__self__", self._root)
-        # Functions that are looked into although they may be those of a library.
+        # Functions that are inspected even if they belong to a library.
         self._own = {id(getattr(self._root, "__func__", self._root))}
-        # Installed packages that are looked into: those of the function, and of links.
+        # Installed packages that are inspected: those of the function and of links.
         self._packages = {_package_of(self._root), _package_of(type(self._self))}
         self._look()
         for name in {*vars(global_config), *self._names} - {*SETTINGS, "debug"}:
@@ -154,7 +155,7 @@ class Surroundings:
             for thing, name, value in self._attributes:
                 if getattr(thing, name, _MISSING) is not value:
                     return self._differing()
-        except (LookupError, ValueError, AttributeError):  # it is there no more
+        except (LookupError, ValueError, AttributeError):  # the object no longer exists
             return self._differing()
         return []
 
@@ -491,7 +492,7 @@ def are_exactly_equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.generic):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     if type(a) in (float, complex):
-        return repr(a) == repr(b)  # 0.0 and -0.0 differ, NaN does not
+        return repr(a) == repr(b)  # 0.0 and -0.0 count as different; NaN equals NaN
     return is_simple(a) and a == b
 
 

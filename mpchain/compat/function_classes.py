@@ -107,9 +107,9 @@ class _Line(NamedTuple):
     name: str
     signature: inspect.Signature
     function: str | None
-    places: tuple[str, ...]  # they name the function's positional arguments
-    keywords: dict[str, str]  # the class's arguments map to these keywords of the function
-    others: tuple[str, ...]  # functions whose results are of this class, too
+    places: tuple[str, ...]  # names of the function's positional arguments
+    keywords: dict[str, str]  # maps the class's arguments to keywords of the function
+    others: tuple[str, ...]  # other functions whose results belong to this class
 
 
 @functools.cache
@@ -353,7 +353,7 @@ class _Given:
             variable.node.shape = self.shape
         else:
             variable.node.retain_data()
-            self._variable = variable  # exporters ask the node for it
+            self._variable = variable  # exporters ask the node for its variable
         return variable.node
 
 
@@ -403,7 +403,7 @@ def _flat(args):
         yield from _flat(a) if isinstance(a, (tuple, list)) else (a,)
 
 
-# While compat is installed, public functions note on the node of their result who was called.
+# While compat is installed, public functions record their name on the node of their result.
 
 _originals: dict[str, Any] = {}
 
@@ -441,7 +441,7 @@ def _note(outputs, name, args, kwargs):
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         node = y.creator_node if isinstance(y, Variable) else None
         if node is not None and not any(y is x for x in given):
-            # Chainer's functions keep arrays of theirs, and exporters look for all by link hooks.
+            # Chainer's functions retain some arrays, and exporters collect them all by link hooks.
             is_kept = bool(config.link_hooks) or keeps_inputs(_classes()[name].__name__)
             call = name, _light(args, is_kept), _light(kwargs, is_kept)
             if node.__dict__.setdefault("_call", call)[0] == name:

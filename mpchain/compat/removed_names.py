@@ -44,7 +44,7 @@ def _unchanged(*args: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 _NAMES: dict[str, Any] = {
-    # The types of Python, which NumPy once had too.
+    # Python's types, for which NumPy once had aliases.
     **{
         "int": int,
         "float": float,

@@ -90,7 +90,7 @@ def _imported(tree):
 
 def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The names of Chainer that a program mentions, with their lines."""
-    known = {}  # maps the program's own names to what they stand for
+    known = {}  # maps the program's own names to the objects that they stand for
     for line, name, own, meant in _imported(tree):
         yield line, name
         known[own] = meant

@@ -43,7 +43,7 @@ class ConcatWithAsyncTransfer(Converter):
         self._slots: tuple[_Slot, _Slot] | None = None
 
     def __del__(self):
-        # The pool gives the memory of the last batches to this stream again.
+        # The pool reuses the memory of the last batches on this stream.
         if self._device and self._last_compute is not None and not sys.is_finalizing():
             with self._device.create_context():
                 self._stream.wait_event(self._last_compute.record())
@@ -79,7 +79,7 @@ class ConcatWithAsyncTransfer(Converter):
     def _transfer(self, arrays):
         compute = self._compute_stream or cuda.cupy.cuda.get_current_stream()
         self._last_compute = compute
-        assert self._slots is not None  # _prepare has made them
+        assert self._slots is not None  # _prepare has already made them
         slot, previous = self._slots
         self._slots = previous, slot
         # By now all kernels are queued that use the previous batch; those that use this slot's were
@@ -107,7 +107,7 @@ class _Slot:
     """The memory of one batch."""
 
     def __init__(self):
-        self.arrays = []  # they are kept on the GPU while kernels may use them
+        self.arrays = []  # kernels may still use these arrays, so they are kept on the GPU
         self.end_of_use = None
         self.end_of_copy = None
         self._pinned = {}

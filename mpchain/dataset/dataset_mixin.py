@@ -37,7 +37,7 @@ class DatasetMixin:
         Raises:
             IndexError: there is no such example.
         """
-        if type(index) is int:  # the usual case, in half the time
+        if type(index) is int:  # the usual case takes half the time this way
             return self._example(index)
         if isinstance(index, slice):
             return [self.get_example(i) for i in range(*index.indices(len(self)))]
@@ -52,7 +52,7 @@ class DatasetMixin:
     def _example(self, index):
         i = operator.index(index)
         if i >= 0 and type(self).__len__ is DatasetMixin.__len__:
-            return self.get_example(i)  # a dataset without a length has no end
+            return self.get_example(i)  # a dataset without a length has no upper bound
         n = len(self)
         if i >= n > 0 and self.has_epochs:
             return self.get_example(i)

@@ -41,7 +41,7 @@ def cached_download(url: str, sha256: str | None = None) -> str:
     path = os.path.join(folder, hashlib.sha256(url.encode()).hexdigest())
     if _is_valid(path, sha256):
         return path
-    # Chainer names a file by another checksum of its address.
+    # Chainer derives the file name from another checksum of the URL.
     kept = find_kept("_dl_cache", hashlib.md5(url.encode(), usedforsecurity=False).hexdigest())
     if kept is not None and sha256 in (None, _sha256_of(kept)):
         return kept
@@ -86,7 +86,8 @@ class _Download:
         except OSError:
             if not was_resumed:
                 raise
-            # The earlier part was wrong, or the file has changed: fetch all of it again.
+            # The partial file was wrong, or the remote file has changed, so all of it is fetched
+            # again.
             self._complete()
             self._verify()
 
@@ -103,7 +104,7 @@ class _Download:
 
     def _complete(self):
         """Fetches the rest; returns whether a part came from an earlier connection."""
-        # urllib takes a third of numpy's import time, and few programs download anything.
+        # Importing urllib takes a third of numpy's import time, and few programs download anything.
         import http.client
         import urllib.request
 
@@ -218,7 +219,7 @@ def progress(name: str, total: int | None) -> Iterator[Callable[[int], Any]]:
     """
     tqdm = None
     if sys.stderr.isatty():
-        with contextlib.suppress(ImportError):  # a comfort, not a need
+        with contextlib.suppress(ImportError):  # a progress bar is optional
             import tqdm
     if tqdm is None:
         yield _Lines(name, total).update

@@ -297,7 +297,7 @@ def _as_indices(rows):
         return rows
     if not rows:
         return slice(0, 0)
-    stop = None if rows.stop < 0 else rows.stop  # a slice counts negative ones from the end
+    stop = None if rows.stop < 0 else rows.stop  # a slice would count a negative stop from the end
     return slice(rows.start, stop, rows.step)
 
 

@@ -14,8 +14,8 @@ from mpchain.typing import Array, DTypeLike
 
 class _Source(NamedTuple):
     function: str
-    package: str  # the name of the distribution, too
-    file: str  # a csv.gz file below the package's folder; in each line the pixels, then the label
+    package: str  # also the name of the distribution
+    file: str  # a csv.gz file in the package's folder; each line has the pixels, then the label
     side: int
     white: int
 

@@ -135,7 +135,7 @@ class ZippedImageDataset(DatasetMixin):
         check_names(self._path, self._names)
 
     def _open(self) -> zipfile.ZipFile:
-        # A position in the file is common to a process and those forked from it.
+        # A process shares the position in the file with the processes forked from it.
         if self._archive is None or self._process != os.getpid():
             try:
                 self._archive = zipfile.ZipFile(self._path)

@@ -41,7 +41,7 @@ class SubDataset(DatasetMixin):
             )
         self._dataset = dataset
         self.has_epochs = getattr(dataset, "has_epochs", False)
-        # A list of Python integers is faster to read one by one than an array.
+        # Elements of a list of Python integers can be read faster than those of an array.
         self._indices = (
             range(start, finish) if order is None else np.asarray(order)[start:finish].tolist()
         )

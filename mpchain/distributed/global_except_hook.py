@@ -65,7 +65,7 @@ class _AbortAllRanks:
     def __call__(self, *args):
         exc_type, exc_value, exc_traceback, *threads = args[0] if len(args) == 1 else args
         world = _running_world()
-        if world is None or (threads and exc_type is SystemExit):  # a thread may end by it
+        if world is None or (threads and exc_type is SystemExit):  # a thread may end by SystemExit
             self.previous(*args)
             return
         where = "".join(f"exception in thread {t.name!r}\n" for t in threads if t is not None)

@@ -269,5 +269,5 @@ def _explain_arguments():
 
 _explain_arguments()
 
-# Type checkers do not see this; they would take it that the module has every name.
+# Type checkers do not see this; they would assume that the module has every name.
 globals()["__getattr__"] = from_pytorch.module_getattr(__name__)

@@ -83,7 +83,8 @@ class Checkpoint(Extension):
     def __call__(self, trainer: Trainer) -> None:
         """Saves the trainer."""
         self._finish()
-        assert self._path is not None and self._run is not None  # initialize has set them
+        # Initialize has set the path and the run.
+        assert self._path is not None and self._run is not None
         self._latest = name = layout.name_of(trainer.updater.iteration)
         self._saving = Saving(self._path, name, self._run, self.comm, trainer, self.n_retains)
         if self.wait:
@@ -95,7 +96,7 @@ class Checkpoint(Extension):
             self._saving.abandon()
             self._saving = None
         self._latest = None
-        assert self._path is not None  # initialize has set it
+        assert self._path is not None  # initialize has set the path
         self._lock.release()
         self._run, self._lock = open_folder(self._path, self.comm)
 

@@ -84,10 +84,10 @@ def make_folder(folder: Path) -> None:
         return
     os.makedirs(folder, exist_ok=True)
     path = pathlib.Path(folder).resolve()
-    for above in path.parents:  # the trainer may just have made those, too
+    for above in path.parents:  # the trainer may just have made these folders, too
         if above.stat().st_dev != path.stat().st_dev:
             break
-        with contextlib.suppress(PermissionError):  # this job did not make it
+        with contextlib.suppress(PermissionError):  # another job made this folder
             sync_folder(above)
 
 
@@ -124,7 +124,8 @@ def commit(folder: Path, name: str, run: str) -> None:
     """Gives a complete folder its final name, durably."""
     temporary, final = (os.path.join(folder, n) for n in (temporary_name_of(name, run), name))
     sync_folder(temporary)
-    if os.path.exists(final):  # an earlier run wrote it, and this one resumed before that iteration
+    # An earlier run wrote this folder, and the present one resumed before that iteration.
+    if os.path.exists(final):
         remove(folder, name, run)
     os.rename(temporary, final)
     sync_folder(folder)
@@ -165,7 +166,7 @@ def open_when_visible(path: Path) -> IO[bytes]:
     name, end, pause = os.path.basename(path), time.monotonic() + SECONDS_TO_APPEAR, 0.01
     while True:
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for its writer
+            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
                 raise DamagedFileError(f"{name} is damaged: it is no regular file")
             return open(path, "rb")
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from mpchain.serializers.npz import write_npz
 from mpchain.training.output_files import FileLock
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.03
-_ENTRY = 300  # bytes that an array takes in a file besides its own
+_ENTRY = 300  # overhead in bytes of an array in a file
 
 
 def save_checkpoint(
@@ -85,7 +85,8 @@ def open_folder(folder: Path, comm: Communicator) -> tuple[str, FileLock]:
                 RuntimeWarning,
                 stacklevel=4,
             )
-        if lock.is_new or lock.is_unsupported:  # else this process may be writing them
+        # Otherwise this process may still be writing the files.
+        if lock.is_new or lock.is_unsupported:
             layout.remove_leftovers(folder)
         with open(probe, "wb"):
             pass
@@ -166,7 +167,7 @@ class Saving:
         except Exception as error:  # wait() raises it, in the program's own thread
             self._error = error
 
-    # What the thread does
+    # Work of the thread
 
     def _write(self):
         os.makedirs(self._temporary, exist_ok=True)

@@ -50,7 +50,7 @@ class BFloat16:
     def encode(x: Array) -> Array:
         bits = x.astype(np.float32).view(np.uint32)
         rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-        is_nan = (bits & 0x7FFFFFFF) > 0x7F800000  # rounding could make these infinite
+        is_nan = (bits & 0x7FFFFFFF) > 0x7F800000  # rounding could turn these into infinity
         xp = backend.get_array_module(x)
         return xp.where(is_nan, (bits >> 16) | 0x40, rounded).astype(np.uint16)
 

@@ -70,9 +70,10 @@ class Communicator(PointToPoint):
         array([0., 1., 2.])
     """
 
-    owned: Sequence[Any] = ()  # it holds MPI's communicators that this one made
+    owned: Sequence[Any] = ()  # MPI communicators that this communicator created
     elasticity: Any = None
-    passed_on: Collection[str] = ()  # names of attributes that a renewed communicator has, too
+    # Names of the attributes that `renew` copies to the new communicator.
+    passed_on: Collection[str] = ()
 
     if TYPE_CHECKING:  # mpchain.distributed.gradients and optimizers set these
         divided: Any
@@ -358,7 +359,7 @@ class Communicator(PointToPoint):
         >>> comm.gradient_dtype(np.dtype("float16"))
         dtype('float32')
         """
-        summed: Any = arrays.summed_dtype(dtype)  # it is None for dtypes that ranks refuse to sum
+        summed: Any = arrays.summed_dtype(dtype)  # None for dtypes that ranks refuse to sum
         return summed
 
     # Collectives on arrays
@@ -623,7 +624,7 @@ class Communicator(PointToPoint):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc_type is None:  # finalize is collective: after an error other ranks may not call it
+        if exc_type is None:  # finalize is collective; after an error, other ranks may not call it
             self.finalize()
 
     def set_config(self, name: str, value: object = True) -> None:
@@ -664,7 +665,7 @@ class Communicator(PointToPoint):
         else:
             super().__setattr__(name, value)
 
-    # Lost ranks; here no rank can be lost
+    # Lost ranks; this class cannot lose any
 
     def end_work(self, *, for_good: bool = False) -> None:
         """Ends what is pending on GPUs, where it waits for lost ranks. Any thread may call it,

@@ -19,9 +19,9 @@ from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.communicator import Communicator
 from mpchain.distributed.watch import NeedsRestartError, RanksLost, add_look, losses, note
 
-_BETWEEN_LOOKS = 0.005  # seconds, of a rank that waits
+_BETWEEN_LOOKS = 0.005  # seconds between polls of a waiting rank
 _DONE, _GOES_BACK = 1, 2  # flags that all ranks agree on
-_UNTIL_NOTICED = 2.0  # seconds from an error of MPI until it must be known that ranks are lost
+_UNTIL_NOTICED = 2.0  # seconds after an MPI error within which lost ranks must be found
 
 _OF_GARBAGE = (
     pickle.UnpicklingError,
@@ -85,14 +85,14 @@ class Elasticity:
     def __init__(self, comm: Communicator, mpi: ModuleType):
         check_can_lose_ranks(mpi)
         self._comm, self._mpi = comm, mpi
-        self._turn = threading.Lock()  # whoever replaces the MPI communicators holds it
+        self._turn = threading.Lock()  # held while the MPI communicators are replaced
         self._has_lost = self._is_retired = False
         self._looked_at = 0.0
         losses.detectors.append(self)
         if mpi.Query_thread() == mpi.THREAD_MULTIPLE:
             add_look(self)
 
-    # Noticing
+    # Detection
 
     def check(self) -> None:
         now = time.monotonic()
@@ -103,7 +103,7 @@ class Elasticity:
 
     def loss_behind(self, error: Exception, *, in_collective: bool) -> RanksLost | None:
         signs = self._mpi.Exception, NcclError, *(_OF_GARBAGE if in_collective else ())
-        # Once work on GPUs was ended, its results are undefined: any error may follow from that.
+        # After work on GPUs was aborted, its results are undefined, so any error may follow.
         if not (self._has_lost or isinstance(error, signs)):
             return None
         # NCCL may notice earlier than MPI that a host is cut off.
@@ -131,7 +131,7 @@ class Elasticity:
                 return False
             if not self._has_lost:
                 with contextlib.suppress(self._mpi.Exception):
-                    base.Iprobe(self._mpi.ANY_SOURCE)  # MPI notices nothing between calls
+                    base.Iprobe(self._mpi.ANY_SOURCE)  # MPI detects failures only during calls
                 self._has_lost = base.Is_revoked() or base.Get_failed().size > 0
             if self._has_lost:
                 Elasticity.any_is_lost = True
@@ -154,12 +154,12 @@ class Elasticity:
         ranks = sorted(self._mpi.Group.Translate_ranks(failed, None, group))
         return RanksLost(ranks, {rank: watch.cause_of(rank) for rank in ranks})
 
-    # Continuing
+    # Recovery
 
     def abandon(self) -> None:
         """Gives up the communicator, for which other ranks may wait still; not collective."""
         with self._turn:
-            if self._comm.mpi_comm is not None:  # the constructor has come that far
+            if self._comm.mpi_comm is not None:  # the constructor has run up to this point
                 self._revoke()
                 self._comm.end_work(for_good=True)
         self.retire()
@@ -200,7 +200,7 @@ class Elasticity:
         """Shrinks the communicator, and no other of the process."""
         comm, old, watch = self._comm, self._comm.mpi_comm, self._comm.watch
         if watch is None:
-            return goes_back  # one rank is left
+            return goes_back  # only one rank is left
         with self._turn:
             self._has_lost = True
             self._revoke()
@@ -238,13 +238,13 @@ class Elasticity:
             comm.join(base)
             flags = _DONE | _GOES_BACK * goes_back
         except Exception as error:
-            flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # or of NCCL, or RanksLost
+            flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # or NCCL's error, or RanksLost
             follows_from_loss = is_of_mpi or follows_from_loss_in(base, error)
             with self._turn:
                 self._revoke()
             if not follows_from_loss:
                 raise
-        with contextlib.suppress(self._mpi.Exception):  # all ranks raise it, or none
+        with contextlib.suppress(self._mpi.Exception):  # all ranks raise the error, or none does
             flags = base.Agree(flags)
             if flags & _DONE:
                 watch.be_replaced()
@@ -281,8 +281,8 @@ def follows_from_loss_in(mpi_comm: Any, error: Exception) -> bool:
         if time.monotonic() > end:
             return False
         time.sleep(1e-3)
-        with contextlib.suppress(RuntimeError):  # MPI raises it
-            mpi_comm.Iprobe()  # MPI notices nothing between calls
+        with contextlib.suppress(RuntimeError):  # MPI's errors are RuntimeErrors
+            mpi_comm.Iprobe()  # MPI detects failures only during calls
     return True
 
 

@@ -12,7 +12,7 @@ SIZE_VARIABLES = (
 )
 RANK_VARIABLES = ("PMIX_RANK",)
 TORCHRUN_SIZE = "WORLD_SIZE"
-TORCHRUN = ("TORCHELASTIC_RUN_ID",), ("RANK", "LOCAL_RANK")  # and what starts programs like it
+TORCHRUN = ("TORCHELASTIC_RUN_ID",), ("RANK", "LOCAL_RANK")  # torchrun, and launchers like it
 
 SPARES_VARIABLE = "MPCHAIN_SPARES"
 

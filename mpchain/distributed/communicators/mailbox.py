@@ -31,10 +31,11 @@ class _Mail:
 
     def __init__(self, comm: Any):
         self.comm = comm
-        self.sent = []  # requests, and the memory that they read
-        self.arrived = collections.defaultdict(collections.deque)  # by source and key
-        self.ranks = set()  # messages were exchanged with these
-        self.moving = {}  # by source, what follows its head: where it belongs, and requests
+        self.sent = []  # pending requests, with the memory that they read
+        # Received messages, keyed by source and key.
+        self.arrived = collections.defaultdict(collections.deque)
+        self.ranks = set()  # ranks with which messages were exchanged
+        self.moving = {}  # messages being received, keyed by source: destination and requests
 
 
 class Mailbox:
@@ -49,7 +50,7 @@ class Mailbox:
 
     def _mail(self):
         mail = self._current_mail
-        if mail is None or mail.comm is not self._messages:  # other ranks after a loss
+        if mail is None or mail.comm is not self._messages:  # other ranks send this after a loss
             mail = self._current_mail = _Mail(self._messages)
         mail.sent = [(r, x) for r, x in mail.sent if not self._mpi.Request.Testall(r)]
         return mail
@@ -87,7 +88,7 @@ class Mailbox:
         return data, again
 
     def unclaimed(self) -> list[tuple[int, tuple]]:
-        if not self.owned or self._mpi.Is_finalized():  # nothing comes any more
+        if not self.owned or self._mpi.Is_finalized():  # no more messages can arrive
             return []
         mail = self._mail()
         for source in mail.ranks:
@@ -122,4 +123,4 @@ class Mailbox:
         requests = [mail.comm.Irecv(piece, source, _TAG) for piece in byte_pieces(data)]
         mail.moving[source] = place, arrived, requests
         if self.watch is not None:
-            self.watch.row.waits_for = 0  # something comes
+            self.watch.row.waits_for = 0  # a message is arriving

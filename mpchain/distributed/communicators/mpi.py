@@ -35,10 +35,10 @@ LARGE = 2**20
 LARGE_PART = 2**14
 """Bytes beyond which a part of an array is summed by a rank of its own, if hosts differ in size."""
 
-# Tags of messages between communicators: each operation has two, a buffer has its own two.
+# Tags of messages between communicators: each operation and each buffer has two tags.
 _N_TAGS = 10_000
 _FIRST_BUFFER_TAG = 2 * _N_TAGS + 2
-_N_BUFFER_TAGS = 6_000  # the greatest tag that every MPI has is 32767
+_N_BUFFER_TAGS = 6_000  # every MPI library supports tags up to 32767
 
 _NARROW = {"sparse": progress.SPARSE, **arrays.HALF_PRECISION}
 
@@ -53,7 +53,7 @@ def load_mpi() -> ModuleType:
         if "mpi4py.MPI" not in sys.modules and can_lose_ranks():
             import mpi4py
 
-            mpi4py.rc.finalize = False  # it sometimes hangs once ranks are lost
+            mpi4py.rc.finalize = False  # MPI_Finalize sometimes hangs after ranks are lost
             call_at_end(finalize_unless_lost)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -97,9 +97,9 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self._mpi, self._cuda_aware = load_mpi(), cuda_aware
         if elastic:
             self.elasticity = Elasticity(self, self._mpi)
-            mpi_comm = mpi_comm.Dup()  # a duplicate can be revoked without the user's communicator
+            mpi_comm = mpi_comm.Dup()  # revoking a duplicate leaves the user's communicator intact
         self.join(mpi_comm)
-        # `renew` passes these on; others add attributes later.
+        # `renew` copies these attributes; other modules add more.
         self.passed_on = {*vars(self), "passed_on"}
 
     def join(self, mpi_comm: Any) -> None:
@@ -107,10 +107,10 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.mpi_comm = mpi_comm
         self.rank, self.size = mpi_comm.rank, mpi_comm.size
         self._n_operations = self._n_buffers = 0
-        self._tag_of_steps = None  # while an operation that consists of others takes a step
-        self._buffers = weakref.WeakValueDictionary()  # by address
-        # Own messages must not meet the user's messages on mpi_comm, nor operations in the
-        # background the user's collectives.
+        self._tag_of_steps = None  # set while a compound operation takes a step
+        self._buffers = weakref.WeakValueDictionary()  # buffers, keyed by address
+        # mpchain's messages must not match the user's messages on mpi_comm, nor may background
+        # operations match the user's collectives.
         self._messages = mpi_comm.Dup()
         self.owned = [self._messages]
         self._everyone = progress.Group(
@@ -195,7 +195,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     def allgather_obj(self, obj: object) -> list:
         self.barrier()
         data = _pickled(obj)
-        limit = LARGE // self.size  # all are sent with the size of the largest
+        limit = LARGE // self.size  # all messages are padded to the size of the largest
         heads = allgather(self.mpi_comm, _head(data, limit))
         outgoing = dict.fromkeys(range(self.size), data)
         return list(self._receive_rest(outgoing, dict(enumerate(heads)), limit).values())
@@ -235,7 +235,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.check_rank("send_obj", "dest", dest)
         data = _pickled(obj)
         if data.size > LARGE:
-            # Synchronous: what follows without a tag finds the receiver that waits for it.
+            # Synchronous, so that the messages without tags that follow find their receiver
+            # waiting.
             self._wait([self.mpi_comm.issend(data.size, dest, tag)])
             self._exchange([(dest, data)], [])
         else:
@@ -268,7 +269,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         header = (*header, self._place())
         *_, is_answered, _ = header
         if not is_answered:
-            # Synchronous: what follows without a tag finds the receiver that waits for it.
+            # Synchronous, so that the messages without tags that follow find their receiver
+            # waiting.
             self._wait([self.mpi_comm.issend(header, dest, tag)])
             return None
         request = self.mpi_comm.isend(header, dest, tag)
@@ -289,7 +291,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         with self._for_mpi(*(x for _, x in incoming), write=True) as received:
             with self._for_mpi(*(x for _, x in outgoing)) as sent:
                 requests = [
-                    self._messages.Irecv(piece, source, 0)  # pending operations have other tags
+                    self._messages.Irecv(piece, source, 0)  # pending operations use other tags
                     for (source, _), x in zip(incoming, received, strict=True)
                     for piece in arrays.byte_pieces(x)
                 ]
@@ -347,7 +349,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         buffer = self._host_copy(x)
         gathered = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         gathered[self.rank] = buffer
-        rows = list(gathered.reshape(self.size, -1))  # views, also where each has one element
+        # Views, even where each one has a single element.
+        rows = list(gathered.reshape(self.size, -1))
         steps = self._everyone.exchange(rows, [buffer] * self.size, self._next_tag())
         return _begin(steps, _like(x, gathered), gathered)
 
@@ -375,8 +378,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             made = self._made(x)
             if made is not None and made.fits(x):
                 return _begin(made.sum(narrow), x, x)
-        # All ranks must begin the sums of the library in the same order. Sums in parts follow
-        # another order.
+        # All ranks must start the library's sums in the same order; sliced sums follow another
+        # order.
         buffer = self._host_copy(x, to_host=self._tag_of_steps is not None)
         if cuda.is_gpu_array(buffer):
             steps = progress.sum_by_library(self._everyone, buffer)
@@ -462,7 +465,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             shared = make_shared_arrays(self._host, specifications, n_slots)
         if not all(allgather(self.mpi_comm, shared is not None)):
             shared = None
-        groups = {}  # it maps each part to the group of ranks that sum it
+        groups = {}  # maps each slice to the group of ranks that sum it
         for part in range(self.intra_rank, max(sizes), self.intra_size):
             ranks = [host[part % len(host)] for host in self.hosts]
             groups[part] = progress.Group(self._mpi, self._messages, ranks)
@@ -473,7 +476,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             if shared is None:
                 made += [Buffer(np.zeros(n, dtype), self._everyone, tag) for _ in range(n_slots)]
             else:
-                # On the ranks of smaller hosts, parts of a large array follow one another.
+                # Ranks of smaller hosts sum consecutive slices of a large array.
                 is_large = n * np.dtype(dtype).itemsize > LARGE_PART * max(sizes)
                 n_parts = max(sizes) if is_large else min(sizes)
                 places = self.hosts, self.rank, tag

@@ -29,7 +29,7 @@ from mpchain.observers import current
 from mpchain.typing import Array, DTypeLike
 
 if TYPE_CHECKING:
-    _Base = MpiCommunicator  # or ProcessCommunicator
+    _Base = MpiCommunicator  # the base class may also be ProcessCommunicator
 else:
     _Base = object
 
@@ -56,8 +56,9 @@ class OverNccl(_Base):
     ):
         super().__init__(*ranks, **options)
         self._binding = binding
-        self._in_use = {}  # arrays of work on the own stream, by the event after it
-        self._graphs = weakref.WeakSet()  # those that hold work of the connection
+        # Arrays that work on NCCL's own stream uses, keyed by the event after that work.
+        self._in_use = {}
+        self._graphs = weakref.WeakSet()  # graphs that contain work of this communicator
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
 
     def _options(self):
@@ -122,7 +123,7 @@ class OverNccl(_Base):
             try:
                 with self.gpu:
                     future.set_result(connect())
-            except Exception as error:  # the other thread raises it
+            except Exception as error:  # the waiting thread raises the error again
                 future.set_exception(error)
 
         threading.Thread(target=call, daemon=True).start()
@@ -158,7 +159,8 @@ class OverNccl(_Base):
 
     def agree(self) -> None:
         if self.is_elastic and self._nccl is not None:
-            with self.gpu:  # operations that are pending there could be left undone afterwards
+            # The operations that are pending on the GPU might otherwise never be completed.
+            with self.gpu:
                 _current_stream().synchronize()
                 self._stream.synchronize()
         super().agree()
@@ -183,7 +185,7 @@ class OverNccl(_Base):
 
     def _run(self, name, sent, received, *more, stream=None, dtype_name=None):
         """Calls a collective of NCCL, on the current stream unless one is given."""
-        count = min(sent.size, received.size)  # it counts the elements of one rank
+        count = min(sent.size, received.size)  # number of elements of one rank
         pointers, dtype = (sent.data.ptr, received.data.ptr), TYPES[dtype_name or sent.dtype.name]
         stream = stream or _current_stream()
         self._connect(sent).run(name, *pointers, count, dtype, *more, stream=stream.ptr)
@@ -213,7 +215,7 @@ class OverNccl(_Base):
         event = cuda.cupy.cuda.Event(disable_timing=True)
         try:
             yield event
-        finally:  # a part of the work may have begun
+        finally:  # some of the work may have started before an error
             event.record(self._stream)
             if current.graph is None:
                 in_use = self._in_use
@@ -228,7 +230,7 @@ class OverNccl(_Base):
         if event in kept and kept[event][-1] == stream:
             del kept[event]  # later uses of the memory come after the event
 
-    def _kept(self):  # a capture keeps its own: nobody may ask whether its events are over
+    def _kept(self):  # a capture keeps its own arrays, because its events must not be queried
         return self._in_use if current.graph is None else current.graph.in_use
 
     def _broadcast(self, array, root):
@@ -250,7 +252,7 @@ class OverNccl(_Base):
             super()._sum_at(array, root)
 
     def _exchange(self, outgoing, incoming):
-        # Both ends of a message connected at the same place of the program, so they choose alike.
+        # Both ends of a message connected at the same point of the program, so they choose alike.
         def by_nccl(pair):
             return self._nccl is not None and cuda.is_gpu_array(pair[1])
 
@@ -297,7 +299,7 @@ class OverNccl(_Base):
         parts = [part for part in parts if part.size]
         with self._beside(parts, x) as event:
             for start in range(0, len(parts), MOST_IN_GROUP):
-                with self._nccl.group():  # a group is one launch
+                with self._nccl.group():  # NCCL launches a group as one kernel
                     for part in parts[start : start + MOST_IN_GROUP]:
                         arguments = part.data.ptr, pointer, part.size, dtype, op
                         self._nccl.run("all_reduce", *arguments, stream=self._stream.ptr)
@@ -388,7 +390,7 @@ def check_one_rank_per_gpu(places: Sequence[tuple[str, str, bytes]]) -> None:
     Example:
         >>> check_one_rank_per_gpu([("a", "0000:01:00.0", b"1"), ("a", "0000:01:00.0", b"2")])
     """
-    # NCCL's own variable, which allows it.
+    # NCCL's own variable allows GPUs to be shared.
     if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
         return
     identities = [place[2] or place[:2] for place in places]
@@ -427,7 +429,8 @@ class _OnStream(Request):
         return self._event.done and self._decode is None
 
     def Test(self) -> bool:
-        # Asked once: it may be done a moment later. Nobody may ask for an event of a capture.
+        # Queried only once, since the answer may change a moment later. A capture's events must not
+        # be queried.
         is_done = current.graph is None and self._event.done
         if is_done:
             self.Wait()

@@ -17,8 +17,8 @@ class PointToPoint:
 
     rank: int
     size: int
-    _to_myself: Any  # messages that are not received yet, from this rank to itself
-    n_crossing: Any  # how often it has sent to, or received from, a rank by sendrecv
+    _to_myself: Any  # messages from this rank to itself that were not received yet
+    n_crossing: Any  # number of sendrecv calls to and from each rank
 
     def send(
         self,
@@ -92,7 +92,7 @@ class PointToPoint:
         if is_answered:
             self._answer(None if is_expected else (expected, self._place()), source)
         xs = []
-        if is_expected or not is_answered:  # else the sender does not send them
+        if is_expected or not is_answered:  # otherwise the sender sends no arrays
             xs = [arrays.make_room(description) for description in descriptions]
             self._exchange([], [(source, x) for x in xs])
         if not is_expected:

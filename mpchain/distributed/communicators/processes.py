@@ -39,7 +39,8 @@ class ProcessCommunicator(Communicator):
         self.rank = self.intra_rank = rank
         self.size = self.intra_size = size
         self._pipes = pipes
-        self._places = {}  # by address: a shared array, and which of this rank's slots it is
+        # Keyed by address: a shared array, and the index of this rank's slot in it.
+        self._places = {}
 
     def allgather_obj(self, obj: Any) -> list:
         if self.rank > 0:

@@ -29,11 +29,11 @@ SPARSE = "sparse"
 MOST_AT_ONCE = 16
 """Ranks that exchange messages with each other; more of them sum in stages."""
 
-_SPINS = 100  # looks, of a microsecond or two, before the core is yielded for a moment
-_YIELDS = 300  # looks before the core is left for a nap
+_SPINS = 100  # polls, of a microsecond or two each, before a rank yields its core briefly
+_YIELDS = 300  # polls before a rank sleeps
 _NAP = 50e-6  # seconds
-# Where ranks of a host outnumber its cores, looks of a rank that waits take time from those that
-# compute, for whom it waits. It looks but a few times, and naps for a share of its wait so far.
+# If a host has more ranks than cores, a waiting rank that polls takes time from the ranks that it
+# waits for. Such a rank polls only a few times, and then sleeps for a fraction of its wait so far.
 _YIELDS_IN_A_CROWD = 20
 _SHARE_OF_WAIT, _LONGEST_NAP = 1 / 8, 5e-3
 _HOST = {"is crowded": False}
@@ -78,7 +78,7 @@ class PendingOperation(Request):
     def go_on(self) -> None:
         """Continues as far as possible without waiting."""
         if not self._turn.acquire(blocking=False):
-            return  # another thread does
+            return  # another thread makes progress
         try:
             if not self.is_complete:
                 next(self._steps)
@@ -281,7 +281,8 @@ def sum_over(
     encoded = [np.empty(x.size, narrow.dtype) for x in slices]
     encoded[group.index] = narrow.encode(mine)
     yield from group.exchange(encoded, [encoded[group.index]] * len(slices), tag + 1)
-    for x, narrowed in zip(slices, encoded, strict=True):  # mine too: all have the same bits
+    # This rank's slice too, so that all ranks have the same bits.
+    for x, narrowed in zip(slices, encoded, strict=True):
         x[...] = narrow.decode(narrowed, array.dtype)
 
 
@@ -297,7 +298,7 @@ def _sum_sparse(group, flat, tag):
     messages[group.index] = own
     yield from group.exchange(messages, [own] * len(messages), tag + 1)
     flat[index] = 0
-    for message in messages:  # all ranks add in the same order, and thus have the same bits
+    for message in messages:  # all ranks add in the same order, and so get the same bits
         index, values = message.reshape(2, -1)
         flat[index] += values.view(flat.dtype)
 
@@ -339,7 +340,7 @@ def sum_slice(
         yield from group.exchange(encoded, [narrow.encode(x) for x in slices], tag)
         parts = [narrow.decode(x, mine.dtype) for x in encoded]
         parts[me] = mine
-    scratch = parts[1 if me == 0 else 0]  # my own part may belong to the caller
+    scratch = parts[1 if me == 0 else 0]  # this rank's slice may belong to the caller
     total = parts[0]
     for part in parts[1:-1]:
         total = np.add(total, part, out=scratch)

@@ -64,7 +64,7 @@ class MultiNodeCheckpointer(Extension):
         self._prefix, self._comm = f"{name}.{comm.rank}.", comm
         comm.refuse_to_lose_ranks(self, "create_multi_node_checkpointer saves for all ranks")
         self._cp_interval, self._gc_interval = cp_interval, gc_interval
-        self._saved = []  # iterations of the files
+        self._saved = []  # iterations for which files exist
         self._stats = {"saved": 0, "deleted": 0, "bytes": 0, "seconds": 0.0}
         self._has_failed = False
 
@@ -96,7 +96,7 @@ class MultiNodeCheckpointer(Extension):
         self._stats["bytes"] += os.path.getsize(self._file(folder, iteration))
         self._stats["seconds"] += time.perf_counter() - begun
         if self._stats["saved"] % self._gc_interval == 0:
-            self._comm.barrier()  # all ranks have written the newer ones
+            self._comm.barrier()  # after this, all ranks have written the newer files
             self._delete(self._saved[: -self._cp_interval])
 
     def maybe_load(

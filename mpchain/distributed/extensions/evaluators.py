@@ -47,14 +47,14 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
             return summary
 
     if communicator.rank > 0:
-        actual_evaluator.progress_bar = False  # one bar is enough
+        actual_evaluator.progress_bar = False  # only rank 0 shows a progress bar
 
     def evaluate():
         total, doubts = DictSummary(), []
         for summary, doubt in communicator.allgather_obj((summarize(), actual_evaluator.doubt)):
             total.merge(summary)
             doubts.append(doubt)
-        # Ranks doubt alike, each with numbers of its own.
+        # All ranks test the same condition, each with its own numbers.
         actual_evaluator.warn(next(filter(None, doubts), None) if communicator.rank == 0 else None)
         return total.compute_mean()
 

@@ -21,7 +21,7 @@ class GatherState(Extension):
     """
 
     trigger = (1, "epoch")
-    priority = -99  # it runs just before snapshots
+    priority = -99  # this priority runs the extension just before snapshots
 
     def __init__(self, root: int = 0):
         self.root = root

@@ -28,7 +28,7 @@ class MultiNodeProgressBar(ProgressBar):
     """
 
     default_name = "ProgressBar"
-    is_report = False  # all ranks count their samples
+    is_report = False  # all ranks must take part to count their samples
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class MultiNodeProgressBar(ProgressBar):
 
     def _describe_speed(self):
         texts = super()._describe_speed()
-        if self._is_over:  # an exception may have ended it: other ranks may not take part
+        if self._is_over:  # after an exception, other ranks may not take part in a collective
             return texts
         now, before = time.monotonic(), self._since
         n_samples = self._comm.allreduce(np.array(self._n_samples))

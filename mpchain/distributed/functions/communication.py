@@ -40,8 +40,9 @@ def _at_root(y):
     return () if y is None else [y]
 
 
-# For each operation its adjoint, and its computation: from the arrays that this rank gives, if any,
-# to those that it gets, if any. Both take the same further arguments. Messages are added elsewhere.
+# Maps each operation to its adjoint and its computation. The computation maps the arrays that this
+# rank sends, if any, to those that it receives, if any. Both take the same further arguments.
+# Messages are added elsewhere.
 TABLE = {
     "allreduce": ("allreduce", lambda node, xs: [node.comm.allreduce(*xs)]),
     "bcast": ("reduce", lambda node, xs, root: [node.comm.bcast(*xs or [None], root)]),
@@ -63,10 +64,10 @@ TABLE = {
 # the same variables when it is called again.
 _START = Variable(np.empty(0, np.float32)).node
 
-# In these, different ranks do different things.
+# In these operations, ranks have different roles.
 _ONE_SIDED = ("bcast", "reduce", "gather", "scatter", "send", "recv")
 
-# In these, a rank knows by its input whether the others will need gradients.
+# In these operations, a rank can tell from its input whether the others need gradients.
 _DECIDED_HERE = ("send", "distribute", "split")
 
 
@@ -109,7 +110,7 @@ class Communication(FunctionNode):
         return self.operation
 
     def check_inputs(self, variables: Sequence[Variable]) -> None:
-        super().check_inputs(variables[:-1])  # the token is in host memory, wherever the arrays are
+        super().check_inputs(variables[:-1])  # the token is always in host memory
 
     def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         *xs, token = inputs

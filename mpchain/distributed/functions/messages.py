@@ -20,7 +20,7 @@ _AGAIN = ", to be differentiated again (enable_double_backprop=True)"
 
 
 def _number(comm, kind):
-    counts = comm.n_crossing  # forgotten when ranks are lost
+    counts = comm.n_crossing  # cleared when ranks are lost
     counts["function", *kind] += 1
     return counts["function", *kind]
 
@@ -108,7 +108,7 @@ def _look_at_end():
     for comm in list(_WITH_GRAPH):
         try:
             _look_for_lost(comm)
-        except RuntimeError as error:  # MPI raises it, too, once ranks are lost
+        except RuntimeError as error:  # MPI also raises RuntimeError once ranks are lost
             print(error, file=sys.stderr)
 
 

@@ -42,7 +42,7 @@ def _derivative(g, x, gamma, aux, comm, axis, eps):
     if isinstance(x, Variable):
         gx = (g * gamma - (normalized * through_std + through_mean)) * inverse_std
         return gx, g_gamma, g_beta
-    # The same with two arrays: new memory costs more than arithmetic.
+    # The same formula with two arrays: allocating memory costs more than the arithmetic.
     normalized *= through_std
     normalized += through_mean
     gx = np.multiply(g, gamma, out=work)
@@ -57,7 +57,7 @@ def _multi_node_batch_normalization(x, gamma, beta, comm, axis, eps, follow):
     total = x.sum(axis=axis, keepdims=True)
     n_local = xp.full(1, x.size // max(total.size, 1), x.dtype)
     sums = comm.allreduce(xp.concatenate([total.reshape(-1), n_local]))
-    count = xp.maximum(sums[-1], 1)  # without any samples all sums are zero
+    count = xp.maximum(sums[-1], 1)  # without any samples, all sums are zero
     mean = sums[:-1].reshape(total.shape) / count
     y = x - mean
     var = comm.allreduce((y * y).sum(axis=axis, keepdims=True)) / count
@@ -111,7 +111,7 @@ def batch_normalization(
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
     statistics = {"running_mean": running_mean, "running_var": running_var}
-    if comm.size == 1:  # one kernel does it
+    if comm.size == 1:  # without other ranks, one kernel computes everything
         options = {"eps": eps, "decay": decay, "axis": axis, **statistics}
         return functions.batch_normalization(x, gamma, beta, **options)
     axis, shape = _shape_of_parameters(

@@ -1,3 +1,4 @@
 """Averaging gradients over ranks: buckets, compression, deterministic sums, equal parameters."""
 
-from mpchain.distributed.gradients import buckets  # installs the methods of communicators
+# Importing this module adds methods to communicators.
+from mpchain.distributed.gradients import buckets

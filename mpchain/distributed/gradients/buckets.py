@@ -109,9 +109,9 @@ class GradientReducer(Reducer):
     def watch(self, params: Mapping[str, Parameter]) -> None:
         super().watch(params)
         self._names = {id(param): name for name, param in self._params.items()}
-        self._order = {}  # names in the order in which gradients became final, in the first step
-        self._buckets: Any = None  # a list, once the ranks have agreed on the order
-        self._places = {}  # bucket and name by the parameter's id
+        self._order = {}  # names in the order in which gradients became final in the first step
+        self._buckets: Any = None  # becomes a list once the ranks have agreed on the order
+        self._places = {}  # maps the parameter's id to its bucket and name
 
     def begin(
         self,
@@ -128,10 +128,11 @@ class GradientReducer(Reducer):
         self._means = {}
         super().begin(n_samples, **options)
         self._losses_are_weighted = losses_are_weighted
-        # What gradients are multiplied by; None: not known yet.
+        # The factor of all gradients; None if it is not known yet.
         self._known_factor = float(self._n_samples > 0) if losses_are_weighted else None
         self._n_started = 0
-        # What fits into one bucket travels after backward: nobody has to know what is ready before.
+        # A single bucket is sent after backward, so ranks need not learn earlier which gradients
+        # are ready.
         self.overlaps = self._comm.size > 1 and (not self._buckets or len(self._buckets) > 1)
         for bucket in self._buckets or ():
             bucket.begin(losses_are_weighted)
@@ -156,7 +157,8 @@ class GradientReducer(Reducer):
 
     def finish(self) -> float:
         self.start()
-        means, self._means = self.means(), {}  # no memory is held for another step
+        # The means are released, so that no memory is held until the next step.
+        means, self._means = self.means(), {}
         params = list(map(self._params.__getitem__, means))
         are_set = map(operator.is_, map(own_grad, params), means.values())
         if not (self._n_samples and all(are_set)):
@@ -416,7 +418,7 @@ class Bucket:
     def begin_in_graph(self) -> None:
         """Starts a step in memory of the graph of a GPU that is being captured."""
         self._taken = {}
-        transport: Any = self.transport  # that of a GPU
+        transport: Any = self.transport  # the transport of gradients on a GPU
         transport.begin_in_graph()
 
     @property
@@ -505,7 +507,7 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     kind = (
         zero_fill,
         self.get_config("allreduce_grad_dtype"),
-        self.size,  # others may be lost
+        self.size,  # the size is included, because ranks may be lost
         [(name, id(p), p.shape, p.dtype, p.device) for name, p in params.items()],
     )
     kept = vars(self).setdefault("_reducers", weakref.WeakKeyDictionary())
@@ -516,7 +518,7 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     with model.device.create_context():
         reducer.begin()
         reducer.finish()
-    kept[model] = kind, reducer  # an exception that ended the step leaves none
+    kept[model] = kind, reducer  # after an exception in the step, the reducer is not kept
 
 
 Communicator.bcast_data = Communicator.broadcast_data = bcast_data
