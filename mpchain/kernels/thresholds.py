@@ -141,7 +141,7 @@ compiled = 1 << 16
 compiled_images = 1 << 13
 """The same of batch normalization and pooling, which take NumPy several passes."""
 
-compiled_samples = 1 << 13
+compiled_samples = 1 << 12
 """The same of normalization of samples, which are rows."""
 
 compiled_rows = 1 << 13
