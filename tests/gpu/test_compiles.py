@@ -25,11 +25,13 @@ from mpchain.functions.declaring.declaration import (
     registry,
 )
 from mpchain.kernels.gpu import (
+    cuda_channels,
     cuda_losses,
     cuda_random,
     cuda_reductions,
     cuda_rows,
     cuda_steps,
+    cuda_wide,
     cuda_windows,
     loss_scale,
 )
@@ -276,10 +278,12 @@ def _own_kernels(dtype):
         patch.setattr(cuda, "elementwise", record)
         patch.setattr(cuda, "raw", record)
         patch.setattr(cuda, "is_gpu_array", lambda x: isinstance(x, np.ndarray))
+        patch.setattr(cuda_wide, "is_aligned", lambda x: x.flags.aligned)
         patch.setitem(sys.modules, "cupy", np)
         patch.setattr(cuda_windows, "product", np.matmul)
         patch.setattr(config, "cudnn_deterministic", True)
-        for module in (cuda_rows._joining, cuda_reductions._compiled, cuda_windows._kernel):
+        caches = cuda_rows._joining, cuda_reductions._compiled, cuda_windows._kernel
+        for module in (*caches, cuda_channels._compiled):
             patch.setattr(inspect.getmodule(module), module.__name__, module.__wrapped__)
         for operation, cases in CASES.items():
             for kernel in kernels.operations[operation].kernels:

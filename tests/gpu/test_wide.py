@@ -7,7 +7,7 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import kernels
-from mpchain.kernels.gpu import cuda_channels
+from mpchain.kernels.gpu import cuda_channels, cuda_random
 from mpchain.kernels.gpu.cuda_wide import WideKernel, wide
 from tests.gpu import nvrtc, sass
 
@@ -142,6 +142,31 @@ def test_half_precision_stays_with_the_channels_last(double, library):
     copies = {"copy", "setitem", "ascontiguousarray", "cudnn: order of axes"}
     assert not any(w.name in copies and w.n_bytes >= large for w in double.work)
     assert not any(w.copied for w in double.work)
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", ["e", "f"])
+@pytest.mark.parametrize("has_sum", [False, True])
+def test_dropout_draws_the_same_by_wide_loads(has_sum, dtype, double):
+    """Rows of the words of a thread, and others, which CuPy's kernel takes."""
+    for shape, is_wide in (((6, 40), True), ((5, 2056), True), ((3, 6), False)):
+        x, h = np.random.RandomState(0).uniform(-1, 1, (2, *shape)).astype(dtype)
+        counters = kernels.Counters(7, shape[0], 1, 2, 3, 4)
+        expected = kernels.drop(x, h if has_sum else None, counters, 0.3)
+        double.reset()
+        y = kernels.drop(_send(x), _send(h) if has_sum else None, counters, 0.3)
+        np.testing.assert_allclose(y.get(), expected, 2e-3 if dtype == "e" else 1e-6, 1e-3)
+        np.testing.assert_array_equal(y.get() == (h if has_sum else 0), expected == (h * has_sum))
+        assert is_wide == any(name.endswith("_wide") for name, _ in double.kernels)
+
+
+@pytest.mark.skipif(nvrtc.load() is None, reason=nvrtc.REASON)
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("char", ["e", "f"])
+def test_dropout_compiles(char, architecture):
+    value = "h + (word >= least ? x * factor : 0)"
+    log, binary = nvrtc.compiled(cuda_random._wide_drop("f", value, "hx", char), architecture)
+    assert log == "" and binary
 
 
 def test_one_kernel_for_the_same_arguments():

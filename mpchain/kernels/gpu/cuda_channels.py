@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.kernels.gpu import cuda_wide
 from mpchain.kernels.gpu.cuda_wide import BLOCKS, HEADER, THREADS, TYPES, WIDTH, contiguous_view
 from mpchain.typing import Array
 
@@ -100,7 +101,7 @@ class ChannelKernel(NamedTuple):
         if first.dtype.char not in TYPES or any(x.size != n_channels for x in of_channels):
             return None
         for x in arrays:
-            if not x.flags.c_contiguous or x.data.ptr % WIDTH or x.dtype != first.dtype:
+            if not x.flags.c_contiguous or not cuda_wide.is_aligned(x) or x.dtype != first.dtype:
                 return None
         xp = cuda.get_array_module(first)
         kept = [xp.ascontiguousarray(x) for x in of_channels]

@@ -1,10 +1,14 @@
 """Random words on GPUs, and dropout by them: one kernel each, with the words of the host."""
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.kernels.gpu import cuda_wide
+from mpchain.kernels.gpu.cuda_wide import BLOCKS, HEADER, THREADS, TYPES, WIDTH
 from mpchain.kernels.operation import HALF_TO_DOUBLE
 from mpchain.kernels.philox import Counters, drop, random_words
 from mpchain.typing import Array
@@ -33,6 +37,64 @@ unsigned int a = element / 4, b = call, c = step, d = begin + (unsigned int)row;
 const int place = element % 4;
 const unsigned int word = place == 0 ? a : place == 1 ? b : place == 2 ? c : d;
 """
+
+# A thread computes a block for each four elements of the 128 bits that it loads.
+_WIDE_DROP = """{header}
+extern "C" __global__ void {name}_wide({parameters}, Word* words_y, const T factor,
+    unsigned long long least, long long n, long long per_row, unsigned int begin,
+    unsigned int call, unsigned int step, unsigned int low, unsigned int high) {{
+  const long long n_threads = gridDim.x * (long long)blockDim.x;
+  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += n_threads) {{
+    {loaded}
+    alignas(16) T own_y[{many}];
+    const long long row = i / per_row;
+    const unsigned int first = (unsigned int)((i - row * per_row) * {blocks});
+    #pragma unroll
+    for (int k = 0; k < {blocks}; k++) {{
+      unsigned int a = first + k, b = call, c = step, d = begin + (unsigned int)row;
+      {rounds}
+      const unsigned int found[4] = {{ a, b, c, d }};
+      #pragma unroll
+      for (int u = 0; u < 4; u++) {{
+        const unsigned int word = found[u];
+        {elements}
+        T y;
+        y = {value};
+        own_y[4 * k + u] = y;
+      }}
+    }}
+    words_y[i] = *(Word*)own_y;
+  }}
+}}
+"""
+
+
+@functools.cache
+def _wide_drop(name, value, reads, char):
+    many = WIDTH // np.dtype(char).itemsize
+    return _WIDE_DROP.format(
+        header=HEADER.format(kind=TYPES[char]),
+        name=name,
+        parameters=", ".join(f"const Word* words_{x}" for x in reads),
+        loaded=" ".join(f"alignas(16) T own_{x}[{many}]; *(Word*)own_{x} = words_{x}[i];"
+                        for x in reads),
+        many=many,
+        blocks=many // 4,
+        rounds=_ROUNDS,
+        elements=" ".join(f"const T {x} = own_{x}[4 * k + u];" for x in reads),
+        value=value,
+    )  # fmt: skip
+
+
+def _can_be_wide(arrays, n):
+    """Whether words of 128 bits hold whole blocks of elements of one row."""
+    return all(
+        x.dtype.char in "ef"
+        and x.flags.c_contiguous
+        and cuda_wide.is_aligned(x)
+        and n % (WIDTH // x.itemsize) == 0
+        for x in arrays
+    )
 
 
 @random_words.kernel("cuda_random", dtypes=())
@@ -65,9 +127,18 @@ def _drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
     name, value = "mpchain_drop", "word >= least ? x * factor : 0"
     if h is not None:
         ins, name, value = f"T h, {ins}", "mpchain_add_dropped", f"h + ({value})"
-    kernel = cuda.elementwise(ins, "T y", f"{_DROP}y = {value};", name)
     least = np.uint64(math.ceil(ratio * 2**32 - 0.5))  # the first word of what is kept
     begin, n_rows, *numbers = counters
-    numbers = (np.uint32(x % (1 << 32)) for x in (begin, *numbers))
-    factor = x.dtype.type(1 / (1 - ratio))
-    return kernel(*([] if h is None else [h]), x, factor, least, x.size // n_rows, *numbers)
+    numbers = [np.uint32(x % (1 << 32)) for x in (begin, *numbers)]
+    factor, n = x.dtype.type(1 / (1 - ratio)), x.size // n_rows
+    arrays: Any = [x] if h is None else [h, x]
+    if not _can_be_wide(arrays, n):
+        kernel = cuda.elementwise(ins, "T y", f"{_DROP}y = {value};", name)
+        return kernel(*arrays, factor, least, n, *numbers)
+    text = _wide_drop(name, value, "x" if h is None else "hx", x.dtype.char)
+    y, many = cuda.cupy.empty(x.shape, x.dtype), WIDTH // x.itemsize
+    sizes = np.int64(x.size // many), np.int64(n // many)
+    n_blocks = min(-(-x.size // (many * THREADS)), BLOCKS)
+    kernel = cuda.raw(text, f"{name}_wide")
+    kernel((n_blocks,), (THREADS,), (*arrays, y, factor, least, *sizes, *numbers))
+    return y

@@ -48,6 +48,16 @@ extern "C" __global__ void {name}({parameters}, long long n) {{
 """
 
 
+def is_aligned(x: "cuda.GpuArray") -> bool:
+    """Returns whether an array begins where a thread can load 128 bits at once.
+
+    Example:
+        >>> is_aligned(x)  # doctest: +SKIP
+        True
+    """
+    return x.data.ptr % WIDTH == 0
+
+
 def contiguous_view(x: Any) -> Any:
     """Returns a view of a CuPy array in the order of its memory, with C's order, and how to turn a
     view back; None for arrays in other orders than C's and that with the channels last.
@@ -140,7 +150,7 @@ class WideKernel:
             return None
         if backs:
             views = [_with_channels_last(*view, *backs) for view in views]
-        return None if any(view.data.ptr % WIDTH for view, _ in views) else views
+        return None if not all(is_aligned(view) for view, _ in views) else views
 
     def text(self, char: str, are_arrays: tuple[bool, ...]) -> str:
         """Returns the text for a dtype, given which of the arguments are arrays."""
