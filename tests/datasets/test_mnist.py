@@ -17,6 +17,14 @@ def idx(array, code):
     return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
 
 
+FILES = {
+    "train_x": "train-images-idx3-ubyte.gz",
+    "train_y": "train-labels-idx1-ubyte.gz",
+    "test_x": "t10k-images-idx3-ubyte.gz",
+    "test_y": "t10k-labels-idx1-ubyte.gz",
+}
+
+
 @pytest.fixture(autouse=True)
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("MPCHAIN_DATASET_ROOT", str(tmp_path / "root"))
@@ -41,7 +49,7 @@ def source(name, tmp_path, monkeypatch):
         arrays.append((images, labels))
         for array, which in ((images, f"{part}_x"), (labels, f"{part}_y")):
             content = gzip.compress(idx(array, 8))
-            (tmp_path / mnist._FILES[which]).write_bytes(content)
+            (tmp_path / FILES[which]).write_bytes(content)
             digests.append(hashlib.sha256(content).hexdigest())
     monkeypatch.setitem(mnist.SOURCES, name, (tmp_path.as_uri() + "/", tuple(digests)))
     return arrays

@@ -19,6 +19,8 @@ _DIVIDES = {"statistics_from_parts"}
 """It joins means with a division, of a few parts in each thread."""
 _LONG = {"statistics_of_parts", "parameter_gradients_of_parts", "column_sums_of_parts"}
 _DTYPES = "ef"
+_THREADS = 256  # of a block
+_LOADS = 4  # before the first use of a value
 
 needs_tools = pytest.mark.skipif(
     nvrtc.load() is None or sass.load() is None,
@@ -30,7 +32,7 @@ def _code(kernel, dtype, architecture):
     reads, writes, _ = (names.split() for names in kernel.parameters)
     kinds = {"t": "i", **{name: "f" for name in (*reads, *writes) if name.startswith("of_")}}
     dtypes = "".join(kinds.get(name, dtype) for name in (*reads, *writes))
-    log, binary = nvrtc.compiled(kernel.text(dtypes, "f", cuda_reductions._USUAL), architecture)
+    log, binary = nvrtc.compiled(kernel.text(dtypes, "f", _THREADS), architecture)
     assert log == "" and binary
     return sass.disassembled(binary)
 
@@ -52,17 +54,17 @@ def test_sums_load_ahead(name, dtype, architecture):
     code = _code(_KERNELS[name], dtype, architecture)
     loops = [loop for loop in code.loops() if any(x.is_load for x in loop)]
     # Each has a second one, for the last few elements.
-    main = [loop for loop in loops if sum(x.is_load for x in loop) >= cuda_reductions._AHEAD]
+    main = [loop for loop in loops if sum(x.is_load for x in loop) >= _LOADS]
     assert main and len(loops) >= 2
     for loop in main:
-        assert sass.loads_before_use(loop) >= 4
+        assert sass.loads_before_use(loop) >= _LOADS
         assert name in _DIVIDES or not any(x.is_call for x in loop)
     assert code.n_registers() <= 64 and code.n_spills() == 0
 
 
 @needs_tools
 def test_a_sum_that_uses_each_value_at_once_is_found():
-    text = cuda_reductions._STATISTICS.text("efff", "f", cuda_reductions._USUAL)
+    text = _KERNELS["statistics"].text("efff", "f", _THREADS)
     begin, end = text.index("  for (; j + 3"), text.index("  for (; j < end")
     _, binary = nvrtc.compiled(text[:begin] + text[end:], "sm_90")
     loops = [loop for loop in sass.disassembled(binary).loops() if any(x.is_load for x in loop)]

@@ -140,6 +140,6 @@ def test_no_choice_looks_at_values(operation):
         for dtype in (np.float32, np.float64):
             args = _arguments(operation, name, dtype)
             closed = [x.view(_Closed) if isinstance(x, np.ndarray) else x for x in args]
-            op._choose(closed)
+            op.select(*closed)
             for kernel in op.kernels[:-1]:
                 kernel.refuse(*closed)
