@@ -9,7 +9,7 @@ out of mpirun's reach, and the supervisor runs the program, sends what it prints
 to the launcher (messages.py), and ends it when told to, or when the launcher or its guard is gone.
 """
 
-# Of the module signal what is needed here: signal itself takes a while to import.
+# _signal has the few names of the module signal that are needed here; signal itself imports slowly.
 import _signal
 
 
@@ -29,5 +29,5 @@ def main(arguments: list[str] | None = None) -> int:
         if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
             _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         return cli.main(arguments)
-    except KeyboardInterrupt:  # cli.main could not answer it yet
+    except KeyboardInterrupt:  # cli.main could not handle the signal yet
         return 130

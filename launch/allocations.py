@@ -68,7 +68,7 @@ class _Slurm(Allocation):
 SLURM = _Slurm(
     "Slurm", ("SLURM_JOB_NODELIST",), ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
 )
-PBS = Allocation("PBS", ("PBS_NODEFILE",))  # or Torque: a line for each slot
+PBS = Allocation("PBS", ("PBS_NODEFILE",))  # also Torque: a line for each slot
 LSF = Allocation("LSF", ("LSB_DJOB_HOSTFILE",), ("blaunch",))  # a line for each slot
 # A line for each host, with its slots, queue and processors.
 GRID_ENGINE = Allocation("Grid Engine", ("PE_HOSTFILE",), ("qrsh", "-inherit"))
@@ -76,7 +76,7 @@ GRID_ENGINE = Allocation("Grid Engine", ("PE_HOSTFILE",), ("qrsh", "-inherit"))
 _OF_OPERATOR = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 _OF_OPERATOR += ("I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE")
 KUBERNETES = Allocation("the MPI operator of Kubernetes", _OF_OPERATOR)
-LOCAL = Allocation("no batch system")  # this host alone, with any number of ranks
+LOCAL = Allocation("no batch system")  # only this host, with any number of ranks
 ALLOCATIONS = (SLURM, PBS, LSF, GRID_ENGINE, KUBERNETES, LOCAL)
 
 
@@ -134,7 +134,7 @@ def read_hosts(text: str) -> dict[str, int]:
 def _add_up(items: Iterable[tuple[str, str, str]]):
     slots = {}
     for name, count, source in items:
-        # No ssh takes such a name for an option.
+        # ssh must not take such a name for an option.
         if not (re.fullmatch(r"\w[\w.-]*", name) and count.isdecimal() and int(count)):
             raise ValueError(source)
         slots[name] = slots.get(name, 0) + int(count)

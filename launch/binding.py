@@ -157,7 +157,7 @@ def _somebody_bound(usable, job):
         try:
             allowed = os.sched_getaffinity(int(process))
             with open(f"/proc/{process}/cmdline", "rb") as file:
-                is_program = bool(file.read(1))  # threads of the kernel have none
+                is_program = bool(file.read(1))  # kernel threads have no affinity
         except (OSError, AttributeError):
             continue
         if is_program and allowed & usable and not allowed >= usable:
@@ -194,7 +194,7 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
     """
     if "CUDA_VISIBLE_DEVICES" in variables:
         names = [name.strip() for name in variables["CUDA_VISIBLE_DEVICES"].split(",")]
-        # As CUDA does: the first entry that names no device ends the list.
+        # As in CUDA, the first entry that names no device ends the list.
         return list(itertools.takewhile(_names_device, names))
     files = [name.removeprefix("nvidia") for name in os.listdir("/dev") if "nvidia" in name]
     number = sum(name.isdecimal() for name in files)
@@ -223,14 +223,14 @@ def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
     with contextlib.suppress(OSError):
         for i, place in enumerate(sorted(os.listdir(_GPUS))):
             domain = read(f"/sys/bus/pci/devices/{place.lower()}/numa_node")
-            if domain.isdecimal():  # it is -1 where there are no domains
+            if domain.isdecimal():  # the file holds -1 if there are no domains
                 domains[str(i)] = int(domain)
             text = read(f"{_GPUS}/{place}/information").partition("GPU UUID:")[2]
             uuids[text.split()[0] if text else str(i)] = str(i)
     if not domains:
         return []
     found = []
-    for name in gpus(variables):  # CUDA accepts the beginning of a UUID
+    for name in gpus(variables):  # CUDA accepts a prefix of a UUID
         number = next((i for uuid, i in uuids.items() if uuid.startswith(name)), None)
         found.append(domains.get(name if name.isdecimal() else number))
     return [found[i % len(found)] for i in range(n)] if found else []
@@ -249,7 +249,7 @@ def rank_variables(variables: Mapping[str, str], local_size: int) -> dict[str, s
         >>> rank_variables({"OMP_NUM_THREADS": "4"}, local_size=2)
         {}
     """
-    if "OMP_NUM_THREADS" in variables:  # the others follow it
+    if "OMP_NUM_THREADS" in variables:  # the other ranks follow this one
         return {}
     threads = str(max(1, cores() // local_size))
     return {name: threads for name in THREAD_VARIABLES if name not in variables}

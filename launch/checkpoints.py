@@ -10,7 +10,7 @@ import re
 PATTERNS = ("snapshot_*", "checkpoint_*", "iteration_*")
 # A file of an earlier run, which the present one would replace, is called <name>.old<n>.
 UNUSABLE = re.compile(r"\..*|.*\.(tmp|part)|.*\.damaged(_\d+)?|.*\.old\d+(\.[^.]*)?", re.DOTALL)
-# Where `extensions.checkpoint` writes them, in the folder of the results.
+# Subfolder of the results in which `extensions.checkpoint` writes them.
 OWN_PLACE = "checkpoints"
 OWN_FOLDER = re.compile(r"iteration_\d+")
 MANIFEST = "manifest.json"
@@ -60,13 +60,14 @@ class Checkpoints:
         """Path → what changes when it is written again: time, size, number of the file."""
         found, entries = {}, []
         for folder in (self._folder, os.path.join(self._folder, OWN_PLACE)):
-            with contextlib.suppress(OSError):  # it does not exist yet, or its host is away
+            # The folder does not exist yet, or its host is unreachable.
+            with contextlib.suppress(OSError):
                 entries += os.scandir(folder)
         for entry in entries:
             if any(fnmatch.fnmatchcase(entry.name, each) for each in self._patterns):
                 try:
                     state = entry.stat()
-                except FileNotFoundError:  # an old one, deleted while we look
+                except FileNotFoundError:  # this old checkpoint was deleted in the meantime
                     continue
                 if _is_usable(entry):
                     path = os.path.abspath(entry.path)

@@ -70,7 +70,7 @@ def describe(plan: Plan) -> str:
     environment = {**os.environ, **plan.variables}
     lines = [f"{name}={value}" for name, value in plan.variables.items()]
     lines += [f"host {host}: {slots} slots" for host, slots in plan.hosts.items()]
-    for rank in range(0 if plan.hosts else plan.n):  # other hosts decide for themselves
+    for rank in range(0 if plan.hosts else plan.n):  # each other host decides for itself
         share = binding.rank_variables(environment, plan.n - plan.spares)
         lines.append(f"[{rank}] " + " ".join(f"{name}={value}" for name, value in share.items()))
     return "\n".join([*lines, shlex.join(plan.command(os.environ))])
@@ -357,7 +357,7 @@ def _number_of_ranks(parser, options, allocation, hosts):
 
 
 def _added(parser, options):
-    # Without it, what a rank prints would appear late, and be lost when it is killed.
+    # Without it, a rank's output would appear late, and be lost if the rank is killed.
     added = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     if options.elastic:
         added["MPCHAIN_ELASTIC"] = "1"  # mpchain reads it

@@ -11,7 +11,7 @@ from .findings import FAILURE, NOTE, OK, WARNING, Finding
 PROBE = os.path.join(plan.FOLDER, "probe_host.py")
 SHARED_MEMORY = "/dev/shm"
 TIME = 120.0
-# How a folder of the host gets into a container.
+# The option that mounts a folder of the host in a container.
 _BIND = {"Docker": "docker run -v {0}:{0} ...", "Podman": "podman run -v {0}:{0} ..."}
 _BIND |= {"Apptainer": "apptainer exec --bind {0} ...", "": "choose another folder, or TMPDIR"}
 _BIND["Singularity"] = _BIND["Apptainer"].replace("apptainer", "singularity")

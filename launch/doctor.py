@@ -28,18 +28,18 @@ GIB = 1 << 30
 PROBE_HOST = os.path.join(plan.FOLDER, "probe_host.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
 LEAST_TEMPORARY = 1 << 26
-LEAST_PROCESSES = 1024  # a rank has a dozen threads
-LEAST_ADDRESS_SPACE = 64 * GIB  # CUDA alone reserves as much as there is memory
-MOST_CLOCK = 300.0  # seconds, after which Slurm's munge refuses a message
+LEAST_PROCESSES = 1024  # a rank has about a dozen threads
+LEAST_ADDRESS_SPACE = 64 * GIB  # CUDA alone reserves as much address space as there is memory
+MOST_CLOCK = 300.0  # clock difference in seconds above which Slurm's munge rejects messages
 
 # Versions of Open MPI in which a loss while ranks recover can end an elastic job.
 BAD_FOR_ELASTIC = r"\(Open MPI\) v?(5\.0\.1[01])\b"
 
-# What must (FAILURE) or should (WARNING) be the same on all hosts.
+# Facts that must (FAILURE) or should (WARNING) be the same on all hosts.
 SAME = {"python": FAILURE, "numpy": WARNING, "mpchain": FAILURE, "mpi": FAILURE, "mpi4py": FAILURE}
 SAME |= {"driver": WARNING, "cuda": WARNING, "nccl": FAILURE, "cudnn": WARNING}
 
-# Verdict and hint for what is missing.
+# Maps each missing fact to a verdict and a hint.
 MISSING = {
     "mpchain": (FAILURE, "ranks there cannot import mpchain: pip install mpchain"),
     "numpy": (FAILURE, "pip install numpy"),

@@ -28,7 +28,7 @@ DOUBLES = pathlib.Path(__file__).parents[1] / "tests" / "gpu" / "doubles"
 AT_ONCE = 6
 TIME_TO_PLAN = 60.0
 TIME_OF_RANKS = 80
-LEAST = 2.0  # seconds in which a process may still tell something
+LEAST = 2.0  # seconds in which a process may still send results
 SHARED = "NCCL_MULTI_RANK_GPU_ENABLE=1"  # NCCL's own variable
 VERSIONS = ("mpchain", "GPU", "CUDA driver", "CUDA runtime", "CuPy", "NCCL")
 PARTS = "mpchain.gpu_doctor.parts"
@@ -260,7 +260,7 @@ def check_gpu(
         words = ["-m", PARTS, "plan", *["double"] * is_double]
         first = Step("plan", tuple(words), TIME_TO_PLAN, can_go_on=False)
         plan = [*_planned(doctor, first)]
-        doctor.run_all(plan[:1])  # the first plan is that of the machine
+        doctor.run_all(plan[:1])  # the first plan is the machine's own
         if doctor.found("GPUs"):
             steps = itertools.chain(plan[1:], _ranks(doctor), _suites(doctor))
             words = [word for word in only.split(",") if word]
@@ -309,7 +309,7 @@ def _ranks(doctor) -> Iterator[Step]:
         launcher = ["-m", __package__, "-n", "2", "--no-prefix", f"--timeout={TIME_OF_RANKS - 10}"]
         launcher += ["--env", variable] if variable else []
         program = *launcher, "-m", "mpchain.gpu_doctor.ranks"
-        # With one GPU, NCCL works or refuses; neither is a fault.
+        # With one GPU, NCCL either works or refuses; neither is a failure.
         failed = NOTE if variable else FAILURE
         yield Step(title, program, TIME_OF_RANKS, failed=failed, can_go_on=False)
 

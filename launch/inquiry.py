@@ -29,7 +29,7 @@ def command_on(host: str, remote_shell: Sequence[str], line: str, seconds: float
         return ["sh", "-c", line]
     quick = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     options = quick if remote_shell[0] == "ssh" else ()
-    # blaunch takes the place of ssh, and so joins the words of a command for a shell.
+    # Like ssh, blaunch joins the words of a command for a shell.
     wrapped = [line] if remote_shell[0] in ("ssh", "blaunch") else ["sh", "-c", line]
     return [*remote_shell, *options, host, *wrapped]
 

@@ -20,15 +20,16 @@ from .remote_rank import Rank
 from .standstill import Standstill, timeout_of
 from .talk import say
 
-# For ranks to end after mpirun, and for mpirun to end after ranks that failed, or that did not.
+# Seconds that ranks get to end after mpirun, and mpirun after ranks that failed or that did not.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
 # The command that started the launcher, for programs that say how to continue.
 COMMAND_VARIABLE = "MPCHAIN_COMMAND"
-# For whoever connects to say who it is, and how many may be about it besides the ranks.
+# Handshake: seconds for a connection to identify itself, and number of connections allowed besides
+# the ranks.
 TIME_TO_INTRODUCE = 30.0
 MOST_STRANGERS = 50
-# Ranks on other hosts that have not come by then are looked for.
+# Seconds after which ranks on other hosts that have not connected are looked for.
 TIME_TO_START = 20.0
 MOST_KEPT_OF_MPIRUN = 1 << 16
 
@@ -160,7 +161,7 @@ class Job:
     # Events of the ranks
 
     def _accept(self):
-        with contextlib.suppress(OSError):  # gone before we looked, or too many files are open
+        with contextlib.suppress(OSError):  # the rank has already ended, or too many files are open
             stranger = Rank(self, self._listener.accept()[0])
             self._strangers.append(stranger)
             self.loop.after(TIME_TO_INTRODUCE, lambda: self._drop_stranger(stranger))
@@ -191,11 +192,11 @@ class Job:
 
     def take_end(self, rank: Rank) -> None:
         """Called when the program of a rank has ended."""
-        self._collect()  # it may have ended because mpirun did
+        self._collect()  # the program may have ended because mpirun did
         self._ends.append(rank)
         if rank.code < 0 and not rank.done and self.losses.are_tolerated:
             rank.show_rest()
-            # mpirun, if it is ending, has ended the guards before.
+            # An ending mpirun has ended the guards first.
             if rank.has_guard:
                 self._continue_without(rank)
             else:
@@ -238,7 +239,7 @@ class Job:
     def on_program_end(self) -> None:
         """Called when the program of a rank is over, and only MPI_Finalize is left."""
         self.standstill.note_progress()
-        # After the loss of all ranks of a host, Open MPI waits there for those of its daemon.
+        # After losing all ranks of a host, Open MPI waits there for its daemon.
         if self.losses and all(rank.done for rank in self._survivors):
             self.loop.after(TIME_TO_FOLLOW, self._end_finalization)
 
@@ -251,7 +252,7 @@ class Job:
         """Counts a rank as lost whose supervisor does not answer."""
         rank.channel.close()  # a supervisor that loses the launcher ends its program
         if not self.plan.hosts:
-            processes.signal_process(rank.process, signal.SIGKILL)  # it may be stopped
+            processes.signal_process(rank.process, signal.SIGKILL)  # the process may be stopped
         self.lose(rank)
 
     def _continue_without(self, rank):
@@ -325,7 +326,8 @@ class Job:
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
-            if self._starter_code < 0 and not self._survivors_ended_well:  # no rank is to blame
+            # No rank caused the failure.
+            if self._starter_code < 0 and not self._survivors_ended_well:
                 code = processes.shell_code(self._starter_code)
                 self.end(self._end_of_starter, code, asks_where=True)
 
@@ -450,7 +452,7 @@ class Job:
         if code and sentence and self.plan.log_dir:
             logs = os.path.join(self.plan.log_dir, "rank_*.log")
             say(f"  what each rank printed, and where it was, is in {logs}")
-        # A host's own complaint says more than mpirun does.
+        # A host's own error message says more than mpirun's.
         if code and not self.is_final and not self._complaint and (known := self._known_failure()):
             say(known)
         if sentence:
@@ -462,7 +464,7 @@ class Job:
         from .known_failures import explain  # seldom needed
 
         of_rank = self._culprit.last_lines() if self._culprit else b""
-        # What mpirun says after SIGKILL is no cause.
+        # Messages of mpirun after SIGKILL do not tell the cause.
         was_killed = self._culprit and self._culprit.code == -signal.SIGKILL
         return explain(b"" if was_killed else self._starter_words + of_rank)
 
@@ -484,7 +486,7 @@ class Job:
             return f"{abort}{self._fate_of_others}", code
         few = len(self.ranks) < self.plan.n
         if few and self.plan.hosts and (sentence := self._complaint_about_hosts()):
-            self._asks_where = False  # no rank is to blame
+            self._asks_where = False  # no rank caused the failure
             return sentence, code or 1
         self._asks_where = True
         with contextlib.suppress(OSError):
@@ -516,7 +518,7 @@ class Job:
         hint = ""
         if first := self._first_without_guard:
             hint = f"; {first.name} was ended first"
-        # Where MPI runs, no program ends well without coming to its end, but for os._exit.
+        # Under MPI, a program ends successfully only by reaching its end or by os._exit.
         if left := [rank for rank in self._ends if rank.code == 0 and not rank.done]:
             hint = f"; {left[0].name} ended first, with exit code 0 but without MPI_Finalize"
         assert self._starter_code is not None  # mpirun has ended

@@ -38,9 +38,9 @@ _LOCKED = (
     "have ulimit -l unlimited set for the daemons of the batch system and for ssh, on all hosts",
 )
 
-# What a message looks like; its cause; its remedy. The first one that is found counts.
+# Pattern of a message, cause, and remedy. The first match is used.
 KNOWN = [
-    # UCX, whose failure has others follow
+    # UCX comes first, because its failures cause others
     (rb"max locked memory \(ulimit -l\)", *_LOCKED),
     (rb"ibv_\w+\([^\n]*failed: Cannot allocate memory", *_LOCKED),
     (rb"UCX +WARN +network device '[^']*' is not available", "UCX_NET_DEVICES names a network "
@@ -77,7 +77,7 @@ KNOWN = [
     (rb"OpenFabrics[^\n]*failed to initialize[^\n]*\s+allocate some locked memory", *_LOCKED),
     (rb"OpenFabrics \(openib\) BTL failed to", "Open MPI's old component for InfiniBand cannot use "
      "this adapter", "set OMPI_MCA_btl=^openib, or use an Open MPI with UCX"),
-    # What PMIx says in a full folder, in a read-only one, and where it may open no more files.
+    # PMIx's messages if a folder is full or read-only, or if no more files can be opened.
     (rb"PMIX ERROR: (?:PMIX_ERR_)?FILE_WRITE_FAILURE", "the folder of temporary files is full, "
      "or read-only", "free /tmp, or set TMPDIR to a local folder with room"),
     (rb"call to mkdir was unable to create the desired directory", "mpirun cannot make "
@@ -94,7 +94,7 @@ KNOWN = [
      "Slurm's plug-in for PMIx lacks its library, or finds another version", "start by mpirun "
      "(--mpi openmpi), or have libpmix of its version installed where the plug-in looks for it"),
     (rb"PMIX ERROR: [A-Z-]+ in file [^\n]*(?:dstore|pmix_esh|gds_ds[0-9]+_lock)", *_SEGMENTS),
-    # PMIx, after what says more
+    # PMIx comes last, because others are more specific
     (rb"PMIX ERROR:|pmixp?_[a-z_]*dmdx",
      "the PMIx of mpirun or Slurm and that of the MPI library do not understand each other",
      "take mpirun and library from one installation, in a container "

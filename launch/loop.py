@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 _File = int | socket.socket
-# A loop that is later than this was held up, as by SIGSTOP.
+# A loop that is later than this was stopped, for example by SIGSTOP.
 MOST_LATE = 1.0
 
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from .job import Job
     from .remote_rank import Rank
 
-# The launcher hears of most losses itself. If only other ranks notice one, because their hosts are
+# The launcher detects most losses itself. If only other ranks notice one, because their hosts are
 # cut off from each other, the rank is ended after this time.
 TIME_TO_HEAR = 2.0
 HOUR = 3600.0
@@ -38,10 +38,10 @@ class Losses:
 
     def __init__(self, job: "Job"):
         self._job, self._limits = job, job.plan.elastic
-        self._losses = {}  # number → time and line of the report
-        # What ranks tell may come before the launcher itself hears of a loss: by number.
+        self._losses = {}  # maps a rank to the time and line of its report
+        # Reports of ranks by rank; they may arrive before the launcher itself detects a loss.
         self._causes, self._heirs, self._costs = {}, {}, {}
-        self._rests = {}  # begins of lines
+        self._rests = {}  # beginnings of incomplete lines
 
     def __len__(self) -> int:
         return len(self._losses)
@@ -66,7 +66,7 @@ class Losses:
         if rank.number in self._losses or not self.are_tolerated:
             return
         job, limits = self._job, self._limits
-        assert limits is not None  # or no losses would be borne
+        assert limits is not None  # without limits, no losses would be tolerated
         now = job.loop.time
         line = f"  {time.strftime('%H:%M:%S')} {rank.name} {fate}"
         self._losses[rank.number] = now, line
@@ -108,7 +108,7 @@ class Losses:
                 note = json.loads(line)
                 self._read(rank, note["event"], note)
             except (ValueError, TypeError, KeyError, AttributeError):
-                continue  # this note is not for us
+                continue  # this message is not for the launcher
 
     def _read(self, rank, event, note):
         if event == "killed":

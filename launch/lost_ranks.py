@@ -16,7 +16,7 @@ PMIX_ERR_PROC_TERM_WO_SYNC = -200
 PMIX_RANGE_PROC_LOCAL = 7
 PMIX_PROC = 22
 PMIX_EVENT_AFFECTED_PROC = b"pmix.evproc"
-# The exit code after which the job is restarted: EX_TEMPFAIL. mpchain has it, too.
+# The exit code that restarts the job, EX_TEMPFAIL; mpchain uses the same.
 RESTART = 75
 
 

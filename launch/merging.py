@@ -11,10 +11,10 @@ TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
     from .loop import Loop, Writer
 
-# For the other ranks to print the same. People do not notice this delay of a line.
+# Seconds to wait for the other ranks to print the same. People do not notice this delay.
 TIME_TO_AGREE = 0.2
 MOST_HELD = 1000
-# The frames of this number of tracebacks are remembered.
+# Number of tracebacks whose frames are remembered.
 MOST_TRACEBACKS = 100
 
 
@@ -84,9 +84,9 @@ class Merger:
     def __init__(self, loop: "Loop", n: int):
         self._loop, self._n = loop, n
         self._waiting = deque()
-        self._same = {}  # screen and text → the pieces that wait
-        self._last = {}  # screen and rank → number of its last piece
-        self._frames = {}  # screen and frames of a traceback → the ranks that showed them
+        self._same = {}  # maps screen and text to the pending pieces
+        self._last = {}  # maps screen and rank to the number of its last piece
+        self._frames = {}  # maps screen and frames of a traceback to the ranks that showed them
         self._is_timed = False
         self.n_lines = self._n_pieces = 0
 
@@ -125,12 +125,12 @@ class Merger:
             self._show_first()
 
     def _add(self, screen, lines, rank, prefix):
-        # Parts of lines, and lines that the next one overwrites, are not compared.
+        # Incomplete lines, and lines that the next one overwrites, are not compared.
         can_merge = prefix and lines[0].startswith(prefix) and lines[-1].endswith(b"\n")
         if can_merge:
             key = screen, *[line.removeprefix(prefix) for line in lines]
             same = self._same.setdefault(key, [])
-            # What a rank prints twice are two lines; what it prints later is shown later.
+            # Text that a rank prints twice counts as two lines; text printed later is shown later.
             after = self._last.get((screen, rank), -1)
             place = bisect.bisect(same, after, key=lambda piece: piece.number)
             if place < len(same):

@@ -17,12 +17,12 @@ HELLO = b"H"  # supervisor: the job's token, the rank, the name of its host
 OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
 ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
 TOLD = b"T"  # supervisor: mpirun ended the guard
-PHASE = b"F"  # supervisor: the last phase of its start that the program has begun
+PHASE = b"F"  # supervisor: the last startup phase that the program has begun
 DONE = b"D"  # supervisor: the program is over and did not fail; only MPI_Finalize is left
 # supervisor: exit code (-n for signal n), 1 if the supervisor had sent a signal, and how many
 # processes the kernel of its host ended meanwhile because memory ran out (-1 if unknown)
 END = b"X"
-STACKS = b"K"  # supervisor: bytes that the program wrote about where it was
+STACKS = b"K"  # supervisor: bytes that the program wrote about its position in the code
 REPORT = b"R"  # supervisor: bytes that the program wrote for the page
 NOTE = b"N"  # supervisor: bytes that the program wrote about lost ranks
 LOST = b"L"  # launcher: a rank that was lost without mpirun's notice
@@ -32,11 +32,11 @@ STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 
 # supervisor: its state, its CPU seconds, the bytes that it has read and written, its wake-ups
 BEAT = b"B"
 
-# The longest payload of any message, and of a stranger's first, before which it sends nothing else.
+# The maximum payload of any message, and of the first message of an unidentified client.
 LONGEST, LONGEST_HELLO = 1 << 24, 1 << 10
 
 HEADER = struct.Struct("!cI")
-THIS_HOST = "127.0.0.1"  # the launcher's address where all ranks are on its host
+THIS_HOST = "127.0.0.1"  # the launcher's address if all ranks are on its host
 
 
 def words(*values: object) -> bytes:
@@ -77,7 +77,7 @@ def watch_over(connection: socket.socket, seconds: float) -> None:
     wanted["TCP_USER_TIMEOUT"] = round(seconds * 1000)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in wanted.items():
-        if hasattr(socket, name):  # some systems lack some of them
+        if hasattr(socket, name):  # some systems lack some of these options
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
@@ -156,7 +156,7 @@ class Channel:
         """
         if self.open:
             self._writer.close()
-            with contextlib.suppress(OSError):  # the other side is gone
+            with contextlib.suppress(OSError):  # the other side has closed the connection
                 self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:

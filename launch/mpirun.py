@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping
 from . import mpi_library
 from .processes import ask, find_program
 
-Hosts = Mapping[str, int]  # number of slots of each host
+Hosts = Mapping[str, int]  # maps each host to its number of slots
 INSTALL = "pip install 'mpchain[mpi]'"
-# Variables for ranks on other hosts besides those that the launcher adds: Open MPI forwards none by
-# itself.
+# Variables for ranks on other hosts, besides those that the launcher sets: Open MPI forwards none
+# by default.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES")
 FORWARDED_PREFIXES = ("PYTHON", "MPCHAIN_", "NCCL_", "UCX_", "OMP_", "MKL_", "OPENBLAS_", "MPI4PY_")
 
 
-# Four times what Open MPI takes.
+# Four times the shared memory that Open MPI takes.
 SHARED_MEMORY_OF_A_RANK = 1 << 26
 
 
@@ -54,8 +54,8 @@ class Direct:
 
     path: str | None = None
     flavour: str | None = None
-    # A rank that calls MPI_Abort is ended by mpirun like all others. MPICH's says in words that it
-    # did, and makes a noise if it is not ended at once; Open MPI's is known by ending by itself.
+    # mpirun ends a rank that calls MPI_Abort like all others. MPICH's mpirun prints a message, and
+    # complains if it is not ended at once; Open MPI's is recognized by ending by itself.
     patience = 0.0
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
@@ -132,7 +132,7 @@ class OpenMpi(Mpich):
         added = {name: "1" for name in names if environment.get(name) != "1"}
         if os.geteuid() != 0:
             added = {}
-        # Without TCP ranks reach each other by shared memory alone, for which there must be room.
+        # Without TCP, ranks communicate only by shared memory, which must be large enough.
         has_room = _free_shared_memory() >= n * SHARED_MEMORY_OF_A_RANK
         if not hosts and has_room and not self._has_setting("btl", environment):
             added["OMPI_MCA_btl"] = "^tcp"
@@ -185,7 +185,7 @@ class ElasticOpenMpi(OpenMpi):
         """See `OpenMpi`."""
         added = super().variables(environment, n, hosts)
         if not self._has_setting("coll", environment):
-            # These components crash, or wait forever, after a loss.
+            # These components crash or hang after a loss.
             added["OMPI_MCA_coll"] = "^han,cuda"
         if hosts:  # mpirun would end the job when it loses the daemon of a host
             added["PRTE_MCA_oob_tcp_keepalive_time"] = "0"
@@ -340,7 +340,7 @@ def _recognize(path, library):
     kinds = {kind.flavour: kind for kind in (OpenMpi, Mpich)}
     around = mpi_library.in_installation(path)
     flavours = set(map(mpi_library.flavour, around))
-    # Where one library is at home, its mpirun is, and need not be asked.
+    # If the library is installed next to its mpirun, that mpirun need not be asked.
     if library in map(os.path.realpath, around) and len(flavours) == 1 and flavours <= set(kinds):
         return kinds[flavours.pop()](path)
     answer = ask([path, "--version"])

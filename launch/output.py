@@ -10,10 +10,10 @@ from .loop import Writer
 
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # faulthandler writes this when a signal ends Python
-ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
-# MPICH writes these in a rank when its mpirun is gone, which the launcher reports itself.
+ABORT = b"application called MPI_Abort("  # MPICH prints this in the rank itself
+# MPICH prints these lines in a rank after its mpirun ended, which the launcher reports itself.
 DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
-# Open MPI writes these six lines in each rank when another one is gone.
+# Open MPI prints these six lines in each rank after another rank was lost.
 LOSS_OF_OPEN_MPI = b"*** An error occurred in PMIx Event Notification"
 REST_OF_OPEN_MPI = re.compile(rb"\[[^\]\n]*:\d+\] \*\*\* ")
 FOLDED = b"Open MPI ends this rank since another one is gone (--verbose shows its message)\n"
@@ -21,7 +21,7 @@ FOLDED = b"Open MPI ends this rank since another one is gone (--verbose shows it
 RULE = b"-" * 74 + b"\n"
 ABORT_OF_OPEN_MPI = b"MPI_ABORT was invoked on rank"
 LONGEST_LINE = 1 << 20
-# The width of our terminal, for ranks, which write into pipes.
+# The width of the terminal, for ranks, whose output goes into pipes.
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
 ERASE_LINE = b"\r\x1b[K"
 
@@ -79,7 +79,7 @@ def fit(text: bytes, columns: int) -> bytes:
         >>> fit(b"100% done", 6)
         b'100% '
     """
-    if b"\x1b" in text:  # colors take no columns
+    if b"\x1b" in text:  # color codes take no columns
         return text
     return text.decode(errors="replace")[: max(columns - 1, 0)].encode()
 
@@ -105,7 +105,7 @@ class Lines:
         self.prefix, self._drawn = prefix, b""
         self._draw: Any = draw
         self._rest = bytearray()
-        self._is_inside = False  # whether the beginning of a line was shown
+        self._is_inside = False  # whether the beginning of the current line was shown
 
     def take(self, data: bytes) -> bytes:
         """Takes some output; returns what can be shown now."""
@@ -119,8 +119,8 @@ class Lines:
         if self._draw:
             return self._cut_and_draw(data)
         rest = self._rest
-        # The rest has no end of a line, except for a carriage return at its end, which may be half
-        # of one.
+        # The remainder contains no end of line, except perhaps a final carriage return, which may
+        # be half of one.
         start = max(0, len(rest) - 1)
         rest += data
         end = 1 + max(rest.rfind(b"\n", start), rest.rfind(b"\r", start, len(rest) - 1))
@@ -142,7 +142,7 @@ class Lines:
             rest = b"\r" + frame + b"\r" * rest.endswith(b"\r")
             drawn = prefix + frame.rstrip(b" ") if frame.strip() else b""
         self._rest[:] = rest
-        if drawn != self._drawn:  # the live line may be another rank's
+        if drawn != self._drawn:  # the live line may belong to another rank
             self._draw(drawn)
             self._drawn = drawn
         return shown
@@ -205,7 +205,7 @@ class Errors(Lines):
         self.heading = b""
         self.showed_cause = False
         self._is_in_throes = self._is_in_loss = self._is_in_abort = False
-        self._rule = b""  # a line that may begin a message of Open MPI, until the next one is known
+        self._rule = b""  # a line that may begin a message of Open MPI; the next line decides
 
     @property
     def held(self) -> bool:

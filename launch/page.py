@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .remote_rank import Rank
 
 INTERVAL = 0.5
-TIME_TO_END = 20.0  # the page yields to the ranks, and is slow on a busy host
+TIME_TO_END = 20.0  # the page has a lower priority than the ranks, so it is slow on a busy host
 LONGEST_LINE = 200  # characters
 MOST_KEPT = 1 << 20  # bytes
 
@@ -74,7 +74,7 @@ class Page:
             start_new_session=True,  # Ctrl-C ends it after the job
         )
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None  # they are pipes
+        assert stdin is not None and stdout is not None  # stdin and stdout were opened as pipes
         self.address, _, self.path = stdout.readline().decode().strip().partition("\t")
         self._input, self._requests = stdin.fileno(), stdout.fileno()
         for file in (self._input, self._requests):
@@ -143,14 +143,15 @@ class Page:
             return
         if b"stop" in data:
             job.stop_in_good_order()
-        if not data:  # the page is gone, the job is not
+        if not data:  # the page has ended, but the job has not
             job.loop.on_readable(self._requests, None)
 
     def _send(self, event):
         self._put(json.dumps(event).encode() + b"\n")
 
     def _put(self, line):
-        if len(self._waiting) + len(line) <= MOST_KEPT:  # else the page does not read
+        # Otherwise the page does not read, and the line is dropped.
+        if len(self._waiting) + len(line) <= MOST_KEPT:
             self._waiting += line
             self._flush()
 
@@ -160,7 +161,7 @@ class Page:
                 del self._waiting[: os.write(self._input, self._waiting[:65536])]
         except BlockingIOError:
             pass
-        except OSError:  # the page is gone
+        except OSError:  # the page has ended
             self._waiting.clear()
 
 
@@ -179,7 +180,8 @@ def describe(rank: "Rank") -> dict[str, str]:
         if rank.ended_itself:
             state = "finished" if rank.code == 0 else "failed"
             text = report.describe_end(rank.code) + rank.cause if rank.code else ""
-        elif rank.done:  # survivors of a loss are ended so, as MPI does not end without it
+        # Survivors of a loss are ended by this signal, because MPI does not end without it.
+        elif rank.done:
             state, text = "finished", ""
     line = rank.last_line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
     return {"host": rank.host, "line": line[-LONGEST_LINE:], "state": state, "text": text}

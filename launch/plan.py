@@ -43,7 +43,7 @@ class Plan:
         ['mpirun', '--bind-to', 'none', '-n', '3']
     """
 
-    # By hand: importing dataclasses would cost a quarter of the launcher's start.
+    # Written by hand, because importing dataclasses would take a quarter of the launcher's start.
     def __init__(
         self,
         *,
@@ -85,7 +85,7 @@ class Plan:
             environment: The environment of the launcher.
             added: Names of variables that ranks need besides `variables`.
         """
-        # Isolated and without site-packages, the guards start in half the time.
+        # In isolated mode and without site-packages, the guards start in half the time.
         guard = [sys.executable, "-I", "-S", START_RANK]
         forwarded = mpirun.forwarded(environment, [*self.variables, *added])
         start = self.starter.command(self.n, self.hosts, self.oversubscribed, forwarded)

@@ -33,7 +33,8 @@ def measure(world: MPI.Comm, size: int) -> float:
         world.Allreduce(source, target)
         end = MPI.Wtime()
         slowest = np.array([end - start, end - begin])
-        world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)  # all ranks must stop at once
+        # All ranks must know the same times, so that they stop at once.
+        world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
         times.append(float(slowest[0]))
         spent += float(slowest[1])
     assert (target == world.size).all()
@@ -59,7 +60,7 @@ def measure_between(world: MPI.Comm, size: int) -> float:
             world.Send(buffer, 0)
         times.append((MPI.Wtime() - start) / 2)
     world.Barrier()
-    return statistics.median(times[2:] or times)  # the first one connects them
+    return statistics.median(times[2:] or times)  # the first call connects the ranks
 
 
 def main() -> None:
@@ -73,7 +74,7 @@ def main() -> None:
     seconds = {size: measure(world, size) for size in SIZES}
     short, long = measure_between(world, SHORT), measure_between(world, LONG)
     places = world.gather(f"rank {world.rank} on {MPI.Get_processor_name()}")
-    if places:  # on rank 0
+    if places:  # printed by rank 0
         between = {"latency": short, "speed": LONG / max(long, 1e-9)}
         between["places"] = [places[0], places[-1]]
         print(json.dumps({"ranks": world.size, "seconds": seconds, "between": between}))

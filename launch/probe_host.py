@@ -56,7 +56,7 @@ def cuda_aware() -> str:
     """
     if not gpus():
         return ""  # Open MPI leaves files behind where it is started without mpirun
-    # In a separate process, because MPICH aborts one that asks before MPI_Init.
+    # Run in a separate process, because MPICH aborts a process that asks before MPI_Init.
     code = "import ctypes; from mpi4py import MPI; library = ctypes.CDLL(MPI.__file__)\n"
     code += "print(['no', 'yes'][library.MPIX_Query_cuda_support()])"
     command = [sys.executable, "-c", code]
@@ -229,7 +229,8 @@ def memory(root: str = "/") -> int:
         if controllers in kinds:
             folder, name = kinds[controllers]
             place = os.path.join(root, "sys/fs/cgroup", folder)
-            for part in ["", *group.strip("/").split("/")]:  # a group has the limits of its parents
+            # The limits of a group's parents apply, too.
+            for part in ["", *group.strip("/").split("/")]:
                 place = os.path.join(place, part)
                 text = _read(os.path.join(place, name)).strip()
                 sizes += [int(text)] if text.isdecimal() else []

@@ -117,11 +117,11 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
     try:
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:  # else it ended before the line above
+        if os.getppid() == parent:  # otherwise the parent ended before the line above
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            # Python ignores it, and what is ignored stays so in the new program.
+            # Python ignores this signal, and the new program would inherit that.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvpe(command[0], command, environment)
     except OSError as error:
@@ -196,7 +196,7 @@ def signal_session(leader: int, number: int) -> None:
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
-        signal_process(leader, number)  # it is so young that it has no group yet
+        signal_process(leader, number)  # the process is so new that it has no group yet
 
 
 def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int]:
@@ -272,7 +272,7 @@ def _bytes_moved(process):
 def _n_wakes(process):
     """Returns how often its threads were given a processor."""
     n, folder = 0, f"/proc/{process}/task"
-    with contextlib.suppress(OSError, IndexError):  # it, or a thread of it, has ended
+    with contextlib.suppress(OSError, IndexError):  # the process, or one of its threads, has ended
         for thread in os.listdir(folder):
             n += int(read(f"{folder}/{thread}/schedstat").split()[2])
     return n
@@ -284,7 +284,7 @@ def _prctl(option, value):
 
 
 SHARED_MEMORY = "/dev/shm/"
-# Segments of MPICH, and of Open MPI 5 and 4.
+# Shared memory segments of MPICH, and of Open MPI 5 and 4.
 SEGMENTS = tuple(SHARED_MEMORY + name for name in ("mpich_shm_", "sm_segment.", "vader_segment."))
 
 AGE_OF_ABANDONED = 3600.0
@@ -311,10 +311,11 @@ def remove_segments(paths: set[str]) -> None:
     Example:
         >>> remove_segments({"/dev/shm/sm_segment.no_such_segment"})
     """
-    # After MPI_Finalize there are none.
+    # After MPI_Finalize there are no segments.
     if paths := set(filter(os.path.exists, paths)):
         for path in paths.difference(*map(segments_of, _processes())):
-            with contextlib.suppress(OSError):  # another rank did, or it is another user's
+            # Another rank has deleted it, or another user owns it.
+            with contextlib.suppress(OSError):
                 os.remove(path)
 
 

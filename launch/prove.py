@@ -16,7 +16,7 @@ import tempfile
 
 from .talk import Parser, say, whole_number
 
-_LINES = 30  # it limits what is shown of a program that failed
+_LINES = 30  # number of output lines that are shown if a program failed
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_there():
-    spec = importlib.util.find_spec("mpchain")  # finding imports nothing
+    spec = importlib.util.find_spec("mpchain")  # finding the package imports nothing
     folders = (spec and spec.submodule_search_locations) or ()
     return any(os.path.exists(os.path.join(f, "prove", "__main__.py")) for f in folders)
 

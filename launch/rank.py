@@ -26,32 +26,33 @@ from .loop import Loop
 from .messages import Channel, words
 
 VARIABLE = "MPCHAIN_LAUNCH"
-# How many ranks, the last ones, are spare; mpchain reads it, too.
+# The number of spare ranks, which are the last ones; mpchain reads this variable, too.
 SPARES_VARIABLE = "MPCHAIN_SPARES"
-# An identifier of the job, for its processes that write the same files.
+# The job's id, for its processes that write the same files.
 JOB_VARIABLE = "MPCHAIN_JOB"
-# Set if there is a page; the program finds in it the pipe for its reports.
+# Set if there is a page, to the pipe for the program's reports.
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
-# What start_program.py writes into the pipe for stacks at the end, and before, one byte for each.
+# Bytes that start_program.py writes into the pipe for stacks: one at the end, and one for each
+# phase before.
 OVER = b"\0"
 PHASES = bytes(range(1, 6))
-# As in start_program.py.
+# The same names as in start_program.py.
 NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
-# For helpers of the program that clean up after it, such as multiprocessing's resource tracker.
+# Seconds for helpers that clean up after the program, such as multiprocessing's resource tracker.
 TIME_TO_CLEAN_UP = 1.0
 GRACE = 2.0
-# For the program to write its stacks, upon a signal that has no other use.
+# Seconds for the program to write its stacks after a signal that has no other use.
 TIME_TO_TELL = 0.2
 WHERE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 5) + 5
 TIME_TO_CONNECT = 5.0
-# For mpirun's daemon to end after a program that failed: others have their time of grace.
+# Seconds for mpirun's daemon to end after a program that failed; others get their grace period.
 TIME_TO_FOLLOW = 8.0
-# When to look which shared memory MPI has made for the program, which may be killed at any time.
+# Times at which to look for the program's shared memory of MPI, since it may be killed at any time.
 TIMES_TO_LOOK = (1.0, 5.0, 20.0, 60.0)
-# mpirun starts these on other hosts to start the guards there. They wait long, or forever, for an
-# mpirun whose host is gone.
+# mpirun starts these programs on other hosts to start the guards there. They wait long, or forever,
+# if their mpirun's host is unreachable.
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy")
 MOST_READ = 1 << 16
 MOST_READS_OF_A_PIPE = (1 << 20) // MOST_READ
@@ -98,12 +99,12 @@ def main(command: Sequence[str]) -> int:
         processes.remove_segments(supervisor.segments)
         if supervisor.is_left:
             _end_daemon(daemon)
-        elif code and not supervisor.is_loss and not os.fork():  # the job is over, or soon will be
-            # The launcher, and MPICH's daemon, wait for the other ends of what was inherited.
+        elif code and not supervisor.is_loss and not os.fork():  # the job is over, or about to end
+            # The launcher and MPICH's daemon wait for the inherited descriptors to be closed.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             _outlast_daemon(daemon)
             os._exit(code)
-        supervisor.say_goodbye()  # the launcher may then end what is left
+        supervisor.say_goodbye()  # the launcher may then end the remaining processes
         os._exit(code)
     connection.close()
     code = os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
@@ -168,7 +169,8 @@ def _outlast_daemon(process):
 
     Its children end by themselves, or when the launcher asks them.
     """
-    with contextlib.suppress(AttributeError, OSError):  # no pidfd here, or it has ended
+    # There are no pidfds here, or the process has ended.
+    with contextlib.suppress(AttributeError, OSError):
         has_ended = select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]
         if not has_ended and _is_daemon(process):
             processes.signal_process(process, signal.SIGKILL)
@@ -274,7 +276,7 @@ class Supervisor:
         for seconds in TIMES_TO_LOOK:
             self._loop.after(seconds, self._note_segments)
         self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
-        assert self._code is not None  # else the loop would not have ended
+        assert self._code is not None  # otherwise the loop would still run
         return processes.shell_code(self._code)
 
     def say_goodbye(self) -> None:
@@ -325,7 +327,7 @@ class Supervisor:
             if program := self._running:
                 processes.signal_process(program, int(payload))
         elif kind == messages.LOST:
-            assert self._losses is not None  # losses are told to ranks with a guard
+            assert self._losses is not None  # ranks with a guard are told about losses
             with contextlib.suppress(OSError):  # the program has just ended
                 os.write(self._losses, payload + b"\n")
         else:
@@ -388,9 +390,9 @@ class Supervisor:
 
     def _take_end(self, status):
         self._code = os.waitstatus_to_exitcode(status)
-        self._check_guard()  # a program that ended after its guard may have ended because of it
-        # All that the program itself wrote is in the pipes by now: it goes before the news. A
-        # pipe holds 1 MiB at most, and its children may continue to write.
+        self._check_guard()  # if the guard ended first, the program may have ended because of that
+        # The pipes now contain all that the program itself wrote, which is sent before its exit
+        # code. A pipe holds 1 MiB at most, and children may continue to write.
         for pipe in list(self._pipes):
             for _ in range(MOST_READS_OF_A_PIPE):
                 if not self._relay(pipe):
@@ -403,7 +405,7 @@ class Supervisor:
         self._loop.after(TIME_TO_CLEAN_UP, self._end_leftovers)
 
     def _end_leftovers(self):
-        assert self._program is not None  # it has ended
+        assert self._program is not None  # the program has ended
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._program, signal.SIGKILL)
         processes.kill_descendants()

@@ -29,9 +29,10 @@ def own_addresses(hosts: Iterable[str]) -> list[str]:
     for host in hosts:
         for family, address in _addresses(host):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((address[0], 9))  # sends nothing, but chooses a route
+                probe.connect((address[0], 9))  # this sends nothing, but selects a route
                 found.append(probe.getsockname()[0])
-    # Names that only ssh knows have no address for us: then they may know our name.
+    # Names that only ssh can resolve give us no address; their hosts may be able to resolve our
+    # name.
     return list(dict.fromkeys([*found, socket.gethostname()]))
 
 

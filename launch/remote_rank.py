@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
     from .job import Job
 
-# A traceback that does not end its program in this time was only logged, and is shown.
+# A traceback whose program has not ended after this time was only logged, and is shown.
 TIME_TO_DIE = 2.0
 
 # A program waits if it neither runs nor waits for a disk, uses less of one core than this, and
@@ -25,9 +25,9 @@ LEAST_ACTIVITY = 0.05
 # timer. This number per second is more than that of a thread that looks for something now and then.
 LEAST_WAKES = 1.0
 
-# How much of what a rank printed is remembered, for the report of its end.
+# Maximum output of a rank that is kept for the report of its end.
 MOST_BYTES, MOST_LINES = 4096, 10
-# As much as a small terminal shows.
+# The height of a small terminal.
 LINES_IN_SIGHT = 24
 
 
@@ -168,7 +168,8 @@ class Rank:
         self._prefix = f"[{self.place}] ".encode() if self._job.plan.prefix else b""
         raw = self._job.plan.n == 1 and not self._prefix
         self._output.prefix = self._errors.prefix = None if raw else self._prefix
-        heading = f"rank {self.place} of {self._job.plan.n}:\n"  # mpchain's hook writes it
+        # Mpchain's exception hook writes this.
+        heading = f"rank {self.place} of {self._job.plan.n}:\n"
         self._errors.heading = heading.encode() if self._prefix else b""
 
     def announce_loss(self, number: int) -> None:

@@ -34,6 +34,6 @@ def is_there() -> bool:
         >>> is_there()
         True
     """
-    spec = importlib.util.find_spec("mpchain")  # finding imports nothing
+    spec = importlib.util.find_spec("mpchain")  # finding the package imports nothing
     folders = (spec and spec.submodule_search_locations) or ()
     return any(os.path.isdir(os.path.join(folder, "replays")) for folder in folders)

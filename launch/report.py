@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 20
 
-# Frames inside these are passed over: where the user's own program was says more.
+# Frames inside these are skipped, because the position in the user's own program says more.
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _MPCHAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpchain", "")
 _STARTERS = (
@@ -60,7 +60,7 @@ def describe_place(stacks: bytes) -> str:
         >>> describe_place(b'Current thread 0x1:\\n  File "a.py", line 7 in f')
         'at a.py:7 in f'
     """
-    # The current thread, the main one, comes last. Where it waits for another, that one says more.
+    # The main thread comes last. If it waits for another thread, that one says more.
     before, head, current = stacks.rpartition(b"Current thread")
     others = before.rpartition(b"Current thread")[2].split(b"Thread 0x")[1:]
     threads = [_frames(each) for each in [current, *others]] if head else [[]]
@@ -161,7 +161,7 @@ def _describe_fate(rank):
 
 
 def _is_library(path):
-    # Functions whose text mpchain has generated are in files such as <mpchain: relu, 1>.
+    # Functions whose text mpchain generated have file names such as <mpchain: relu, 1>.
     return (
         path.startswith((_STANDARD_LIBRARY, _MPCHAIN, "<mpchain")) or "-packages" + os.sep in path
     )

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 
-# Options that say how the job gets its hosts, and so do not belong into its command line.
+# Options that tell how the job gets its hosts, so they are left out of its command line.
 OWN = ("scheduler", "nodes", "gpus", "cores", "time", "name", "queue", "account", "image")
 OWN += ("directive", "setup")
 LEFT_OUT = (*OWN, "ranks", "module", "program", "dry_run", "help")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 DEFAULT_TIMEOUT = 300.0
 LONGEST_PERIOD = 5.0
-# The phases, as in start_program.py, in which ranks wait for all others as they start.
+# The startup phases, as in start_program.py, in which ranks wait for all others.
 IN_MPI_INIT, IN_CREATE = 2, 4
 GATES = {IN_MPI_INIT: "MPI_Init", IN_CREATE: "create_communicator"}
 # Number of timeouts that a rank may compute after all others have finished, that all may take in
@@ -28,7 +28,8 @@ GATES = {IN_MPI_INIT: "MPI_Init", IN_CREATE: "create_communicator"}
 # be receiving from a network. A rank that works may take as long as it likes there.
 MOST_TIMEOUTS_OF_WORK = 6
 TIME_TO_ANSWER = 1.0
-STOPPED = ("T", "t")  # in /proc: by a signal such as SIGSTOP, or by a debugger
+# State in /proc of a process stopped by a signal such as SIGSTOP, or by a debugger.
+STOPPED = ("T", "t")
 
 
 def timeout_of(variables: Mapping[str, str]) -> float:
@@ -40,7 +41,7 @@ def timeout_of(variables: Mapping[str, str]) -> float:
     """
     try:
         seconds = float(variables.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
-    except ValueError:  # the runtime complains
+    except ValueError:  # the runtime prints its own message
         return DEFAULT_TIMEOUT
     return seconds if seconds > 0 else DEFAULT_TIMEOUT
 
@@ -111,7 +112,7 @@ class Standstill:
         if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
             return f"{job.starter_name} has been stopped for {self._timeout:g} s"
         for rank in list(job.ranks.values()):
-            if job.screen_is_full:  # then the ranks are paused
+            if job.screen_is_full:  # a full screen pauses the ranks
                 rank.heard = now
             if rank.channel.open and now - rank.heard > self._timeout:
                 sentence = self._describe_loss(rank)
@@ -181,7 +182,7 @@ class Standstill:
         waiting = sorted(set(running) - set(late))
         stopped = [n for n, rank in running.items() if now - rank.moved > self._timeout]
         if len(late) + len(lost) == self._job.plan.n or not (waiting or stopped):
-            return ""  # all are at work, or those that are do not use MPI
+            return ""  # all ranks are at work, or the working ones do not use MPI
         names = report.describe_numbers(sorted(late))
         causes = [f"{report.describe_numbers(waiting)} waited in MPI_Finalize"] if waiting else []
         causes += [f"stopped: {report.describe_numbers(sorted(stopped))}"] if stopped else []

@@ -34,7 +34,7 @@ NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 def tell_where(pipe: int, number: int) -> None:
     """Makes a signal write the stacks of all threads, even inside a library."""
     if sys.stderr is not None:
-        faulthandler.enable()  # a crash shows its stack, too
+        faulthandler.enable()  # a crash prints its stack, too
     os.set_inheritable(pipe, False)
     faulthandler.register(number, file=pipe)
     phases = Phases(pipe)
@@ -49,10 +49,10 @@ def tell_where(pipe: int, number: int) -> None:
 
 def tell_end(pipe: int, number: int, process: int, identity: object) -> None:
     """Writes that the program is over, and ignores the signal from then on."""
-    if os.getpid() == process:  # a process that was forked from it says nothing
+    if os.getpid() == process:  # a process forked from the program writes nothing
         faulthandler.unregister(number)
         signal.signal(number, signal.SIG_IGN)
-        # The program may have closed all files, and opened another of this number.
+        # The program may have closed all files, and opened another one with this descriptor.
         if _identity(pipe) == identity:
             os.write(pipe, OVER)
 
@@ -138,7 +138,8 @@ def run(arguments: list[str]) -> None:
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder of this file
     if arguments[:2] == ["-m", "mpi4py"]:
-        # The launcher asks for it, and not for a module of this name beside the user's program.
+        # The launcher imports this module rather than one of the same name beside the user's
+        # program.
         importlib.import_module("mpi4py")
     sys.argv[:] = arguments[is_module:]
     if is_module:
@@ -149,7 +150,7 @@ def run(arguments: list[str]) -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-# Not for processes that the program starts by multiprocessing, which read this file again.
+# Skipped for processes that the program starts by multiprocessing, which run this file again.
 if __name__ == "__main__":
     tell_where(int(sys.argv[1]), int(sys.argv[2]))
     if NOTES in os.environ:

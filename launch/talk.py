@@ -28,7 +28,7 @@ class _Formatter(argparse.HelpFormatter):
         width = 100
         with contextlib.suppress(OSError):
             width = min(width, os.get_terminal_size().columns - 2)
-        # Without a width argparse imports shutil, which takes as long as all else that it does.
+        # Without a width argparse imports shutil, which takes as long as its other work.
         super().__init__(prog, width=width)
 
 

@@ -14,7 +14,7 @@ GIB = 1 << 30
 PROBE = os.path.join(plan.FOLDER, "probe_allreduce.py")
 TIME = 240.0
 MOST_LATENCY = 1e-3
-# With these Open MPI, MPICH and UCX print what they send messages by.
+# These variables make Open MPI, MPICH and UCX print their transports.
 SHOWN = {
     "OMPI_MCA_ompi_display_comm": "mpi_init",
     "MPIR_CVAR_DEBUG_SUMMARY": "1",
@@ -83,7 +83,7 @@ def _transports(output):
     """Returns what carries messages within and between hosts, as far as the library tells."""
     said = re.findall(r"^ *(on-host|off-host): +all connections are (\S.*?) *$", output, re.M)
     found = {where: what for where, what in said if what != "n/a"}
-    # Only newer versions of Open MPI tell what UCX takes.
+    # Only newer versions of Open MPI show UCX's transports.
     for where, what in re.findall(r"UCX +INFO .*(intra|inter)-node cfg#\d+ tag\((.*?)\)", output):
         place = {"intra": "on-host", "inter": "off-host"}[where]
         if found.get(place, "ucx") == "ucx":

@@ -245,13 +245,13 @@ class _Absent:
         self._owner, self._name, self._names = owner, name, names
 
     def __get__(self, instance, cls):
-        try:  # a base after the owner may have it
+        try:  # a base class after the owner may have the attribute
             return getattr(super(self._owner, cls if instance is None else instance), self._name)
         except AttributeError:
             what = (
                 f"type object {cls.__name__!r}" if instance is None else f"{cls.__name__!r} object"
             )
-        # Without the object, Python does not guess another name that is meant.
+        # Without the object, Python suggests no other name.
         raise AttributeError(_message(what, self._name, self._names), name=self._name)
 
 

@@ -58,7 +58,7 @@ class Function:
     @property
     def node(self) -> "FunctionAdapter":
         """The :class:`FunctionAdapter` that stands for the function in the graph."""
-        # The node in the graph holds the function; the other way would be a cycle.
+        # The node in the graph holds the function; the opposite reference would be a cycle.
         node = self._node_in_graph and self._node_in_graph()
         if node is None:
             node = self._own_node

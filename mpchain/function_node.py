@@ -71,12 +71,13 @@ class FunctionNode:
     stack: Any = None
     differentiable_inputs = ()
     local_function_hooks = {}
-    observed_as: Any = None  # an observer's name for it in forward, used again in backward
+    observed_as: Any = None  # the name that an observer gave it in forward, reused in backward
     lazy_grad_sum = False
     is_elementwise = False
     returns_fresh_gradients = False
-    row_sums: Sequence[int] = ()  # inputs whose gradients are sums over rows
-    row_gradients: Mapping[int, Callable] = {}  # for some of them, what finds rows that are not 0
+    row_sums: Sequence[int] = ()  # indices of inputs whose gradients are sums over rows
+    # For some of these inputs, a function that finds nonzero rows.
+    row_gradients: Mapping[int, Callable] = {}
     _checks_types = False
     _inputs_to_retain = ()
     _outputs_to_retain = ()

@@ -126,7 +126,7 @@ def numerical_grad(
             original = float(x[index])
             at = functools.partial(_with_element_moved, f, x, index, original)
             difference = _difference(at, grad_outputs, eps, tolerances, center)
-            # The step as it is made, in the dtype of x, not as it is meant.
+            # The actual step in the dtype of x, after rounding.
             upper, lower = np.array([original + eps, original - eps], x.dtype).astype(np.float64)
             gx[index] = difference / (upper - lower)
     return gradients
@@ -169,7 +169,7 @@ def _check_smoothness(output, ys, eps, diff_atol, diff_rtol):
         return
     rounding = 4 * np.finfo(ys[0].dtype).eps
     y = np.array(ys, np.float64)
-    # What a fit by a parabola leaves lies along these two polynomials, orthogonal to it.
+    # The residual of a parabola's fit lies along these two polynomials, which are orthogonal to it.
     cubic, quartic = (np.tensordot(p, y, 1) for p in ([-1, 2, 0, -2, 1], [1, -4, 6, -4, 1]))
     with np.errstate(invalid="ignore"):
         residual = np.sqrt((cubic**2 / 10 + quartic**2 / 70) / 5)

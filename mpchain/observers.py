@@ -365,8 +365,8 @@ class Graph(Recording):
 
 class _Current(threading.local):
     observers: tuple[Observer, ...] | None = None
-    of_functions: tuple[Observer, ...] = ()  # those of them that see functions
-    of_operations: tuple[Observer, ...] | None = None  # and operations
+    of_functions: tuple[Observer, ...] = ()  # the observers that see functions
+    of_operations: tuple[Observer, ...] | None = None  # the observers that see operations
     recorder: Recording | None = None
     graph: Graph | None = None
 

@@ -69,13 +69,13 @@ class Optimizer:
     hyperparam: Hyperparameter | None = None
     takes_closure = False  # whether a step needs the loss several times
     _loss_scale: float | None = None
-    _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
+    _loss_scale_growth: float | None = None  # factor after a good step, for a dynamic loss scale
     _is_safe = True
-    scale_on_gpu: Any = None  # a LossScaleOnGpu: a GPU learns of its scale after the host
+    scale_on_gpu: Any = None  # a LossScaleOnGpu, if a GPU keeps the loss scale
     _hooks: HookList | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        if not hasattr(cls.__init__, "__signature__"):  # those explain it themselves
+        if not hasattr(cls.__init__, "__signature__"):  # such classes explain the error themselves
             check_arguments(cls, kwargs, OPTIONS)
         return super().__new__(cls)
 
@@ -139,7 +139,7 @@ class Optimizer:
             raise RuntimeError(f"{self._called('new_epoch')}: {rule}")
         self.epoch += 1
 
-    # What optimizers of several ranks override
+    # Methods that optimizers of several ranks override
 
     def connect_trainer(self, trainer: Any) -> None:
         """Called by the updater when a trainer is made with it."""
@@ -186,7 +186,7 @@ class Optimizer:
 
     def call_hooks(self, timing: str = "pre") -> None:
         """Calls the hooks of that timing."""
-        assert self._hooks is not None  # setup has made it
+        assert self._hooks is not None  # setup has created the hooks
         for hook in self._hooks.at(timing):
             self.call_hook(hook)
 
@@ -308,7 +308,7 @@ class Optimizer:
         # The host waits once for a GPU.
         if not share_gpu(finite) or not named[0][1].xp.stack(finite).all():
             names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
-        # Ranks that have parts of the same parameters leave the step out together.
+        # Ranks that hold slices of the same parameters skip the step together.
         for comm in dict.fromkeys(p.divided_among for _, p in named):
             if comm is not None and comm.iallreduce(np.array([len(names)])).Wait()[0] > len(names):
                 names.append(f"some on other ranks than {comm.rank} of {comm.size}")
@@ -396,10 +396,11 @@ class GradientMethod(Optimizer):
 
     rule: type[UpdateRule] | None = None
     _use_cleargrads = True
-    _use_fp32_update: bool | None = None  # None: not chosen
+    _use_fp32_update: bool | None = None  # None: no method has been chosen
     _has_looked_for_half = False
 
-    if TYPE_CHECKING:  # arguments and attributes of subclasses are hyperparameters of their rules
+    # Subclasses accept the hyperparameters of their rules as arguments and attributes.
+    if TYPE_CHECKING:
 
         def __init__(self, *args: Any, **hyperparams: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
@@ -488,7 +489,7 @@ class GradientMethod(Optimizer):
                     ((_, lossfun),), args, kwds = shown_parts(self, parts), (), {}
                 self._compute_grads(lossfun, args, kwds)
             if current.recorder is not None:
-                assert self._hooks is not None  # setup has made it
+                assert self._hooks is not None  # setup has created the hooks
                 if not self._hooks.at("pre"):
                     refuse_large_tables(self.target.params())
             outside(self._update_params)
@@ -525,7 +526,7 @@ class GradientMethod(Optimizer):
             return False
         if current.graph is not None and self.scale_on_gpu is None:
             return False
-        assert self._hooks is not None  # setup has made it
+        assert self._hooks is not None  # setup has created the hooks
         grads, rules = [p.grad for p in params], [p.update_rule for p in params]
         hooks = [*self._hooks.at("pre"), *self._hooks.at("post")]
         return (
@@ -541,7 +542,7 @@ class GradientMethod(Optimizer):
         if current.graph is None:
             self._learn(waits=False)
         if self.scale_on_gpu is None:
-            assert _on_gpu is not None  # _can_stay_on_gpu has looked
+            assert _on_gpu is not None  # _can_stay_on_gpu has checked this
             growth = 2 ** (1 / self._loss_scale_interval)
             was_reduced = self._loss_scale_growth != 2
             self.scale_on_gpu = _on_gpu.LossScaleOnGpu(self._loss_scale, growth, was_reduced)
@@ -636,7 +637,7 @@ def _constructor(class_name, hyperparameters):
     signature = inspect.Signature(arguments)
 
     def __init__(self, *args, **kwargs):
-        # PyTorch takes parameters here.
+        # PyTorch's optimizers take parameters here.
         if args and isinstance(args[0], (Link, Iterator, list, dict)):
             raise TypeError(
                 f"{class_name}: {arguments[0].name} must be a number, not {_kind(args[0])}; the "

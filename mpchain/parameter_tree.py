@@ -102,7 +102,8 @@ class ParameterTree(DeviceResident):
 
     # Registration
 
-    if TYPE_CHECKING:  # add_param, add_persistent and add_link make attributes; links are called
+    # Add_param, add_persistent and add_link create attributes; links can be called.
+    if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -547,7 +548,7 @@ class TreeOutline:
         self._registered = list(map(copy.copy, self._registers))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._tree,)  # a copy is of the copied tree
+        return type(self), (self._tree,)  # a copy belongs to the copied tree
 
     def describes(self, tree: ParameterTree) -> bool:
         """Returns whether a tree is the one that was given, and links, parameters and their names

@@ -25,7 +25,7 @@ from mpchain.observers import draws, refuse
 from mpchain.typing import Array
 
 _TWO_TO_32 = 2.0**32
-_CALLS = 1 << 20  # calls that one turn may make before its numbers run into the next turn's
+_CALLS = 1 << 20  # number of calls per turn before its numbers would overlap with the next turn's
 
 
 class _Rows(NamedTuple):
@@ -130,7 +130,7 @@ def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContext
         raise ValueError(f"rows_of: axis must not be negative, but is {axis}")
     if samples is not None:
         samples, given = np.asarray(cuda.to_cpu(samples)), samples
-        n = (_local.generator and _local.generator.n) or math.inf  # 0: they are unknown
+        n = (_local.generator and _local.generator.n) or math.inf  # 0 means that they are unknown
         is_right = samples.ndim == 1 and (samples.dtype.kind in "iu" or samples.size == 0)
         if not is_right or ((samples < 0) | (samples >= n)).any():
             highest = "" if math.isinf(n) else f", from 0 to {n - 1}"
@@ -263,9 +263,9 @@ def set_state(state: tuple) -> None:
 class _Place(NamedTuple):
     """Where the words of an array come from."""
 
-    axis: int  # the axis of the rows
-    samples: Any  # each row of counters has a sample
-    numbers: Any  # each row has a number among the sample's rows
+    axis: int  # the axis along which rows are counted
+    samples: Any  # the sample of each row of counters
+    numbers: Any  # the index of each row within its sample
     high: int  # word of the key
 
 
@@ -428,7 +428,8 @@ class SampleGenerator:
         n = self.n
         if len(shape) < 2 or n == 0 or shape[1] % n:
             return False
-        # Of vectors of parameters as long as the batch, one draw for each sample is more likely.
+        # A vector as long as the batch is more likely to have one draw per sample than one per
+        # parameter.
         return len(shape) > 2 or shape[0] != n
 
 

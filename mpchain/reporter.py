@@ -63,7 +63,7 @@ class Reporter:
 
     def add_observer(self, name: str, observer: object) -> None:
         """Gives a name to an object that reports values."""
-        # A reference to the observer keeps its id from being reused.
+        # Keeping a reference to the observer prevents the reuse of its id.
         self._observers[id(observer)] = name, observer
 
     def add_observers(self, prefix: str, observers: Iterable[tuple[str, Any]]) -> None:
@@ -235,7 +235,7 @@ class Summary:
         self._n += other._n
 
     def __getstate__(self) -> dict[str, float]:
-        # Another process gets numbers, even if the sums are on a GPU here.
+        # Another process receives numbers, even if the sums are on a GPU here.
         return {name: float(value) for name, value in vars(self).items()}
 
     def compute_mean(self) -> Any:

@@ -100,7 +100,7 @@ class Deserializer(AbstractSerializer):
 
     restores = True
 
-    if TYPE_CHECKING:  # those of files have these
+    if TYPE_CHECKING:  # deserializers of files have these methods
         npz: Any
         latest: Any
 

@@ -208,7 +208,7 @@ class UpdateRule:
         self._hooks = HookList(self)
         self._use_fp32_update = False
         self._fp32_param = None
-        self._fitted_array = None  # the parameter's, when the state was last found to fit it
+        self._fitted_array = None  # the parameter's array when the state was last found to fit it
 
     @property
     def is_elementwise(self) -> bool:
@@ -309,7 +309,8 @@ class UpdateRule:
 
     def init_state(self, param: Parameter) -> None:
         """Fills :attr:`state` before the first update of a parameter."""
-        # States of float16 parameters are float32: squares of gradients leave float16's range.
+        # States of float16 parameters are float32, because squared gradients exceed float16's
+        # range.
         dtype = np.promote_types(param.dtype, np.float32)
         with param.device.create_context():
             for name in self.states:
@@ -369,7 +370,7 @@ class UpdateRule:
         if loads:
             serializer.remember(self)
             if self.slice is not None:
-                self.keep(self.t, {})  # files have arrays of other shapes
+                self.keep(self.t, {})  # arrays in files have other shapes
         self.t = serializer("t", self.t)
         if not (loads and serializer.restores):
             for name, value in self.kept().items():
@@ -389,7 +390,7 @@ class UpdateRule:
         state = self.state or dict.fromkeys(self._state_names())
         self.state = {name: serializer(name, value) for name, value in state.items()}
         if any(value is None for value in self.state.values()):
-            self.state = None  # the file has none: it starts from zeros
+            self.state = None  # the file has no such state, so it starts from zeros
         if self._use_fp32_update:
             saved = if_saved(serializer, "fp32_param", None)
             self._fp32_param = None if saved is None else Parameter(saved)
@@ -616,8 +617,9 @@ def _group_of(param):
         or type(grad) is not kind
         or grad.dtype != dtype
         or not _takes_declared_steps(rule)
-        or len(rule.hyperparam.__dict__) > 1  # has values that are not its parent's
-        or (rule.slice is not None and param.divided_among is None)  # it takes a slice of this
+        or len(rule.hyperparam.__dict__) > 1  # some values differ from the parent's
+        # The rule updates a slice of this parameter.
+        or (rule.slice is not None and param.divided_among is None)
     ):
         return None
     key = type(rule), rule.states, id(rule.hyperparam._parent), rule.t, dtype.char

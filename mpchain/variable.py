@@ -32,7 +32,7 @@ def is_array(value: object) -> TypeGuard[Array]:
         >>> is_array(np.zeros(2)), is_array([0.0, 0.0])
         (True, False)
     """
-    # A symbol passes for an array, so that formulas on Variables can be written down.
+    # A symbol is treated as an array, so that formulas on Variables can be written as text.
     return isinstance(value, np.ndarray) or is_gpu_array(value) or hasattr(value, "is_symbol")
 
 
@@ -512,7 +512,7 @@ class Variable(Transferable):
         self._grad, self._grad_var = device.send(grad), None
 
     def __copy__(self) -> "Variable":
-        # A leaf with the same array: gradients that reach the copy are its own.
+        # A leaf with the same array, but with its own gradient.
         return _restore(type(self), {**self.__dict__, "_node": None})
 
     def __deepcopy__(self, memo: dict) -> "Variable":
@@ -744,7 +744,7 @@ class Parameter(Variable):
         """The dtype; known before initialization if the initializer specifies one."""
         if self._array is not None:
             return self._array.dtype
-        # A NumPy scalar's own dtype says nothing: numbers take the dtype of the configuration.
+        # A NumPy scalar's own dtype is ignored: numbers take the dtype of the configuration.
         given = getattr(self.initializer, "dtype", None) if callable(self.initializer) else None
         return get_dtype(given)
 

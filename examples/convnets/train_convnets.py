@@ -63,7 +63,7 @@ def inception(n_classes: int) -> mpchain.Sequential:
         L.Convolution2D(1, 16, ksize=3, pad=1),
         F.relu,
         halve,
-        # Channels of 1x1; of 3x3 after 1x1; of 5x5 after 1x1; of 1x1 after pooling.
+        # Output channels: 1x1; 3x3 after 1x1; 5x5 after 1x1; 1x1 after pooling.
         L.Inception(16, 8, 8, 16, 4, 8, 8),
         L.Inception(40, 16, 12, 24, 4, 12, 12),
         halve,

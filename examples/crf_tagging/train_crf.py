@@ -79,7 +79,7 @@ class Tagger(mpchain.Chain):
 
     def forward(self, sentences: list[Array], tags: list[Array]) -> Variable:
         """Returns the mean negative log-likelihood of the tags of a sentence."""
-        # By decreasing length, and then by place: all first words, all second words, ...
+        # Sorted by decreasing length, then by position: all first words, all second words, ...
         order = np.argsort([-len(sentence) for sentence in sentences], kind="stable")
         scores = self.score([sentences[i] for i in order])
         sorted_tags = [tags[i] for i in order]

@@ -56,7 +56,7 @@ class Discriminator(mpchain.Chain):
 
 def r1_penalty(p_real: Variable, x_real: Variable) -> Variable:
     (gx,) = mpchain.grad([p_real], [x_real], enable_double_backprop=True)
-    # The square of the norm, without the root that has no derivative at zero.
+    # The square of the norm avoids the root, which has no derivative at zero.
     return F.mean(F.sum(gx**2, axis=(1, 2, 3)))
 
 

@@ -22,7 +22,7 @@ import mpchain.links as L
 from mpchain import Variable, optimizer_hooks, optimizers, serializers
 from mpchain.typing import Array
 
-N_STEPS = 500  # after which a balanced pole has won
+N_STEPS = 500  # steps after which the balanced pole has won
 
 
 class Carts:
@@ -43,7 +43,7 @@ class Carts:
         x, v, angle, spin = self.states.T
         force = np.where(actions == 1, 10.0, -10.0)
         sin, cos = np.sin(angle), np.cos(angle)
-        # A cart of 1 kg, a pole of 0.1 kg and half a length of 0.5 m, steps of 0.02 s.
+        # A cart of 1 kg, a pole of 0.1 kg whose half length is 0.5 m, and steps of 0.02 s.
         push = (force + 0.05 * spin**2 * sin) / 1.1
         spin_up = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos**2 / 1.1))
         speed_up = push - 0.05 * spin_up * cos / 1.1
@@ -130,21 +130,21 @@ def main() -> None:
     target = network.copy(mode="copy")
     pathlib.Path(args.out).mkdir(parents=True, exist_ok=True)
 
-    random = np.random.RandomState([comm.rank, optimizer.t])  # other carts on each rank
+    random = np.random.RandomState([comm.rank, optimizer.t])  # each rank simulates different carts
     first, last = comm.share_of(args.carts)
     carts = Carts(max(1, last - first), random)
     memory = collections.deque(maxlen=50000)
     n_samples = args.batchsize // comm.size
     for iteration in range(optimizer.t, args.iteration):
         optimizer.alpha = 1e-3 * (1 - iteration / args.iteration)
-        # Act by the network, and at random now and then, less and less often.
+        # The network chooses actions; random actions become less and less frequent.
         states = carts.states
         chance = max(0.05, 1 - 4 * iteration / args.iteration)
         is_random = random.uniform(size=len(states)) < chance
         actions = np.where(is_random, random.randint(2, size=len(states)), network.act(states))
         memory.extend(zip(states, actions.astype(np.int32), *carts.step(actions)))
 
-        # Learn from steps that are drawn from the memory.
+        # Learn from steps sampled from the memory.
         drawn = random.randint(len(memory), size=n_samples)
         batch = mpchain.dataset.concat_examples([memory[i] for i in drawn])
         optimizer.update(loss_of, network, target, *batch, args.discount)

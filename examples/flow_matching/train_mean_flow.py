@@ -48,14 +48,14 @@ class MeanFlow(mpchain.Chain):
         """Returns the loss of images x (N, n_pixels)."""
         xp = self.xp
         noise = distributions.Normal(xp.zeros((len(x), x.shape[1] + 3), x.dtype), scale=1.0)
-        noise = noise.sample().array  # each sample draws its own, on whatever rank it is
+        noise = noise.sample().array  # each sample draws its own numbers, on whichever rank it is
         e, times, choice = noise[:, :-3], 1 / (1 + xp.exp(0.4 - noise[:, -3:-1])), noise[:, -1:]
         t, r = times.max(axis=1, keepdims=True), times.min(axis=1, keepdims=True)
-        r = xp.where(choice > -0.67, t, r)  # three quarters: the velocity itself
+        r = xp.where(choice > -0.67, t, r)  # in three quarters of the cases, the velocity itself
         z, v = (1 - t) * x + t * e, e - x
         u, slope = mpchain.jvp(self.u, (z, r, t), (v, xp.zeros_like(r), xp.ones_like(t)))
         errors = F.sum((u - (v - (t - r) * slope.array)) ** 2, axis=1)
-        loss = F.mean(errors / (errors.array + 1))  # large errors do not drown the others
+        loss = F.mean(errors / (errors.array + 1))  # keeps large errors from dominating
         mpchain.report({"loss": loss, "error": F.mean(errors)}, self)
         return loss
 

@@ -55,7 +55,7 @@ def main() -> None:
     device = f"@cupy:{comm.intra_rank}" if args.gpu else "@numpy"
     np.random.seed(0)
 
-    # Features of different units are brought to the same scale.
+    # Features in different units are standardized.
     rows, labels = load_table(args.test)
     rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     table = datasets.TupleDataset(rows, labels)
@@ -82,7 +82,7 @@ def main() -> None:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
 
-    # What has been learned answers for new rows.
+    # The trained model classifies new rows.
     with mpchain.using_config("train", False), mpchain.no_backprop_mode():
         scores = network(model.xp.asarray(rows[::40]))
     if comm.rank == 0:

@@ -127,7 +127,7 @@ def main() -> None:
     text = "To be, or not to be, that is the question. " * 40 if args.test else read_text(args.text)
     alphabet, characters = np.unique(list(text), return_inverse=True)
     pieces = Pieces(characters.astype(np.int32), args.length)
-    # The end of the text is for validation, of which some pieces are enough.
+    # The end of the text is used for validation, for which a few pieces are enough.
     train, rest = datasets.split_dataset(pieces, len(pieces) * 9 // 10)
     test = rest[: 10 * args.batchsize]
     train_iter = iterators.SerialIterator(train, args.batchsize)
@@ -136,7 +136,7 @@ def main() -> None:
     test_iter = create_sharded_iterator(test_iter, comm)
 
     model = GPT(len(alphabet), args.length, args.size, args.layers, args.heads).to_device(device)
-    # The weight decay is not multiplied by alpha, but by eta, as the whole step is.
+    # The weight decay is multiplied by eta, as the whole step is, but not by alpha.
     decay = 0.1 * args.lr
     optimizer = optimizers.AdamW(alpha=args.lr, beta2=0.95, weight_decay_rate=decay)
     optimizer = mpchain.create_multi_node_optimizer(optimizer, comm).setup(model)

@@ -36,7 +36,7 @@ class ResNet50(mpchain.Chain):
         super().__init__()
         with self.init_scope():
             self.base = L.ResNet50Layers(pretrained_model=None)
-        del self.base.fc6  # the last layer is for ImageNet's own 1000 classes
+        del self.base.fc6  # the last layer was trained for ImageNet's own 1000 classes
         with self.base.init_scope():
             self.base.fc6 = L.Linear(2048, n_classes)
 
@@ -91,7 +91,7 @@ def main() -> None:
     n_classes, scaled = len(train.classes), transforms.Normalize(128, 128)
     cut = transforms.RandomResizedCrop(args.size, scale=(0.25, 1))
     middle = transforms.Resize(round(args.size / 0.875)), transforms.CenterCrop(args.size)
-    # What is drawn for an image depends on its number and the epoch, not on ranks and threads.
+    # Random augmentation depends on an image's index and the epoch, not on ranks and threads.
     train = datasets.AugmentedDataset(
         train, transforms.Compose(cut, transforms.RandomFlip(), scaled)
     )

@@ -63,7 +63,7 @@ LOADERS = {
     "mnist5k": datasets.get_mnist5k,
     "mnist": datasets.get_mnist,
 }
-MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # with the number of axes of an image
+MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # each model, with the number of axes of an image
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -85,7 +85,7 @@ def main() -> None:
                 print(f"epoch {batches.epoch}: {accuracy:.3f} of the test digits are right")
                 pathlib.Path(args.out).mkdir(parents=True, exist_ok=True)
                 serializers.save_npz(f"{args.out}/state.npz", state)
-            np.random.seed(batches.epoch)  # a resumed training does the same
+            np.random.seed(batches.epoch)  # a resumed run seeds the same way
 
 
 if __name__ == "__main__":

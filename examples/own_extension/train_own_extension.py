@@ -19,8 +19,8 @@ from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.serializer import AbstractSerializer
 from mpchain.training import extensions
 
-# 1. A function of the trainer. Extensions that report run before those that print: their priority
-#    is higher. The trigger says when: here after each epoch.
+# 1. A function of the trainer. Extensions that report run before those that print, because their
+# priority is higher. The trigger determines when: here, after each epoch.
 
 
 @training.make_extension(trigger=(1, "epoch"), priority=training.PRIORITY_WRITER)
@@ -31,7 +31,7 @@ def report_norm(trainer: training.Trainer) -> None:
     mpchain.report({"norm": sum(squares) ** 0.5})
 
 
-# 2. A class, for what has a state. The state is saved in snapshots by serialize().
+# 2. A class, for an extension with state. serialize() saves the state in snapshots.
 
 
 class HalveOnPlateau(training.Extension):

@@ -40,7 +40,7 @@ def affine(x, W):
     return x.dot(W.T)
 
 
-# 3. A class, for those that need more than that.
+# 3. A class, for functions that need more than that.
 
 
 class Cube(FunctionNode):

@@ -38,7 +38,7 @@ class Signs:
     """Sends the signs of gradients, and their mean size; keeps the rest for the next time."""
 
     def __init__(self):
-        self.rest = {}  # by the names of the parameters in a bucket
+        self.rest = {}  # keyed by the names of the parameters in a bucket
         self.n_bytes = 0
 
     def __call__(self, comm: mpchain.CommunicatorBase, bucket) -> Done:
@@ -51,7 +51,7 @@ class Signs:
         self.rest[names] = values - self.unpack(bits, size, values.size)
         self.n_bytes += bits.nbytes + size.nbytes
         values[...] = 0
-        # Bits cannot be summed: every rank gets all of them, and adds them up in the same order.
+        # Bits cannot be summed, so every rank gets all of them, and adds them up in the same order.
         for one_bits, one_size in zip(comm.allgather(bits), comm.allgather(size.reshape(1))):
             values += self.unpack(one_bits, one_size, values.size)
         return Done()

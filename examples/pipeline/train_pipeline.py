@@ -40,7 +40,7 @@ class Block(mpchain.Chain):
 def make_pipeline(comm, n_units: int, n_micro_batches: int) -> MultiNodeChainList:
     """Returns the model, of which each rank has the layers of its share."""
     sizes = [64, *[n_units] * (N_LAYERS - 1), 10]
-    # All ranks make all layers, so that the initial values do not depend on their number.
+    # All ranks create all layers, so that initial values do not depend on the number of ranks.
     blocks = [Block(sizes[i], sizes[i + 1], i == N_LAYERS - 1) for i in range(N_LAYERS)]
     first, last = comm.share_of(N_LAYERS)
     model = MultiNodeChainList(comm, n_micro_batches)
@@ -67,7 +67,7 @@ class PipelineUpdater(training.updaters.StandardUpdater):
             loss = F.softmax_cross_entropy(y, t)
             mpchain.report({"loss": loss}, optimizer.target)
         else:
-            loss = y  # stands for the result: its backward receives the gradients
+            loss = y  # this variable represents the result: its backward receives the gradients
         optimizer.target.cleargrads()
         loss.backward()
         optimizer.update()
@@ -125,7 +125,7 @@ def main() -> None:
     # The first rank needs the images, the last one the labels: all ranks read the same batches.
     batches = create_synchronized_iterator(iterators.SerialIterator(train, args.batchsize), comm)
     model = make_pipeline(comm, args.units, args.micro_batches)
-    # No gradients are averaged: each rank has other parameters.
+    # No gradients are averaged, because each rank has different parameters.
     optimizer = optimizers.Adam().setup(model)
     updater = PipelineUpdater(batches, optimizer, comm)
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)

@@ -100,7 +100,7 @@ class BpttUpdater(training.updaters.StandardUpdater):
         iterator, optimizer = self.get_iterator("main"), self.get_optimizer("main")
         model = optimizer.target
         if iterator.is_new_epoch:
-            model.reset_state()  # the strips begin again
+            model.reset_state()  # the strips start over
         x, t = next(iterator)
         for lstm in (model.lstm1, model.lstm2):
             if lstm.h is not None:
@@ -133,7 +133,7 @@ def write(model: LanguageModel, vocabulary: Array, first: int, n: int) -> str:
         for _ in range(n):
             scores = model(model.xp.asarray(words[-1:], np.int32))
             p = mpchain.backends.cuda.to_cpu(F.softmax(scores).array[0]).astype(np.float64)
-            p[0] = 0  # the word that stands for rare ones
+            p[0] = 0  # the token that stands for rare words
             words.append(np.random.choice(len(p), p=p / p.sum()))
     return " ".join(vocabulary[word] for word in words)
 

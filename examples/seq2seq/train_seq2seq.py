@@ -97,7 +97,7 @@ class Seq2seq(mpchain.Chain):
         _, _, hs = self.decoder(None, None, list(embedded))
         y = self.score_words(F.pad_sequence(hs), memory, scores)
         answers = [self.xp.concatenate([target, end]) for target in targets]
-        t = F.pad_sequence(answers, padding=-1).array  # -1 is ignored
+        t = F.pad_sequence(answers, padding=-1).array  # the label -1 is ignored
         loss = F.softmax_cross_entropy(y.reshape(-1, len(WORDS)), t.ravel())
         mpchain.report({"loss": loss}, self)
         return loss

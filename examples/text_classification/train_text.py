@@ -25,7 +25,7 @@ from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.training import extensions
 from mpchain.typing import Array
 
-PADDING = -1  # number of what is no word
+PADDING = -1  # id of unknown words
 
 
 class Words(mpchain.Chain):

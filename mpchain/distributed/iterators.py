@@ -46,7 +46,8 @@ class SynchronizedIterator(Iterator):
             )
         self._take_state_of_rank_0()
         self._looks_ahead = isinstance(actual_iterator, PrefetchingIterator)
-        if isinstance(actual_iterator, PrefetchingIterator):  # it gets only this rank's samples
+        # The prefetching iterator receives only this rank's samples.
+        if isinstance(actual_iterator, PrefetchingIterator):
             start = actual_iterator.start
             actual_iterator.start = lambda indices: start(self._choose(indices))
 

@@ -161,10 +161,10 @@ class MultiprocessParallelUpdater(StandardUpdater):
             observed = None
             target = self.get_optimizer("main").target
             if any(not param.is_initialized for param in target.params()):
-                observed = self._compute(batch)  # computing initializes them
+                observed = self._compute(batch)  # the first forward pass initializes them
             self.setup_workers()
             self._ask(_compute, self.get_optimizer("main").loss_scale)
-            assert self._exchange is not None  # setup_workers has made it
+            assert self._exchange is not None  # setup_workers has created the exchange
             self._exchange.send_parameters()
             if observed is None:
                 observed = self._compute(batch)
@@ -182,7 +182,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     def _ask(self, function, *args):
         """Lets the other processes call a function with their part and these arguments."""
-        assert self._exchange is not None  # setup_workers has made it
+        assert self._exchange is not None  # setup_workers has created the exchange
         self._exchange.comm.bcast_obj((function, args))
 
     def finalize(self) -> None:
@@ -206,7 +206,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         """Sets the iterators here to the positions of the processes' iterators."""
         with self._ending_workers_on_error():
             self._ask(_save_iterator)
-            assert self._exchange is not None  # setup_workers has made it
+            assert self._exchange is not None  # setup_workers has created the exchange
             _, *states = self._exchange.comm.allgather_obj(None)
             for iterator, state in zip(self._others.values(), states):
                 iterator.serialize(NpzDeserializer(state))
@@ -280,7 +280,7 @@ class _Exchange:
         self._params = dict(sorted(model.namedparams()))
         self._layouts = layouts(self._params.items())
         kinds = [(layout.size, comm.gradient_dtype(layout.dtype)) for layout in self._layouts]
-        comm.barrier()  # NCCL would wait forever for one that did not start
+        comm.barrier()  # NCCL would wait forever for a process that did not start
         with self._device.create_context():
             self._flat = comm.make_buffers(kinds)
 
@@ -327,7 +327,7 @@ class _Exchange:
         return total, list(zip(numbers, observations))[1:]
 
 
-# In the other processes
+# Code of the worker processes
 
 
 @dataclasses.dataclass
@@ -364,7 +364,7 @@ def _compute(part, exchange, loss_scale):
     observation = {}
     try:
         batch = part.iterator.next()
-    except StopIteration:  # it has no more samples, and takes part without any
+    except StopIteration:  # this process has run out of samples, and takes part without any
         batch = []
     if batch:
         model, device = part.model, backend.get_device(part.device)

@@ -71,15 +71,15 @@ def _cloudpickle():
 
 def _show_output(command):
     """Runs a command and prints its output here; returns its exit code and its last line."""
-    # In a notebook, what a process writes to its own standard output is not seen. The environment
-    # is Python's, because an MPI library that is loaded here may have added to that of C.
+    # A notebook does not show what a process writes directly to standard output. Python's copy of
+    # the environment is passed, because a loaded MPI library may have added variables to C's.
     process = subprocess.Popen(
         command,
         env=dict(os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C comes from here alone
+        start_new_session=True,  # only the notebook's process handles Ctrl-C
     )
     output: Any = process.stdout
     decoder, shown = codecs.getincrementaldecoder("utf-8")("replace"), ""
@@ -118,7 +118,7 @@ def _run_task(folder):
 
 def _describe(error, rank, cloudpickle):
     """Time, exception and note as bytes; another exception if this one cannot be sent."""
-    own = error.__traceback__.tb_next  # this leaves out the frame of this file
+    own = error.__traceback__.tb_next  # this drops the frame of this file
     note = "".join(traceback.format_exception(error.with_traceback(own)))
     when, note = time.monotonic(), f"on rank {rank}:\n{note.rstrip()}"
     try:

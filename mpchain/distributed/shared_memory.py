@@ -19,8 +19,8 @@ from mpchain.typing import Array, DTypeLike
 
 _NAME = "mpchain"
 _LINE = 64  # bytes of a cache line
-_CHUNK = 1 << 16  # elements that are summed at a time: they stay in the cache
-_KEY = 16  # bytes at the end, by which a rank knows that it has opened the right memory
+_CHUNK = 1 << 16  # number of elements summed at a time, so that they stay in the cache
+_KEY = 16  # bytes at the end that prove to a rank that it has opened the right memory
 
 # Stores become visible in their order on x86. Elsewhere a full memory barrier is needed between an
 # array and the counter that says it is filled; Python has none. Linux executes one whenever a
@@ -47,7 +47,7 @@ def share(host: Any, n_bytes: int) -> mmap.mmap | None:
             key = os.urandom(_KEY)
             os.pwrite(opened, key, n_bytes)
             where = f"/proc/{os.getpid()}/fd/{opened}", key
-    except (AttributeError, OSError):  # this system lacks it, or does not allow it
+    except (AttributeError, OSError):  # this system lacks this feature, or does not allow it
         pass
     where = host.bcast(where)
     memory = None
@@ -159,7 +159,7 @@ def make_shared_arrays(
     lengths = [_up_to(_LINE, n * dtype.itemsize) for n, dtype in specifications]
     n_counter_bytes = len(lengths) * host.size * _LINE
     begin = _up_to(mmap.PAGESIZE, n_counter_bytes)
-    stride = _up_to(mmap.PAGESIZE, sum(lengths))  # each rank's slots are pages of their own
+    stride = _up_to(mmap.PAGESIZE, sum(lengths))  # each rank's slots occupy separate pages
     memory = share(host, begin + stride * n_slots * host.size)
     if memory is None:
         return None
@@ -177,7 +177,8 @@ def make_shared_arrays(
             for r in ranks
         ]
         offset += lengths[i]
-        slots[host.rank][0][...] = 0  # a page is placed near the first process that touches it
+        # The system places a page near the process that touches it first.
+        slots[host.rank][0][...] = 0
         arrays.append(SharedArray(counters, slots, host.rank))
     return arrays
 
@@ -256,7 +257,7 @@ def sum_pieces_in_shared_memory(
         for place in of_hosts:
             pieces.append(sum_part(*shared.at(place), copies=False))
         total = yield from sum_between_hosts(part, pieces)
-        if total.size:  # a smaller host has no rank for it
+        if total.size:  # a smaller host has no rank for this slice
             shared.slots[slot][own] = total
     yield from shared.meet(SUMMED)
 
@@ -274,7 +275,7 @@ def gather_in_shared_memory(
         piece: what is copied there.
         exchanges: generators that exchange pieces with other hosts.
     """
-    yield from shared.meet(FILLED)  # this rank has read what was gathered before
+    yield from shared.meet(FILLED)  # this rank has read the arrays of the previous gather
     own[...] = piece
     for exchange in exchanges:
         yield from exchange

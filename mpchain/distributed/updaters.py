@@ -80,7 +80,7 @@ class MultiNodeUpdater(StandardUpdater):
         self.communicator = communicator
         self.accumulation = accumulation
         self.weight: Any = weight
-        self._observations = Observations()  # recorded updates keep theirs here
+        self._observations = Observations()  # recorded updates keep their observations here
         super().__init__(iterator, optimizer, converter, device, loss_func, **options)
         main = self.get_optimizer("main")
         if not isinstance(main, MultiNodeOptimizer):
@@ -167,7 +167,7 @@ class MultiNodeUpdater(StandardUpdater):
         self._report(observations, means)
 
     def _report(self, observations, means):
-        if means is None:  # this happens within no_sync
+        if means is None:  # means are None within no_sync
             means = means_over_ranks(self.communicator, observations.summary())
         report(observations.last() | means)
 
@@ -179,7 +179,7 @@ class MultiNodeUpdater(StandardUpdater):
             return contextlib.nullcontext()
         n_total = getattr(iterator, "n_samples", None)
         if getattr(iterator, "is_divided_evenly", False):
-            mine = None  # the rule says how many ranks have none
+            mine = None  # the rule says how many ranks have no samples
         return self.communicator.batch(n_total, mine=mine)
 
     def _arguments(self, batch):

@@ -196,7 +196,7 @@ class Parametric(Distribution):
 
     _rules = {}
     _n_event_axes = 0
-    _inner = 1.0  # a point of the support, used in place of points outside of it
+    _inner = 1.0  # a point of the support that replaces points outside of it
 
     def __init__(self, **parameters: Input) -> None:
         params = broadcast(self._name, as_parameters(self._name, parameters))

@@ -23,7 +23,7 @@ from mpchain.functions.special import digamma
 from mpchain.variable import Variable
 
 _STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360]
-_LARGE = 10.0  # from here on, the series of Stirling's formula has all digits
+_LARGE = 10.0  # above this, Stirling's series is accurate to all digits
 _UNDERFLOW = 1e-290
 _MOST_TERMS = 100_000
 
@@ -115,7 +115,7 @@ def _log_gamma_values(a, x, is_upper):
     is_tiny = p < _UNDERFLOW
     y = xp.where(p > 0.5, xp.log1p(-xp.where(p > 0.5, rest, 0)), xp.log(xp.where(is_tiny, 1, p)))
     if is_tiny.any():
-        # Elsewhere, numbers for which both sums converge at once.
+        # Elsewhere, numbers are inserted for which both sums converge at once.
         a, x = xp.where(is_tiny, a, 1), xp.where(is_tiny, x, 50 if is_upper else 0.02)
         tail = _log_fraction(xp, a, x) if is_upper else _log_series(xp, a, x)
         y = xp.where(is_tiny, _log_poisson_values(a, x) + tail, y)

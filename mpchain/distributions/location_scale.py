@@ -191,17 +191,19 @@ class Cauchy(_Symmetric):
     _standard_entropy = math.log(4 * math.pi)
 
     def _standard_log_density(self, z):
-        # log(1 + z^2), with z / m where m = |z| > 1, so that distant points do not overflow.
+        # log(1 + z^2), computed from z / m with m = |z| > 1, so that distant points do not
+        # overflow.
         m = np.maximum(abs(z.array), 1)
         rest = F.square(z / m) + (np.square(1 / m) - 1)
         return -F.log1p(rest) - (np.log(m) * 2 + math.log(math.pi))
 
     def _standard_cdf(self, z):
-        # Accurate far below loc, too, unlike arctan(z) / pi + 1/2.
+        # Unlike arctan(z) / pi + 1/2, this is accurate far below loc, too.
         return F.arctan2(z.xp.ones_like(z.array), -z) / math.pi
 
     def _standard_log_cdf(self, z):
-        # The probability beyond the distance of z, of which a square could overflow.
+        # The probability beyond the distance of z, computed without its square, which could
+        # overflow.
         distance = choose(z.array < 0, -z, z)
         is_far = distance.array > 1
         near = F.arctan2(z.xp.ones_like(z.array), choose(is_far, 1, distance))

@@ -59,7 +59,7 @@ def _by_exponent(g, x):
 
 @elementwise(_by_exponent)
 def _log_of_rest_of_exp(x):
-    # Each form is exact where the other one cancels.
+    # Each form is exact where the other suffers from cancellation.
     is_near = np.less(x, math.log(2))
     near = np.log(-np.expm1(-np.where(is_near, x, 1)))
     return np.where(is_near, near, np.log1p(-np.exp(-np.where(is_near, 1, x))))
@@ -82,5 +82,5 @@ def weighted(weight: Input, logarithm: Variable) -> Variable:
     array(0.)
     """
     vanishes = (as_array(weight) == 0) & np.isinf(logarithm.array)
-    factor: Any = weight  # NumPy's hints say that an array times a Variable is an array
+    factor: Any = weight  # NumPy's type hints say that an array times a Variable is an array
     return factor * choose(vanishes, 0, logarithm)

@@ -125,7 +125,7 @@ class Pareto(HalfLine):
         return F.log(self.alpha / x) + self._log_survival(x)
 
     def _log_survival(self, x):
-        # The difference is exact next to the scale, where the quotient is not.
+        # Near the scale, the difference is exact but the quotient is not.
         is_near = x.array < 2 * self.scale.array
         near, far = choose(is_near, x, self.scale), choose(is_near, self.scale, x)
         near, far = F.log1p((self.scale - near) / near), F.log(self.scale / far)

@@ -131,7 +131,7 @@ class _Trace:
 
     def read(self, function, in_data):
         """Finds the value of the output of a function."""
-        if function.inputs is None:  # it is not part of the graph
+        if function.inputs is None:  # the function is not part of the graph
             return
         operands = [self.value_of(node) for node in function.inputs]
         if not any(operands):
@@ -184,7 +184,7 @@ def _inputs(args):
     inputs = [as_variable(x) for x in _listed(args)]
     if not inputs:
         raise ValueError("exporters.caffe.export: args must hold an input")
-    # New variables: without history, and with gradients so that they are part of the graph.
+    # These new variables have no history, but need gradients, so that they are part of the graph.
     return keys, [Variable(x.array) for x in inputs]
 
 
@@ -203,8 +203,8 @@ def _fail(rule):
     raise ValueError(f"exporters.caffe.export: {rule}")
 
 
-# The layers of each function. A reader takes the trace, the inputs of the function (values or
-# constant arrays), and its constants.
+# The layers of each function. A reader takes the trace, the function's inputs (values or constant
+# arrays), and its constants.
 
 
 def _per_channel(x, value):

@@ -170,7 +170,7 @@ def _array(blob):
     data = blob["double_data"] if "double_data" in blob else blob.get("data", ())
     if "shape" in blob:
         shape = blob["shape"].get("dim", [])
-    else:  # old files have these
+    else:  # old files store the shape as four sizes
         shape = [blob.get(axis, 1) for axis in ("num", "channels", "height", "width")]
     if len(data) != math.prod(shape):
         raise ValueError(f"an array of shape {tuple(shape)} has {len(data)} elements")
@@ -189,7 +189,7 @@ def _pair(param, name, letters, default):
     return value[0], value[-1]
 
 
-# Makers of the function or link of each type of layer.
+# Maps each type of layer to a function that makes its function or link.
 
 
 def _convolution(layer, link=Convolution2D):
@@ -256,7 +256,7 @@ def _scale(layer):
         return functools.partial(F.scale, axis=axis)
     W, *b = _blobs(layer, 2 if bias_term else 1)
     link = Scale(axis, W.shape, bias_term, W.shape)
-    assert link.W is not None  # it is given a shape
+    assert link.W is not None  # the shape is given, so W is initialized
     link.W.array[...] = W
     if bias_term:
         assert link.bias.b is not None

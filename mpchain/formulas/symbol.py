@@ -67,7 +67,8 @@ class Symbol(Mixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not all([isinstance(x, _OPERANDS) for x in inputs]):
-            return NotImplemented  # the other operand, such as a Variable, may know how
+            # The other operand, such as a Variable, may support this operation.
+            return NotImplemented
         if method != "__call__" or kwargs or ufunc not in OPERATORS:
             raise UntraceableError(f"numpy.{ufunc.__name__}.{method}")
         return self._step(ufunc, inputs)
@@ -122,7 +123,7 @@ class Whole(Symbol):
         n = len(self.steps)
         result = declaration.body(*arguments)
         names = [getattr(step.function, "__name__", "").lstrip("_") for step in self.steps[n:]]
-        # One operation of NumPy is written as that, which leads to this function for Variables.
+        # A single NumPy operation is written as is; it calls this function for Variables.
         is_operation = len(names) == 1 and declaration.name.startswith(names[0])
         if declaration.is_own and (is_operation or not names):
             return result

@@ -137,8 +137,8 @@ class Python(Writer):
         """Returns the expression of a symbol."""
         operator = OPERATORS.get(step.function)
         texts = [self.operand(x, as_bool=True) for x in step.operands]
-        # Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays.
-        # Variables have no comparison operators.
+        # Python operators on Python numbers give Python numbers; NumPy scalars would widen float32
+        # arrays. Variables have no comparison operators.
         if operator and operator.python and (step.is_constant or not step.is_bool):
             return operator.python.format(*texts)
         return self.call(step.function, texts)

@@ -102,7 +102,7 @@ def crelu(x: Input, axis: int = 1) -> Variable:
     return concat([relu(x), relu(-x)], axis)
 
 
-# Choosing by np.where takes several times as long on a CPU, which cannot foresee signs.
+# np.where takes several times as long on a CPU, because it cannot predict signs.
 @elementwise(lambda g, x, slope: g * (np.maximum(np.sign(x), 0) * (1 - slope) + slope))
 def leaky_relu(x: Input, slope: float = 0.2) -> Output:
     """Leaky rectified linear unit: max(x, slope * x) for slopes below one, elementwise.
@@ -380,7 +380,7 @@ def softplus(x: Input, beta: float = 1.0) -> Output:
 
 def _mish_derivative(g, x):
     t = np.tanh(softplus.on(x, 1.0))
-    x = _limited(x, -800, 800)  # 0 and 1 from here on; products of x could overflow
+    x = _limited(x, -800, 800)  # saturated at 0 and 1 beyond this; products of x could overflow
     return g * (x * sigmoid.on(x) * (1 - np.square(t)) + t)
 
 
@@ -413,7 +413,7 @@ _LIMITED = "({0} < (T)-40 ? (T)-40 : {0} > (T)40 ? (T)40 : {0})"
     special="slope_of_gelu({})",
 )
 def _slope_of_gelu(x):
-    x = limited(x, -40, 40)  # 0 and 1 from here on; products of x could overflow
+    x = limited(x, -40, 40)  # saturated at 0 and 1 beyond this; products of x could overflow
     return _ndtr(x) + x * (np.exp(np.square(x) * -0.5) * _DENSITY)
 
 
@@ -444,7 +444,7 @@ def _gelu_exponent(x):
 
 
 def _gelu_tanh_derivative(g, x):
-    x = _limited(x, -_FAR, _FAR)  # its square could overflow
+    x = _limited(x, -_FAR, _FAR)  # x squared could overflow
     s = sigmoid.on(_gelu_exponent(x))
     slope = (np.square(x) * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi))
     return g * (s * (x * ((1 - s) * slope) + 1))

@@ -84,7 +84,7 @@ def _power_of_constant_exponent(x, c):
     return x**c
 
 
-# NumPy's power takes a hundred times as long for this exponent, which networks have.
+# NumPy's power takes a hundred times as long for this exponent, which is common in networks.
 @elementwise(lambda g, x: g * (np.square(x) * 3), any_dtype=True)
 def _cube(x):
     return x * x * x
@@ -275,7 +275,7 @@ def bias(x: Input, y: Input, axis: int = 1) -> Variable:
 
 
 def _is_number(x):
-    is_scalar = isinstance(x, np.generic)  # those of bfloat16 are no numbers to Python
+    is_scalar = isinstance(x, np.generic)  # Python does not count bfloat16 scalars as numbers
     return isinstance(x, numbers.Number) or (is_scalar and is_floating(x.dtype))
 
 

@@ -61,7 +61,7 @@ def widened(x: Input) -> Input:
 @differentiable(lambda g, x_shape: np.reshape(g, x_shape), takes_bfloat16=True)
 def _reshape(x, shape):
     if isinstance(x, np.ndarray) and is_only_last(x):
-        x = x.copy()  # What follows is slow on views of it, in which neighbors are apart.
+        x = x.copy()  # The code below is slow on views of x whose neighbors are apart in memory.
     return x.reshape(shape)
 
 

@@ -140,7 +140,7 @@ def scaled_dot_product_attention(
     check(fits, name, rule, query=query, key=key, value=value)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    # Libraries draw other masks of dropout than mpchain, which depend on the device.
+    # Libraries draw dropout masks that differ from mpchain's and depend on the device.
     mask = None if mask is None else converted(query.xp, as_array(mask))
     if is_gpu_array(query.array) and not (dropout_ratio and config.train):
         y = _fused(name, query, key, value, mask, bias, is_causal, scale)
@@ -157,7 +157,7 @@ def scaled_dot_product_attention(
         _check_mask(name, mask, scores.shape)
     allowed = _allowed(query.xp, scores.shape, mask, is_causal)
     if allowed is not None:
-        # Finite, so that rows without keys are not NaN, and differences do not overflow.
+        # A finite value, so that rows without keys are not NaN and differences do not overflow.
         low = query.xp.asarray(smallest(scores.dtype) / 2, scores.dtype)
         scores = where(allowed, scores, low)
     axis = scores.ndim - 1
@@ -187,7 +187,7 @@ def project_heads(
         [(2, 3, 4, 2), (2, 3, 4, 2)]
     """
     W, b, n = Ws[0], bs[0], len(Ws)
-    # Otherwise the time to join the weights is not small against that of the products.
+    # Otherwise, joining the weights takes time that is not small compared to the products.
     pays = n > 1 and is_gpu_array(as_array(x)) and x.shape[0] * x.shape[1] >= W.shape[0]
     if not pays or any(_kind(V, c) != _kind(W, b) for V, c in zip(Ws, bs)):
         ys = [linear(x, W, b, n_batch_axes=2) for W, b in zip(Ws, bs)]

@@ -90,8 +90,8 @@ def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False)
     return matmul(a, b, transa, transb)
 
 
-# A product is the trilinear form <g, a b> of three arrays with labeled axes: leaving one slot open
-# contracts the other two. Each label is in two of the slots at least.
+# A product is the trilinear form <g, a b> of three arrays with labeled axes; leaving one slot open
+# contracts the other two. Each label occurs in at least two of the slots.
 
 
 @differentiable(

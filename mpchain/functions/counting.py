@@ -32,7 +32,7 @@ BATCH, CALL = "batch", "call"
 class _Current(threading.local):
     counts: Any = None  # knows the counts of the whole batch; None: this process has all of it
     over: str | None = None
-    notes: Any = None  # the counts of means, noted while somebody combines means of batches
+    notes: Any = None  # counts of means, recorded while means of batches are combined
 
 
 current = _Current()
@@ -172,7 +172,8 @@ class Notes:
 
     def add(self, mean: Any, count: Any) -> None:
         """Notes the count of a mean, a Variable."""
-        self._weights[id(mean.array)] = mean.array, count  # the array keeps its id
+        # The array is kept alive, so that its id is not reused.
+        self._weights[id(mean.array)] = mean.array, count
 
     def weight(self, value: object, default: object) -> Any:
         """Returns the count of a value, if it is a mean that was noted, or the default."""

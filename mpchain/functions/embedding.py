@@ -16,8 +16,8 @@ from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
-# Looking rows up and, its adjoint, adding rows at indices. The index -1 stands for no row: its
-# result is zero, and what is added to it is dropped.
+# Looking up rows, and its adjoint, adding rows at indices. The index -1 stands for no row: looking
+# it up gives zeros, and adding to it has no effect.
 
 
 def _row_gradient(g, W_shape, ids):
@@ -50,9 +50,9 @@ def _distinct(ids):
     return in_order[is_first], places
 
 
-# A table whose rows are few times those that are looked up, or which is small, gets its gradient as
-# an array, which costs less. Replays always make that array; from some size on, this costs more
-# than they save.
+# A table that is small, or not much larger than the number of rows looked up, gets a dense
+# gradient, which costs less. Replays always use the dense gradient; for large tables this costs
+# more than they save.
 _FEW, _LARGE, _COSTLY = 4, 1 << 16, 1 << 19
 
 
@@ -64,9 +64,9 @@ def _take_rows(W, ids):
 
 
 def _taken_rows(W, ids):
-    if is_gpu_array(ids):  # a mask as an index would wait for the number of its elements
+    if is_gpu_array(ids):  # indexing by a mask would wait for its number of elements
         return _zero_unless(ids >= 0, W[ids])
-    y = W.take(ids, 0)  # in half of the time of W[ids]
+    y = W.take(ids, 0)  # this takes half the time of W[ids]
     if _has_negative(ids):
         y[ids < 0] = 0
     return y
@@ -117,7 +117,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     check(table, "embed_id", "W must be floating point with 2 axes", W=W)
     check_labels("embed_id", x, W.shape[0], ignore_label, "x")
     if ignore_label is None and type(x) is np.ndarray:
-        return _take_rows(W, x.astype(np.intp))  # a copy, as x may change before backward
+        return _take_rows(W, x.astype(np.intp))  # makes a copy, since x may change before backward
     ids = x.astype(np.intp, copy=False)
     xp = get_array_module(x)
     ignored = xp.zeros(x.shape, bool) if ignore_label is None else x == ignore_label

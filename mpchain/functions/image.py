@@ -255,7 +255,7 @@ def spatial_transformer_sampler(x: Input, grid: Input) -> Variable:
     columns, has_column = _corners(as_array(u), w)
     rows, has_row = _corners(as_array(v), h)
     # The axes are upper and lower, left and right corner: (2, 2, N, points). At the center of a
-    # pixel, the derivative is that from above.
+    # pixel, the derivative from above is used.
     signs = xp.asarray([[[-1]], [[1]]], x.dtype)
     weights = ((v - rows) * signs + 1)[:, None] * ((u - columns) * signs + 1)[None]
     inside = has_row[:, None] & has_column[None]

@@ -113,7 +113,7 @@ def _get_item(x, slices):
         return one_call(getitem, x, slices)
     axis = _axis_of_vector(slices) if x.__class__ is np.ndarray else None
     if axis is not None and axis < x.ndim:
-        return x.take(slices[axis], axis)  # take needs less time, and reads memory row by row
+        return x.take(slices[axis], axis)  # np.take needs less time, and reads memory row by row
     return x[slices]
 
 
@@ -141,7 +141,7 @@ def get_item(x: Input, slices: object) -> Variable:
 vars(get_item)["on"] = _get_item.on
 
 
-# Elements at distinct indices, a linear map, and its adjoint, which places them there.
+# Selecting elements at distinct indices, a linear map, and its adjoint, which puts them back.
 
 
 @differentiable(lambda g, x_shape, where: _place.on(g, where, x_shape))
@@ -206,7 +206,7 @@ def check_labels(
     Example:
         >>> check_labels("f", np.array([0, 2, -1]), 3, ignored=-1)
     """
-    if type(t) is np.ndarray and t.size:  # the usual case in half the time
+    if type(t) is np.ndarray and t.size:  # the usual case takes half the time this way
         if low <= np.minimum.reduce(t, axis=None) and np.maximum.reduce(t, axis=None) < n:
             return
     if is_gpu_array(t) and not config.debug:
@@ -450,7 +450,7 @@ def _extremes(x, k, axis, largest):
     """Returns the indices of the ``k`` largest or smallest elements, in their order."""
     if 4 * k >= x.shape[axis]:
         return _order(x, axis, largest)[(slice(None),) * axis + (slice(k),)]
-    # A partition finds the few elements; only they are sorted.
+    # A partition finds the few elements, so only these are sorted.
     xp = get_array_module(x)
     few = (slice(None),) * axis + (slice(x.shape[axis] - k, None) if largest else slice(k),)
     indices = xp.argpartition(x, -max(k, 1) if largest else k, axis)[few]

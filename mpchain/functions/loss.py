@@ -100,14 +100,15 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
         loss = (loss * factor).astype(x.dtype, copy=False)
         return loss, kept._replace(scale=kept.scale * factor)
     is_ignored = t == ignore_label
-    # Not asked of recorded arrays and GPUs: labels of another step may be ignored, and GPUs wait.
+    # Not checked for recorded arrays and GPUs: labels of another step may be ignored, and GPUs
+    # wait.
     has_ignored = type(t) is not np.ndarray or is_ignored.any()
     if has_ignored:
         t = xp.where(is_ignored, 0, t)
     grid = [np.arange(len(t))] if t.ndim == 1 else np.indices(t.shape, sparse=True)
     first, *others = map(xp.asarray, grid)
     labels = (first, t, *others)
-    # The exponentials are kept, as they cost most.
+    # The exponentials are kept, since they are the most expensive part.
     if t.ndim == 1 and x.size >= thresholds.compiled and isinstance(x, np.ndarray):
         exp_x, total, most = kernels.exponentials(x)
         of_labels = x[labels] - most[:, 0]
@@ -127,7 +128,8 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     if reduce == "mean":
         weight /= _denominator(count, t, normalize, x.dtype)
     loss = xp.log(total[:, 0]) - of_labels
-    if has_ignored:  # their loss is zero even if their log-probabilities are infinite
+    # The loss of ignored samples is zero even if their log-probabilities are infinite.
+    if has_ignored:
         loss = xp.where(is_ignored, 0, loss)
     loss *= weight
     y = loss.sum() if reduce == "mean" else loss

@@ -493,7 +493,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
     check(is_floating(x.dtype), "normalize", "x must be floating point", x=x)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, "normalize", "x must have every axis", x=x, axis=axis)
-    # Infinite gradients would stop a training in half precision whenever a row is zero.
+    # In half precision, infinite gradients would stop training whenever a row is zero.
     limit = 65504.0 if x.dtype == np.float16 else None
     return cast(_normalize(widened(x), eps, axes, limit), x.dtype)
 

@@ -18,7 +18,7 @@ from mpchain.typing import Input
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
-_LARGE = 1 << 13  # elements; filling the ends alone of fewer takes longer
+_LARGE = 1 << 13  # number of elements; in smaller arrays, filling only the ends takes longer
 _ALLOWED = {
     "constant": {"constant_values": 0},
     **{mode: {} for mode in ("edge", "wrap")},
@@ -31,7 +31,7 @@ _ALLOWED = {
 @differentiable(lambda g, x_shape, widths: g[_inner(x_shape, widths)])
 def _pad_with_constants(x, widths, values):
     if x.__class__ is np.ndarray and len({value for pair in values for value in pair}) == 1:
-        # NumPy's pad takes longer than small arrays do.
+        # For small arrays, NumPy's pad takes longer than this.
         shape, value = [a + n + b for n, (a, b) in zip(x.shape, widths)], values[0][0]
         y = np.empty(shape, x.dtype) if x.size >= _LARGE else np.full(shape, value, x.dtype)
         if x.size >= _LARGE:

@@ -37,7 +37,7 @@ def _cached_windows(place, name, n, shape, dtype, ksize, stride, pad, **options)
     return place(name, x, ksize, ksize if stride is None else stride, pad, **options)
 
 
-# Linear maps by windows: their sums, and a selected element of each; and the adjoints.
+# Linear maps over windows: their sums, a selected element of each, and the adjoints.
 
 
 @differentiable(lambda g, window: _spread_windows.on(g, window))

@@ -93,8 +93,8 @@ class Forget(FunctionNode):
 
     def first_call(self, xs: list[Variable]) -> tuple:
         """Calls the function; returns its outputs, and the other variables that it used."""
-        # The graph of this call is made to see what it depends on. It is gone with the outputs, and
-        # takes no more memory than the graph that backward will need anyway.
+        # This call's graph is built to find its dependencies. It is freed with the outputs, and
+        # takes no more memory than the graph that backward needs anyway.
         with self._environment.noted(), _Trace() as trace:
             outputs = self._func(*xs)
         self._shapes = [None if y is None else y.shape for y in outputs]
@@ -137,7 +137,7 @@ class Forget(FunctionNode):
         for (place, _), gx in zip(wanted, gxs):
             if gx is not None:
                 found[place] = found[place] + gx if place in found else gx
-        # A variable that is an argument twice is given its gradient once.
+        # A variable that is passed twice gets its gradient once.
         return tuple([found.pop(places[i], None) for i in targets])
 
     def _call_again(self, xs):
@@ -202,8 +202,8 @@ def _as_leaves(nodes):
 
 
 class _Memory(threading.local):
-    records: Any = ()  # lists that record what is computed, one for each forget in progress
-    replay: Any = None  # iterator over what was computed at first
+    records: Any = ()  # lists that record the computed functions, one for each forget in progress
+    replay: Any = None  # iterator over the functions of the first computation
 
 
 _memory = _Memory()
@@ -241,7 +241,7 @@ class _Environment:
     def __init__(self, xs):
         names = ("compute_mode", "dtype", "rng", "train")
         self._settings = {name: getattr(config, name) for name in names}
-        # The state of CuPy's generator cannot be read: on a GPU, the function gets another one.
+        # CuPy's generator state cannot be read, so on a GPU the function gets another generator.
         on_gpu = any(cuda.is_gpu_array(x.array) for x in xs)
         self._gpu_seed = np.random.randint(2**31) if on_gpu else None
         self._random_state = _random_state()
@@ -275,7 +275,8 @@ class _Environment:
                     yield
             finally:
                 _memory.records, _memory.replay = records, replay
-            # Other threads draw from NumPy's global generator too: then nothing can be said.
+            # Other threads draw from NumPy's global generator too, so this check would prove
+            # nothing.
             alone = threading.active_count() == 1
             if alone and not _equal(_random_state(), self._random_state_after):
                 _complain(

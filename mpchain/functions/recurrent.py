@@ -128,7 +128,7 @@ def _lstm_gradients_of_plain(gys, c_prev, x, is_interleaved):
     return d, ggates.transpose(*axes, *range(3, ggates.ndim)).reshape(x.shape)
 
 
-_FEW = 1 << 15  # elements of gates up to which their gradients are faster so
+_FEW = 1 << 15  # number of gate elements up to which this way to compute their gradients is faster
 _ONES = {np.dtype(char): np.ones((), char) for char in "fd"}
 
 

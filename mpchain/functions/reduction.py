@@ -284,12 +284,12 @@ def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
 
 
 def _logsumexp_derivative(g, x, aux, axes):
-    # exp(x - y) would sum to one only as far as y is exact, and y is large if x is.
+    # exp(x - y) would sum to one only to the precision of y, and y is large if x is.
     top, total = aux
     is_array = not isinstance(x, Variable)
     exp_x = np.exp((x if is_array else widened(x)) - top)
     total = total if is_array else sum(exp_x, axes, True)
-    # Where the sum is zero, so is each share.
+    # If the sum is zero, so is each share.
     total = total + np.equal(total, 0).astype(total.dtype)
     return (exp_x / total) * np.reshape(g, total.shape)
 

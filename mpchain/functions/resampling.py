@@ -27,7 +27,7 @@ def map_axis(x: Input, matrix: Array, axis: int) -> Output:
         >>> map_axis(np.ones((2, 3)), np.ones((4, 3)), 1).shape
         (2, 4)
     """
-    assert not isinstance(x, Variable)  # a body gets arrays
+    assert not isinstance(x, Variable)  # a body always gets arrays
     shape = x.shape
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     wide = np.promote_types(x.dtype, np.float32)

@@ -64,7 +64,7 @@ def _product(matrix, is_transposed, x, operands):
         row, col = row + block * n_rows, col + block * n_columns
         n_rows *= len(x)
         x = reshape(x, (len(x) * n_columns, x.shape[-1]))
-    data = get_item(data, filled)  # without the padding, as a vector
+    data = get_item(data, filled)  # the values without padding, as a vector
     return reshape(_sums_of_rows(data, x, row[filled], col[filled], n_rows), shape)
 
 

@@ -67,7 +67,7 @@ def _ndtr(x):
 _FAR = 40  # exp(-x^2 / 2) is 0 in every precision
 
 
-# Declared so that its derivatives have no powers of large x, which overflow.
+# Declared separately, so that its derivatives have no powers of large x, which overflow.
 @elementwise(lambda g, x, y, c: g * (_limited(x, -_FAR, _FAR) * y) * (c * 2))
 def _bell(x, c):
     """exp(c x^2)"""

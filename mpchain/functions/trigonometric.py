@@ -91,8 +91,8 @@ def arccos(x: Input) -> Output:
     return np.arccos(x)
 
 
-# These two are declared so that their derivatives are made of them. Squares of squares would
-# overflow, and give NaN for 0 times infinity.
+# The derivatives of these two are composed of the two functions themselves, because fourth powers
+# would overflow, and give NaN for 0 times infinity.
 @elementwise(lambda g, x, y: g * (x * y * y) * -2)
 def _lorentzian(x):
     return 1 / (np.square(x) + 1)

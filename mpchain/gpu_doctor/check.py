@@ -61,7 +61,7 @@ class _ConvNet(Chain):
     def __init__(self):
         super().__init__()
         with self.init_scope():
-            # A bias before a normalization has no gradient but rounding errors.
+            # Apart from rounding errors, a bias before a normalization has no gradient.
             self.conv = L.Convolution2D(3, 8, 3, nobias=True)
             self.norm = L.BatchNormalization(8)
             self.out = L.Linear(None, 4)
@@ -178,7 +178,7 @@ def _dropout(device_name: str) -> Results:
 def _embedding(device_name: str) -> Results:
     draw, device = np.random.RandomState(0), get_device(device_name)
     W = Variable(device.send(draw.randn(50, 8).astype(config.dtype)))
-    ids = device.send(draw.randint(0, 5, (6, 40)).astype(np.int32))  # rows that many ids share
+    ids = device.send(draw.randint(0, 5, (6, 40)).astype(np.int32))  # rows that many ids refer to
     y = F.embed_id(ids, W, ignore_label=4)
     F.sum(y * y).backward()
     return {"value": y.array, "gradient": W.grad}

@@ -21,7 +21,7 @@ from mpchain.testing.kernel_cases import CASES
 GPU_IS_LOST = 3
 """The exit code after an error that leaves the GPU unusable for this process."""
 
-_CHECK, _CASES, _STEP = 90, 60, 90  # seconds for a result
+_CHECK, _CASES, _STEP = 90, 60, 90  # seconds to wait for a result
 
 
 def _checks(name: str) -> Iterator[machine.Item]:
@@ -91,7 +91,7 @@ def _is_gpu_lost():
         return False
     try:
         cuda.cupy.cuda.Device().synchronize()
-    except Exception:  # whatever the library raises: no later call works
+    except Exception:  # any error of the library means that later calls fail, too
         return True
     return False
 

@@ -47,7 +47,7 @@ def _dropped_sources(comm, device):
     results = {}
     for i in range(8):
         x = device.send(_draw(comm, 512, 256) + i)
-        request = comm.iallgather(x.T)  # it is not contiguous, so a copy is sent
+        request = comm.iallgather(x.T)  # x.T is not contiguous, so a copy is sent
         del x
         for _ in range(2):
             device.xp.full((512, 256), np.nan, np.float32)

@@ -183,7 +183,7 @@ class OwnStep:
     ):
         self._device, (self._cores, self._dtype) = get_device(device_name), PRECISIONS[precision]
         with self._context():
-            np.random.seed(0)  # the losses of both modes shall agree
+            np.random.seed(0)  # both modes must give the same losses
             self.model = L.Classifier(_network(name, sizes))
             self.model.compute_accuracy = False
             self.model.to_device(self._device)

@@ -59,6 +59,6 @@ class Orthogonal(RandomInitializer):
                 f"which cannot make an orthogonal {self.mode}"
             )
         q, r = np.linalg.qr(rng.normal(0.0, 1.0, (max(n_out, n_in), min(n_out, n_in))))
-        # The signs make the decomposition unique, without which q would not be uniform.
+        # The signs make the decomposition unique; otherwise q would not be uniformly distributed.
         q *= np.where(np.diag(r) < 0, -self.scale, self.scale)
         return (q.T if n_out < n_in else q).reshape(shape)

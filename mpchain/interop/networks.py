@@ -259,7 +259,7 @@ def _of_gpt2(model):
         for name, links in products.items():
             found[f"{h}.{name}.weight"] = Tensor([link.W for link in links], is_transposed=True)
             found[f"{h}.{name}.bias"] = Tensor([link.b for link in links])
-        for name in ("bias", "masked_bias"):  # masks, in older files
+        for name in ("bias", "masked_bias"):  # older files contain these masks
             found[f"{h}.attn.{name}"] = Tensor()
     return found | {"ln_f": model.norm}
 
@@ -272,7 +272,7 @@ def _of_bert(model):
         "embeddings.position_embeddings": model.positions,
         "embeddings.token_type_embeddings": model.types,
         "embeddings.LayerNorm": model.norm,
-        "embeddings.position_ids": Tensor(),  # older files have it
+        "embeddings.position_ids": Tensor(),  # older files contain this tensor
     }
     for i, layer in enumerate(model.layers):
         attention, h = layer.attention, f"encoder.layer.{i}"

@@ -105,7 +105,8 @@ class MultiprocessIterator(PrefetchingIterator):
             for reader, part in zip(self._readers, parts):
                 reader.request(part)
         except BaseException:
-            self._end_readers()  # some already read their part of a batch that will not come
+            # Some workers already read their part of a batch that will not be requested.
+            self._end_readers()
             raise
         return (self._readers or [])[: len(parts)], []
 
@@ -197,7 +198,8 @@ class _Inherited:
 
     def __init__(self, dataset):
         self._dataset = dataset
-        # Else each process would start a tracker of shared memory, which removes what it has seen.
+        # Otherwise, each process would start its own resource tracker, which removes shared memory
+        # that it has seen.
         resource_tracker.ensure_running()
 
     def load(self):

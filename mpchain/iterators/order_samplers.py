@@ -127,6 +127,6 @@ class SimilarLengthOrderSampler(ShuffleOrderSampler):
             part[:] = part[np.argsort(self._lengths[part], kind="stable")]
         n_full = len(order) // self._batch_size * self._batch_size
         batches = order[:n_full].reshape(-1, self._batch_size)
-        # The incomplete batch, which has the longest examples of its part, stays the last one.
+        # The incomplete batch, which has the longest examples of its section, stays last.
         batches = batches[super().__call__(np.arange(len(batches)), 0)]
         return np.concatenate([batches.reshape(-1), order[n_full:]])

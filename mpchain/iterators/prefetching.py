@@ -104,7 +104,7 @@ class PrefetchingIterator(SerialIterator):
             kind = type(self).__name__
             raise RuntimeError(f"{kind}: the dataset raised StopIteration") from error
 
-    # Looking ahead
+    # Prefetching
 
     def _look_ahead(self):
         """Requests the next batches."""
@@ -123,7 +123,7 @@ class PrefetchingIterator(SerialIterator):
 
     def _forget(self):
         """Drops all requests; the next batch repeats them."""
-        # Each has the position after it; the oldest comes first.
+        # Each entry has the position after it; the oldest comes first.
         self._requests = collections.deque()
         self._ahead = None  # the iterator that runs ahead
 

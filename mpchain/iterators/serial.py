@@ -82,7 +82,7 @@ class SerialIterator(Iterator):
         self.epoch = 0
         self.is_new_epoch = False
         self._previous_epoch_detail = -1.0
-        self._later_orders = {}  # keyed by epoch: orders that were drawn before they were needed
+        self._later_orders = {}  # orders that were drawn early, keyed by epoch
         self._order = self._sample(np.arange(len(self.dataset)))
 
     def _sample(self, order):
@@ -126,7 +126,7 @@ class SerialIterator(Iterator):
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _finish_epoch(self):
-        self._order = self._next_order()  # Chainer draws one more, without repeat, too
+        self._order = self._next_order()  # Chainer also draws this order without repeat
         self.current_position = 0
         self.epoch += 1
         self.is_new_epoch = True
@@ -135,7 +135,7 @@ class SerialIterator(Iterator):
         """Returns the order of the epoch after this one."""
         if self.epoch + 1 not in self._later_orders:
             return self._sample(self._order)
-        later = dict(self._later_orders)  # a copy of the iterator may share it
+        later = dict(self._later_orders)  # a copy of the iterator may share this dict
         order, self._later_orders = later.pop(self.epoch + 1), later
         return order
 
@@ -181,8 +181,8 @@ class SerialIterator(Iterator):
             raise SerializationError(f"{type(self).__name__}: the saved {what}")
 
     def _serialize_order(self, serializer):
-        # The saved order may have another length than the present one (some samplers vary it), so
-        # it is not restored in place.
+        # The saved order may differ in length from the present one (some samplers vary it), so it
+        # is not restored in place.
         order = serializer("order", None if isinstance(serializer, Deserializer) else self._order)
         if order is not None:
             self._order = order
@@ -204,7 +204,7 @@ def _fault(order, n):
 def _serialize_later_orders(serializer, epoch, orders):
     """Saves or restores the orders of consecutive epochs from ``epoch`` on, and returns them."""
     if not isinstance(serializer, Deserializer):
-        if orders:  # else nothing: most iterators have none
+        if orders:  # without early orders nothing is saved, as for most iterators
             serializer("n", len(orders))
         for i in range(len(orders)):
             serializer(str(i), orders[epoch + i])

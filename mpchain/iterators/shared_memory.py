@@ -38,7 +38,8 @@ class Segment(SharedMemory):
         path = _path(self.name)
         if name is None and os.path.exists(path):
             try:
-                # Memory that turns out to be missing when it is written to would end the process.
+                # If memory were found to be missing only on writing, the system would end the
+                # process.
                 with open(path, "r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, size)
             except OSError:

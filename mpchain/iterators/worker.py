@@ -23,7 +23,7 @@ _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL",
 
 _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 
-_GRACE = 2.0  # seconds that a process has to end when it is asked to
+_GRACE = 2.0  # seconds that a process has to end after it is asked to
 
 
 def get_context(start_method: str | None, caller: str) -> Any:
@@ -47,7 +47,7 @@ def get_context(start_method: str | None, caller: str) -> Any:
     methods = multiprocessing.get_all_start_methods()
     if start_method is None:
         start_method = multiprocessing.get_start_method(allow_none=True)
-        if start_method in (None, "fork"):  # "fork" may mean that nothing was set
+        if start_method in (None, "fork"):  # "fork" may just be the default
             start_method = "forkserver" if "forkserver" in methods else "spawn"
     if start_method not in methods:
         raise ValueError(f"{caller}: start_method must be one of {methods}, not {start_method!r}")
@@ -81,7 +81,7 @@ def openmp_with_threads() -> str | None:
         n_threads = len(os.listdir("/proc/self/task"))
     except OSError:
         return None
-    # OpenBLAS's threads do not mind a fork.
+    # OpenBLAS's threads survive a fork.
     n_known = threading.active_count() + sum(get() - 1 for get, _ in linux.openblas())
     runtimes = [p for p in map(os.path.basename, linux.libraries()) if _OPENMP.match(p)]
     return min(runtimes) if runtimes and n_threads > n_known else None
@@ -275,7 +275,7 @@ def _work(pipe, function, args):
 
 
 def _end_with_parent():
-    # A busy process would notice only at its next answer that its parent is gone.
+    # A busy process would notice only at its next answer that its parent has ended.
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
     os._exit(1)

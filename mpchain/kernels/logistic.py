@@ -6,17 +6,17 @@ from mpchain.kernels import thresholds
 from mpchain.typing import Array
 
 try:
-    # With numbers as limits, this ufunc is several times as fast as np.minimum and np.maximum.
+    # With scalar limits, this ufunc is several times as fast as np.minimum and np.maximum.
     from numpy._core import umath
 
     _clip = vars(umath)["clip"]
-except (ImportError, KeyError):  # it is private
+except (ImportError, KeyError):  # the ufunc is private to NumPy
 
     def _clip(x, low, high, out=None):
         return np.minimum(np.maximum(x, low, out=out), high, out=out)
 
 
-# By dtype: minus infinity, one, and a number from which on the function is one after rounding.
+# Keyed by dtype: minus infinity, one, and a number above which the function rounds to one.
 _NUMBERS = {np.dtype(d): [np.array(n, d) for n in (-np.inf, 1, 40)] for d in "fd"}
 
 
@@ -37,7 +37,7 @@ def logistic(x: Array, out: Array | None = None) -> Array:
     if not isinstance(x, np.ndarray) or not x.ndim:
         e = np.exp(-np.absolute(x))
         return np.where(np.less(x, 0), e, 1) / (e + 1)
-    if x.dtype not in _NUMBERS:  # half precision has no exponential of 40
+    if x.dtype not in _NUMBERS:  # exp(40) overflows in half precision
         return np.positive(logistic(x.astype(np.float32)).astype(x.dtype), out=out)
     low, one, high = _NUMBERS[x.dtype]
     if x.size > thresholds.logistic_block and x.__class__ is np.ndarray and x.flags.c_contiguous:

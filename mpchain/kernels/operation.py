@@ -116,10 +116,10 @@ class Operation(Generic[P, R]):
         self._reference, self._rule, self._is_kept, self._first = reference, rule, is_kept, first
         self._fastest: dict = {}
         self._kernels = [Kernel(self.name, "reference", reference, None)]
-        # Keyed by the first array's type and dtype: functions and own refusals.
+        # Keyed by the first array's type and dtype: functions, and their reasons to refuse.
         self._asked: dict = {}
-        self._chosen: dict = {}  # keyed by all that a choice may depend on: functions
-        # It says whether there are kernels for NumPy arrays to choose from.
+        self._chosen: dict = {}  # functions, keyed by everything that a choice may depend on
+        # Whether there are kernels for NumPy arrays to choose from.
         self._has_choice = False
         thresholds.forgets(self._chosen)
 
@@ -203,7 +203,8 @@ class Operation(Generic[P, R]):
                 return self.select(*args).compute(*args)
             if not self._has_choice:
                 return self._choose(args)(*args)
-            key = []  # an array begins with a tuple, another argument with a class
+            # The key of an array begins with a tuple, that of another argument with a class.
+            key = []
             for x in args:
                 if x.__class__ is np.ndarray:
                     key += x.shape, x.strides, x.dtype
@@ -216,7 +217,7 @@ class Operation(Generic[P, R]):
                 if len(self._chosen) >= MOST:
                     self._chosen.clear()
                 compute = self._chosen[key] = self._choose(args)
-            except TypeError:  # another kind of array, of which equality says too little
+            except TypeError:  # an array of another kind, which equality does not identify
                 compute = self._choose(args)
             return compute(*args)
 

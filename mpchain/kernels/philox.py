@@ -10,7 +10,7 @@ from mpchain.kernels.operation import Operation, are_alike
 from mpchain.typing import Array
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_WEYL = 0x9E3779B9, 0xBB67AE85  # the two words of the key grow by these in each round
+_WEYL = 0x9E3779B9, 0xBB67AE85  # the key's two words are increased by these in each round
 _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10

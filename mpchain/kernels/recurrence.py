@@ -24,7 +24,7 @@ from mpchain.typing import Array
 
 Spans: TypeAlias = list[slice]
 
-_REPEATED = 3  # steps of as many rows, from which on a matrix is rearranged for all of them
+_REPEATED = 3  # from this number of steps on, a matrix is rearranged once for all of them
 
 
 def _sigmoid_slope(y):
@@ -38,7 +38,8 @@ def _tanh_slope(y):
 def _spread(g, factors):
     """Multiplies each gate's factors (n, gates * N) by the gradient (n, N), in place."""
     n, size = g.shape
-    gates = factors.reshape(n, factors.shape[1] // size, size)  # a view, as only an axis is split
+    # A view, since this only splits an axis.
+    gates = factors.reshape(n, factors.shape[1] // size, size)
     gates *= g[:, None]
 
 

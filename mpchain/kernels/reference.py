@@ -83,7 +83,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
         array([[3.],
                [3.]])
     """
-    if not is_half(a.dtype) or is_gpu_array(a):  # GPUs sum it in single precision anyway
+    if not is_half(a.dtype) or is_gpu_array(a):  # GPUs compute this sum in single precision anyway
         return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
     if is_bfloat16(a.dtype):
         y = product(widened(a), widened(b)).astype(a.dtype)
@@ -163,7 +163,7 @@ def below_zero(x: Array, axis: int) -> Array:
         array([-2.,  0.])
     """
     x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x  # many short sums are slow
-    # CuPy's max takes no initial value, without which it refuses an empty axis.
+    # CuPy's max takes no initial value, but without one it refuses an empty axis.
     return x - x.max(axis=axis, keepdims=True) if x.size else x.copy()
 
 
@@ -237,7 +237,8 @@ def exponentials(x: Array) -> tuple[Array, Array, Array]:
         >>> exponentials(np.log([[1.0, 2.0]]))[0]
         array([[0.5, 1. ]])
     """
-    x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x  # as in below_zero
+    # Copied for the reason given in below_zero.
+    x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x
     most = x.max(axis=1, keepdims=True)
     y = x - most
     get_array_module(x).exp(y, out=y)
@@ -454,7 +455,7 @@ def batch_normalization_gradient(
         array([[4.]])
     """
     (g,) = _wide(g)
-    # With two arrays only: allocating memory costs more than the arithmetic.
+    # Only two arrays are used, since allocating memory costs more than the arithmetic.
     normalized = x - mean
     normalized *= inverse_std
     work = g * normalized
@@ -508,7 +509,7 @@ def _average(x, axis):
     """The mean over axes that are kept; of an empty batch, which has none, the sum, zero."""
     if x.__class__ is not np.ndarray or x.dtype.char not in "fd" or not x.size:
         return (np.mean if x.size else np.sum)(x, axis=axis, keepdims=True)
-    y = np.add.reduce(x, axis, keepdims=True)  # has the bits of np.mean, and takes half the time
+    y = np.add.reduce(x, axis, keepdims=True)  # this gives the bits of np.mean in half the time
     y /= x.size // y.size
     return y
 
@@ -607,7 +608,7 @@ def scale_gradients(
         >>> scale_gradients(g, np.ones(2), np.array([[1.0, 1.0]]), one, (-1,), False)
         (array([[-1.,  1.]]), array([1., 3.]))
     """
-    # With two arrays only: allocating memory costs more than the arithmetic.
+    # Only two arrays are used, since allocating memory costs more than the arithmetic.
     n = g.size // max(inverse.size, 1)
     work = g * normalized
     g_gamma = _sum_to(work, gamma.shape)
@@ -693,7 +694,7 @@ def _by_group(y, window):
     )
 
 
-# What kernels of windows rely on. The first array is x (N, C, *in_size) or y (N, O, *out_size).
+# Preconditions of kernels of windows. The first array is x (N, C, *in_size) or y (N, O, *out_size).
 
 
 def _is_filter(W, n_in, n_out, window):
@@ -879,11 +880,11 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     values = [padded[(..., *place)] for place in layout(window).offsets]
     y = values[0].copy("K")
     for value in values[1:]:
-        xp.maximum(y, value, out=y)  # NaN wins, and stays
+        xp.maximum(y, value, out=y)  # NaN propagates through maximum
     places = xp.zeros(y.shape, np.int32)
     is_nan = y != y
     has_nan = xp is not np or bool(is_nan.any())  # a GPU would wait for the answer
-    # Backwards, so that the first is written last.
+    # Backwards, so that the first one is written last.
     for i in range(len(values) - 1, -1, -1):
         found = values[i] == y
         if has_nan:

@@ -96,7 +96,7 @@ def take_steps(
         take_steps(step, written, grads, scalars, halves)
     elif len(grads) == 1:
         _step_without_kernel(step, [array for (array,) in written], grads[0], scalars, halves)
-    else:  # one of them may not be contiguous
+    else:  # one of the arrays may not be contiguous
         for i in range(len(grads)):
             one = slice(i, i + 1)
             take_steps(step, [x[one] for x in written], grads[one], scalars, halves[one])
@@ -125,7 +125,7 @@ def multiply_all(arrays: Sequence[Array], factor: Array | float) -> list[Array]:
         >>> multiply_all([], 2.0)
         []
     """
-    assert _on_gpu is not None or not arrays  # there are no kernels for GPUs
+    assert _on_gpu is not None or not arrays  # without kernels for GPUs there must be no arrays
     return _on_gpu.multiply_all(arrays, factor) if _on_gpu is not None and arrays else []
 
 
@@ -237,7 +237,7 @@ def _step_fused(step, written, grad, scalars):
         return False
     try:
         text, constants = _write_down(step, len(written), tuple(scalars.items()))
-    except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
+    except Exception:  # the step needs arrays; other errors appear when it gets them
         return False
     if not all(x.flags.writeable for x in written):
         raise ValueError("an optimizer's step: a parameter or its state is read-only")
@@ -285,10 +285,10 @@ def _square_sum(array):
     if isinstance(flat, np.ndarray):
         return np.vdot(flat, flat)
     square_sum = reduce("T x", "T y", "x * x", "a + b", "y = a", "0", "mpchain_square_sum")
-    return square_sum(flat)  # captured steps cannot hold CuPy's vdot
+    return square_sum(flat)  # captured steps cannot contain CuPy's vdot
 
 
-@functools.lru_cache(maxsize=16)  # one is needed for all parameters of an update
+@functools.lru_cache(maxsize=16)  # one entry serves all parameters of an update
 def _write_down(step, n_written, scalars):
     """Returns Python text of a loop that takes the step, and the constants that it needs.
 

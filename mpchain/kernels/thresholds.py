@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_caches = []  # functions that clear them
+_caches = []  # functions that clear caches
 
 
 def remembered(maxsize: int) -> Callable[[Callable], Callable]:
@@ -67,7 +67,7 @@ def forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)  # the child has another number of threads
+    os.register_at_fork(after_in_child=forget)  # the child process uses another number of threads
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def cache_windows(function: Callable) -> Callable:
     def call(*args, **kwargs):
         try:
             return cached(*args, **kwargs)
-        except TypeError:  # a list
+        except TypeError:  # an argument is a list, which cannot be hashed
             pass
         return function(*args, **kwargs)
 

@@ -69,7 +69,7 @@ class SpectralNormalization(WeightHook):
     def added(self, link: Link) -> None:
         super().added(link)
         self.axis = _axis(link)
-        # Added now, they are saved, restored and optimized even if their shape is not known yet.
+        # If added now, they are saved, restored and optimized even before their shape is known.
         link.add_persistent(self.vector_name, None)
         if self.use_gamma:
             with link.init_scope():
@@ -108,7 +108,7 @@ class SpectralNormalization(WeightHook):
             u = random.normal(size=len(matrix)).astype(matrix.dtype)
             setattr(link, self.vector_name, link.device.send(u))
         if self.use_gamma and link.gamma.array is None:
-            # Singular values are not computed in float16.
+            # NumPy does not compute singular values in float16.
             values = link.xp.linalg.svd(matrix.astype(np.float64), compute_uv=False)
             link.gamma.array = values[:1].reshape(()).astype(matrix.dtype)
 

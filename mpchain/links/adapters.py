@@ -82,7 +82,7 @@ class LoRA(Chain):
         self._initialize()
         W, b = self.base.W, self.base.b
         if not self.train_base:
-            # Weight decay changes parameters without gradient, too.
+            # Weight decay also changes parameters without gradients.
             self.base.disable_update()
             W, b = W.array, None if b is None else b.array
         y = F.linear(x, W, b, n_batch_axes)

@@ -12,7 +12,7 @@ class _Following:
     """Trainer extension that updates an average, and saves it with the trainer."""
 
     trigger = (1, "iteration")
-    # Before evaluators and writers.
+    # This priority runs it before evaluators and writers.
     priority = 400
     default_name = "ExponentialMovingAverage"
 
@@ -74,7 +74,7 @@ class ExponentialMovingAverage(Chain):
         with self.init_scope():
             self.average = link.copy("copy")
         self.average.cleargrads()
-        self._followed = link  # assigned outside of init_scope: it is not a child
+        self._followed = link  # an attribute assigned outside of init_scope is not a child
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy of the link."""

@@ -72,7 +72,7 @@ class _Windowed(Link):
         if name == "b":
             return len(shape) == 1
         if name != "W":
-            return True  # another owner, such as a hook, may have any shape
+            return True  # for another owner, such as a hook, any shape is allowed
         if len(shape) != self.ndim + 2:
             return False
         in_channels, _ = self._channels_from_weights(shape, self.groups)
@@ -115,7 +115,7 @@ class _Windowed(Link):
         ndim = (W.ndim - 2,) if "ndim" in inspect.signature(cls).parameters else ()
         channels = cls._channels_from_weights(W.shape, options.get("groups", 1))
         options |= {"nobias": nobias or b is None, "initialW": W, "initial_bias": b}
-        make: Any = cls  # those for any number of axes take that first
+        make: Any = cls  # classes for any number of axes take ndim as the first argument
         return make(*ndim, *channels, W.shape[2:], stride, pad, **options)
 
 
@@ -563,7 +563,7 @@ class LocalConvolution2D(Link):
         if name == "b":
             return len(shape) == 3 and shape[0] == self.out_channels
         if name != "W":
-            return True  # another owner, such as a hook, may have any shape
+            return True  # for another owner, such as a hook, any shape is allowed
         return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
 
     def forward(self, x: Input) -> Variable:

@@ -87,7 +87,7 @@ class BinaryHierarchicalSoftmax(Link):
     def __init__(self, in_size: int, tree: object, dtype: DTypeLike = None) -> None:
         super().__init__()
         paths, n_inner = _paths_of(tree)
-        # All paths concatenated, and for each label the start and the length of its path.
+        # All paths concatenated, with the start and length of each label's path.
         ways = [paths.get(label) for label in range(max(paths) + 1)]
         known = [way for way in ways if way is not None]
         self._lengths = np.array([-1 if way is None else len(way[0]) for way in ways])

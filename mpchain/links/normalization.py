@@ -146,7 +146,7 @@ class BatchNormalization(Link):
             averages = self.avg_mean, self.avg_var
             return F.fixed_batch_normalization(x, gamma, beta, *averages, self.eps, self.axis)
         options = {"eps": self.eps, "axis": self.axis}
-        if not config.in_recomputing:  # this batch was counted when it was first computed
+        if not config.in_recomputing:  # this batch was already counted when it was first computed
             options |= {"running_mean": self.avg_mean, "running_var": self.avg_var}
             options["decay"] = _decay(self, finetune)
         return self._normalize(x, gamma, beta, **options)
@@ -215,7 +215,8 @@ class BatchRenormalization(BatchNormalization):
             return super().forward(x)
         gamma, beta = self._scale_and_shift()
         limits = self.rmax, self.dmax, self.eps
-        if config.in_recomputing:  # the averages of the first computation normalize
+        # Recomputation normalizes with the averages of the first computation.
+        if config.in_recomputing:
             averages = self._mean_before, self._var_before
             return F.batch_renormalization(x, gamma, beta, *limits, *averages)
         self._mean_before, self._var_before = self.avg_mean.copy(), self.avg_var.copy()
@@ -300,7 +301,7 @@ class DecorrelatedBatchNormalization(Link):
         if not config.train:
             return F.fixed_decorrelated_batch_normalization(x, *averages, self.groups)
         options = {"groups": self.groups, "eps": self.eps}
-        if not config.in_recomputing:  # this batch was counted when it was first computed
+        if not config.in_recomputing:  # this batch was already counted when it was first computed
             options |= dict(zip(("running_mean", "running_projection"), averages))
             options["decay"] = _decay(self, finetune)
         return F.decorrelated_batch_normalization(x, **options)

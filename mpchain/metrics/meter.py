@@ -147,7 +147,7 @@ class MetricsEvaluator(Evaluator):
         progress_bar: bool = False,
     ):
         if comm is not None and comm.rank > 0:
-            progress_bar = False  # one bar is enough
+            progress_bar = False  # only rank 0 shows a progress bar
         super().__init__(
             iterator, target, converter, device, eval_hook, eval_func, progress_bar=progress_bar
         )

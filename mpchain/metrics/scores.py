@@ -183,9 +183,9 @@ def perplexity(ignore_label: int | None = -1) -> Metric:
         return (-_log_softmax(y)[np.arange(len(t)), t],)
 
     def compute(losses):
-        # The sum is rounded once, and so is the same for any order of the samples.
+        # The sum is rounded only once, so the order of the samples does not matter.
         mean = math.fsum(losses) / losses.size if losses.size else math.nan
-        return math.exp(mean) if not mean > 700 else math.inf  # float64 ends near exp(709)
+        return math.exp(mean) if not mean > 700 else math.inf  # exp overflows float64 near 709
 
     return Metric(keep, compute)
 

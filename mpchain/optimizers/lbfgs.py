@@ -49,7 +49,7 @@ class LBFGS(Optimizer):
     """
 
     takes_closure = True
-    is_evaluating = False  # whether the gradients that are set belong to a step in progress
+    is_evaluating = False  # whether the current gradients belong to a step in progress
     _has_warned = False
 
     def __init__(self, memory: int = 10, max_iter: int = 1):
@@ -129,7 +129,8 @@ class LBFGS(Optimizer):
                 if found is None:
                     break
                 x, value, gradient = found
-        except BaseException:  # Ctrl-C, too, must not leave a trial of the line search
+        # Even after Ctrl-C, parameters must not keep the line search's trial values.
+        except BaseException:
             self._put(x)
             raise
 
@@ -210,7 +211,7 @@ class LBFGS(Optimizer):
         self._check_set_up("serialize")
         self.t = serializer("t", self.t)
         self.epoch = serializer("epoch", self.epoch)
-        loads = isinstance(serializer, Deserializer)  # then the file alone knows the shapes
+        loads = isinstance(serializer, Deserializer)  # when loading, only the file knows the shapes
         self._steps = serializer("steps", None if loads else self._steps)
         self._changes = serializer("changes", None if loads else self._changes)
 

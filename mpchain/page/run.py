@@ -19,29 +19,29 @@ _PROGRESS = ("done", "elapsed", "left", "mean_samples", "samples")
 _FACTS_OF_JOB = {
     "command": str,
     "control": bool,
-    "done": float,  # share of the training
+    "done": float,  # fraction of training that is done
     "elapsed": float,  # seconds
     "left": float,  # seconds
-    "mean_samples": float,  # a second, since the beginning
+    "mean_samples": float,  # samples per second since the beginning
     "n": int,
-    "samples": float,  # a second, lately
-    "start": int,  # 2 is the first restart
+    "samples": float,  # samples per second of late
+    "start": int,  # 1 at the start, 2 after the first restart
     "state": str,  # runs, stopping, finished, failed, lost
     "text": str,
     "title": str,
 }
 _FACTS_OF_RANK = {
     "epoch": float,
-    "gpu": float,  # bytes of the pool of CuPy
+    "gpu": float,  # bytes of CuPy's memory pool
     "host": str,
     "line": str,
     "mean_rate": float,
     "memory": float,  # bytes
-    "rate": float,  # iterations a second
+    "rate": float,  # iterations per second
     "state": str,  # starts, runs, finished, failed, stopped
     "step": int,
     "text": str,
-    "wait": float,  # share of the time
+    "wait": float,  # fraction of the time
     "work": float,
 }
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -59,14 +59,14 @@ class Curve:
 
     def __init__(self, key: str, kind: str) -> None:
         self.key, self.kind = key, kind
-        self.thinned = 0  # number of the last event at which points were dropped
-        self.extremes: list[list[Any]] = []  # the points of the lowest and of the highest value
+        self.thinned = 0  # number of the latest event at which points were dropped
+        self.extremes: list[list[Any]] = []  # the points with the lowest and highest values
         self._points: collections.deque[tuple[int, list[Any]]] = collections.deque()
         self._keeps_every = self._n_seen = 1
 
     def add(self, number: int, point: list[Any]) -> None:
         """Adds a point: iteration, epoch, seconds, value (None if it is not finite)."""
-        # Training may have gone back: what it does again replaces what was done before.
+        # Training may have gone back; repeated iterations replace earlier ones.
         while self._points and _comes_before(point, self._points[-1][1]):
             self._points.pop()
             self.thinned = number
@@ -217,7 +217,7 @@ class Run:
             curve.add(self._number, [*at, _number(value)])
 
     def _take_output(self, text):
-        # A carriage return begins the line again, as on a terminal.
+        # A carriage return restarts the line, as on a terminal.
         *lines, rest = (self._open_line + text).replace("\r\n", "\n").split("\n")
         for line in lines:
             self._lines.append((self._number, _clean(line)))
@@ -234,7 +234,7 @@ class Run:
             ``lines``: all facts, but points and lines only if they are new. A curve with ``whole``
             replaces the browser's; ``extremes`` are the points of its lowest and highest value.
         """
-        # A larger number is one of an earlier process.
+        # A larger number belongs to an earlier process.
         number = number if number <= self._number else 0
         ranks = [{"number": rank, **facts} for rank, facts in sorted(self._ranks.items())]
         curves = []

@@ -98,7 +98,9 @@ class Door:
             connection, address = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # files or memory ran out; a connection that waits would call again at once
+        # File handles or memory ran out; a waiting connection would trigger the event again at
+        # once.
+        except OSError:
             self._drop_oldest()
             self.close()
             self._loop.call_later(TIME_TO_WAIT, self._open)
@@ -158,7 +160,7 @@ async def serve(control: bool = False) -> None:
     (listener,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
     door = Door(listener, server.handle_stream)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}/?token={site.token}"
-    folder = tempfile.mkdtemp(prefix="mpchain-page-")  # only its owner may enter it
+    folder = tempfile.mkdtemp(prefix="mpchain-page-")  # only this user may enter the folder
     try:
         _print(f"{address}\t{write_secret(folder, address)}")
         await _follow(run)
@@ -200,7 +202,7 @@ async def _follow(run):
 
 
 def _print(text):
-    with contextlib.suppress(OSError):  # whoever started this process has ended
+    with contextlib.suppress(OSError):  # the process that started this one has ended
         os.write(1, f"{text}\n".encode())
 
 
@@ -224,6 +226,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("the page needs Tornado: pip install 'mpchain[page]'", file=sys.stderr)
         return 1
     with contextlib.suppress(OSError):
-        os.nice(10)  # the ranks come first
+        os.nice(10)  # the ranks have priority
     asyncio.run(serve(options.control))
     return 0

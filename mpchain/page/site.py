@@ -76,8 +76,8 @@ class Site:
     def __init__(self, run: Run, stop: Callable[[], object] | None = None) -> None:
         self._run, self._stop = run, stop
         self.token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        self._looked: dict[str, float] = {}  # maps each browser to the time when it did
-        # Cookies know no ports: pages of two runs must not overwrite each other's.
+        self._looked: dict[str, float] = {}  # maps each browser to the time of its last request
+        # Cookies ignore ports, so pages of two runs must not overwrite each other's.
         self._cookie = f"mpchain-{secrets.token_hex(4)}"
         folder = pathlib.Path(__file__).with_name("assets")
         self._assets = {

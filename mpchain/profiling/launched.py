@@ -41,12 +41,12 @@ class LaunchedProfile(Profile):
         super().__init__(steps=steps)
         self._path = os.path.join(folder, "trace.json")
         self._pid = os.getpid()
-        self._of_run = 0, 1, ""  # this rank, the number of ranks, what they have in common
+        self._of_run = 0, 1, ""  # this rank, the number of ranks, and a text that they share
 
     def _on_communicator(self, comm: Any) -> None:
         if self._of_run[1] > 1 or comm.size < load_mpi().COMM_WORLD.size:
             return
-        parts = {"collective", "wait"}  # these get no spans
+        parts = {"collective", "wait"}  # these kinds get no spans
         self._recorder.open |= parts
         with self.span("compare clocks"):
             self._of_run = comm.rank, comm.size, comm.bcast_obj(os.urandom(8).hex())

@@ -100,15 +100,15 @@ class Recorder(Observer):
         self._thread = threading.get_ident()
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
-        # The link and the name of the function that the thread is in.
+        # The link that the thread is in, and the name of its function.
         self._link = self._public = None
-        # By the id of the link and the name; the values keep the links, and so their ids.
+        # Keyed by link id and name; the values keep the links alive, so ids are not reused.
         self._known: dict[tuple, tuple] = {}
         self.targets, self.open = {}, set()
-        self._pending: dict[int, Operation] = {}  # by the id of their request
+        self._pending: dict[int, Operation] = {}  # keyed by the id of their request
         self._label = self._trainer = self._step_start = None
         self.n_steps = self._work = self._next_look = 0
-        self._has_gpu = cuda.available  # asked once, since that takes microseconds
+        self._has_gpu = cuda.available  # checked once, because the check takes microseconds
         self.now = _time_of_gpu if self._has_gpu else time.perf_counter_ns
         self._beginnings = {"link": self._begin_link, "call": self._begin_call}
         self._beginnings |= {"progress": self._begin_look, "wait": self._begin_wait}
@@ -237,8 +237,9 @@ class Recorder(Observer):
                 for recorded in (self._spans, self.operations, self.memory):
                     recorded.clear()
                 self._next_look = now
-        # What a trainer does before its first iteration is no step. Steps are a nanosecond apart:
-        # viewers, which add numbers of floating point, would take the next one for a part.
+        # A trainer's work before its first iteration is not part of a step. Steps are a nanosecond
+        # apart; otherwise viewers, which add floating-point numbers, would nest the next step in
+        # this one.
         self._trainer, self._step_start = trainer, now + 1
         if self._last is not None and self.n_steps >= self._last:
             self._on_full()
@@ -303,7 +304,7 @@ class Recorder(Observer):
         request = request.request if isinstance(request, WatchedRequest) else request
         if isinstance(request, PendingOperation) and not request.is_complete:
             self._pending[id(request)] = operation
-        else:  # nobody asks those on a GPU
+        else:  # requests on a GPU are not tested
             self._end_operation(operation)
 
     def _end_operation(self, operation):

@@ -69,7 +69,7 @@ def _us(time):
 
 def _operations(recorder, clock, own):
     for i, operation in enumerate(recorder.operations):
-        # The two events are a pair by their identity, which must differ between ranks.
+        # The two events are paired by their id, which must differ between ranks.
         event = {"name": operation.name, "cat": "collective", "id": f"0x{own['pid']:x}{i:08x}"}
         args = {
             "bytes": operation.n_bytes,
@@ -133,7 +133,7 @@ def _arrows(events):
             ends[event["id"]] = event["ts"]
     number = itertools.count(1)
     for (name, _), by_rank in begun.items():
-        if len({len(own) for own in by_rank.values()}) > 1:  # some were not recorded
+        if len({len(own) for own in by_rank.values()}) > 1:  # some steps were not recorded
             continue
         for same in zip(*by_rank.values()):
             last = max(same, key=lambda event: event["ts"])
@@ -141,7 +141,7 @@ def _arrows(events):
                 if event is not last:
                     arrow = {"name": name, "cat": "arrow", "id": next(number), "tid": 0}
                     yield {"ph": "s", **arrow, "pid": last["pid"], "ts": last["ts"]}
-                    end = max(ends[event["id"]], last["ts"])  # clocks differ a little
+                    end = max(ends[event["id"]], last["ts"])  # clocks differ slightly
                     yield {"ph": "f", "bp": "e", **arrow, "pid": event["pid"], "ts": end}
 
 
@@ -209,6 +209,6 @@ def merge_files(path: str, run: str) -> Trace | None:
             return None
         for file in traces:
             os.unlink(file)
-    except FileNotFoundError:  # another rank, which ended at the same time, does the same
+    except FileNotFoundError:  # another rank that ended at the same time has deleted it
         return None
     return merged

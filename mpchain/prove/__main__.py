@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     rank = 0
     if options.role == "ranks":
         rank = next((int(os.environ[v]) for v in _RANK_VARIABLES if v in os.environ), 0)
-    # What a program leaves to chance is other numbers on each rank, and the same in each proof.
+    # Unseeded random numbers differ between ranks, but are the same in each proof.
     random.seed(rank)
     np.random.seed(rank)
     if options.float64:

@@ -55,7 +55,7 @@ def found(function: object) -> dict[str, Any]:
         try:
             if isinstance(host, list):
                 pickle.dumps(host)
-        except Exception:  # no data, but objects of the program
+        except Exception:  # the arguments are objects of the program, not data
             return value
         held[path] = host
         return value

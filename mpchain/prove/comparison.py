@@ -13,7 +13,7 @@ FACTOR = 2000
 """How much larger than the rounding of a number the difference of two may be, which are sums of
 many numbers, relative to the largest number of an array."""
 
-_FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # by bytes of a number
+_FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # keyed by bytes per number
 
 
 class Gap(NamedTuple):
@@ -64,7 +64,7 @@ def _farthest(a, b):
     if a.dtype == b.dtype and a.dtype.char in "fd":
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.abs(np.subtract(a, b))
-        index = np.unravel_index(int(distance.argmax()), a.shape)  # a NaN comes first
+        index = np.unravel_index(int(distance.argmax()), a.shape)  # argmax finds a NaN first
         if np.isfinite(distance[index]):
             return index, abs(float(a[index]) - float(b[index]))
     x, y = _wide(a), _wide(b)
@@ -226,7 +226,7 @@ def _padded(ranks, one):
             continue
         begin, gaps = 0, []
         for x in arrays:
-            assert x is not None  # it was looked at
+            assert x is not None  # the caller has checked this
             part = whole[begin : begin + len(x)][(slice(None), *map(slice, x.shape[1:]))]
             begin += len(x)
             gaps.append(gap(x, part, largest(whole) if is_number(whole) else None))
@@ -290,7 +290,7 @@ def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> list[Suspect]:
     for side, passes in enumerate((ranks, one)):
         for i, p in enumerate(passes):
             for a in p.applications:
-                if not a.exchanges:  # one process needs no messages
+                if not a.exchanges:  # a single process sends no messages
                     key = a.name, a.link, a.place
                     both = calls.setdefault(key, ([[] for _ in ranks], [[] for _ in one]))
                     both[side][i].append(a)
@@ -301,11 +301,11 @@ def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> list[Suspect]:
 
 def _suspects_of_line(ranks, one, of_ranks, of_one):
     counts, own_counts = list(map(len, of_ranks)), list(map(len, of_one))
-    if sum(counts) == sum(own_counts) != max(counts):  # a loop over samples
+    if sum(counts) == sum(own_counts) != max(counts):  # this is a loop over samples
         places = [(i, a) for i, applications in enumerate(of_ranks) for a in applications]
         for (i, a), b in zip(places, (b for applications in of_one for b in applications)):
             yield from _suspect([ranks[i]], [one[0]], [a], [b], [i])
-    elif max(counts) == max(own_counts):  # some ranks may make fewer in a loop over steps
+    elif max(counts) == max(own_counts):  # in a loop over steps, some ranks may make fewer calls
         passes = list(range(len(ranks)))
         for k in range(min(counts + own_counts)):
             own = [applications[k] for applications in of_one]

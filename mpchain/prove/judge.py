@@ -90,7 +90,7 @@ class Judge(Tracer):
 
     @property
     def _update(self) -> Update:
-        assert self.update is not None  # an update is under way
+        assert self.update is not None  # called only during an update
         return self.update
 
     def verdict(self) -> str:
@@ -130,7 +130,7 @@ class Judge(Tracer):
             first: the update of the first run that differed from that of the ranks; None if its
                 last results did.
         """
-        if first is None or self.update is None:  # it is a result after the last update
+        if first is None or self.update is None:  # the value is a result after the last update
             return "results of evaluators, or reported values"
         for mine, theirs in zip(self.update.evaluations, first.evaluations):
             for suspect in suspects(theirs.passes, mine.passes):
@@ -218,19 +218,19 @@ class Judge(Tracer):
         own = [b for b, n in zip(evaluation.batches, evaluation.sizes) if n != 0]
         own_sizes = [n for n in evaluation.sizes if n != 0]
         is_part, self._in_parts = self._in_parts, _is_accumulating(optimizer)
-        is_part |= self._in_parts  # ranks may divide a batch in other parts
+        is_part |= self._in_parts  # ranks may divide a batch differently
         if not (is_part or batches.have_samples_across([*held, *own], [*sizes, *own_sizes])):
             is_divided = any(not each.is_shared for each in self._update.iterators)
             self._check(samples.of_batch(held, own, owners, is_divided))
         is_counted = not (is_part and not whole)
-        if not is_counted:  # a part of what comm.batch divides
+        if not is_counted:  # a slice that comm.batch made
             whole, _ = batches.joined(held, [batches.length(b) for b in held])
             own_sizes = [batches.length(b) for b in own]
         own, _ = batches.joined(own, own_sizes)
         if not whole or _equal(whole, own):
             return parts
         at = [i for i, (_, function) in enumerate(parts) if function is not None]
-        if len(at) == len(held) > 1:  # micro-shards
+        if len(at) == len(held) > 1:  # these are micro-shards
             return [*self._given(parts, zip(at, held), sizes)]
         size = None if evaluation.sizes[at[0]] is None and None in sizes else n
         if optimizer.communicator is not None and size is not None and is_counted:
@@ -284,7 +284,7 @@ class Judge(Tracer):
         if self._samples[iterator].is_shared:
             return batch
         texts = [batches.samples({"": held[k]}, len(held[k])) for held in given]
-        if all(text == texts[0] for text in texts[1:]):  # each rank takes its part of one batch
+        if all(text == texts[0] for text in texts[1:]):  # each rank takes its slice of one batch
             return batch
         return [sample for held in given for sample in held[k]]
 
@@ -352,7 +352,7 @@ class Judge(Tracer):
         values = ", ".join(f"{number(v)} on rank {r}" for r, (_, v) in enumerate(ranks))
         values += f"; {number(one[0][1])} in one process"
         text, cause = f"{what}, {self._update.place}", causes.of_value(ranks, one)
-        if what != "the loss" and last is None:  # no function computed it
+        if what != "the loss" and last is None:  # no function computed the value
             raise self._found(text, values, cause)
         raise self._found_function(text, values, cause, last)
 
@@ -431,7 +431,7 @@ class Judge(Tracer):
         own, states = getattr(self._update, when), [getattr(u, when) for u in self._ranks]
         self.parameters = max(self.parameters, len(own.params))
         before = self._update.before.params if when == "after" else {}
-        # Running values may be averaged after an update, by an extension.
+        # An extension may average running values after an update.
         for kind in ("params", "persistents") if when == "before" else ("params",):
             for name, value in getattr(own, kind).items():
                 for rank, state in enumerate(states):

@@ -29,12 +29,12 @@ from mpchain.typing import Arrays
 MOST_UPDATES = 20
 """How many updates a step may have, such as those of a critic for one of its generator."""
 
-_MOST_LOOSE = 20000  # functions outside of loss functions that are remembered
+_MOST_LOOSE = 20000  # number of functions outside of loss functions that are remembered
 
 _MOST_SAMPLES = 5000
 """Samples of the largest data set that is read as a whole, to compare it."""
 
-_MOST_SECONDS = 2.0  # looking for it takes no longer
+_MOST_SECONDS = 2.0  # seconds after which the search ends
 
 _NUMBERS = (int, float, np.number)
 
@@ -81,7 +81,7 @@ class Tracer(Observer):
         self._in_data: Arrays | None = None
         self._close(Pass(None))
 
-    # What subclasses do
+    # Methods that subclasses override
 
     def begin_update(self, optimizer: object) -> None:
         """Called with each optimizer that begins an update, after :attr:`update` is set."""
@@ -100,7 +100,7 @@ class Tracer(Observer):
     def end_update(self, optimizer: object) -> None:
         """Called at the end of each update."""
 
-    # What the program does
+    # Events of the program
 
     def folder(self, path: str) -> str:
         if self._files is None or os.path.abspath(path).startswith(self._files):
@@ -214,7 +214,7 @@ class Tracer(Observer):
         if not isinstance(function, functools.partial):
             function = functools.partial(function)
         call = functools.partial(self._compute, function.func, of_part)
-        # The first argument tells the number of samples.
+        # The first argument determines the number of samples.
         return functools.partial(_Called(call), *function.args, **function.keywords)
 
     def _compute(self, function, of_part, *args, **kwargs):
@@ -241,7 +241,7 @@ class Tracer(Observer):
         update = self.update
         if update is None:
             return
-        if not update.evaluations:  # an update without a loss function
+        if not update.evaluations:  # this is an update without a loss function
             self._loose.draws = _drawn(self._states)
             update.evaluations.append(Evaluation([{}], [None], [self._loose]))
         evaluation = update.evaluations[-1]
@@ -273,7 +273,7 @@ class Tracer(Observer):
             or (self._pass is self._loose and len(done) > _MOST_LOOSE)
         ):
             return
-        if not (done or self.updates):  # the program has seeded and drawn its data before
+        if not (done or self.updates):  # by then, the program has seeded and drawn its data
             self._states = generators()
         parents, leaves = [], []
         for x in self._in_data:
@@ -285,12 +285,12 @@ class Tracer(Observer):
         self._in_data = None
         leaves += [c for c in getattr(function, "constants", ()) if isinstance(c, _NUMBERS)]
         for y in outputs:
-            self._origins[id(y)] = len(done), y  # kept, so that no others get their ids
+            self._origins[id(y)] = len(done), y  # kept alive, so that their ids are not reused
         link = self._links[-1] if self._links else ""
         place = place_of(sys._getframe(1))
         arrays = list(map(on_host, outputs))
         exchanges = type(function).__module__.startswith("mpchain.distributed.functions")
-        name = function.label.removeprefix("multi_node_")  # one process needs no messages
+        name = function.label.removeprefix("multi_node_")  # a single process sends no messages
         own = Application(name, link, place, arrays, parents, leaves, len(done), exchanges)
         done.append(own)
 
@@ -302,7 +302,8 @@ def _read(dataset):
 
     def text_of(i):
         (text,) = batches.samples({"": [dataset[i]]}, 1)
-        if time.monotonic() > end or b" at 0x" in text:  # an object of this process
+        # The text has the address of an object of this process.
+        if time.monotonic() > end or b" at 0x" in text:
             raise TimeoutError
         return hashlib.blake2b(text, digest_size=8).digest()
 
@@ -312,7 +313,7 @@ def _read(dataset):
             return {"is_random": True}
         if len(dataset) <= _MOST_SAMPLES:
             return {"texts": [first, *map(text_of, range(1, len(dataset)))]}
-    except Exception:  # the program will see it, where it reads the sample
+    except Exception:  # the program will see the error when it reads the sample
         pass
     finally:
         set_generators(states)
@@ -336,7 +337,7 @@ def _set_up(comm):
 def _report(values):
     try:
         get_current_reporter().observation.update(values)
-    except RuntimeError:  # there is none
+    except RuntimeError:  # there is no current reporter
         return
 
 

@@ -63,7 +63,7 @@ def _replay(options, arguments):
         step = last
     elif step is None:
         step = history.first_not_finite()
-    if not 1 <= step <= last + 1:  # a run that failed has no line of its last step
+    if not 1 <= step <= last + 1:  # a run that failed did not record its last step
         raise RecordError(f"step {step} is not in the record, which has steps from 1 to {last}")
     if options.measure:
         rounding.write(history, step, options.measure)

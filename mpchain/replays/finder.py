@@ -113,10 +113,11 @@ class Finder(Observer):
         self._nan: Finding | None = None
         self._infinite: Finding | None = None
         self._gradient: Finding | None = None
-        self._places: dict[int, tuple[Any, Place]] = {}  # it keeps the functions alive
-        self._outputs: dict[int, Any] = {}  # arrays, which it keeps, by their ids
+        self._places: dict[int, tuple[Any, Place]] = {}  # these references keep the functions alive
+        self._outputs: dict[int, Any] = {}  # keyed by id: arrays, which this keeps alive
         self._of_function: dict[int, list[int]] = {}  # ids of outputs
-        self._users: dict[int, list[Any]] = {}  # functions of an array, the last one at the end
+        # Functions that use an array, the last one at the end.
+        self._users: dict[int, list[Any]] = {}
         self._done: list[int] = []  # ids of functions whose derivatives were computed
         self._hook = _Gradients(self)
 

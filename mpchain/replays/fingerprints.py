@@ -12,9 +12,9 @@ import numpy as np
 from mpchain import backend
 from mpchain.typing import Array
 
-_WORDS = 512  # words of 8 bytes in a row whose columns are added up
-_ROW = 1024  # signs are applied to this number of elements in a row
-_EXACT = 1 << 16  # elements up to which sums are done in float64
+_WORDS = 512  # number of consecutive words of 8 bytes whose columns are summed
+_ROW = 1024  # number of consecutive elements to which signs are applied
+_EXACT = 1 << 16  # number of elements up to which sums are computed in float64
 _FORM = struct.Struct("<Iff")
 
 SIZE = _FORM.size
@@ -131,7 +131,7 @@ def _sums(xp, x):
     rest = x[n:]
     rows, rest = (np.asarray(y if xp is np else y.get(), np.float64) for y in (rows, rest))
     total = rows @ _signs(len(rows), np.float64) + rest.sum()
-    # The sum of a row with random signs has the row's norm, in the root mean square.
+    # The root mean square of a row's sum with random signs is the row's norm.
     return float(total), math.hypot(np.linalg.norm(rows), np.linalg.norm(rest))
 
 

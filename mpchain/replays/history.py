@@ -95,7 +95,8 @@ class History:
             update = unpack(line, self._values)
             model = self.models[update.model]
             if update.is_start:
-                if self._is_new and update.t <= 1:  # a run from its beginning, in the same folder
+                # A run that starts from its beginning in the same folder.
+                if self._is_new and update.t <= 1:
                     self.models = {update.model: Model(model.shape)}
                     model = self.models[update.model]
                 self._is_new = False

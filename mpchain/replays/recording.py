@@ -69,7 +69,7 @@ class Watch(Observer):
 
     def __init__(self):
         self._tables: dict[int, Table] = {}
-        self._keys: dict[str, list[weakref.ref]] = {}  # optimizers of models that are alike
+        self._keys: dict[str, list[weakref.ref]] = {}  # optimizers of equal models
         self._depth, self._t, self._own, self._values = 0, 0, [], None
         self._n_samples = None
         self.n_forward = 0
@@ -119,7 +119,7 @@ class Watch(Observer):
         key = pieces.checksum(table.shape)
         known = self._keys.setdefault(key, [])
         if known and optimizer not in (reference() for reference in known):
-            gc.collect()  # a program that starts again has made another one in its place
+            gc.collect()  # a restarted program has replaced the optimizer by another
         places = [i for i, reference in enumerate(known) if reference() in (None, optimizer)]
         place = places[0] if places else len(known)
         known[place : place + 1] = [weakref.ref(optimizer)]
@@ -154,7 +154,7 @@ class Recorder(Watch):
         super().__init__()
         self._folder, self._about = folder, about
         self._writer: Writer | None = None
-        self._ranks: Any = None  # the first communicator, of all ranks
+        self._ranks: Any = None  # the first communicator, which has all ranks
         self._has_failed = False
         self._names: list[str] = []
         self._speed = self._step = self._began = None
@@ -207,7 +207,8 @@ class Recorder(Watch):
         comm = optimizer.communicator
         if self._has_failed or os.getpid() != self._pid:
             return False
-        size = math.inf if comm is None or comm.is_elastic else comm.size  # it may shrink
+        # An elastic communicator may shrink.
+        size = math.inf if comm is None or comm.is_elastic else comm.size
         if self._ranks is not None and size < self._ranks.size:
             self._has_failed = True
             self._warn("an optimizer is of a part of the ranks, which cannot be replayed", comm)
@@ -244,7 +245,7 @@ def _n_samples(optimizer):
     if comm.divided.n is not None:
         return int(comm.divided.n)
     n = optimizer.current_step.rank_states.n_samples
-    return None if n in (0, comm.size) else int(n)  # unknown numbers count as 1 for each rank
+    return None if n in (0, comm.size) else int(n)  # unknown sample counts count as 1 for each rank
 
 
 def pack(update: Update) -> dict[str, Any]:

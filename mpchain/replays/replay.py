@@ -213,12 +213,12 @@ class Replay(Watch):
         """Returns a loss function that is watched, and in which the debugger opens if asked to."""
         stops = self._stops and number == self.at
         if self._rank is None and self.history.is_finite(self.step) is False:
-            stops = False  # it opens where the number arises
+            stops = False  # the debugger opens where the number arises
 
         @functools.wraps(function)
         def compute(*args, **kwargs):
             nonlocal stops
-            assert self.finder is not None  # the step has begun
+            assert self.finder is not None  # the replayed step has begun
             self.finder.part = number
             if not stops:
                 return function(*args, **kwargs)
@@ -244,7 +244,7 @@ class Replay(Watch):
         recorded = model.updates.get(update.t)
         self._check_batch(recorded, update)
         if recorded is not None and self.n_forward < recorded.n_ranks:
-            update.own = None  # it is of more samples than rank 0 had
+            update.own = None  # the recorded loss covers more samples than rank 0 had
         if recorded is not None:
             self.updates.append(self._same_pieces(recorded, update, optimizer, table))
         comm = optimizer.communicator

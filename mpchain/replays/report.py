@@ -7,7 +7,7 @@ from mpchain.replays.finder import Finding
 from mpchain.replays.replay import Replay
 from mpchain.replays.samples import parts_of_rank, rows_of_part
 
-_MOST = 12  # numbers of samples that are printed
+_MOST = 12  # number of sample indices to print
 
 
 def report(replay: Replay, arguments: Sequence[str], rank: int | None = None) -> int:

@@ -111,7 +111,7 @@ def view_of(opened: IO[bytes]) -> memoryview:
         b'cont'
     """
     if isinstance(opened, io.BufferedReader) and isinstance(opened.raw, io.FileIO):
-        with contextlib.suppress(OSError, ValueError):  # no regular file, or an empty one
+        with contextlib.suppress(OSError, ValueError):  # this is not a regular file, or it is empty
             content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
             return memoryview(content)[opened.tell() :]
     return memoryview(opened.read())
@@ -188,7 +188,7 @@ def fast_checksums() -> Iterator[None]:
 
 
 _replaced_lock = threading.Lock()
-_replaced: list[Any] = []  # the function that was there at first
+_replaced: list[Any] = []  # the original function
 
 
 @functools.cache
@@ -197,4 +197,4 @@ def _fastest_crc32() -> Callable[[Any, int], int]:
         from isal import isal_zlib
     except ImportError:
         return zlib.crc32
-    return isal_zlib.crc32  # it takes a fifth of the time
+    return isal_zlib.crc32  # ISA-L takes a fifth of zlib's time

@@ -21,7 +21,7 @@ from mpchain.serializers.files import PathLike, crc32, parsing, replacing
 from mpchain.serializers.npz import restore
 from mpchain.serializers.restoring import StoredArrays
 
-_MOST_UNWRITTEN = 1 << 20  # bytes that a dataset may claim without having been written
+_MOST_UNWRITTEN = 1 << 20  # number of bytes that an unwritten dataset may claim
 _CHECKSUM = "mpchain crc32"
 _DTYPE = "mpchain dtype"
 """Attribute of a dataset of bytes: the dtype that HDF5 does not know and the bytes have."""
@@ -58,7 +58,7 @@ class HDF5Serializer(Serializer):
     def __call__(self, key: str, value: Any) -> Any:
         key = key.strip("/")
         array = values.to_array(f"{self.group.name}/{key}".lstrip("/"), value)
-        if values.is_none(array):  # Chainer stores None as a dataset without an element
+        if values.is_none(array):  # Chainer stores None as an empty dataset
             self.group.create_dataset(key, data=_load_h5py("HDF5Serializer").Empty("f"))
             return value
         array = values.as_stored(array)
@@ -204,7 +204,8 @@ class _Datasets(StoredArrays):
         return _header(self._entries[key])
 
     def verify(self, keys: Collection[str]):
-        # Reading verifies. What is not read was verified with the file, if it has checksums.
+        # Reading verifies checksums. Datasets that are not read were verified with the file, if it
+        # has checksums.
         for key in self:
             self.header(key)
         self._kept = {key: self[key] for key in keys}

@@ -28,14 +28,14 @@ IgnoreNames: TypeAlias = NamePattern | Collection[NamePattern] | None
 """Names of entries, or functions that tell them by their full names."""
 
 _CHUNK = 1 << 20
-_END = 22 + (1 << 16)  # bytes at the end of an archive, at most, that say where its directory is
-_MOST_HEADER = 1 << 16  # bytes of a member that are read for its header
+_END = 22 + (1 << 16)  # maximum number of bytes at the end of an archive that locate its directory
+_MOST_HEADER = 1 << 16  # number of a member's bytes that are read to parse its header
 _COMMENT = b"mpchain npz 1 "
 _MARK = b"mp\x08\x00mpchain1"  # an "extra field" of the zip format: id, length, content
 _HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
-# Chainer 7 stored None as a pickled object array. These are the SHA-256 sums of what NumPy, by
-# version, writes for it: it is recognized without unpickling anything.
+# Chainer 7 stored None as a pickled object array. These are the SHA-256 sums of the bytes that
+# NumPy writes for it, by version, so that it is recognized without unpickling anything.
 _PICKLED_NONE = {
     "42d0d2122355569b3e1a93b250795f04ae397d9abd537a72b5b608d0810be2f3",
     "76b5f9760552cdb10626b6ad7ac42df51b7d52495ae9fc0bb96ecd0ba489d697",
@@ -251,7 +251,7 @@ def _write_member(member, array):
     header = {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": False}
     npy.write_array_header_1_0(member, header | {"shape": array.shape})
     data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    # In chunks, so that what the checksum has read is still in the cache when it is written.
+    # Chunks stay in the cache between the checksum and the write.
     for start in range(0, len(data), _CHUNK):
         member.write(data[start : start + _CHUNK])
 
@@ -300,7 +300,7 @@ def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[S
     with files.open_file(file) as opened:
         name = files.name_of(opened)
         with files.parsing(f"{name} is not an .npz file, or was truncated"):
-            # First without zipfile, which takes a system's error in reading the end for damage.
+            # The end is read first without zipfile, which reports a read error there as damage.
             opened.seek(max(opened.seek(0, os.SEEK_END) - _END, 0))
             opened.read()
             archive = zipfile.ZipFile(opened)
@@ -329,7 +329,7 @@ class _Members(StoredArrays):
 
     def read(self, key):
         with self._parsing(key) as info:
-            header, start = self._header(info)  # checks the size against shape and dtype
+            header, start = self._header(info)  # this checks the size against shape and dtype
             content = self._content(info)
             if header is None:
                 return np.array(None)
@@ -340,8 +340,8 @@ class _Members(StoredArrays):
     def _content(self, info):
         if self._view is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             return self._archive.read(info)
-        # Reading the header has compared the two entries of the member. The local one ends with
-        # the name and the extra field, whose lengths it has.
+        # Reading the header compared the two entries of the member. The local entry contains the
+        # lengths of the name and the extra field at its end.
         at = info.header_offset + 26
         n_name, n_extra = np.frombuffer(self._view[at : at + 4], "<u2").tolist()
         content = self._view[at + 4 + n_name + n_extra :][: info.file_size]

@@ -9,7 +9,7 @@ from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, 
 from mpchain.serializers.values import header_of, is_array, misfit
 from mpchain.typing import Array
 
-_MOST_LISTED = 20  # names in a message
+_MOST_LISTED = 20  # number of names in a message
 _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What an object raises when it is given values that it does not expect."""
 
@@ -92,7 +92,8 @@ def _check(deserializer, obj):
     _run(probe, obj)
     probe.give_back()
     if probe.missing and not any(probe.asked.values()):
-        # Numbers decide what is asked for: ask again with those of the file, then undo them.
+        # Numbers decide which keys are read, so reading is repeated with the file's numbers, which
+        # are then undone.
         probe = _Probe(deserializer, replaced={})
         _run(probe, obj)
         with contextlib.suppress(*_OF_CONTENT):
@@ -102,7 +103,7 @@ def _check(deserializer, obj):
     problems = list(filter(None, asked.values()))
     if not (missing or problems):
         return asked
-    _verify(deserializer.npz, ())  # damage may be the reason why something does not fit
+    _verify(deserializer.npz, ())  # damage may be the reason for a mismatch
     if problems:
         more = f"; and {len(problems) - _MOST_LISTED} more" if problems[_MOST_LISTED:] else ""
         raise SerializationError("; ".join(problems[:_MOST_LISTED]) + more)

@@ -24,7 +24,7 @@ _CODES = {"|b1": "BOOL", "|i1": "I8", "|u1": "U8"} | {
 _DTYPES = {code: dtype for dtype, code in _CODES.items()} | {"BF16": "<u2", "C64": "<c8"}
 _START = b'{"__metadata__": {"mpchain": "crc32='
 _NO_CRC32 = b"00000000"
-_MOST_HEADER = 100_000_000  # bytes, as the format's own library limits them
+_MOST_HEADER = 100_000_000  # number of bytes, the limit of the format's own library
 
 
 def save_safetensors(file: File, obj: object) -> None:

@@ -173,7 +173,7 @@ def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str
 
 def _scalar(key, array, value):
     if isinstance(value, int) and (is_floating(array.dtype) or array.dtype.kind == "c"):
-        return array.item()  # an object that started with 0 may have counted up to 0.5
+        return array.item()  # a value that started as the integer 0 may have been increased to 0.5
     try:
         return type(value)(array[()])
     except (TypeError, ValueError) as error:

@@ -46,7 +46,7 @@ class BackendConfig:
         'always'
     """
 
-    if TYPE_CHECKING:  # a parameter sets it
+    if TYPE_CHECKING:  # pytest's parameter sets this
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -152,7 +152,7 @@ def inject_backend_tests(
             methods = {name: _with_argument(getattr(base, name), config) for name in chosen}
             yield f"_{config.get_func_str()}", {**others, **methods}
         if others:
-            # A class that was generated keeps its name; that of one that was written is taken.
+            # A generated class keeps its name; the name of a written class is already taken.
             yield "" if base in generated or not chosen else "_other", dict.fromkeys(chosen)
 
     def decorate(cls):

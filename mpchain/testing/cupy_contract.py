@@ -88,7 +88,7 @@ def read() -> dict:
 def _names_in(name, ufunc):
     try:
         module = importlib.import_module(name)
-    except ImportError:  # some need SciPy
+    except ImportError:  # some functions need SciPy
         return {}
     return {
         key: _describe(value, ufunc)

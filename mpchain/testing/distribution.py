@@ -169,7 +169,7 @@ class distribution_unittest(unittest.TestCase):
             assert_allclose(p, np.broadcast_to(self.params[name], p.shape))
 
     def _check_on_gpu(self, target):
-        # Asked for here and not by a decorator: importing this module shall not load CuPy.
+        # Checked here and not in a decorator, so that importing this module does not load CuPy.
         reason = attr.why_no_gpus(1)
         if reason:
             self.skipTest(reason)

@@ -41,5 +41,5 @@ def usual_names(
     modules = mpchain, optimizers, training, extensions, testing, unittest
     doctest_namespace.update({module.__name__.rpartition(".")[2]: module for module in modules})
     doctest_namespace.update(np=np, Variable=mpchain.Variable, F=functions, L=links)
-    # Functions that an example declares are not those of the module that the example is in.
+    # Functions that an example declares do not belong to the example's module.
     doctest_namespace.update(comm=_communicator(), __name__="__main__")

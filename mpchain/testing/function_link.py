@@ -84,7 +84,7 @@ class _DeviceTestCase(unittest.TestCase):
     forward_expected: Callable[..., Any]
     check_forward_options: dict[str, Any]
     check_backward_options: dict[str, Any]
-    _options = ()  # names of attributes that are dicts of options
+    _options = ()  # names of attributes that hold dicts of options
 
     def __init__(self, *args, **kwargs):
         vars(self).update({name: {} for name in self._options})
@@ -216,7 +216,7 @@ def _random_like(x):
 def _check_arrays(method, arrays):
     if not isinstance(arrays, tuple):
         raise TypeError(f"`{method}()` must return a tuple, not {type(arrays)}.")
-    # NumPy makes numbers of arrays of shape ().
+    # NumPy turns arrays of shape () into scalars.
     arrays = tuple(np.asarray(x) if isinstance(x, np.generic) else x for x in arrays)
     for x in arrays:
         if x is not None and not isinstance(x, get_array_types()):

@@ -82,7 +82,7 @@ def _takes_dtype(function):
         return True
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # a function in C that does not say
+    except ValueError:  # a C function may have no signature
         return False
     return any(p.name == "dtype" or p.kind is p.VAR_KEYWORD for p in parameters)
 

@@ -68,10 +68,10 @@ class Interruption:
         if self.number is not None:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.number = number
-        # Not print: the signal may have interrupted another print.
+        # print is not used, because the signal may have interrupted another print.
         with contextlib.suppress(OSError):
             text = "finishing this iteration; send the signal again to stop immediately"
-            start = "\n" if os.isatty(2) else ""  # below a progress bar
+            start = "\n" if os.isatty(2) else ""  # starts a new line below a progress bar
             os.write(2, f"{start}{signal.Signals(number).name}: {text}\n".encode())
 
     def raise_for(self, number: int) -> NoReturn:

@@ -44,7 +44,7 @@ def folder_to_discard(parent: str | os.PathLike[str]) -> Iterator[str]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # another process may be doing the same
+        shutil.rmtree(folder, ignore_errors=True)  # another process may delete it at the same time
         if is_new:
-            with contextlib.suppress(OSError):  # others have written to it
+            with contextlib.suppress(OSError):  # other processes have written to it
                 os.rmdir(parent)

@@ -15,8 +15,8 @@ from mpchain.training.random_states import restore_random_states, serialize_rand
 from mpchain.training.states import FrozenState
 from mpchain.training.updaters.updater import Updater
 
-_SMOOTHING = 0.9  # the mean loss is that of some ten iterations
-_GROWTH = 4.0  # times the least loss, at which training has diverged
+_SMOOTHING = 0.9  # the mean loss is taken over about ten iterations
+_GROWTH = 4.0  # training has diverged when the loss is this many times the smallest loss
 
 
 @dataclasses.dataclass(repr=False)
@@ -157,13 +157,13 @@ def _restored(updater, solver, attr) -> Iterator[None]:
 
     def restore():
         for param in lacking:
-            param.array = None  # it was saved without values
+            param.array = None  # the model was saved without values for this parameter
         state.restore(updater)
         for param, array in zip(lacking, initial, strict=True):
             param.array = None if array is None else array.copy()
 
     try:
-        if lacking:  # with a rate of zero, an update only initializes them
+        if lacking:  # with a learning rate of zero, an update only initializes parameters
             setattr(solver, attr, 0.0)
             updater.update()
             initial = [None if p.array is None else p.array.copy() for p in lacking]

@@ -62,7 +62,8 @@ class OutputFiles:
         self._lock: FileLock | None = None
         self._trainer: Any = None
         self._renamed: list[tuple[PathLike, str]] = []
-        self._earlier: dict[str, Any] = {}  # path -> identity of its file when training began
+        # Maps each path to its file's identity at the start of training.
+        self._earlier: dict[str, Any] = {}
 
     def claim(self, trainer: Trainer) -> None:
         """Locks the files; removes half-written ones of a killed process.
@@ -97,7 +98,8 @@ class OutputFiles:
             for name in (template, index):
                 for leftover in find_files(folder, name, _TEMPORARY):
                     os.remove(leftover)
-        # A rank that comes late takes the findings of the first rank, which may have written since.
+        # A rank that arrives late uses the first rank's findings, because that rank may have
+        # written files since.
         self._earlier = lock.holder["earlier"] if lock.is_shared else find_earlier()
 
     def open(self, path: PathLike, mode: str = "w") -> contextlib.AbstractContextManager[IO[Any]]:
@@ -126,11 +128,11 @@ class OutputFiles:
                 return
             except FileExistsError:
                 if _identity(name) == earlier:
-                    return  # another rank was faster
+                    return  # another rank renamed it first
             else:
                 if _identity(name) == earlier:
                     self._renamed.append((path, name))
-                else:  # another rank has replaced the file meanwhile
+                else:  # another rank has replaced the file in the meantime
                     os.unlink(name)
                 return
 
@@ -158,7 +160,7 @@ def _give_second_name(path, name):
         os.link(path, name)
     except (FileExistsError, FileNotFoundError):
         raise
-    except OSError:  # the file system has no such links
+    except OSError:  # the file system does not support hard links
         os.rename(path, name)
 
 
@@ -202,7 +204,7 @@ def progress_in(path: PathLike, template: str) -> tuple[float, ...]:
     """
     fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
     found = re.fullmatch(_pattern(template), os.path.basename(path))
-    assert found is not None  # the file is of the template
+    assert found is not None  # the file matches the template
     texts = found.groups()
     for ending in ("updater.iteration", "updater.epoch", "updater.epoch_detail"):
         for field, text in zip(fields, texts, strict=True):
@@ -214,7 +216,7 @@ def progress_in(path: PathLike, template: str) -> tuple[float, ...]:
 
 def _pattern(template):
     """Regular expression of the names that a format string can produce, a group for each field."""
-    # Fields are no free text: a temporary or derived file beside a snapshot must not match.
+    # Fields do not match any text: temporary or derived files beside a snapshot must not match.
     return "".join(
         re.escape(literal) + ("" if field is None else r"([-+\w]+(?:\.\d+)?)")
         for literal, field, _, _ in string.Formatter().parse(template)
@@ -235,7 +237,7 @@ class FileLock:
         >>> lock.release()
     """
 
-    _held = {}  # path -> [descriptor, number of acquisitions]
+    _held = {}  # maps each path to [descriptor, number of acquisitions]
     _guard = threading.Lock()
 
     def __init__(self, path: str, find_earlier: Callable[[], Any] = dict) -> None:
@@ -271,12 +273,13 @@ class FileLock:
                 self.holder = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
             os.close(descriptor)
             return False
-        except (OSError, AttributeError):  # AttributeError: there is no fcntl
+        except (OSError, AttributeError):  # AttributeError means that there is no fcntl
             os.close(descriptor)
             os.unlink(self._path)
             self.is_unsupported = True
             return True
-        if _identity(descriptor) != _identity(self._path):  # its holder has removed it meanwhile
+        # The lock's holder has removed the file in the meantime.
+        if _identity(descriptor) != _identity(self._path):
             os.close(descriptor)
             return False
         introduction = {

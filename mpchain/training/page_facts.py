@@ -37,7 +37,8 @@ class Rates:
     def add(self, point: tuple[float, int, float]) -> None:
         """Adds the time, the iterations and the epochs by now."""
         passed = tuple(b - a for a, b in zip(self._points[-1], point))
-        if min(passed[1:]) < 0:  # training has gone back: the time passed, and nothing was done
+        # After training has gone back, time passed but no progress was made.
+        if min(passed[1:]) < 0:
             self._points.clear()
             passed = passed[0], 0, 0.0
         self._total = tuple(a + b for a, b in zip(self._total, passed))
@@ -69,7 +70,8 @@ def about(trainer: "Trainer") -> dict[str, Any]:
     """
     settings = {}
     for extension in trainer.extensions.values():
-        settings |= getattr(extension, "settings", {})  # Hyperparameters has some
+        # Extensions such as Hyperparameters have settings.
+        settings |= getattr(extension, "settings", {})
     for name, optimizer in _optimizers(trainer).items():
         key = "optimizer" if name == "main" else f"optimizer {name}"
         settings[key] = _describe(optimizer.actual_optimizer)
@@ -108,7 +110,7 @@ def _describe(optimizer):
 def _optimizers(trainer):
     try:
         return trainer.updater.get_all_optimizers()
-    except (AttributeError, NotImplementedError):  # updaters need not have any
+    except (AttributeError, NotImplementedError):  # updaters need not have optimizers
         return {}
 
 

@@ -36,7 +36,7 @@ MOST_ENTRIES = 50
 
 MOST_EARLIER_ENTRIES = 2000
 MOST_KEPT = 1 << 18  # bytes
-TIME_TO_END = 20.0  # the page yields to the ranks, and is slow on a busy host
+TIME_TO_END = 20.0  # the page has a lower priority than the ranks, so it is slow on a busy host
 _NO_CURVES = ("epoch", "iteration", "elapsed_time", "ranks/slowest")
 
 
@@ -66,16 +66,16 @@ class PageReport(Extension):
         page: http://127.0.0.1:40123/?token=...
     """
 
-    # Called first, so that no snapshot names it as one that is still to be called.
+    # Called first, so that snapshots do not list it as an extension that is still to be called.
     priority = math.inf
 
     def __init__(self, control: bool = False) -> None:
         self._control = control
         self._connection: Any = None
         self._pipe = _launcher_pipe()
-        self.is_report = self._pipe is None  # the launcher shows all ranks
+        self.is_report = self._pipe is None  # the launcher's page shows all ranks
         self._due = 0.0
-        self._times: Any = (0.0, 0.0)  # seconds at work and waiting
+        self._times: Any = (0.0, 0.0)  # seconds spent working and waiting
         self._shares: dict[str, float] = {}
         self._n_sent = 0  # entries of the log
         self._end = {"state": "finished"}
@@ -104,7 +104,7 @@ class PageReport(Extension):
         self._report()
         self._due = time.monotonic() + INTERVAL
         if b"stop" in self._connection.receive():
-            # A trainer ends in good order by this signal.
+            # This signal ends a trainer in an orderly way.
             if callable(signal.getsignal(signal.SIGTERM)):
                 signal.raise_signal(signal.SIGTERM)
 
@@ -128,7 +128,7 @@ class PageReport(Extension):
         """Returns the time, and the iterations, epochs and share of the training done by now."""
         updater, done = self._trainer.updater, 0.0
         length = interval.training_length(self._trainer.stop_trigger)
-        with contextlib.suppress(AttributeError):  # updaters need not have it
+        with contextlib.suppress(AttributeError):  # updaters need not have epochs
             epochs = updater.epoch_detail
             done = min(interval.progress(updater, length[1]) / length[0], 1.0) if length else 0.0
             return time.monotonic(), updater.iteration, epochs, done
@@ -140,7 +140,7 @@ class PageReport(Extension):
         facts |= self._shares_of_time()
         self._rates.add(now[:3])
         rates = {"": self._rates.lately, "mean_": self._rates.mean}
-        if now[0] - self._began[0] < INTERVAL / 2:  # the first report comes at once
+        if now[0] - self._began[0] < INTERVAL / 2:  # the first report is sent at once
             rates = {}
         facts |= {f"{kind}rate": rate[0] for kind, rate in rates.items() if rate}
         if gpu := pool_bytes():
@@ -168,7 +168,7 @@ class PageReport(Extension):
         comms = [o.communicator for o in optimizers if o.communicator is not None]
         own = times[:, comms[0].rank if comms else 0]
         work, wait = own - self._times
-        if min(work, wait) >= 0 and work + wait > 0:  # ranks tell their times now and then
+        if min(work, wait) >= 0 and work + wait > 0:  # ranks send their times now and then
             self._shares = {"work": work / (work + wait), "wait": wait / (work + wait)}
         self._times = own
         return self._shares
@@ -183,7 +183,7 @@ class PageReport(Extension):
             for entry in new:
                 line = "  ".join(f"{key} {_text(value)}" for key, value in entry.items())
                 self._connection.send({"output": f"{line}\n"})
-        epochs = now[2] / max(now[1], 1)  # the log has whole epochs only
+        epochs = now[2] / max(now[1], 1)  # the log contains only whole epochs
         return [
             {
                 "kind": "log",
@@ -283,7 +283,7 @@ def start_page(control: bool = False) -> Connection:
         bufsize=0,
     )
     stdin, stdout = process.stdin, process.stdout
-    assert stdin is not None and stdout is not None  # they are pipes
+    assert stdin is not None and stdout is not None  # stdin and stdout were opened as pipes
     address, _, path = stdout.readline().decode().strip().partition("\t")
     if not path:
         process.communicate()

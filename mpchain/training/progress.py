@@ -32,7 +32,7 @@ def print_line(text: str, out: TextIO | None = None) -> None:
         print(text, file=stream)
     else:
         tqdm.tqdm.write(text, file=stream)
-    if stream is not None and hasattr(stream, "flush"):  # a user's stream may only write
+    if stream is not None and hasattr(stream, "flush"):  # a user's stream may support only write
         stream.flush()
 
 
@@ -84,7 +84,7 @@ def terminal_columns(out: TextIO | None = None) -> int | None:
     # standard error: a bar that is redrawn in place would end up in its log, frame by frame.
     streams: list[Any] = [stream, sys.stderr]
     if all(hasattr(each, "isatty") and each.isatty() for each in streams):
-        return shutil.get_terminal_size().columns  # unlike tqdm's own, never 0
+        return shutil.get_terminal_size().columns  # unlike tqdm's own width, this is never 0
     if _is_pipe_to_launcher(stream):
         return int(os.environ[COLUMNS_VARIABLE])
     return None
@@ -95,7 +95,7 @@ def _is_pipe_to_launcher(out):
         return False
     try:
         return stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
-    except (AttributeError, OSError):  # it is not a file
+    except (AttributeError, OSError):  # the stream is not a file
         return False
 
 

@@ -61,7 +61,7 @@ def serialize_random_states(
     }
     for name, state in states.items():
         text = json.dumps(state, default=np.ndarray.tolist)
-        # As bytes: NumPy's strings take four bytes a character.
+        # Stored as bytes, because NumPy's strings take four bytes per character.
         serializer(name, np.frombuffer(text.encode(), np.uint8))
     _seed_cupy(states["cupy"])
     return {}

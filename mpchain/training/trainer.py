@@ -246,7 +246,7 @@ class Trainer:
         out = self.out
         with folder_to_discard(out) as self.out:
             self._run(show_loop_exception_msg)
-            self.updater.agree_on_signal(None)  # waits until no rank writes any more
+            self.updater.agree_on_signal(None)  # waits until all ranks have finished writing
         self.out = out
 
     def _run(self, show_loop_exception_msg):

@@ -106,7 +106,7 @@ def push(
     results = [known.get(place(y.node)) for y in ys]
     if keeps:
         return results
-    # An array of the caller's, or a view of one, is no result to write into.
+    # The result must not be written into an array of the caller's, or a view of one.
     results = [None if t is None else as_array(t) for t in results]
     arrays = list(given.values())
     return [None if t is None else as_variable(_own(t, arrays)) for t in results]

@@ -108,7 +108,7 @@ def _call_read_only(link, call, named, arrays):
     except Exception as error:
         if "read-only" not in str(error):
             raise
-        _call_compared(link, call, named, arrays)  # raises an error that names the parameter
+        _call_compared(link, call, named, arrays)  # this raises an error that names the parameter
         raise
     for name, array in arrays.items():
         if named[name].array is not array:
@@ -146,7 +146,7 @@ def _read_only(arrays):
             array.flags.writeable = False
         yield
     finally:
-        # Views can be made writable after what they are views of.
+        # A view can be made writable only after its base.
         for array in sorted(changed, key=lambda array: array.base is not None):
             array.flags.writeable = True
 

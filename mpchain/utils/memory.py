@@ -28,7 +28,7 @@ def resident_bytes() -> int:
     """
     try:
         file = _statm.get(os.getpid())
-        if file is None:  # a forked process has its own
+        if file is None:  # a forked process opens its own file
             file = _statm[os.getpid()] = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         return int(os.pread(file, 64, 0).split()[1]) * _PAGE
     except OSError:

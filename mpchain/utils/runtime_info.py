@@ -59,7 +59,7 @@ def _runtime_info():
 
 def _version(*distributions):
     """The version of the first of the distributions that is installed; nothing is imported."""
-    # Importing importlib.metadata takes a tenth of the time that mpchain takes.
+    # Importing importlib.metadata takes a tenth of mpchain's import time.
     import importlib.metadata
 
     for name in distributions:

@@ -26,7 +26,7 @@ from mpchain.typing import Array
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-_COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
+_COMPARISON, _TIGHT = 1, 10  # lowest priority, and priority of attributes, indexing and calls
 
 
 class InvalidType(ValueError):
@@ -166,7 +166,7 @@ def explain_arguments(
                 f"{name}: {argument if value is wrong else places[0]} must be a Variable or an "
                 f"array, not {type(wrong).__name__}: {reprlib.repr(wrong)}"
             )
-            explained.obj = wrong  # a caller that was given it can say better which it is
+            explained.obj = wrong  # a caller that passed this object can describe it better
             raise explained from None
 
 
@@ -306,9 +306,9 @@ class Expr:
     """
 
     _kind = None
-    __array_ufunc__ = None  # NumPy scalars on the left leave the operation to the expression
+    __array_ufunc__ = None  # NumPy scalars on the left then leave the operation to the expression
     __hash__: ClassVar[None] = None
-    __iter__ = None  # else Python would try the indexes 0, 1, 2, ... and never find an end
+    __iter__ = None  # otherwise Python would try the indexes 0, 1, 2, ... forever
 
     def eval(self) -> Any:
         """Returns the value."""

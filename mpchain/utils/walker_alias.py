@@ -52,7 +52,7 @@ class WalkerAlias(Transferable):
             shares[j] -= 1 - shares[i]
             if shares[j] < 1:
                 small.append(large.pop())
-        # What is left over has a share of one but for rounding.
+        # Except for rounding, the remaining entries have a share of one.
         shares[small + large] = 1
         self._shares, self._aliases = shares, aliases
 

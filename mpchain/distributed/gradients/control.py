@@ -44,7 +44,7 @@ SLOWER = 1.2
 COST = 10.0
 """It is named when the others have waited for it for as many seconds, in one stretch."""
 
-_STEPS = 50  # a period has at least this number of steps; a stretch is two or more periods in a row
+_STEPS = 50  # a period has at least this many steps; a stretch has at least two consecutive periods
 
 _N_PIECES = 4  # 16 bits each: their squares, summed over 2^20 ranks, are exact in float64
 _N_OF_UPDATES = 4  # two pieces and their squares
@@ -82,7 +82,7 @@ class Control:
     def __init__(self, comm: Communicator):
         self._comm, self._mpi_comm = comm, comm.mpi_comm
         self._asked, self._received = set(), set()
-        # They hold the reasons of warnings by source line, and the lines warned of before.
+        # Warning reasons by source line, and the lines that were already warned about.
         self._reasons, self._warned = {}, set()
         self._sums: Any = None
         self._n_agreed = self.n_messages = self._n_sent = 0
@@ -94,7 +94,7 @@ class Control:
         self._n_in_period, self._slow, self._cost, self._named = 0, None, 0.0, set()
         self._own_turn, place = divmod(comm.rank, n_per_turn)
         self._own_places = len(FLAGS) + place, len(FLAGS) + n_per_turn + place
-        self._clock = None  # when this rank last told its times, and the number of messages then
+        self._clock = None  # when this rank last sent its times, and the number of messages by then
 
     @classmethod
     def of(cls, comm: Communicator) -> Self:
@@ -188,7 +188,7 @@ class Control:
         self._comm.iallreduce(self._sums).Wait()
         return part
 
-    # The part of a message
+    # This part of a message
 
     def write(self, message: Array) -> int:
         """Writes what this rank tells into a message of zeros; returns the number of the turn."""
@@ -399,7 +399,7 @@ class _Values:
     def __init__(self, comm):
         self._comm = comm
         self._places = {}  # column by name, the same on all ranks
-        self._on_gpu = []  # names of those whose sums are on GPUs
+        self._on_gpu = []  # names of values whose sums are on GPUs
         # Each of this rank's micro-shards has pairs of sum and weight by name.
         self.own: Sequence[Mapping[str, tuple[Any, float]]] = []
 
@@ -429,7 +429,7 @@ class _Values:
         return numbers
 
     def _stays_on_gpu(self, x):
-        # Where MPI sums, the host must wait for the value anyway.
+        # If MPI computes the sum, the host must wait for the value anyway.
         sums_there = self._comm.size == 1 or self._comm.uses_nccl
         return sums_there and cuda.is_gpu_array(x)
 

@@ -39,8 +39,8 @@ class Tree:
 
     def __init__(self, comm: Communicator, n_terms: int, make_room: Callable[[], Array]):
         self._comm, self._n_terms, self._make_room = comm, n_terms, make_room
-        self._nodes = {}  # keyed by range of terms: sums that are not yet part of a greater one
-        self._free = []  # arrays that can be used again: new memory costs more than sums
+        self._nodes = {}  # partial sums that are not yet merged, keyed by range of terms
+        self._free = []  # arrays to reuse, because allocation costs more than the sums
         self._total = None
 
     def room(self) -> Array:
@@ -144,7 +144,8 @@ class DeterministicReducer(Reducer):
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
         super().watch(dict(sorted(params.items())))
-        self.parts_per_batch = len(self._comm.own_shards)  # fewer ranks have more of them
+        # With fewer ranks, each has more micro-shards.
+        self.parts_per_batch = len(self._comm.own_shards)
         self._layouts = layouts(self._params.items())
         self._trees = [self._tree(layout) for layout in self._layouts]
 

@@ -33,7 +33,7 @@ class DoubleBufferingReducer(Reducer):
         3 [0.]
     """
 
-    # The waiting gradients belong to the loss scale of the step before.
+    # The waiting gradients were computed with the previous step's loss scale.
     is_exact = allows_dynamic_loss_scale = False
 
     def __init__(
@@ -43,10 +43,11 @@ class DoubleBufferingReducer(Reducer):
         zero_fill: bool = True,
         compression: Callable[..., Any] | None = None,
     ):
-        self._kept = None  # number of samples and means by name wait here while nothing is pending
+        self._kept = None  # sample count and means by name, kept here while no sum is pending
         self._is_pending = False
         message = ControlMessage(comm)
-        # The next step begins before a compression has updated its state: so there are two.
+        # Two states are kept, because the next step begins before compression has updated its
+        # state.
         self._current, self._previous = (
             GradientReducer(
                 comm,
@@ -86,7 +87,7 @@ class DoubleBufferingReducer(Reducer):
         return self._current.n_empty()
 
     def finish(self) -> float:
-        self._settle()  # the message must still be that of the step before
+        self._settle()  # the message must still belong to the previous step
         self._current.start()
         n_samples, means = self._kept or (0, {})
         for name, param in self._params.items():

@@ -47,7 +47,7 @@ def named_persistents(model: Link) -> dict[str, Persistent]:
     """
     found, seen = {}, set()
     for path, link in model.namedlinks():
-        if id(link) not in seen:  # a shared link has several paths
+        if id(link) not in seen:  # a shared link is listed under several paths
             seen.add(id(link))
             for name in sorted(link._persistents):
                 found[f"{path.rstrip('/')}/{name}"] = Persistent(link, name)

@@ -53,7 +53,7 @@ class Reducer:
         (0.25, 8)
     """
 
-    if TYPE_CHECKING:  # those of whom can_be_replayed is true have these
+    if TYPE_CHECKING:  # classes whose can_be_replayed is true have these attributes
 
         def why_not_in_graphs(self) -> str | None: ...
         def begin_launch(self, n_samples: float | None, **options: Any) -> None: ...
@@ -69,7 +69,8 @@ class Reducer:
         self, comm: Communicator, zero_fill: bool = True, message: ControlMessage | None = None
     ):
         self._comm, self._zero_fill = comm, zero_fill
-        self._total = np.zeros(2)  # the numbers of all ranks' samples, and of ranks without any
+        # Number of samples on all ranks, and number of ranks without samples.
+        self._total = np.zeros(2)
         self.message = message or ControlMessage(comm)
         self.watch({})
 

@@ -104,7 +104,7 @@ class SharedPersistents:
             self.n_passes, self._lacks = 0, False
             of_ranks, names = zip(*comm.allgather_obj((n_passes, set(own))), strict=True)
             if min(of_ranks) < max(of_ranks):
-                # Of models that a program has dropped, some ranks may be rid already.
+                # Some ranks may already have freed models that the program dropped.
                 held = {name: own[name] for name in set.intersection(*names)}
                 replicate(comm, {}, held, of_ranks.index(max(of_ranks)))
 

@@ -68,7 +68,7 @@ class ScatteringReducer(GradientReducer):
 
     def _questions(self):
         own, divided = 0.0, self._divided()
-        # Where NCCL sums the norm, neither MPI nor the host has to wait for the GPU.
+        # If NCCL sums the norm, neither MPI nor the host has to wait for the GPU.
         has_norm = self.needs_norm and not any(x.transport.is_on_gpu for x in divided)
         if has_norm:
             while self._pending:
@@ -131,7 +131,7 @@ class ScatteredBucket(Bucket):
     """
 
     _is_whole = False
-    _request: Any = None  # its result is this rank's piece
+    _request: Any = None  # the request's result is this rank's slice
 
     def __init__(
         self,

@@ -177,7 +177,7 @@ class GpuTransport(HostTransport):
     def begin_in_graph(self) -> None:
         """Starts a step in memory of the graph that is being captured."""
         self._own_slots = self._slots, self.slot
-        # Replays overwrite it: what a program holds of other steps is in other memory.
+        # Replays overwrite this array, so arrays that a program keeps from other steps are copies.
         self.slot = Slot(self._xp.empty(self._length, self._wire_dtype), self._layout)
         self._slots = [self.slot]
         self._grads, self._factor = {}, None
@@ -229,7 +229,7 @@ class GpuTransport(HostTransport):
         parts, views = self._parts(), self.slot.views.values()
         if sum(part.size for part in parts) == self._layout.size:
             self._xp.concatenate(parts, out=self.slot.values[: self._layout.size])
-        else:  # the layout has places of parameters that are gone
+        else:  # the layout still has slots of parameters that no longer exist
             for view, part in zip(views, parts, strict=True):
                 view[...] = part.reshape(view.shape)
         self._set_gradients()
@@ -238,5 +238,5 @@ class GpuTransport(HostTransport):
         """Lets the parameters have parts of the values as their gradients."""
         for name, grad in self._grads.items():
             if grad is not None and self.keeps_dtype:
-                self._params[name].grad = self.slot.views[name]  # frees memory
+                self._params[name].grad = self.slot.views[name]  # this frees memory
         self._grads = {}

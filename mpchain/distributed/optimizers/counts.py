@@ -34,20 +34,20 @@ _ASKING = FileNames(
     os.path.join(PACKAGE, "functions", "recompute.py"),
 )
 
-# What a rank tells the others in a round.
+# Kinds of messages that a rank sends in a round.
 _COUNT, _ARRAY, _END = range(3)
 
 _DTYPES = [np.dtype(name) for name in "float32 float64 int32 int64".split()]
 
 _ROUND = struct.Struct("10d")  # structs read and write numbers faster than arrays
 
-# It bounds numbers of call sites: sums of their squares stay exact for thousands of ranks.
+# Limits the ids of call sites, so that sums of their squares stay exact for thousands of ranks.
 _NUMBERS = 1 << 20
 
-_MOST_SITES = 4096  # no more are remembered
+_MOST_SITES = 4096  # the number of call sites that are remembered
 
-# How the denominators of a pass are found: by exchange with other ranks at each call; known from
-# the pass before; collected in that pass; or each call's own, where gradients are not exchanged.
+# How a pass finds its denominators: by exchange with other ranks at each call; from the previous
+# pass; by collecting them for the next pass; or locally, if gradients are not exchanged.
 _EXCHANGED, _KNOWN, _COLLECTED, _ALONE = range(4)
 
 _EXACT_FORMS = (
@@ -78,8 +78,8 @@ class Site(NamedTuple):
 
 class _Call(NamedTuple):
     site: Site
-    rows: int | None = None  # None: the program says that the whole batch is meant
-    own: Any = None  # divisors of a mean over these rows, and of this one
+    rows: int | None = None  # None: the program declares that it means the whole batch
+    own: Any = None  # divisors of a mean over these rows, and of this mean
     whole: Any = None
 
 
@@ -120,8 +120,8 @@ class Counts:
     def __init__(self, comm: Communicator, are_of_batch: bool = True):
         self._comm = comm
         self._room, self._sites, self._are_of_batch = None, {}, are_of_batch
-        self._batches = set()  # sites whose calls are known to be of the whole batch
-        # Each call adds its ratio of counts to weights, in updates without exchange.
+        self._batches = set()  # call sites that are known to cover the whole batch
+        # In updates without exchange, each call adds its ratio of counts to its weight.
         self._ratios = []
         self._mode, self._is_open, self._parts = _EXCHANGED, False, []
 
@@ -192,7 +192,7 @@ class Counts:
         """Forgets the current step, and memory that was shared with ranks that are lost."""
         self._room, self._is_open, self._ratios = None, False, []
 
-    # Passes over the parts
+    # Passes over the micro-batches
 
     def _compute(self, i):
         if i not in self._places:
@@ -227,7 +227,7 @@ class Counts:
                 self._totals = []
                 return loss
             del loss
-            if self._comm.micro_shards:  # each of which begins with the values of the step before
+            if self._comm.micro_shards:  # each micro-shard begins with the previous step's values
                 before.restore_all()
         before.restore_all()
         sites = [[site for site, _ in calls] for calls in self._collected]
@@ -248,7 +248,7 @@ class Counts:
             f"the same calls, but part {self._part + 1} makes {why}"
         )
 
-    # What losses ask
+    # Queries of losses
 
     def denominator(self, count: object, least: object, elements: object) -> Any:
         """See :mod:`mpchain.functions.counting`; ``least`` is what one process divides by."""
@@ -260,7 +260,7 @@ class Counts:
             if total.requires_grad:
                 return self.sum(total) * self._reducer.weight(self._parts[self._part][0])
             total = total.array
-        # In a first pass any number will do whose quotients exist.
+        # In a first pass, any number works that can be divided by.
         own = cuda.get_array_module(total).where(total == 0, 1, total)
         own = own if self._mode == _COLLECTED else total
         result = self._denominator(self._shared, total.reshape(()), own, elements)
@@ -291,7 +291,7 @@ class Counts:
         site = self._site()
         if self._mode == _COLLECTED:
             self._note(site, n)
-            return n or type(n)(1)  # quotients must exist; the pass is repeated
+            return n or type(n)(1)  # the divisor must not be zero; the pass is repeated
         self._check_whole("batch_count")
         total = _exchange(self._whole, site, n)
         self._calls.append(_Call(site))
@@ -382,7 +382,7 @@ class Counts:
             self._refuse_parts(f"a call at {site.text} that it has not made in the first pass")
         first, (total, weight) = collected[k][1], self._totals[k]
         share = self._weight() / weight
-        if cuda.is_gpu_array(count):  # the host does not wait for it
+        if cuda.is_gpu_array(count):  # the host does not wait for the GPU
             return cuda.cupy.where(count == first, total, math.nan), share
         if count != first:
             self._refuse_parts(f"a call at {site.text} that counts {count}, and {first} before")
@@ -390,7 +390,7 @@ class Counts:
 
     def _total_in_graph(self, site, count):
         graph = current.graph
-        assert graph is not None  # a capture is under way
+        assert graph is not None  # a capture is in progress
         total = cuda.cupy.asarray(count, np.float64).reshape(1).copy()
         with graph.exchanging(self._comm):
             self._comm.iallreduce(total).Wait()
@@ -462,7 +462,7 @@ class Counts:
             "mpchain.own_counts()"
         )
 
-    # Calls that may be of the whole batch or not
+    # Calls that may or may not cover the whole batch
 
     def _check_calls(self):
         """Refuses several calls at one place that might be of one sample each, if that matters."""
@@ -492,7 +492,7 @@ class Counts:
             is_unclear = is_single and rows != [1]
         elif not n or any(k % n for k in rows):
             return True
-        elif set(rows) == {n}:  # a loop over time, unless each sample has n rows
+        elif set(rows) == {n}:  # this is a loop over time, unless each sample has n rows
             is_unclear = (n_calls == n and self._are_alike(n)) or is_single
         else:
             is_unclear = n_calls % n == 0 and self._are_alike(n)
@@ -524,9 +524,9 @@ class Counts:
         key = id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti, kind
         found = self._sites.get(key)
         if found is None:
-            if len(self._sites) >= _MOST_SITES:  # a sum of arrays has one for each shape
+            if len(self._sites) >= _MOST_SITES:  # a sum of arrays has one call site per shape
                 self._sites.clear()
-            codes = inner.f_code, outer.f_code  # kept, so that no others get their ids
+            codes = inner.f_code, outer.f_code  # kept alive, so that their ids are not reused
             file = os.path.basename(outer.f_code.co_filename)
             same = f"{file} {outer.f_lineno} {outer.f_lasti} {codes[0].co_name} {kind}"
             text = f"{outer.f_code.co_filename}:{outer.f_lineno} in {codes[1].co_name}"

@@ -70,7 +70,7 @@ def batch(
             raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
     n_empty, own = None, slice(None)
     if mine is None:
-        assert n is not None  # it was checked
+        assert n is not None  # the caller has checked this
         mine = own = slice(*comm.share_of(n))
         n_empty = n_without(comm, n)
     if weight is None:
@@ -200,7 +200,7 @@ class SampleDraws:
         self._key = (0, 0)
         self._n_turns = self.n_own = 0
         self._are_equal = True
-        self._shapes = {}  # see SampleGenerator
+        self._shapes = {}  # SampleGenerator explains this
         self._compares_scales, self._scales, self._loss_place = False, {}, None
         self._persistents = SharedPersistents(comm)
 
@@ -208,7 +208,7 @@ class SampleDraws:
         """Agrees on a new key with the other ranks, made from rank 0's random state."""
         comm = self._comm
         comm.n_draw_keys += 1
-        # Peeking leaves NumPy's state as it is: other draws keep Chainer's order.
+        # Peeking does not advance NumPy's state, so other draws keep Chainer's order.
         seed = comm.bcast_obj(peek_at_random_state() if comm.rank == 0 else None)
         sequence = np.random.SeedSequence([seed, comm.n_draw_keys])
         self._key = tuple(sequence.generate_state(2).tolist())
@@ -231,7 +231,7 @@ class SampleDraws:
         first, turn, shards = self._first(n), self._n_turns, comm.micro_shards
         counting = [part[0] for part in parts] if weights is None else weights
         n_passes = sum(weight != 0 for weight in counting)
-        # Micro-shards have persistent values of their own.
+        # Each micro-shard has its own persistent values.
         self.count(n, *(1, 1) if shards else (n_passes, len(parts) or 1))
         initializes = shards and not are_initialized(comm)
         stream = comm.own_shards[0]
@@ -260,7 +260,7 @@ class SampleDraws:
         return random.SampleGenerator(self._key, step, self._n_turns, **place)
 
     def _place(self, first, n, stream, is_divided):
-        # With micro-shards of unknown samples, any number of ranks draws the same.
+        # If micro-shards have unknown sample counts, any number of ranks draws the same numbers.
         is_told = is_divided and not (self._comm.micro_shards and first is None)
         place = {"first": first, "n": n, "stream": stream, "shapes": self._shapes}
         return place | {"tell": self._tell if is_told else None}
@@ -276,7 +276,7 @@ class SampleDraws:
         Control.of(self._comm).tell(place, reason)
 
     def _take_scales(self, part, weight, place, scales):
-        # A part may be computed twice, to know its counts; the last time counts.
+        # A micro-batch may be computed twice to find its counts; only the last time counts.
         self._scales[part] = weight, scales
         self._loss_place = place
 
@@ -303,7 +303,7 @@ class SampleDraws:
         own = self._comm.divided.mine
         if own is not None and n == own.stop - own.start:
             return own.start
-        # Reproducible training must not know more on one rank than on several.
+        # Reproducible training must use the same information on one rank as on several.
         if self._comm.micro_shards or not self._are_equal:
             return None
         return self._comm.rank * n
@@ -311,7 +311,7 @@ class SampleDraws:
     def finish(self, n_total: int) -> None:
         """Ends a step of ``n_total`` samples on all ranks together, after its message. Collective:
         here ranks without samples take persistent values of others, and rank 0 warns."""
-        # Totals are of samples or, if these are unknown, of ranks.
+        # Totals count samples or, if these are unknown, ranks.
         if n_total > 0 and self._n_turns:
             self._are_equal = n_total in (self.n_own * self._comm.size, self._comm.size)
         self._n_turns = self.n_own = 0

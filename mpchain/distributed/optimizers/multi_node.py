@@ -172,7 +172,7 @@ class MultiNodeOptimizer(Optimizer):
     communicator: Communicator
     zero_fill = True
 
-    _own_hook: Callable[..., Any] | None = None  # a hook that belongs to this class
+    _own_hook: Callable[..., Any] | None = None  # the hook that this class adds
 
     def __init__(
         self,
@@ -185,17 +185,17 @@ class MultiNodeOptimizer(Optimizer):
         self._inner = actual_optimizer
         self.communicator, self.zero_fill = communicator, zero_fill
         self.current_step = Step(communicator, reducer, batch_counts)
-        self._known = {}  # id of each parameter by name
-        self._outline = TreeOutline(Link())  # it outlines the model with these alone
-        self._known_links = set()  # ids of those whose persistent values are alike on all ranks
-        self._waiting = set()  # names of those that were not initialized at the last look
-        self._joint_link = None  # name of a link that computes with all ranks together
+        self._known = {}  # maps each parameter's name to its id
+        self._outline = TreeOutline(Link())  # the model's outline contains only these parameters
+        self._known_links = set()  # ids of links whose persistent values are the same on all ranks
+        self._waiting = set()  # names of parameters that were uninitialized at the last check
+        self._joint_link = None  # name of a link that all ranks compute together
         self._show_inner()
         communicator.dependents[self] = None
 
     hyperparam: Any = OfInner("hyperparam")
 
-    if TYPE_CHECKING:  # attributes are also those of the wrapped optimizer
+    if TYPE_CHECKING:  # attributes of the wrapped optimizer are found here, too
 
         def __getattr__(self, name: str) -> Any: ...
         def __setattr__(self, name: str, value: object) -> None: ...
@@ -356,7 +356,7 @@ class MultiNodeOptimizer(Optimizer):
         self.n_samples = n_samples
         if n_parts is None:
             return losses[-1].array
-        # A first pass may have been repeated. The sum is exact, in whatever order it is taken.
+        # A first pass may have been repeated. The sum is exact in any order.
         parts = cut(lossfun, args, kwds, self._n_samples(), n_parts)
         last = losses[len(losses) - sum(n > 0 for n, _ in parts) :]
         return math.fsum(itertools.chain(*self.communicator.allgather_obj(last)))
@@ -401,7 +401,7 @@ class MultiNodeOptimizer(Optimizer):
         if recorder is not None:
             recorder = recorder.update_of_ranks(self, parts, observations)
         if current.graph is not None:
-            return None  # it has captured the update
+            return None  # the graph has captured the update
         counts: list[Any] = [n for n, _ in parts]
         self.n_samples = counts[0] if len(counts) == 1 else sum(counts)
         parts, rows = step.number(parts, self.t, weights)
@@ -432,7 +432,7 @@ class MultiNodeOptimizer(Optimizer):
             if i == 1 or reducer.parts_per_batch:
                 self._scale_accumulated()
             if n_part != 0 and not (is_first and step.skips):
-                # Earlier parts only add to the gradients.
+                # Earlier micro-batches only add to the gradients.
                 is_last = i == len(parts) and reducer.overlaps and not step.counts.is_sparse()
                 self._backward(loss, weight, reducer.ready if is_last else None, recorder)
             del loss
@@ -530,7 +530,8 @@ class MultiNodeOptimizer(Optimizer):
         """
         self._inner.serialize(serializer)
         self.current_step.rank_states.serialize(serializer["rank_states"])
-        with contextlib.suppress(MissingKeyError):  # a file of one process
+        # A file that a single process wrote lacks these states.
+        with contextlib.suppress(MissingKeyError):
             self.current_step.draws.serialize(serializer["exchange"])
             self._reducer.serialize(serializer["exchange"])
 
@@ -557,7 +558,7 @@ class MultiNodeOptimizer(Optimizer):
             with random_numbers_of_rank_0(self.communicator):
                 self._inner.update(None)
 
-    # What captured steps ask and call
+    # Interface for captured steps
 
     def why_not_replayed(
         self, parts: Sequence[tuple[int | None, Any]], observations: Observations | None
@@ -675,7 +676,7 @@ class MultiNodeOptimizer(Optimizer):
         outcome = dry_run.agree(self._new_parameters())
         if outcome == "skip":
             weight, step.skips = step.active_reducer.weight(n_part), True
-            if n_part != 0:  # Other ranks wait for the gradients of what they have sent.
+            if n_part != 0:  # Other ranks wait for the gradients of the arrays that they have sent.
                 self._backward(loss, weight, None, None)
             else:
                 compute_loss()

@@ -91,7 +91,7 @@ class _Lines(Observer):
         while frame is not self._begin and frame is not None and is_of_library(frame):
             frame = frame.f_back
         is_known = frame is not self._begin and frame is not None
-        # A function that is no longer in the graph may leave its id to a later one.
+        # A later function may reuse the id of one that is no longer in the graph.
         self._found[id(function)] = describe(frame, None) if is_known else None
 
     def of(self, function):

@@ -52,8 +52,10 @@ class SampleGraph:
     def __init__(self, loss: Variable, n: int, batches: Iterable[Array] = ()):
         self.n = n
         self._batches = {_address(x): x.size for x in batches if x.shape[:1] == (n,)}
-        self._states: dict[int, int | State | None] = {}  # by the id of a node, which the loss has
-        self._lengths = set()  # of axes of parameters; constants of their size have the same axes
+        # Keyed by the id of a node, which the loss keeps alive.
+        self._states: dict[int, int | State | None] = {}
+        # Lengths of parameters' axes; constants of the same length are taken to have the same axes.
+        self._lengths = set()
         self._order = _ordered(loss.node)
         for node in self._order:
             if _is_parameter(node):
@@ -150,7 +152,7 @@ class SampleGraph:
         if not isinstance(state, int) or len({*states}) > 1:
             return state if len({*states}) == 1 else State.OTHER
         x, axis = function.inputs[0], _moved(function, state, len(shape))
-        if label == "reshape":  # rows of several axes may be joined, and divided again
+        if label == "reshape":  # rows of several axes may be merged and split again
             return 0 if state == 0 and shape[0] and shape[0] % self.n == 0 else State.OTHER
         if isinstance(axis, int) and shape[axis : axis + 1] != x.shape[state : state + 1]:
             return State.OTHER
@@ -194,7 +196,7 @@ def _moved(function, axis, n_axes):
         return [*order].index(axis)
     if label == "get_item":
         return _behind_indices(function.constants[0], axis, len(x.shape))
-    # Axes are aligned at the end where arrays are broadcast.
+    # Broadcasting aligns axes at the end.
     return axis + n_axes - len(x.shape) if label == "broadcast_to" else axis
 
 
@@ -203,7 +205,7 @@ def _behind_indices(indices, axis, n_axes):
     indices = [*indices] if isinstance(indices, tuple) else [indices]
     if any(not (i is None or isinstance(i, (int, slice))) for i in indices):
         return State.OTHER
-    own = -1  # the axis that the index at hand is for
+    own = -1  # the axis that the current index selects from
     for place, index in enumerate(indices + [slice(None)] * n_axes):
         own += index is not None
         if own == axis:

@@ -74,9 +74,9 @@ class Scales(NamedTuple):
 class _Path(NamedTuple):
     node: Any
     factor: float = 1.0
-    weights: Any = None  # an array of numbers, beside the factor
-    is_sum: bool = False  # whether a sum over samples is on the way
-    is_scaled: bool = False  # whether it is multiplied by a number, which may be 1
+    weights: Any = None  # an array of weights that multiplies the factor
+    is_sum: bool = False  # whether the path contains a sum over samples
+    is_scaled: bool = False  # whether the path multiplies by a number, which may be 1
 
     def times(self, number):
         return self._replace(factor=self.factor * number, is_scaled=True)
@@ -168,7 +168,7 @@ def _times(path, function, graph):
     given, other = are_given.index(True), function.inputs[are_given.index(False)]
     node = function.inputs[given]
     if node.creator_node is not None or isinstance(node.get_variable_or_none(), Parameter):
-        return path.times(1)  # it is computed from parameters, or by all ranks
+        return path.times(1)  # the value is computed from parameters, or by all ranks
     numbers = array_of(function, given)
     if numbers is None:
         return path.times(math.nan)
@@ -196,7 +196,8 @@ def _standardized(graph):
             if (
                 (abs(values.mean(axis=0)) < 1e-4).all()
                 and (abs(values.std(axis=0) - 1) < 1e-3).all()
-                and len(np.unique(values[:, 0])) > 2  # labels of -1 and 1 may be so by chance
+                # Labels of -1 and 1 may satisfy this by chance.
+                and len(np.unique(values[:, 0])) > 2
             ):
                 found.append(float(abs(rows).sum()))
                 break

@@ -187,7 +187,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         if self.target is not None:
             for param in self.target.params():
                 rule = param.update_rule
-                if rule is not None and rule.slice is not None:  # its slice is divided anew
+                if rule is not None and rule.slice is not None:  # the rule's slice is divided anew
                     rule.slice = None
                     rule.keep(rule.t, {})
             self._divide()
@@ -200,7 +200,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         try:
             super()._finish(observations)
         finally:
-            self._reducer.pieces = None  # they keep gradients
+            self._reducer.pieces = None  # the pieces keep gradients alive
         if why is not None and not self._has_said_why:
             self._say(why)
 
@@ -223,7 +223,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     def _clips_first(self):
         """Whether the first sum of a step will be that of the squares of gradients as they are."""
-        assert self._hooks is not None  # setup has made it
+        assert self._hooks is not None  # setup has created the hooks
         hooks = self._hooks.at("pre")
         has_no_scale = not self.has_dynamic_loss_scale and self._loss_scale in (None, 1)
         return has_no_scale and bool(hooks) and type(hooks[0]) is GradientClipping
@@ -250,8 +250,8 @@ class ShardedOptimizer(MultiNodeOptimizer):
             )
 
     def _add_publisher(self):
-        # As the first of the hooks after the update: others see all parameters updated.
-        with contextlib.suppress(KeyError):  # it exists already
+        # This hook runs first after the update, so that the others see all parameters updated.
+        with contextlib.suppress(KeyError):  # the hook already exists
             self._inner.add_hook(self._publish, "publish_shards", "post")
 
     def _divided(self):
@@ -278,7 +278,8 @@ class ShardedOptimizer(MultiNodeOptimizer):
         _check_rules(new)
         on_gpu = any(param.xp is not np for param in new.values())
         n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
-        in_order_of_backward = reversed(new.items())  # the last links come first, more or less
+        # Gradients of the last links usually come first.
+        in_order_of_backward = reversed(new.items())
         self._rows += [
             Row(self.communicator, layout, new)
             for layout in layouts(in_order_of_backward, *n_bytes)

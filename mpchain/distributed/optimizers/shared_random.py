@@ -12,7 +12,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter
 
-# Hooks that draw no random numbers. Classes that derive from them may.
+# Hooks that draw no random numbers. Their subclasses may draw some.
 _DRAW_NOTHING = {
     optimizer_hooks.WeightDecay,
     optimizer_hooks.Lasso,

@@ -223,7 +223,7 @@ class Slice:
     def __init__(self, rule: UpdateRule, place: slice, shape: tuple[int, ...], row: Row):
         self.place, self.shape, self.row = place, shape, row
         self.whole = kept = rule.kept()
-        self._copy = None  # a float32 copy of the whole parameter, while it is updated
+        self._copy = None  # a float32 copy of the whole parameter during its update
         cut = {n: self.of(x).copy() for n, x in kept.items() if is_array(x) and x.shape == shape}
         rule.keep(rule.t, kept | cut)
 
@@ -272,7 +272,7 @@ class Slice:
             part = self._part_of(param)
             kept = rule.copy_of(part).array
             self._copy = Parameter(param.array.astype(np.float32, order="C"), name=param.name)
-            # Where the parameter was set by others in the meantime, its value counts.
+            # If other code has set the parameter in the meantime, its new value is used.
             is_current = kept.astype(param.dtype) == part.array
             own = self.of(self._copy.array)
             own[...] = param.xp.where(is_current, kept, own)

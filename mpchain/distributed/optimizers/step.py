@@ -66,7 +66,7 @@ class Step:
     def drop_accumulated(self) -> None:
         """Forgets the samples that wait for the next step."""
         self.n_accumulated: float = 0
-        self._n_all_accumulated: float | None = 0  # those of all ranks; None if unknown
+        self._n_all_accumulated: float | None = 0  # the count over all ranks; None if unknown
 
     def fit_to_ranks(self) -> None:
         """Forgets the current step, after the communicator has lost ranks."""
@@ -208,7 +208,7 @@ class Step:
             The number of samples, of all ranks, whose gradients are there; 0 to step by none.
         """
         self.reducer.message.put(sums, draws=draws)
-        # Double buffering would return that of the step before.
+        # Double buffering would return the result of the previous step.
         n_samples = self.reducer.n_samples()
         with span("gradients", "finish the exchange"):
             n_total = self.reducer.finish()

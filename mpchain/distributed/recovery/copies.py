@@ -170,7 +170,7 @@ def _first(place, holdings):
 
 
 def _tabulate(indexes):
-    # Parts without elements are left out: nobody needs them, so their loss must not matter.
+    # Empty slices are left out: nobody needs them, so losing them must not matter.
     indexes = [
         {
             key: entry

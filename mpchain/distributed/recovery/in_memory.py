@@ -145,7 +145,7 @@ class InMemoryCheckpoint:
         self.iteration = iteration
         if not self._comm.is_elastic or iteration < self._next:
             if len(self._copies) > 1 and iteration > self._copies[-1].iteration:
-                del self._copies[:-1]  # all ranks have the last one
+                del self._copies[:-1]  # all ranks have the latest copy
             return
         begun = time.perf_counter()
         self._copies.append(Copy.take(self._target, self._comm, iteration))
@@ -296,7 +296,7 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
             return main(comm)
         except RanksLost as error:
             has_shrunk = error.has_shrunk
-        gc.collect()  # it frees what main has made
+        gc.collect()  # this frees the objects that main has created
         if not has_shrunk:
             comm.shrink(goes_back=False)
         if comm.rank == 0:
@@ -321,7 +321,7 @@ def _run_with_spares(main, spares) -> Any:
         except BaseException:
             spares.dismiss()
             raise
-        gc.collect()  # it frees what main has made
+        gc.collect()  # this frees the objects that main has created
         comm = spares.begin_again(comm, has_finished=has_finished)
         if comm is None:
             return result

@@ -20,8 +20,8 @@ from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.distributed.objects import allgather
 from mpchain.distributed.watch import losses, note, waiting_for
 
-_NAP = 0.05  # seconds between two looks of a spare rank
-_DISMISSED = 1  # the tag of a message
+_NAP = 0.05  # seconds between polls of a spare rank
+_DISMISSED = 1  # the tag of these messages
 
 NO_LOSS = None, 0, 0.0
 
@@ -57,10 +57,11 @@ class Spares:
             raise ValueError("run_elastic: mpi_comm must be None if some ranks are spare")
         self._options, self._me = options, world.rank
         self._everyone = MpiCommunicator(world, elastic=True)
-        self._everyone.elasticity.retire()  # the loss of a spare rank disturbs nobody
+        self._everyone.elasticity.retire()  # losing a spare rank does not disturb training
         self._everyone.timeout = options.get("timeout")
         self._hosts = allgather(world, self._mpi.Get_processor_name())
-        self._places = list(range(world.size - n))  # maps each place to its rank
+        # Maps each place in training to the rank that fills it.
+        self._places = list(range(world.size - n))
         self.n, self.resumes = n, False
         self.lost, self.replaced, self.loss = {}, {}, NO_LOSS
         self._told = set()
@@ -86,7 +87,7 @@ class Spares:
         """
         watch = comm.watch
         if watch is not None:
-            watch.is_leaving = True  # there is no limit
+            watch.is_leaving = True  # the barrier may take any time
         try:
             comm.barrier()
         finally:
@@ -106,7 +107,7 @@ class Spares:
         """Notes why training could not continue on fewer ranks, while all that it has exists."""
         self._refusals = sorted({*self._refusals, *comm.elasticity.refusals()})
 
-    # Who trains
+    # Choice of the ranks that train
 
     def begin(self) -> Communicator:
         """Returns the communicator of the ranks that train; a spare one waits until it is needed.
@@ -115,7 +116,7 @@ class Spares:
             SystemExit: training is over, and this spare rank was not needed.
         """
         comm = self._next(dict(enumerate(self._places)))
-        assert comm is not None  # nobody has finished
+        assert comm is not None  # training has not finished on any rank
         return comm
 
     def begin_again(self, comm: Communicator, *, has_finished: bool) -> Communicator | None:
@@ -177,7 +178,7 @@ class Spares:
             if trains:
                 comm = create_communicator(**{**self._options, "mpi_comm": part})
                 if len(places) == base.size and comm.watch is not None:
-                    comm.watch.watch_end(part)  # from now on it shrinks by itself
+                    comm.watch.watch_end(part)  # from now on, this communicator shrinks by itself
             is_made = True
         except Exception as error:
             if not follows_from_loss_in(base, error):
@@ -186,7 +187,7 @@ class Spares:
             base.Revoke()
         try:
             is_made = base.Agree(int(is_made))
-        except self._mpi.Exception:  # all ranks raise it, or none
+        except self._mpi.Exception:  # all ranks raise the error, or none does
             is_made = False
         if not is_made:
             return None
@@ -224,7 +225,7 @@ class Spares:
                         raise SystemExit
                 failed = base.Get_failed()
                 if failed.size:
-                    base.Ack_failed()  # Iprobe would raise for them
+                    base.Ack_failed()  # Iprobe would raise an error for lost ranks
                     ranks = mpi.Group.Translate_ranks(failed, None, members)
                     left = self._left()
                     if set(self._places) <= {left[rank] for rank in ranks}:

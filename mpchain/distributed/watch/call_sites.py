@@ -15,7 +15,7 @@ class FileNames(dict):
         True
     """
 
-    most_remembered = 4096  # interactive programs give each input another name
+    most_remembered = 4096  # interactive programs give each input a new file name
 
     def __init__(self, *beginnings: str):
         super().__init__()
@@ -31,8 +31,9 @@ class FileNames(dict):
 _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
-_OBSERVERS = os.path.join(PACKAGE, "observers.py")  # spans stand around calls
-_OURS = FileNames(PACKAGE, "<mpchain: ")  # generated text of declared functions counts as ours, too
+_OBSERVERS = os.path.join(PACKAGE, "observers.py")  # profiler spans wrap calls
+# Generated text of declared functions belongs to mpchain, too.
+_OURS = FileNames(PACKAGE, "<mpchain: ")
 _BELOW = FileNames(_WATCH, _COMMUNICATORS, _OBSERVERS)
 _LIBRARIES = FileNames(
     "<frozen ",

@@ -26,7 +26,7 @@ class Reporting(enum.IntEnum):
     """Whether a rank reports a failure; the others then leave it to that one."""
 
     NO = 0
-    ASKS = 1  # it asks where the others are
+    ASKS = 1  # the rank asks where the others are
     RAISES = 2
 
 

@@ -15,7 +15,7 @@ from mpchain.distributed.watch.table import ROW, Row
 
 _HEAD = struct.Struct("dq")
 _TAG = 0
-_REMEMBERED = 3.0  # seconds for which rows are sent to a host after it has asked
+_REMEMBERED = 3.0  # seconds for which rows are sent to a host after it has asked for them
 
 
 class Exchange:
@@ -72,7 +72,7 @@ class Exchange:
             for i, rank in enumerate(self._ranks[leader]):
                 self._take(self._rows[rank], rows[i * ROW : (i + 1) * ROW], now - sent)
             if any(self._rows[r].is_reporting for r in self._ranks[leader]):
-                # A rank that asks, asks all hosts: each row there has the number of questions.
+                # A rank asks all hosts at once: each of its rows holds the number of its questions.
                 asked = max(self._rows[r].asked for r in self._ranks[leader])
                 for rank in local:
                     self._rows[rank].asked = max(self._rows[rank].asked, asked)

@@ -63,7 +63,8 @@ class _Kind:
     def awaited(self, args, kwargs, n_ranks):
         """Returns the rank that a message needs, as :attr:`Row.waits_for` holds it."""
         other = self.other_rank(args, kwargs)
-        if not isinstance(other, int) or not 0 <= other < n_ranks:  # None, or any source
+        # None also stands for any source.
+        if not isinstance(other, int) or not 0 <= other < n_ranks:
             return 0
         sends = self.rank_argument is not None and self.rank_argument[1] == "dest"
         return -other - 1 if sends else other + 1
@@ -95,7 +96,7 @@ def watched(communicator_class: type) -> type:
             positions = [
                 (i, p) for i, p in enumerate(parameters) if p in ("root", "dest", "source")
             ]
-            # Of sendrecv that is the source, for which the rank waits.
+            # For sendrecv, this is the source that the rank waits for.
             kind = dataclasses.replace(kind, rank_argument=positions[-1] if positions else None)
             wrap = _watch_part if kind.is_part else _watch_method
             wrapped = functools.wraps(method)(wrap(method, name, kind))
@@ -115,7 +116,7 @@ def _watch_part(method, name, kind):
         if watch.announced is not None:
             watch.enter()
         if name == "_exchange":
-            watch.row.waits_for = 0  # the other rank has come, and arrays move
+            watch.row.waits_for = 0  # the other rank has arrived, and arrays are being transferred
         result = method(self, *args, **kwargs)
         # The base class's method has announced it already.
         if is_inside or not kind.is_begun or isinstance(result, Request):
@@ -237,7 +238,7 @@ class Fingerprints:
         self.n_taken += 1
         x = args[0] if args else kwargs.get("x")
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-        # In debug mode the communicator compares them, with an error on all ranks.
+        # In debug mode, the communicator compares shapes itself, and raises an error on all ranks.
         compare = kind.compare and not is_debug()
         other, place, codes = kind.other_rank(args, kwargs), kwargs.get("place"), None
         where, inner, outer = place, None, None
@@ -257,7 +258,7 @@ class Fingerprints:
                 text += f" {word[kind.rank_argument[1]]} {other}"
             if inner is not None:
                 place = call_sites.describe(inner, outer)
-                # Kept, so that no others get their ids.
+                # Kept alive, so that their ids are not reused.
                 codes = inner.f_code, outer and outer.f_code
             text = f"{text}, called at {place}"
             number = zlib.crc32(repr(alike).encode())

@@ -26,7 +26,8 @@ class GpuWork:
 
     def mark(self) -> Callable[[], bool]:
         """Returns a function that returns whether all work begun until now is done."""
-        if current.graph is not None:  # nothing has begun; nobody may ask for events of a capture
+        # No work has begun, and a capture's events must not be queried.
+        if current.graph is not None:
             return lambda: True
         events = []
         with self._device:

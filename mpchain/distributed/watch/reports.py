@@ -138,7 +138,7 @@ def absent(watch: "Watch") -> list[int]:
     last = max(row.n for row in watch.rows)
     late = {rank for rank, row in enumerate(watch.rows) if row.n < last or row.answered < row.asked}
     if late and watch.oldest_unfinished() is not None:
-        return sorted(late)  # the others have come, and wait for their GPUs
+        return sorted(late)  # the other ranks have arrived, and wait for their GPUs
     idle = (State.UNKNOWN, State.COMPUTING, State.ENDED)
     return [rank for rank, row in enumerate(watch.rows) if rank in late or row.state in idle]
 
@@ -287,7 +287,8 @@ def record(watch: "Watch", report: str) -> str:
     if folder.path is None:
         return report
     path = os.path.join(folder.path, FILE)
-    temporary = f"{path}.{secrets.token_hex(8)}"  # nobody can have made it before
+    # The name is random, so nobody can have created it before.
+    temporary = f"{path}.{secrets.token_hex(8)}"
     try:
         os.makedirs(folder.path, exist_ok=True)
         with open(temporary, "x", encoding="utf-8") as file:

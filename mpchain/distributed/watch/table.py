@@ -23,7 +23,7 @@ class State(enum.IntEnum):
     UNKNOWN = 0
     COMPUTING = 1
     IN_COLLECTIVE = 2
-    WAITING = 3  # it waits for anything else: a message, a sum that was begun before
+    WAITING = 3  # the rank waits for anything else: a message, or a sum that was begun before
     ENDED = 4
 
 

@@ -38,11 +38,11 @@ DEFAULT_TIMEOUT = 300.0
 
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 
-_TIME_TO_END = 2.0  # seconds for the thread to stop at exit
+_TIME_TO_END = 2.0  # seconds to wait for the thread at exit
 
 _KILLED = "killed: "
 
-_SLOT = table.RING - 1  # a power of two, less one
+_SLOT = table.RING - 1  # the size is a power of two, so this is a bit mask
 
 
 def check_timeout(timeout: float | str | None) -> float:
@@ -112,7 +112,7 @@ class Watch:
 
     def __post_init__(self):
         self.is_inside = self.is_leaving = self.is_elastic = self.is_of_world = False
-        self._processes = {}  # they are file descriptors of ranks that this one may kill
+        self._processes = {}  # pidfds of ranks that this one may kill
         self._killed = set()
         self.announced: tuple | None = None
         self._text: bytes | None = None
@@ -121,7 +121,7 @@ class Watch:
         self.thread, self._turn = threading.get_ident(), threading.RLock()
         self.row = self.rows[self.rank]
         self.row.pid = os.getpid()
-        # Kept, since each look at the fields of a row makes new objects.
+        # Kept, because each access to a row's fields makes new objects.
         self._tags, self._texts = self.row.tags, list(self.row.texts)
         self._begun, self._done = self.row.begun, self.row.done
         self._entered = None  # number of the collective that the rank is in
@@ -251,7 +251,7 @@ class Watch:
         """Seconds for which the rank waits for others that work; no limit at the program's end."""
         return math.inf if self.is_leaving else max(LONGEST_WAIT, self.timeout)
 
-    # The rank itself calls these methods, which must be fast
+    # The rank itself calls these methods, so they must be fast
 
     def announce(self, name: str, kind: object, args: tuple, kwargs: dict[str, Any]) -> None:
         """Called at the beginning of a watched method: if it communicates, :meth:`enter` follows.
@@ -430,10 +430,10 @@ class Watch:
             is_wanted = any(self._wants_news(self.rows[r], now) for r in self.local)
             try:
                 self.exchange.exchange(now, self.local, is_wanted)
-            except RuntimeError:  # MPI raises it
+            except RuntimeError:  # MPI's errors are RuntimeErrors
                 if not self.is_elastic:
                     raise
-                self.exchange = None  # its ranks are lost, and another watchdog follows
+                self.exchange = None  # ranks are lost, and another watchdog follows this one
         if report is not None and must_end:
             self.end(self.record(report), self.gpu and self.gpu.abort)
         elif report is not None:
@@ -499,7 +499,8 @@ class WatchThread:
     ends: Any = None
 
     def __init__(self):
-        self._watches = weakref.WeakSet()  # and others that have a timeout and look
+        # Watches other than the world's that have a timeout and poll.
+        self._watches = weakref.WeakSet()
         self._looking = threading.Lock()
         self._thread = None
         self._stopped = threading.Event()
@@ -544,7 +545,7 @@ class WatchThread:
         if (watch := self.of_world) is not None:
             try:
                 self._wait_for_ends(watch)
-            except RuntimeError:  # MPI raises it; RanksLost is one, too
+            except RuntimeError:  # MPI's errors are RuntimeErrors; RanksLost is one, too
                 if not watch.is_elastic:
                     raise
         self._stopped.set()
@@ -559,7 +560,7 @@ class WatchThread:
         while not request.Test():
             time.sleep(nap)
             nap = min(2 * nap, 1e-3)
-        # The rest takes a moment, but the watchdog has ended: the system limits the time.
+        # Little work is left, but the watchdog has ended, so the system limits the time.
         if hasattr(signal, "alarm"):
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             if before := signal.alarm(math.ceil(LONGEST_WAIT)):
@@ -590,4 +591,4 @@ def _end():
 _activity = Activity()
 _thread = WatchThread()
 _at_end = []
-atexit.register(_end)  # it is registered at import, so that it runs after most others
+atexit.register(_end)  # registered at import, so that it runs after most other exit functions

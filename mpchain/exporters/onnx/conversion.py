@@ -34,9 +34,9 @@ class Conversion:
 
     def __init__(self, graph: Graph, batch: int | None) -> None:
         self.graph, self.batch = graph, batch
-        # Keyed by function and number of the output: name or faults.
+        # Keyed by function and output index: its name, or its faults.
         self.made: dict[tuple, Any] = {}
-        self.known: tuple[dict, dict] = ({}, {})  # keyed by the address of an array, in each record
+        self.known: tuple[dict, dict] = ({}, {})  # keyed by the address of an array in each record
         self.kept: list[Any] = []  # arrays whose addresses are known
 
     def add_input(self, name: str, first: Variable, second: Variable) -> Value:

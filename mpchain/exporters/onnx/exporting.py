@@ -22,7 +22,7 @@ OPSET = 26
 """The version of ONNX's operators: the newest that onnxruntime 1.31 runs."""
 
 _IR_VERSION = 13
-_MOST_BYTES = 2**31 - 1  # a message of protocol buffers is no larger
+_MOST_BYTES = 2**31 - 1  # the size limit of a protocol buffers message
 
 
 def export(

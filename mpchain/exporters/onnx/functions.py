@@ -211,7 +211,8 @@ def _pad_with_constants(g, x, widths, values):
     values = np.broadcast_to(np.asarray(values), (x.ndim, 2))
     y = x
     for axis, (width, value) in enumerate(zip(widths, values)):
-        # The two ends of an axis may have two values; later axes pad what earlier ones did.
+        # The two ends of an axis may have different values; later axes pad the results of earlier
+        # ones.
         for side, (n, v) in enumerate(zip(width, value)):
             if n:
                 pads = [(n, 0) if side == 0 else (0, n)]
@@ -413,7 +414,7 @@ CONVERTERS |= {
 def _linear(g, x, W, b=None):
     if x.ndim == 2 and b is not None:
         return g.add("Gemm", x, W, b, transB=1)
-    y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]))  # runtimes do that once
+    y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]))  # runtimes fold this once
     return y if b is None else g.add("Add", y, b)
 
 
@@ -494,7 +495,7 @@ def _transform(g, real, imag, is_inverse, norm):
     rows = [g.reshape(x, [-1, n, 1]) for x in (real, imag)]
     joined = g.add("Concat", *rows, axis=2)
     y = g.add("DFT", joined, None, np.array(1), inverse=int(is_inverse))
-    backward = 1 / n if is_inverse else 1.0  # ONNX divides here
+    backward = 1 / n if is_inverse else 1.0  # ONNX divides by this here
     wanted = {"ortho": n**-0.5, "forward": 1.0 if is_inverse else 1 / n}.get(norm, backward)
     if wanted != backward:
         y = g.add("Mul", y, np.array(wanted / backward, real.dtype))

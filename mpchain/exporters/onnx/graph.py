@@ -152,7 +152,7 @@ class Graph:
             size = self.add("Add", size, np.array([dim.offset], kind))
         return size if dim.exponent == 1 else self.add("Reciprocal", size)
 
-    # What converters need often.
+    # Shortcuts for converters.
 
     def reshape(self, x: object, shape: Sequence[Any]) -> str:
         """Adds a node that reshapes."""

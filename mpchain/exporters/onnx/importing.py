@@ -154,7 +154,7 @@ class ONNXModel(Chain):
 
 
 def _load(onnx, path):
-    if not os.path.isfile(path):  # a pipe would wait for ever
+    if not os.path.isfile(path):  # reading a pipe could wait forever
         raise FileNotFoundError(f"ONNXModel: {path} is no file")
     try:
         return onnx.load(path)

@@ -234,7 +234,7 @@ def _slice(x, begins, ends, axes=None, steps=None):
     items = [slice(None)] * x.ndim
     for begin, end, axis, step in zip(begins, ends, axes, steps):
         size = x.shape[axis]
-        # What is before the first element means the first in NumPy only if it is left out.
+        # In NumPy, only None as the end includes the first element when the step is negative.
         last = None if step < 0 and end < -size else end
         items[axis] = slice(begin, last, step)
     return x[tuple(items)]

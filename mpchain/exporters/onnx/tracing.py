@@ -19,7 +19,7 @@ from mpchain.observers import Observer, Span
 from mpchain.typing import Array, Arrays, DTypeLike
 from mpchain.variable import Variable
 
-# What integer inputs may be asked for; the rest of NumPy makes constants of them.
+# Functions of integer inputs that are recorded; NumPy's other functions turn them into constants.
 RECORDED = {np.where, *(getattr(np, n) for n in "add subtract multiply maximum minimum".split())}
 RECORDED |= {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 RECORDED |= {np.logical_and, np.logical_or, np.logical_not, np.negative, np.absolute}
@@ -262,8 +262,8 @@ class Dim(NamedTuple):
             if isinstance(a, int):
                 factor = int(factor) if factor == int(factor) else factor
             offset = a - factor * batch
-            # Any two numbers lie on a line: only multiples of the batch size, and what is added to
-            # it, cannot be anything else.
+            # Any two numbers lie on a line, so only multiples of the batch size, and offsets from
+            # it, are unambiguous.
             if isinstance(a, int) and not isinstance(factor, int):
                 return None
             if math.isclose(offset, 0, abs_tol=1e-6 * abs(a)):

@@ -99,7 +99,7 @@ class Declaration:
         self._kernels, self._loops, self._kept_names = {}, {}, {}
         for derivative in (joint, *derivatives):
             for name in parameters_of(derivative)[1:]:
-                self.source(name)  # an unknown name is refused here, not in backward
+                self.source(name)  # an unknown name raises an error here, not in backward
         attributes = {
             "declaration": self,
             "differentiable_inputs": tuple(range(n_arrays)),
@@ -216,7 +216,7 @@ class Declaration:
                 symbol: Any = arrays[0]
                 return symbol.call(self, (*arrays, *constants))
             return (kernel or self.body)(*arguments, *constants)
-        except np.linalg.LinAlgError:  # it is about values, not types
+        except np.linalg.LinAlgError:  # this error concerns values, not types
             raise
         except (TypeError, ValueError) as error:
             raise self.refusal(error, arguments, constants) from None
@@ -229,12 +229,12 @@ class Declaration:
             return reason
         values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
         shown = ", ".join(f"{name}: {describe(value)}" for name, value in values)
-        # NumPy's message ends with the shapes, which are shown anyway.
+        # NumPy's message ends with the shapes, which are printed anyway.
         reason_only = re.sub(r" with shapes [(\d, )]+$", "", str(reason)).rstrip()
         refusal = InvalidType(f"{self.name}: {reason_only}: {shown}")
         if isinstance(reason, Exception) and not self.is_own:
             traceback = reason.__traceback__
-            # It begins where the user's body failed.
+            # The traceback begins where the user's body failed.
             refusal.__traceback__ = traceback and traceback.tb_next
         return refusal
 

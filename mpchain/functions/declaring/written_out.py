@@ -78,8 +78,8 @@ def call({parameters}):
     return _y
 """
 
-# What stands in the call first, before the body, after it, and where the node is made, by kind of
-# text: the usual one, and what that calls if there are hooks.
+# The parts of a generated call by kind of text (the usual one, and the one that it calls if there
+# are hooks): first lines, before the body, after it, and where the node is made.
 _LINES = {
     "without hooks": {
         "first": "if _config.function_hooks:\n        return _with_hooks({same})",
@@ -142,7 +142,7 @@ def call(declaration: Any) -> Callable:
         namespace["_with_hooks"] = written("with hooks")
         return namespace["_with_hooks"](*arguments)
 
-    # A function keeps its globals for life: these are what the code to come will refer to.
+    # A function keeps its globals for life, so the generated code will refer to these.
     check = functools.partial(check_options, declaration.name, declaration.body)
     namespace = {"_write": write, "_check": check}
     function = namespace["_function"] = types.FunctionType(_FIRST_CALL, namespace)
@@ -193,7 +193,7 @@ def _derivative(declaration, index):
         return derivative
     names = parameters_of(derivative)
     lone = len(declaration.array_names) == 1
-    # Those that the function broadcasts may be smaller than its output and the gradient of that.
+    # Inputs that the function broadcasts may be smaller than its output and the output's gradient.
     full = [n for n in names[:n_arrays] if lone or n not in declaration.array_names]
     return _program(derivative, names, n_arrays, full, declaration.loop(index))
 
@@ -224,7 +224,7 @@ def _text(declaration, lines):
         inputs = names[0] if declaration.takes_sequence else f"({_join(names)})"
         return f"def call({listed}):\n    {refusals}\n    return _apply({inputs}, ({constants}))"
     unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
-    # Asking for float32 alone takes a quarter of the time. The kind of bfloat16 is V.
+    # Checking only for float32 takes a quarter of the time. The kind of bfloat16 is V.
     kinds = "== 'V'" if declaration.any_dtype else "!= 'f'"
     unusual += [f"(_in_{x}.dtype is not _float32 and _in_{x}.dtype.kind {kinds})" for x in names]
     inputs = _join(f"_in_{x}" for x in names)
@@ -363,7 +363,7 @@ def _variable_lines(declaration, i):
 
 
 def _unfit(declaration, i, array):
-    # One argument of an elementwise function cannot have been broadcast.
+    # The only argument of an elementwise function cannot have been broadcast.
     broadcasts = declaration.is_elementwise and len(declaration.array_names) > 1
     shape = f" or {array}.shape != nodes[{i}].shape" if broadcasts else ""
     return f"nodes[{i}].dtype{shape}"

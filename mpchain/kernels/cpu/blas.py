@@ -46,7 +46,7 @@ one_thread = _OneThread()
 @functools.cache
 def _openblas() -> tuple[Callable, Callable]:
     """Returns functions that get and set the number of threads of NumPy's OpenBLAS."""
-    return next(iter(linux.openblas()), (lambda: 1, lambda n: None))  # this is another BLAS
+    return next(iter(linux.openblas()), (lambda: 1, lambda n: None))  # NumPy uses another BLAS
 
 
 def _refuse(a, b, out=None):

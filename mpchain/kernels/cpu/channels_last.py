@@ -16,7 +16,7 @@ TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 """The axes in the order of memory, by their number."""
 
 _FROM_LAST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
-# NumPy gives new arrays the order of axes of a given one, of any size.
+# NumPy's new arrays copy the axis order of a given array, even if sizes differ.
 _LIKE = {n: np.empty(range(2, 2 + n)).transpose(axes) for n, axes in _FROM_LAST.items()}
 
 

@@ -18,8 +18,8 @@ COMPILES = (
     "cache, if it can be written"
 )
 
-_KNOWS_OWNERS = hasattr(os, "geteuid")  # not Windows
-# Whoever can change this file is trusted.
+_KNOWS_OWNERS = hasattr(os, "geteuid")  # Windows lacks this module
+# Every user who can change this file is trusted.
 _OWNERS = {os.stat(__file__).st_uid, *([os.geteuid(), 0] if _KNOWS_OWNERS else [])}
 _RANKS = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"
 
@@ -45,7 +45,7 @@ def is_safe(folder: str | os.PathLike) -> bool:
     """
     try:
         status = os.stat(folder)
-    except OSError:  # it is missing, or cannot be used at all
+    except OSError:  # the folder is missing or inaccessible
         return True
     if not _KNOWS_OWNERS:
         return True
@@ -66,7 +66,7 @@ def _has_own_group(folder):
     """Whether the group of a folder is the one that many systems make for its owner alone."""
     try:
         return pathlib.Path(folder).group() == pathlib.Path(folder).owner()
-    except KeyError:  # a number without a name
+    except KeyError:  # the user or group id has no name
         return False
 
 
@@ -164,7 +164,7 @@ def _patience():
     from numba.core.event import Listener
 
     class Patience(Listener):
-        spent, timer = 0.0, None  # seconds of all loops so far
+        spent, timer = 0.0, None  # total seconds of all loops so far
 
         def on_start(self, event):
             if self.timer is None and _is_ours(event):

@@ -29,14 +29,16 @@ from mpchain.kernels.cpu.threads import in_parts
 from mpchain.observers import current
 from mpchain.typing import Array
 
-_FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone is faster in a loop
-_WARNING = (np.divide, np.sqrt)  # NumPy warns of arrays with zeros or negative numbers
+# For these, even a single operation is faster in a loop.
+_FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)
+_WARNING = (np.divide, np.sqrt)  # NumPy warns about zeros or negative numbers in arrays
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
-_AMONG = 4  # operations with an exponential: NumPy's passes through memory take longer than it
-_EXPONENTIALS = {"exp", "expm1", "log1p"}  # and the logarithm that goes with them
+# Operations per exponential: beyond this, NumPy's passes through memory take longer than it.
+_AMONG = 4
+_EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as one of these
 _MUCH = 16  # times smaller
-_MOST_PLANS = 256  # that a loop remembers
-_ROW = 1 << 10  # elements of a row where the arrays do not say
+_MOST_PLANS = 256  # number of plans that a loop remembers
+_ROW = 1 << 10  # assumed row length if the arrays do not determine it
 
 
 class _Text(NamedTuple):
@@ -236,7 +238,7 @@ class Loop:
             return None
         try:
             shape = np.broadcast_shapes(*[x.shape for x in arrays])
-        except ValueError:  # the formula itself explains it
+        except ValueError:  # the formula itself explains the error
             return None
         is_last = any(x.shape == shape and channels_last.is_only_last(x) for x in arrays)
         ways = [_way(x, shape, is_last) for x in arrays]
@@ -247,7 +249,7 @@ class Loop:
         takes, sizes, n_rows, text = [take for _, take in ways], None, 1, self._text.of_all()
         pays = math.prod(shape) >= self.least
         if len(groups) > 1 or not all(groups[0][1]):
-            if len(groups) == 1:  # threads share rows
+            if len(groups) == 1:  # threads divide the rows
                 n, moves = groups[0]
                 each = next((m for m in range(_ROW, 2 * _ROW) if n % m == 0), n)
                 groups = [(n // each, moves), (each, moves)]
@@ -296,7 +298,7 @@ def _way(x, shape, is_last):
     if x.shape == shape and 0 not in x.strides:
         return moves, channels_last.in_memory
     place = (*[slice(None) if stride else 0 for stride in x.strides], ...)
-    once = x[place]  # each element once
+    once = x[place]  # each element is visited once
     order = sorted(range(once.ndim), key=lambda i: -once.strides[i])
     return moves, lambda x: x[place].transpose(order).reshape(-1)
 
@@ -368,7 +370,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         or (not is_quotient and any(map(_warns, of_arrays)))
     ):
         return None
-    numbers = {}  # names by the texts
+    numbers = {}  # names, keyed by texts
     writer = Numba(
         lambda x: numbers.setdefault(number_in_python(x), f"c{len(numbers)}"), is_special
     )

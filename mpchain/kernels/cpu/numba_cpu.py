@@ -81,7 +81,7 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
     compiled = njit(**options)(function)
     try:
         loop_cache.cache(compiled)
-    except RuntimeError:  # no folder for the cache
+    except RuntimeError:  # there is no folder for the cache
         return lambda *args: compiled(*map(as_writable, args))
 
     def run(*args):
@@ -125,7 +125,7 @@ def compile_written_loop(
         >>> text = "def double(x):\\n    for i in range(x.size):\\n        x[i] *= 2"
         >>> loop = compile_written_loop("example", text) if load_numba() else None
     """
-    # The cache knows the file alone, so other options need another one.
+    # The cache only knows the file, so other options need another file.
     said = [(key, sorted(v) if isinstance(v, set) else v) for key, v in sorted(options.items())]
     path = _kept(text, str(said) if said else "")
     return compile_loop(compile_text(name, text, {"np": np, **(known or {})}, path), **options)
@@ -135,7 +135,7 @@ def _kept(text, options=""):
     """Returns the path of a file that has the text, None where none can be written."""
     name = f"loop_{hashlib.sha256((text + options).encode()).hexdigest()[:24]}.txt"
     folders = [pathlib.Path(__file__).parent / "__pycache__", "~/.cache/mpchain"]
-    if chosen := load_numba().config.CACHE_DIR:  # NUMBA_CACHE_DIR sets it
+    if chosen := load_numba().config.CACHE_DIR:  # NUMBA_CACHE_DIR sets this folder
         folders.insert(0, chosen)
     for folder in map(pathlib.Path, map(os.path.expanduser, folders)):
         path = folder / name
@@ -144,13 +144,14 @@ def _kept(text, options=""):
         try:
             if path.read_text() == text:
                 return str(path)
-        except (OSError, ValueError):  # there is none, or a damaged one
+        except (OSError, ValueError):  # the file is missing or damaged
             pass
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 (pathlib.Path(own) / name).write_text(text)
-                os.replace(pathlib.Path(own) / name, path)  # others see all of it or nothing
+                # Other processes see either the whole file or none.
+                os.replace(pathlib.Path(own) / name, path)
             return str(path)
         except OSError:
             continue
@@ -159,7 +160,7 @@ def _kept(text, options=""):
 
 @functools.cache
 def _compiled(function):
-    # Sums may be taken in any order, eight elements at a time; infinities and NaN stay.
+    # Sums may be reordered, eight elements at a time; infinities and NaN are preserved.
     return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
 
 
@@ -208,11 +209,11 @@ def _batch_normalization(x, gamma, beta, axis, eps, out=None):
     return y, *statistics
 
 
-@np.errstate(all="ignore")  # compiled loops do not warn either
+@np.errstate(all="ignore")  # compiled loops raise no warnings either
 def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
     """See :func:`_normalize` for the layout of channels_last: matrices (pixels, channels)."""
     n, pivot = len(x), x[0].astype(np.float64)
-    # Squares of what differs from a pivot lose nothing in double precision.
+    # In double precision, squared differences from a pivot lose nothing.
     total, squares = _sums_of_columns(_moments, x, pivot)
     mean[:] = pivot + total / n
     var[:] = np.maximum(squares / n - (total / n) ** 2, 0)
@@ -352,7 +353,7 @@ def _refuse_rows(rows, ids, n):
 def _sum_rows(rows, ids, n):
     """Computes the same as the reference, one row at a time."""
     if ids.min() < -n or ids.max() >= n:
-        # The kernel of NumPy raises an error.
+        # NumPy's kernel raises the error.
         return reference.sum_rows.kernels[-1].compute(rows, ids, n)
     x = np.zeros((n, *rows.shape[ids.ndim :]), rows.dtype)
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
@@ -380,14 +381,14 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
         return False
     n = len(x)
     if ids.min() < -n or ids.max() >= n:
-        np.empty((n, 0))[ids]  # raises the error
+        np.empty((n, 0))[ids]  # this call raises the error
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)
     _compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
     return True
 
 
-# What is compiled. Sums are in double precision; what is read from an array is of its dtype.
+# Compiled code. Sums are in double precision; loads have the array's dtype.
 
 
 def _normalize(begin, end, x, y, eps, gamma, beta, mean, inverse_std, var):
@@ -439,7 +440,7 @@ def _normalize_backward(begin, end, g, x, gx, count, gamma, mean, inverse_std, g
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
 
 
-# The same for the layout of channels_last: a row for each pixel.
+# The same code for the channels_last layout, which has a row for each pixel.
 
 
 def _moments(begin, end, n_rows, x, pivot, sums):

@@ -23,7 +23,7 @@ from mpchain.kernels.cpu.numba_cpu import (
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 
-# The bits of numbers, but for the sign, are in the order of the numbers; NaN is noted.
+# Apart from the sign, the bits of floating-point numbers sort like the numbers; NaN is noted.
 _SOFTMAX = """
 def run(begin, end, x, scale, y):
     for row in range(begin, end):
@@ -94,11 +94,11 @@ def _compiled(name, dtype):
     head, _, rest = text.partition("\n")
     text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}"
     njit = load_numba().njit
-    # Without options of its own, it would be compiled with those of the loop.
+    # Without its own options, it would be compiled with the loop's options.
     in_order = njit(fastmath={"contract"}, forceinline=True, nogil=True)(_subtract_both)
     known = special_loops.functions(dtype, njit) | {"math": math, "subtract_both": in_order}
-    # Sums may be taken in any order; the exponential and differences are compiled for themselves.
-    # Contracted, the difference of a scaled number and the largest would not be zero.
+    # Sums may be reordered; the exponential and differences are compiled separately. With
+    # contraction, the difference of a scaled number and the largest would not be zero.
     return compile_written_loop(name, text, known, fastmath={"reassoc", "nsz"})
 
 

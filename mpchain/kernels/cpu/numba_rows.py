@@ -78,7 +78,7 @@ def _sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=Non
     return gx, of_gamma.reshape(gamma.shape), of_beta.reshape(gamma.shape)
 
 
-# What is compiled.
+# Compiled code
 
 
 def _normalize_layers(begin, end, x, y, eps, gamma, beta, mean, inverse_std):

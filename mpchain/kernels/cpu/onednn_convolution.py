@@ -25,7 +25,8 @@ _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
 _SIDE_BY_SIDE = (1, 2)  # spatial axes
 
-# For each open slot the kinds of the two operands, in the order of our kernels, and of the result.
+# Maps each open slot to the kinds of the two operands, in the order of our kernels, and of the
+# result.
 _KINDS = {
     "output": (_SRC, _WEIGHTS, _DST),
     "input": (_DIFF_DST, _WEIGHTS, _DIFF_SRC),
@@ -56,9 +57,9 @@ class _Convolution(Objects):
         descriptor = self._descriptor(operation, window)
         primitive = self.make("dnnl_primitive_create", descriptor)
         kinds = _KINDS[operation]
-        # Memories of our arrays, and those of the arena with their starts.
+        # Memory objects of our arrays, and those in the arena with their offsets.
         self.ours, self.blocked = [], []
-        # Bytes that it needs of the arena, and the arena's address in the last call.
+        # Bytes that it needs in the arena, and the arena's address in the last call.
         self.size, self.arena = 0, None
         used = {kind: self._argument(descriptor, kind) for kind in kinds}
         memories = {kind: memory for kind, (memory, _) in used.items()}
@@ -85,7 +86,7 @@ class _Convolution(Objects):
             x, y = (self.describe(self.shapes[name]) for name in "xy")
         spans = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
         axes = zip(window.out_size, window.stride, spans, window.in_size, window.pad)
-        # What cover_all adds at the end; without it, a rest at the end is left out by itself.
+        # Extra padding for cover_all; without it, oneDNN ignores a remainder at the end.
         ends = [max((o - 1) * s + span - size - p, p) for o, s, span, size, p in axes]
         dilates = [d - 1 for d in window.dilate]
         b = self._describe("b") if "b" in self.shapes else None
@@ -125,7 +126,7 @@ class _Convolution(Objects):
     def __call__(self, *operands, out):
         of_first, of_second, of_result = self.are_last
         y = (result_last if of_result else empty)(self.result_shape, np.float32, out=out)
-        are_given = of_first, of_second, False  # the bias is plain
+        are_given = of_first, of_second, False  # the bias has no special layout
         arrays = [x if fits else np.ascontiguousarray(x) for x, fits in zip(operands, are_given)]
         onednn = self.onednn
         with onednn.lock:
@@ -160,7 +161,7 @@ def _strides(shape, is_last):
 @thresholds.remembered(maxsize=512)
 def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=False):
     groups = window.groups
-    if groups > 1:  # oneDNN gives the groups an axis of their own
+    if groups > 1:  # oneDNN has a separate axis for groups
         W_shape = (groups, W_shape[0] // groups, *W_shape[1:])
     shapes = {"x": x_shape, "W": W_shape, "y": y_shape}
     if has_bias:

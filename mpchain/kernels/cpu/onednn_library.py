@@ -33,8 +33,8 @@ _DESTRUCTORS = (
     ("attr_create", "dnnl_primitive_attr_destroy"),
     ("post_ops_create", "dnnl_post_ops_destroy"),
 )
-# A thread waits for 0.5 ms for more work (libgomp's own number is 30 times as large), which is
-# longer than the pauses within a step.
+# A thread polls for 0.5 ms for more work (libgomp's default is 30 times as long), which is longer
+# than the pauses within a step.
 _SPINS = "10000"
 
 
@@ -71,7 +71,8 @@ class Library:
             raise OSError(f"it is version {version.major}.{version.minor}, not 3.2")
         self.c.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
         self.c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
-        # This function object converts no arguments, which takes as long as a small product.
+        # This function object converts no arguments, because conversion takes as long as a small
+        # product.
         self.sgemm = self.c["dnnl_sgemm"]
         # The OpenMP runtime that it was loaded with.
         self.openmp = ctypes.CDLL("libgomp.so.1")
@@ -125,7 +126,7 @@ class Library:
         """Makes it usable in a forked process, which has none of the threads."""
         self.threads = 1
         self.openmp.omp_set_num_threads(1)
-        # The old lock may belong to a thread that the fork left behind.
+        # The old lock may be held by a thread that does not exist after the fork.
         self.lock = threading.Lock()
 
     def arena(self, size: int) -> int:
@@ -215,7 +216,7 @@ def _short_waits():
     try:
         yield
     finally:
-        del os.environ["GOMP_SPINCOUNT"]  # other programs must not inherit it
+        del os.environ["GOMP_SPINCOUNT"]  # other programs must not inherit this variable
 
 
 @functools.cache

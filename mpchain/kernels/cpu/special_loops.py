@@ -48,7 +48,7 @@ def exp_of_sum(x, y):
     second = INT(INT(INT(n - half) + INT(BIAS)) << INT(DIGITS)).view(FLOAT)
     return POLYNOMIAL(exp, r) * first * second
 """
-# The sum of q 2^n and 2^n - 1, in two factors, neither of which overflows.
+# The sum of q 2^n and 2^n - 1, computed from two factors that do not overflow.
 _EXPM1 = """
 def expm1(x):
     x = FLOAT(LARGEST) if x > FLOAT(LARGEST) else x
@@ -68,7 +68,7 @@ def logistic(x):
     e = exp(-np.absolute(x))
     return (e if x < FLOAT(0) else FLOAT(1)) / (e + FLOAT(1))
 """
-# exp(-half x^2) for 0 <= x <= FAR; the square of x without its last digits is exact.
+# exp(-half x^2) for 0 <= x <= FAR; if x is truncated, its square is exact.
 _EXP_OF_SQUARE = """
 def exp_of_square(x, half):
     high = INT(FLOAT(x).view(INT) & INT(MASK)).view(FLOAT)
@@ -105,7 +105,7 @@ def ndtr(x):
     rest = exp_of_square(size, FLOAT(0.5)) * (tail(size * FLOAT(0.7071067811865476)) * FLOAT(0.5))
     return rest if x < FLOAT(0) else FLOAT(1) - rest
 """
-# ndtr(x) + x exp(-x^2 / 2) / sqrt(2 pi), which share the exponential.
+# ndtr(x) + x exp(-x^2 / 2) / sqrt(2 pi); both terms share the exponential.
 _SLOPE_OF_GELU = """
 def slope_of_gelu(x):
     size = np.absolute(x)
@@ -135,7 +135,7 @@ def erfinv(x):
     y = wide * np.inf if size == np.float32(1) else y
     return np.float32(np.nan if size > np.float32(1) else y)
 """
-# The series of Stirling for sizes of 8 and more, to which a product leads; negative x by reflection
+# Stirling's series for arguments of at least 8, which a product reaches; for negative x, reflection
 # at the sine of pi x.
 _GAMMALN = """
 def gammaln(x):
@@ -176,7 +176,8 @@ def trigamma(x):
     y = 9.869604401089358 / (sine * sine) - y if wide <= 0.0 else y
     return np.float32(np.inf if wide == -np.inf else y)
 """
-# The density of the normal distribution over its distribution function; far below zero, a series.
+# The density of the normal distribution over its distribution function; far below zero, a series is
+# used.
 _NORMAL_HAZARD = """
 def normal_hazard(x):
     size = np.absolute(x)

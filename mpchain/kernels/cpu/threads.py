@@ -19,7 +19,7 @@ class _Job:
         try:
             for begin, end in self.parts:
                 self.run(begin, end)
-        except BaseException as error:  # nothing may leave a function that C calls
+        except BaseException as error:  # no exception may leave a function that C calls
             self.error = error
 
 

@@ -24,7 +24,7 @@ from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
-_TILES = {2: F4_2, 3: F4_3}  # by taps
+_TILES = {2: F4_2, 3: F4_3}  # keyed by number of taps
 _NONE = np.empty(0, np.float32)
 
 

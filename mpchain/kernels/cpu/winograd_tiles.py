@@ -177,7 +177,7 @@ def _reading(matrix, m, has_phases=False):
     Without phases a row of tiles has all its channels side by side, and is one long loop.
     """
     q, p = len(matrix), len(matrix[0])
-    more = -(-p // m) - 1  # tiles past the end of which a tile reads columns
+    more = -(-p // m) - 1  # number of tiles past the end from which a tile reads columns
     place = "t * C + c" if has_phases else "c"
     columns = [f"from_{i // m}[k, {i % m}, {place}]" for i in range(p)]
     result = "tiles[k, {}, place, channel + c]" if has_phases else "whole[k, {}, row, c]"
@@ -247,7 +247,7 @@ def _unrolled(matrix, read, written):
     reads = [read.format(j) for j in range(n)] if isinstance(read, str) else read
     lines = [f"x{j} = {text}" for j, text in enumerate(reads)]
     columns = {f"x{j}": column for j, column in enumerate(_transposed(matrix))}
-    for j in range(n - 1):  # columns that differ in signs: their sum and difference
+    for j in range(n - 1):  # columns that differ only in signs: their sum and difference
         a, b = columns.get(f"x{j}"), columns.get(f"x{j + 1}")
         if a and b and all(abs(u) == abs(v) for u, v in zip(a, b)):
             lines += [f"s{j} = x{j} + x{j + 1}", f"d{j} = x{j} - x{j + 1}"]
@@ -259,7 +259,7 @@ def _unrolled(matrix, read, written):
     while i < len(rows):
         row, after = rows[i], rows[i + 1] if i + 1 < len(rows) else ()
         is_pair = any(after) and all(abs(u) == abs(v) for u, v in zip(row, after))
-        if is_pair:  # rows that differ in signs: what they share, and what is subtracted
+        if is_pair:  # rows that differ only in signs: their common part, and the part to subtract
             lines.append(f"e = {_sum(columns, [u if u == v else 0 for u, v in zip(row, after)])}")
             lines.append(f"o = {_sum(columns, [u if u != v else 0 for u, v in zip(row, after)])}")
             lines += [f"{written.format(i)} = e + o", f"{written.format(i + 1)} = e - o"]

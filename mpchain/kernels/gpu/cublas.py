@@ -24,7 +24,7 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "16F", "bfloat16": "16BF", "float32": "32F", "float64": "64F"}
-_NUMBERS = {  # they are one and zero, in host memory
+_NUMBERS = {  # the constants one and zero, in host memory
     dtype: (np.ones((), dtype), np.zeros((), dtype)) for dtype in (np.float32, np.float64)
 }
 _LARGEST = (1 << 31) - 1
@@ -60,7 +60,7 @@ def _operand(x, stack) -> tuple[Any, Any, Any, Any]:
     matrix, step = _matrix(x), _step(x, stack)
     if matrix is None or step is None:
         xp = cuda.get_array_module(x)
-        if math.prod(x.shape[:-2]) not in (1, math.prod(stack)):  # repeated along one axis of two
+        if math.prod(x.shape[:-2]) not in (1, math.prod(stack)):  # repeated along one of two axes
             x = xp.broadcast_to(x, (*stack, *x.shape[-2:]))
         x = xp.ascontiguousarray(x)
         matrix, step = _matrix(x), _step(x, stack)
@@ -96,7 +96,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     right, turn_b, row_b, next_b = _operand(b, stack)
     are_alike = next_b == 0 and not turn_a and (n == 1 or next_a == n_rows * row_a)
     if are_alike and n_rows * n < _LARGEST:
-        n_rows, n = n_rows * n, 1  # all rows of a meet the same matrix
+        n_rows, n = n_rows * n, 1  # all rows of a are multiplied by the same matrix
     library, kind = xp.cuda.cublas, getattr(xp.cuda.runtime, f"CUDA_R_{_TYPES[a.dtype.name]}")
     wide = np.float64 if a.dtype == np.float64 else np.float32
     one, zero = (x.ctypes.data for x in _NUMBERS[wide])
@@ -126,11 +126,12 @@ def captured_product(handle: int, *args: Any) -> None:
     Raises:
         RuntimeError: cuBLAS returns an error.
     """
-    assert current.graph is not None  # else CuPy calls cuBLAS
+    assert current.graph is not None  # outside of a capture, CuPy calls cuBLAS
     library, workspace = _library(), current.graph.workspace
     stream = cuda.cupy.cuda.get_current_stream().ptr
-    _check(library.cublasSetStream_v2(handle, stream))  # CuPy sets it anew in its own calls
-    # Without one cuBLAS would allocate memory, as a part of the graph.
+    # CuPy sets the stream again in its own calls.
+    _check(library.cublasSetStream_v2(handle, stream))
+    # Without a workspace, cuBLAS would allocate memory as a node of the graph.
     _check(library.cublasSetWorkspace_v2(handle, workspace.data.ptr, workspace.nbytes))
     _check(library.cublasGemmStridedBatchedEx(handle, *args))
 
@@ -138,7 +139,7 @@ def captured_product(handle: int, *args: Any) -> None:
 @functools.cache
 def _library():
     runtime = cuda.cupy.cuda.runtime
-    # It is loaded already, by CuPy.
+    # CuPy has already loaded this library.
     library = ctypes.CDLL(f"libcublas.so.{runtime.runtimeGetVersion() // 1000}")
     pointer, number, step = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     matrices = [pointer, number, number, step]

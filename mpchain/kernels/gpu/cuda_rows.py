@@ -11,9 +11,9 @@ from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.typing import Array
 
-_MOST = 32  # arrays that one kernel joins
+_MOST = 32  # number of arrays that one kernel joins
 
-# The thread of the first of the rows with equal numbers adds all of them.
+# The first thread of rows with equal indices adds all of them.
 _TEXT = """
 const ptrdiff_t place = i / width, column = i % width;
 const ptrdiff_t id = ids[order[place]];
@@ -70,7 +70,7 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     """
     xp, shape = cuda.get_array_module(rows), rows.shape[ids.ndim :]
     width = math.prod(shape)
-    places = ids.reshape(-1).astype(np.int64) % n  # -1 is the last one
+    places = ids.reshape(-1).astype(np.int64) % n  # -1 means the last row
     y = xp.zeros((n, *shape), rows.dtype)
     kernel = cuda.elementwise(
         "raw int64 ids, raw int64 order, raw T rows, int64 width, int64 n, W zero",

@@ -21,7 +21,7 @@ from mpchain.typing import Array
 
 MOST_ROWS = 9
 """One more than the steps that the host may be ahead of what it knows of a GPU."""
-_THREADS, _ELEMENTS = 256, 4096  # these are the threads and elements of a block
+_THREADS, _ELEMENTS = 256, 4096  # threads per block, and elements per block
 _C_TYPES = {"e": "float16", "f": "float", "d": "double", "E": "mpchain_bfloat16"}
 _BFLOAT16 = """#ifndef __CUDACC__
 #define __device__
@@ -154,7 +154,7 @@ def take_steps(
     describe = functools.partial(_body, *given, is_scaled=inverse is not None)
     try:
         bodies, constants = zip(*map(describe, range(_n_rows())))
-    except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
+    except Exception:  # the step needs arrays; other errors appear when it gets them
         return False
     if len(set(bodies)) > 1:
         return False
@@ -197,14 +197,14 @@ def _numbers(body, rows, computed, describe):
         return _guarded_numbers(guarding.guard, body, rows, computed)
     if guarding.guard is not None:
         return _numbers_of_replays(current.graph, body, n, guarding.guard, describe)
-    if current.graph is not None:  # a graph would freeze these numbers, so replays register them
+    if current.graph is not None:  # a graph would freeze these numbers, so replays update them
         return [current.graph.numbers_of(describe)], _reading_numbers(body, n)
     return [computed.type(x) for x in rows[0]], ([f"T c{i}" for i in range(n)], body)
 
 
 def _guarded_numbers(guard, body, rows, computed):
     n = len(rows[0])
-    # Always of one size: another one would be another kernel, to be compiled.
+    # The size is constant, because another size would require compiling another kernel.
     table = np.zeros(1, np.dtype([("c", computed, (MOST_ROWS, max(n, 1)))]))
     table["c"][0, : len(rows), :n] = rows
     first = ["if (*found) return;", "const T* c = table.c[*left_out - n_known];"]

@@ -190,7 +190,7 @@ def make_plan(
         >>> make_plan(cudnn, graph, ["NONDETERMINISTIC"], 1 << 23)  # doctest: +SKIP
     """
     graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
-    plans = getattr(graph, "plans", [])  # all are of cuDNN itself before 1.32
+    plans = getattr(graph, "plans", [])  # in versions before 1.32, all plans are cuDNN's own
     of_python = [i for i, plan in enumerate(plans) if plan.engine_id >= _FIRST_PYTHON_ENGINE]
     if of_python and not takes_python:
         names = {graph.get_plan_name_at_index(i).partition("[")[0] for i in of_python}
@@ -230,7 +230,8 @@ class _Plan:
         pointers = dict(enumerate(addresses, 1))
         self._graph.execute(pointers, workspace.data.ptr if workspace is not None else 0, handle)
         if current.graph is not None:
-            current.graph.keep(self)  # it launches the plan's kernels, also of a forgotten plan
+            # The graph launches the plan's kernels, even after the plan was dropped from the cache.
+            current.graph.keep(self)
 
 
 def avoided_notes(dtype: str, is_convolution: bool = False) -> tuple[str, ...]:
@@ -378,7 +379,7 @@ def _empty(xp, shape, dtype, channels_last):
 def _add_convolution(library, graph, first, second, open_slot, window):
     """Adds a convolution, or one of its adjoints; an axis of the window is one of the graph."""
     axes = zip(*window[:4], window.in_size, window.out_size)
-    # What cover_all adds at the end; without it, a rest at the end is left out by itself.
+    # Extra padding for cover_all; without it, cuDNN ignores a remainder at the end.
     ends = [max((o - 1) * s + (k - 1) * d + 1 - n - p, p) for k, s, p, d, n, o in axes]
     geometry = {
         "pre_padding": list(window.pad),
@@ -515,8 +516,8 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     return _convolution("filter", x, y, window)
 
 
-# Products of matrices, with the bias added in the same kernel, where ``config.kernels`` names it:
-# it compiles the kernel for each shape, for seconds. It takes tensor cores alone, so that single
+# Matrix products with the bias added in the same kernel, if ``config.kernels`` names it: it
+# compiles a kernel for each shape, which takes seconds. It uses only tensor cores, so single
 # precision has a plan only with ``config.use_cudnn_tensor_core = "always"``.
 
 

@@ -68,7 +68,7 @@ def attention_request(
         writes = Tensor(y, _strides(y), dtype), log_sums
         return Request(_add_attention, (*reads, *biases), writes, (scale, is_causal))
     writes = tuple(Tensor(x.shape, _strides(x.shape), dtype) for x in (q, k, v))
-    # Sums in single precision, and less than the weights, which other kernels keep.
+    # Sums in single precision, which take less memory than the weights that other kernels keep.
     n_extra = 4 * (q.n_bytes + k.n_bytes + v.n_bytes) + 4 * math.prod(q.shape[:3]) * k.shape[2]
     arguments = scale, is_causal, is_deterministic
     reads = *reads, log_sums, *biases
@@ -104,7 +104,7 @@ def _reason(of_gradient, arrays, scale, is_causal, bias):
         return reason
     if any(x.ndim != 4 or x.shape[:2] != arrays[0].shape[:2] for x in arrays):
         return "not arrays of four axes, the first two alike"
-    if arrays[0].shape[2] == 1:  # query or g, alike
+    if arrays[0].shape[2] == 1:  # query or g, which have the same layout
         return "one query, for which the weights are few, and the keys of another length each time"
     query, key = arrays[1:3] if of_gradient else arrays[:2]
     of_scores = (*query.shape[:3], key.shape[2])
@@ -164,6 +164,6 @@ def attention_gradient(
     gradients = [_empty(xp, x.shape, x.dtype) for x in arrays[1:4]]
     given: Any = _given(bias)
     plan = _plan(True, arrays, scale, is_causal, given)
-    log_sums = log_sums.astype(np.float32, copy=False)  # another kernel may have made them
+    log_sums = log_sums.astype(np.float32, copy=False)  # another kernel may have computed them
     plan(*map(_fit, (*arrays, log_sums, *given)), *gradients)
     return tuple(gradients)

@@ -45,7 +45,7 @@ class ClosingReport(Extension):
         results are in result
     """
 
-    priority = -200  # finalized after the extension that saves
+    priority = -200  # finalized after the extension that saves snapshots
     is_report = True
 
     def __init__(
@@ -93,7 +93,8 @@ class ClosingReport(Extension):
             command = self._command(saver)
             if command:
                 n_ranks = 1 if COMMAND_VARIABLE in os.environ else _n_ranks(trainer)
-                where = f" on {n_ranks} ranks" if n_ranks > 1 else ""  # how they start is unknown
+                # The launcher of these ranks is unknown.
+                where = f" on {n_ranks} ranks" if n_ranks > 1 else ""
                 print_line(f"to continue{where}: {command}", self._out)
             else:
                 self._print(f"the latest snapshot is {saver.latest}")
@@ -113,7 +114,7 @@ class ClosingReport(Extension):
     def _print(self, text):
         columns = terminal_columns(self._out)
         options = {"break_long_words": False, "break_on_hyphens": False}
-        # Files are searched and copied from, so that lines are not cut there.
+        # Users search and copy from files, so lines are not truncated there.
         width = columns or len(text)
         for line in textwrap.wrap(text, width, subsequent_indent="  ", **options):
             print_line(line, self._out)
@@ -156,7 +157,7 @@ def _is_first_run(trainer):
 def _progress(trainer):
     updater = trainer.updater
     texts = [_count(updater.iteration, "iteration")]
-    with contextlib.suppress(AttributeError):  # an updater without epochs
+    with contextlib.suppress(AttributeError):  # some updaters have no epochs
         length, unit = interval.training_length(trainer.stop_trigger) or (math.inf, "epoch")
         # The last batch may reach into the next epoch.
         n_epochs = min(updater.epoch_detail, length if unit == "epoch" else math.inf)

@@ -102,7 +102,8 @@ class DumpGraph(Extension):
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores whether the graph was written, so that it is written once."""
         self._is_done = serialize_optional(serializer, "_flag_called", self._is_done)
-        serialize_optional(serializer, "_original_flag", False)  # Chainer's loader asks for it
+        # Chainer's loader requires this key.
+        serialize_optional(serializer, "_original_flag", False)
 
 
 dump_graph = DumpGraph

@@ -92,8 +92,8 @@ class Evaluator(Extension):
         self.eval_func = eval_func
         self.progress_bar = progress_bar
         self._most_batches = None
-        self._is_first = True  # whether reported values are looked into
-        self._sizes = {}  # a plain mean and its first batch have these sizes
+        self._is_first = True  # whether reported values are still inspected
+        self._sizes = {}  # sizes of plain means, each with the size of its first batch
         self._check_ends()
 
     def _check_ends(self):
@@ -140,7 +140,7 @@ class Evaluator(Extension):
         """Warns of a :attr:`doubt`, if there is one, and forgets it."""
         self.doubt = None
         if doubt is not None:
-            warnings.warn(doubt, stacklevel=4)  # the caller of the evaluator
+            warnings.warn(doubt, stacklevel=4)  # the evaluator's caller
 
     def summarize(self) -> DictSummary:
         """Returns the weighted sums of what the model reports for the main iterator."""
@@ -192,7 +192,7 @@ class Evaluator(Extension):
         for name, value in observation.items():
             size = None if notes.weight(value, None) else notes.plain_size(value)
             first, n_first = self._sizes.setdefault(name, (size, n))
-            # A mean that has as many elements in each batch is none over the samples.
+            # A mean over the same number of elements in each batch is not a mean over the samples.
             if size and first and size != first and size * n_first != first * n:
                 self._is_first = False
                 self.doubt = (
@@ -203,7 +203,7 @@ class Evaluator(Extension):
                 return
             counts = derived.counts(value)
             others = [int(count) for count in counts if count % n != 0]
-            # As many means as samples may be of one of them each.
+            # If there are as many means as samples, each may belong to one sample.
             if others and len(counts) < n and notes.weight(value, None) is None:
                 self._is_first = False
                 self.doubt = (

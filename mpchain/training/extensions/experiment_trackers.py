@@ -56,7 +56,7 @@ class ExperimentTracker(LogFollower):
     ) -> None:
         super().__init__(log_report)
         spec = importlib.util.find_spec(library)
-        # Without a file it is a folder that the library has made here for its data.
+        # Without a file, this is the folder where the library keeps its data.
         if spec is None or not spec.has_location:
             raise RuntimeError(
                 f"{type(self).__name__}: {library} is not installed; pip install {library}"

@@ -53,7 +53,8 @@ class FigureWriter(Extension):
     def __init__(self, filename: str) -> None:
         self.filename = filename
         self._files = OutputFiles(type(self).__name__, filename)
-        self._drawn, self._cost = 0.0, _FIRST  # seconds: all drawings so far, and the next one
+        # Seconds spent on all drawings, and the time of the next one.
+        self._drawn, self._cost = 0.0, _FIRST
         self._begun = time.monotonic()
         self._waiting: Callable[[], None] | None = None
         if not self.available():

@@ -341,7 +341,7 @@ class TensorBoardReport(LogFollower):
         from tensorboardX import SummaryWriter
 
         purge_step = iteration if self._n_written else None
-        # By default, files of the same second have the same name.
+        # By default, files created in the same second have the same name.
         suffix = f".{iteration}.{os.getpid()}"
         return SummaryWriter(self._path, purge_step=purge_step, filename_suffix=suffix)
 

@@ -82,7 +82,7 @@ class PlotReport(FigureWriter):
 
     def _draw(self, summary):
         figure = self.new_figure()
-        # The names of "main/loss" and "validation/main/loss" differ in what the legend tells.
+        # The legend distinguishes names such as "main/loss" and "validation/main/loss".
         names = dict.fromkeys(key.rpartition("/")[2] for key in self._y_keys)
         y_name = ", ".join(names)
         title = f"{y_name} by {self._x_key}"

@@ -49,7 +49,7 @@ class ProgressBar(Extension):
         self._bar_length = bar_length
         self._out = out
         self._display: Any = None
-        # Throughput is that of the latest updates: the first ones are slow in many programs.
+        # Throughput is measured over the latest updates, since the first ones are often slow.
         self._times = collections.deque(maxlen=100)  # (time, iteration, progress)
 
     def __call__(self, trainer: Trainer) -> None:

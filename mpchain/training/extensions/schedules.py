@@ -102,7 +102,7 @@ class Schedule(Extension):
             if self._optimizer is not None and self._init is not None:
                 self._set()  # the snapshot was loaded after training had started
         elif self._init is not None:
-            self._save_more(serializer)  # Chainer needs it; here it follows from the time
+            self._save_more(serializer)  # Chainer needs this value; here it follows from the time
 
     def _save_more(self, serializer):
         serializer("_last_value", self.value(self._t))

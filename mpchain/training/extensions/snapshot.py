@@ -77,7 +77,7 @@ class Snapshot(Extension):
 
     trigger = (1, "epoch")
     priority = -100
-    default_name = "_Snapshot"  # Chainer's snapshots have this name, and can thus be resumed
+    default_name = "_Snapshot"  # snapshots of Chainer have this name, and can thus be resumed
 
     def __post_init__(self):
         if self.savefun is not None and self.writer is not None:
@@ -89,7 +89,7 @@ class Snapshot(Extension):
         self._files: OutputFiles | None = None
         self._latest = self._loaded = None
         self._run = os.urandom(8).hex()
-        self._announced = set()  # names of files that may not be written yet
+        self._announced = set()  # names of files that may not have been written yet
 
     def initialize(self, trainer: "Trainer") -> None:
         """Refuses to share the files with another job; loads the latest one, if asked to."""
@@ -125,7 +125,7 @@ class Snapshot(Extension):
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
         """Saves the target, if asked to and this iteration was not saved before."""
         is_wanted = self.snapshot_on_error or (self.on_interrupt and trainer.is_interrupted)
-        # Its file is better than the state that a half-done next iteration left.
+        # The iteration's own file is better than the state that an unfinished next iteration left.
         if is_wanted and self._format_name(trainer) != self._latest:
             self._save(trainer)
 
@@ -172,7 +172,7 @@ class Snapshot(Extension):
             own = [name for name, run in self._read_index() if run == self._run]
             written = [name for name in own if os.path.exists(self._path_of(name))]
             for name in written[: -self.n_retains]:
-                with contextlib.suppress(FileNotFoundError):  # another rank was faster
+                with contextlib.suppress(FileNotFoundError):  # another rank deleted it first
                     os.remove(self._path_of(name))
                 self._announced.discard(name)
 
@@ -194,7 +194,7 @@ class Snapshot(Extension):
         return entry[0] in self._announced or os.path.exists(self._path_of(entry[0]))
 
     def _path_of(self, name):
-        assert self._folder is not None  # initialize has set it
+        assert self._folder is not None  # initialize has set the folder
         return os.path.join(self._folder, name)
 
     def _index_path(self):
@@ -253,7 +253,7 @@ def load(path: str | os.PathLike[str], target: object) -> None:
         start = file.read(520)
     if b"\x89HDF\r\n\x1a\n" in (start[:8], start[512:]):
         load_hdf5(path, target)
-    elif start[8:9] == b"{":  # the header follows its length
+    elif start[8:9] == b"{":  # the header is stored after its length
         load_safetensors(path, target)
     else:
         load_npz(path, target)

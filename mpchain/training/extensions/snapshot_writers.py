@@ -258,7 +258,8 @@ class ProcessTask(Writer):
                 f"uses them (a function must be one of a module): {error}"
             ) from error
         self._process = None
-        # At once: in a program without `if __name__ == "__main__"` this fails, in the process.
+        # Started at once, so that a program without `if __name__ == "__main__"` fails early, in the
+        # process.
         self._start()
 
     def _start(self):

@@ -27,7 +27,7 @@ def observe_value(
     """
 
     @make_extension(trigger=(1, "epoch"), priority=PRIORITY_WRITER)
-    def _observe_value(trainer):  # its name in Chainer's snapshots
+    def _observe_value(trainer):  # Chainer's snapshots use this function's name
         trainer.observation[observation_key] = target_func(trainer)
 
     return _observe_value

@@ -68,7 +68,8 @@ class EarlyStoppingTrigger:
 
         A check before which the value was not reported is left out, with a warning.
         """
-        # Both are asked each time, because each compares with the progress at its last call.
+        # Both triggers are called each time, because each compares progress with that at its last
+        # call.
         is_over, means = self._max_trigger(trainer), self._means(trainer)
         fires = (means is not None and self._check(trainer, means)) or is_over
         if fires and self._best_models:
@@ -105,7 +106,7 @@ class EarlyStoppingTrigger:
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the best value and models, the count, the triggers and the sum."""
-        # Chainer saves nothing of its trigger.
+        # Chainer saves no state of its trigger.
         self.count = serialize_optional(serializer, "count", self.count)
         self.best = serialize_optional(serializer, "best", self.best)
         self._means.serialize(serializer, serialize_part_if_stored, "check_trigger", "summary")

@@ -145,7 +145,7 @@ class ParallelUpdater(StandardUpdater):
     def _start_others(self, parts, scales):
         if self._threads is None:
             self._threads = concurrent.futures.ThreadPoolExecutor(len(self._models), "update")
-        settings = dict(vars(config))  # it copies the settings of this thread
+        settings = dict(vars(config))  # the dict copies this thread's settings
         return {
             name: self._threads.submit(self._compute_on, name, part, scales[name], settings)
             for name, part in parts.items()

@@ -111,5 +111,5 @@ def collecting(observation: dict[str, Any]) -> contextlib.AbstractContextManager
     """
     try:
         return report_scope(observation)
-    except RuntimeError:  # there is none
+    except RuntimeError:  # there is no current reporter
         return contextlib.nullcontext()

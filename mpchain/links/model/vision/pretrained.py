@@ -12,7 +12,7 @@ from mpchain.link import Chain
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.safetensors import load_safetensors
 
-_FOLDER = "pfnet/chainer/models"  # shared with Chainer
+_FOLDER = "pfnet/chainer/models"  # this folder is shared with Chainer
 
 
 @dataclasses.dataclass(frozen=True)

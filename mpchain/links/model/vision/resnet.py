@@ -195,7 +195,7 @@ class ResNetLayers(VisionModel):
             None,
             "https://github.com/KaimingHe/deep-residual-networks",
         )
-        # The weights of a file replace these.
+        # The weights of a file replace these initial values.
         he, initialW = (HeNormal(), None) if pretrained_model is None else (0, 0)
         with self.init_scope():
             self.conv1 = Convolution2D(3, 64, 7, 2, 3, initialW=he)

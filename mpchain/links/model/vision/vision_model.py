@@ -147,7 +147,7 @@ class VisionModel(Chain):
             outputs[name] = h
             readers[inputs[name]] -= 1
             if not readers[inputs[name]] and inputs[name] not in wanted:
-                del outputs[inputs[name]]  # free outputs that are not needed anymore
+                del outputs[inputs[name]]  # frees outputs that are no longer needed
         return {name: outputs[name] for name in functions if name in wanted}
 
     def extract(
@@ -212,7 +212,7 @@ class VisionModel(Chain):
         Raises:
             ValueError: the file is of another network.
         """
-        make: Any = cls  # subclasses take what the base does not
+        make: Any = cls  # subclasses take arguments that the base class does not
         convert_caffemodel(make(None), path_caffemodel, path_npz)
 
 
