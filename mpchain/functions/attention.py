@@ -91,6 +91,13 @@ def _scaled_softmax(x, axis, scale):
     return kernels.softmax(x, axis, scale)
 
 
+@differentiable(None, lambda g: g, None)
+def _without_later(allowed, scores, low):
+    """Masks later keys. Their weights are zero, so that the softmax gives their scores no gradient,
+    which need not be masked again: each query has a key."""
+    return get_array_module(scores).where(allowed, scores, low)
+
+
 def scaled_dot_product_attention(
     query: Input,
     key: Input,
@@ -159,7 +166,8 @@ def scaled_dot_product_attention(
     if allowed is not None:
         # A finite value, so that rows without keys are not NaN and differences do not overflow.
         low = query.xp.asarray(smallest(scores.dtype) / 2, scores.dtype)
-        scores = where(allowed, scores, low)
+        is_plain = mask is None and is_gpu_array(query.array)
+        scores = (_without_later if is_plain else where)(allowed, scores, low)
     axis = scores.ndim - 1
     weights = _scaled_softmax(scores, axis, scale) if is_late else softmax(scores, axis)
     if mask is not None:

@@ -159,3 +159,21 @@ def test_dropout_of_nothing_launches_nothing(double):
     assert not double.launches
     F.noise.add_dropout(x, x, 0.0)
     assert [name for name, _ in double.launches] == ["mpchain_add_forward"]
+
+
+def test_causal_attention_masks_once(double):
+    """Backward, the weights of later keys are zero anyway."""
+    arrays = np.random.RandomState(0).randn(3, 2, 2, 5, 8).astype(np.float16)
+    results = {}
+    for name in ("@numpy", "@cupy:0"):
+        send = mpchain.get_device(name).send
+        inputs = [mpchain.Variable(send(x)) for x in arrays]
+        double.reset()
+        with mpchain.using_config("use_cudnn", "never"):
+            y = F.scaled_dot_product_attention(*inputs, is_causal=True)
+        y.grad = y.array
+        y.backward()
+        results[name] = [mpchain.cuda.to_cpu(v) for v in (y.array, *(v.grad for v in inputs))]
+    for actual, expected in zip(results["@cupy:0"], results["@numpy"], strict=True):
+        np.testing.assert_allclose(actual, expected, 1e-2, 4e-3)
+    assert [name for name, _ in double.launches.elements()].count("where") == 1
