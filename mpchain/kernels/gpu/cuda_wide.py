@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.typing import Array
 
 WIDTH = 16
 """Bytes that a thread loads at once, and the alignment that it takes for that."""
@@ -58,7 +59,7 @@ def is_aligned(x: "cuda.GpuArray") -> bool:
     return x.data.ptr % WIDTH == 0
 
 
-def contiguous_view(x: Any) -> Any:
+def contiguous_view(x: Array) -> Any:
     """Returns a view of a CuPy array in the order of its memory, with C's order, and how to turn a
     view back; None for arrays in other orders than C's and that with the channels last.
 
