@@ -83,7 +83,8 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     """Returns the mean of all elements of the whole batch.
 
     In an evaluator, which each rank runs at its own pace, it is the mean of the rank's own batch.
-    Report it unchanged: evaluators weight it by its count, so that their result is exact.
+    Report it unchanged: evaluators weight it by its count, so that their result is exact. The log
+    of a training takes the plain mean over its iterations.
 
     Args:
         x: Variable or array, floating point, of this rank's samples.

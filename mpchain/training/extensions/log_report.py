@@ -37,7 +37,8 @@ class LogReport(Extension):
         keys: names of the values; None means all that are reported. At the end of training a
             warning lists the names that were never reported.
         trigger: the interval; see :func:`get_trigger`.
-        postprocess: function of the new entry, which it may change.
+        postprocess: function of the new entry, which it may change. The entry has all values, also
+            those of evaluators, and ``epoch``. On several ranks, it is called on each.
         filename: name of the file in the trainer's folder, in which fields such as ``{epoch}``
             stand for values of the entry; None means no file.
 
