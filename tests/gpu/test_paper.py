@@ -75,3 +75,11 @@ def test_operations_of_pytorch():
     assert names.count("product") == 8
     flops = sum(kernel.flops for kernel in step.kernels)
     assert flops == 2 * 64 * (2 * 784 * 256 + 3 * 256 * 256 + 3 * 256 * 10)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name, most", [("ResNet-50", 1.35), ("GPT-2", 1.3)])
+def test_a_step_of_full_size_moves_little_more_than_it_must(name, most, double, library):
+    from tests.benchmarks.paper import ours
+
+    assert ours.count(name).n_bytes <= most * least.of(name).total()
