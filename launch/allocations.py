@@ -30,7 +30,7 @@ class Allocation:
         return not self.variables or any(name in variables for name in self.variables)
 
     def slots(self, variables: Mapping[str, str]) -> dict[str, int]:
-        """Number of ranks for each host; empty if this host alone is used, without limit."""
+        """Number of ranks for each host; empty if only this host is used, without limit."""
         paths = [variables[name] for name in self.variables if name in variables]
         return read_host_file(paths[0]) if paths else {}
 

@@ -1,4 +1,4 @@
-"""The share of its host that each rank gets: threads for its cores and, if asked, these alone."""
+"""Each rank's share of its host: threads for its cores and, if asked, exclusive cores."""
 
 import contextlib
 import itertools

@@ -62,7 +62,7 @@ def compare(outside: dict, inside: dict, results: str) -> list[Finding]:
 
     Args:
         outside: The answers of the probe outside.
-        inside: Those inside.
+        inside: The answers of the probe inside.
         results: The folder of results.
 
     Example:

@@ -241,7 +241,7 @@ def _judge_folders(found):
 
 
 def _judge_limit(least, unit, name, hint):
-    """Returns a judge of a limit, of which -1 means none."""
+    """Returns a function that judges a limit; -1 means no limit."""
 
     def judge_limit(limit):
         if limit < 0:

@@ -1,4 +1,4 @@
-"""Tests the GPUs of this host: parts of :mod:`mpchain.gpu_doctor`, each a process of its own.
+"""Tests the GPUs of this host: runs parts of :mod:`mpchain.gpu_doctor`, each in a separate process.
 
 Every result is a line of a file, written when it is known: what hangs, crashes or comes too late
 loses no other.
@@ -194,7 +194,7 @@ def _finish(waiting):
 
 
 class _Watch:
-    """Ends a process and all that it started after a time, unless that begins anew."""
+    """Ends a process and its descendants after a time, unless the timer is restarted."""
 
     def __init__(self, process, seconds):
         self._process, self.has_ended = process, False

@@ -37,7 +37,7 @@ def add_hosts(parser: Parser) -> None:
 def find_hosts(
     parser: Parser, options: argparse.Namespace
 ) -> tuple[allocations.Allocation, dict[str, int]]:
-    """Returns what allocated hosts to us, and their slots; no slots mean this host alone.
+    """Returns what allocated hosts to us, and their slots; no slots mean only this host.
 
     Args:
         parser: Reports errors.

@@ -158,7 +158,7 @@ class Rank:
         self.pass_on(signal.SIGKILL)
 
     def swap_places(self, other: "Rank") -> None:
-        """Shows it by the number of another one, and that by its own."""
+        """Swaps the numbers under which this rank and another one are shown."""
         self.place, other.place = other.place, self.place
         for rank in (self, other):
             rank._mark_lines()

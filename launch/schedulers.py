@@ -183,7 +183,7 @@ def _yaml(value, indent=""):
 
 
 def _quote(text):
-    """Returns a text of YAML in ASCII alone, because parsers differ in what else they accept."""
+    """Returns a text as YAML in pure ASCII, because parsers differ in other characters."""
     text = text.replace("\\", r"\\").replace('"', r"\"")
     text = re.sub("[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
     return f'"{text}"'

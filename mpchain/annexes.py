@@ -116,7 +116,7 @@ def find(annex: str, module: str) -> ModuleType | None:
 
 
 def present(table: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Returns the names of a table whose annexes are there: for each its annex and where it is.
+    """Returns a table's names whose annexes are installed: for each, its annex and module.
 
     Args:
         table: for each annex what a package shows of it: ``module`` or ``module:name``, separated

@@ -314,7 +314,7 @@ class _Walk:
         return all(leaf in self.wanted for leaf in leaves)
 
     def _count_between(self, roots):
-        """See :meth:`_count_all`, but along the paths to the wanted variables alone.
+        """See :meth:`_count_all`, but only along the paths to the requested variables.
 
         Depth first; a function is done after all that it depends on, and so its targets are known.
         """
@@ -475,7 +475,7 @@ class _Walk:
         return functions[0].row_sum(i, joined)
 
     def _pull_observed(self, function, targets, gys, hooks):
-        """Runs the derivative, of which observers and hooks are told."""
+        """Runs the derivative, and notifies observers and hooks."""
         observers = current.of_functions
         begun = [observer.differentiates(function) for observer in observers]
         if len(observers) < len(hooks) or function.local_function_hooks:
@@ -575,7 +575,7 @@ def _may_be_shared(gx, gys, gxs, function):
 
 
 def _takes_over(gx, gys, gxs):
-    """Returns whether ``gx`` is a part of a gradient that is held for its parts ``gxs`` alone.
+    """Returns whether ``gx`` is a slice of a gradient that only its slices ``gxs`` reference.
 
     So reshaped gradients, and parts of a gradient that is split, need no copies. Those of few
     elements in host memory are copied sooner than it is known.
@@ -598,7 +598,7 @@ def _takes_over(gx, gys, gxs):
 
 
 def _count_references():
-    """Returns what Python counts for an object that a local variable holds alone."""
+    """Returns Python's reference count of an object that only one local variable holds."""
     lone = object()
     return sys.getrefcount(lone)
 
@@ -613,7 +613,7 @@ _REMEDY = (
 
 
 class _Marked:
-    """Results of ``grad`` whose graph was not asked for."""
+    """Results of ``grad`` that were computed without a graph."""
 
     nodes = weakref.WeakSet()
     exist = False  # whether any nodes may be marked
@@ -624,7 +624,7 @@ marked = _Marked()
 
 
 def mark(variables: "Iterable[variable.Variable | None]") -> None:
-    """Marks results of ``grad`` whose graph was not asked for: a loss takes them for constants.
+    """Marks results of ``grad`` without a graph: a loss treats them as constants.
 
     A program that forgets ``enable_double_backprop`` trains by a wrong gradient. Functions of
     constants alone pass the mark on, and backpropagation looks for it once.

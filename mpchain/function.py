@@ -98,11 +98,11 @@ class Function:
 
     @property
     def local_function_hooks(self) -> dict:
-        """The hooks of this function alone, by name."""
+        """The hooks of only this function, by name."""
         return self.node.local_function_hooks
 
     def add_hook(self, hook: "FunctionHook", name: str | None = None) -> None:
-        """Adds a FunctionHook that sees this function alone."""
+        """Adds a FunctionHook that sees only this function."""
         self.node.add_hook(hook, name)
 
     def delete_hook(self, name: str) -> None:

@@ -393,7 +393,7 @@ class FunctionNode:
         self.inputs = None
 
     def add_hook(self, hook: "FunctionHook", name: str | None = None) -> None:
-        """Adds a FunctionHook that sees this function alone."""
+        """Adds a FunctionHook that sees only this function."""
         name = hook.name if name is None else name
         if name in self.local_function_hooks:
             raise KeyError(f"{self.label}.add_hook: there is a hook {name!r} already")

@@ -72,7 +72,7 @@ class Span:
 
 
 class _Unseen:
-    """A span that nobody observes, and that keeps no result alive."""
+    """A span without observers, which keeps no result alive."""
 
     def __setattr__(self, name, value):
         pass
@@ -243,14 +243,14 @@ class Recording(Observer):
     """What a replay calls: functions of NumPy and others, in their order."""
 
     def made(self, function: Callable, args: tuple, kwargs: dict, result: Array) -> Array:
-        """Takes note of an array that a function of NumPy made; returns what stands for it."""
+        """Called with an array that a NumPy function made; returns its replacement."""
         return result
 
     def refuse(self, reason: str) -> None:
-        """Takes note that the step cannot be repeated, and why."""
+        """Called with the reason why the step cannot be repeated."""
 
     def note_inputs(self, variables: Sequence[Any]) -> None:
-        """Takes note of the Variables that a function gets."""
+        """Called with the Variables that a function gets."""
 
     def compute(self, operation: Any, args: tuple) -> Any:
         """Computes an operation of :mod:`mpchain.kernels`."""
@@ -288,7 +288,7 @@ class Recording(Observer):
         raise NotImplementedError
 
     def repeat(self, function: Callable, *args: Any) -> None:
-        """Takes note of a function by which other ranks learn something, to be called again."""
+        """Called with a function that sends data to other ranks, which replays must call again."""
         raise NotImplementedError
 
     def on_leaf(self, on_leaf: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -343,7 +343,7 @@ class Graph(Recording):
         raise NotImplementedError
 
     def scales(self, *noted: Any) -> None:
-        """Takes note that an optimizer has a dynamic loss scale, and of what its steps ask for."""
+        """Called for an optimizer with a dynamic loss scale, with the needs of its steps."""
 
     def drawing(
         self, make: Callable[[], contextlib.AbstractContextManager]
@@ -382,7 +382,7 @@ def _set_observers(observers):
 
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
-    """Context manager: the thread's recorder does not see what is done in the block.
+    """Context manager: the thread's recorder ignores operations in the block.
 
     >>> with unrecorded():
     ...     current.recorder is None
@@ -431,7 +431,7 @@ def folder(path: str) -> Any:
 
 
 def refuse(reason: str) -> None:
-    """Tells the thread's recorder, if there is one, why a step cannot be repeated.
+    """Tells the thread's recorder, if any, why a step cannot be repeated.
 
     >>> refuse("it reads a clock")
     """
@@ -440,7 +440,7 @@ def refuse(reason: str) -> None:
 
 
 def compute(operation: Any, args: tuple) -> Any:
-    """Computes an operation of :mod:`mpchain.kernels`, of which observers are told.
+    """Computes an operation of :mod:`mpchain.kernels`, and notifies observers.
 
     >>> compute(mpchain.kernels.linear, (np.ones((1, 2)), np.ones((3, 2)), None))
     array([[2., 2., 2.]])

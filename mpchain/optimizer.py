@@ -232,7 +232,7 @@ class Optimizer:
         return self._loss_scale if self.scale_on_gpu is None else self.scale_on_gpu.factor
 
     def _learn(self, waits):
-        """Takes note of what the GPU decided of steps: :mod:`mpchain.kernels.gpu.loss_scale`."""
+        """Applies the GPU's decisions about steps: :mod:`mpchain.kernels.gpu.loss_scale`."""
         if self.scale_on_gpu is None:
             return
         for outcome in self.scale_on_gpu.outcomes(waits):
@@ -244,7 +244,7 @@ class Optimizer:
             self.update_loss_scale()
 
     def _keep_on_host(self):
-        """Waits for what the GPU has decided, and goes on without."""
+        """Waits for the GPU's decisions, and continues without the GPU's scale."""
         self._learn(waits=True)
         self.scale_on_gpu = None
 

@@ -522,7 +522,7 @@ class _Source:
         return self._xp.tan(math.pi * (self.random_sample(size) - 0.5))
 
     def __getattr__(self, name):
-        """Methods that need a varying number of words draw each row with a generator of its own."""
+        """Methods that need a varying number of words draw each row with a separate generator."""
         if not hasattr(np.random.RandomState, name):
             raise AttributeError(f"mpchain.random has no method {name!r}")
         return lambda *parameters, size=None: self._by_rows(name, parameters, _shape(size))

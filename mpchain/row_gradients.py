@@ -64,7 +64,7 @@ class GradientOnRequest:
 
 
 def row_gradient_of(variable: Any) -> RowGradient | None:
-    """Returns the gradient as rows, if it was computed so and nobody has asked for the array.
+    """Returns the gradient as rows, if it was computed so and the array was never requested.
 
     >>> W = mpchain.Parameter(np.ones((3, 2)))
     >>> set_row_gradient(W, RowGradient(np.array([2]), np.ones((1, 2)), 3))

@@ -48,7 +48,7 @@ class ConvolutionAndNorm(mpchain.Chain):
 
 
 class VGG(mpchain.ChainList):
-    """Pairs of convolutions, the second of which is followed by pooling; two affine layers."""
+    """Pairs of convolutions, each followed by pooling, and two affine layers."""
 
     def __init__(self, width: int, n_classes: int):
         super().__init__()

@@ -32,7 +32,7 @@ from mpchain.typing import Array
 
 
 class GPT(mpchain.Chain):
-    """A stack of transformer layers, each position of which sees itself and those before it."""
+    """A stack of transformer layers; each position attends to itself and earlier positions."""
 
     def __init__(self, n_characters: int, length: int, size: int, n_layers: int, n_heads: int):
         super().__init__()

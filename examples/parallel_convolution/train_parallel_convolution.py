@@ -23,7 +23,7 @@ from mpchain.typing import Array
 
 
 class ParallelConvolution2D(mpchain.Chain):
-    """A convolution of which each rank computes its share of the output channels."""
+    """A convolution whose output channels are divided among the ranks."""
 
     def __init__(self, comm: mpchain.CommunicatorBase, n_in: int, n_out: int, ksize: int):
         super().__init__()

@@ -38,7 +38,7 @@ class Block(mpchain.Chain):
 
 
 def make_pipeline(comm, n_units: int, n_micro_batches: int) -> MultiNodeChainList:
-    """Returns the model, of which each rank has the layers of its share."""
+    """Returns the model, whose layers are divided among the ranks."""
     sizes = [64, *[n_units] * (N_LAYERS - 1), 10]
     # All ranks create all layers, so that initial values do not depend on the number of ranks.
     blocks = [Block(sizes[i], sizes[i + 1], i == N_LAYERS - 1) for i in range(N_LAYERS)]

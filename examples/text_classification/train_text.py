@@ -75,7 +75,7 @@ class CNN(mpchain.Chain):
 
 
 class RNN(mpchain.Chain):
-    """An LSTM reads forward, another one backward; their last states count."""
+    """One LSTM reads forward, another backward; their last states are classified."""
 
     def __init__(self, n_words: int, n_units: int, n_classes: int):
         super().__init__()

@@ -406,7 +406,7 @@ def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
 
 
 def should_use_cudnn_tensor_core(dtype: DTypeLike) -> bool:
-    """Returns whether the configuration wants tensor cores for that dtype, and cuDNN is there.
+    """Returns whether cuDNN is available and the configuration asks for tensor cores for a dtype.
 
     Example:
         >>> mpchain.cuda.should_use_cudnn_tensor_core(np.float16)
@@ -517,7 +517,7 @@ def scatter_add(array: Array, slices: object, values: object) -> None:
 
 @contextlib.contextmanager
 def new_generator(seed: int | None, device: Any = None) -> Iterator[None]:
-    """Context manager: CuPy draws on a GPU from a new generator; the old one goes on afterwards.
+    """Context manager: CuPy draws on a GPU from a new generator, then from the old one again.
 
     Args:
         seed: of the new generator; None does nothing.

@@ -1,4 +1,4 @@
-"""What Linux says of processes in ``/proc``; on other systems nothing."""
+"""Facts about processes from Linux's ``/proc``; none on other systems."""
 
 import contextlib
 import ctypes

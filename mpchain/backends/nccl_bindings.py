@@ -111,7 +111,7 @@ class Connection:
 
     @contextlib.contextmanager
     def group(self) -> Iterator[None]:
-        """Context manager: what is called within it is done together."""
+        """Context manager: groups NCCL calls into one launch."""
         self._nccl.group_start()
         try:
             yield

@@ -78,7 +78,7 @@ class Captured:
             lock.release()
 
     def _key(self, args, kwargs):
-        """Returns what a recording holds for; None, and the reason noted, if there can be none."""
+        """Returns the key of a recording; None, with the reason noted, if there can be none."""
         if reason := _why_eager(args, kwargs):
             self.reason = reason
             return None

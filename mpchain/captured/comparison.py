@@ -83,7 +83,7 @@ class Description:
 
 
 def difference(first: Description, second: Description) -> str | None:
-    """Returns what differs between two recordings of a step, None if they say the same.
+    """Returns the difference between two recordings of a step; None if they agree.
 
     Example:
         >>> from mpchain.captured.comparison import Description, difference

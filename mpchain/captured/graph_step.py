@@ -1,4 +1,4 @@
-"""What is done in each call of a captured function on GPUs: on one rank, or on several together."""
+"""Calls of a captured function on GPUs, on one rank or on several together."""
 
 import warnings
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Planning a recorded step: what is left out, which memory results take, and which calls are made.
+"""Plans a recorded step: calls to omit, memory of results, and calls to make.
 
 The list of calls is all that a replay needs. For another device it would be played otherwise: as a
 graph of that device, between the updates.
@@ -41,7 +41,7 @@ _TAKING_OUT |= {np.mean, np.concatenate, np.stack, np.clip, np.einsum, np.cumsum
 
 
 class _Differs(Exception):
-    """A value that decided what a step does is another one than when it was recorded."""
+    """A value on which the course of a step depends has changed since it was recorded."""
 
 
 class Plan:
@@ -105,7 +105,7 @@ class Plan:
         return key if key in self._owners else None
 
     def _needed(self, calls, wanted):
-        """Returns the calls without those whose results nobody reads."""
+        """Returns the calls whose results are used."""
         live = {self._key(array) for array in wanted}
         needed = []
         for call in reversed(calls):
@@ -149,7 +149,7 @@ class Plan:
         return [x for key, x in found.items() if key in self._outside and key not in given]
 
     def _lay_out(self, calls, kept):
-        """Gives results memory; what is no longer read passes its memory on."""
+        """Assigns memory to results, and reuses the memory of results that are no longer read."""
         first, last = {}, {}
         for i, call in enumerate(calls):
             for array in (*_read_by(call), *call.results):
@@ -493,7 +493,7 @@ def _fill(function, args, kwargs, results):
 
 
 def _with_guards_first(calls, owners, state):
-    """Moves guards before all else where what they read depends on nothing in between.
+    """Moves guards to the front if the values that they read depend on nothing in between.
 
     So a replay that has to be given up has done nothing yet.
     """

@@ -31,15 +31,15 @@ class Proof:
         self._states: list[list[np.ndarray]] = []
 
     def begin(self) -> None:
-        """Takes note of the state before the step."""
+        """Records the state before the step."""
         self._before = [x.copy() for x in self._arrays]
 
     def note(self, *values: Any) -> None:
-        """Takes note of what the step drew, received, sent or gave to an optimizer."""
+        """Records what the step drew, received, sent or passed to an optimizer."""
         self._notes.append(values)
 
     def note_state(self) -> None:
-        """Takes note of the state after an update."""
+        """Records the state after an update."""
         self._states.append([x.copy() for x in self._arrays])
 
     def __enter__(self) -> "Proof":

@@ -1,4 +1,4 @@
-"""The ranks whose captured steps hold work that they do together."""
+"""Groups of ranks whose captured steps contain collective work."""
 
 import contextlib
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Ranks:
     _n_captures = 0
 
     def agree(self, number: int) -> bool:
-        """Returns whether all ranks, each of which calls it in each step, give the same number."""
+        """Returns whether all ranks pass the same number; every rank calls this in every step."""
         return True
 
     def exchange(self, value: object) -> list[Any]:

@@ -153,7 +153,7 @@ def arrays_in(*values: Any) -> Iterator[np.ndarray]:
 
 
 class RecordedArray(np.ndarray):
-    """An array that reports to the thread's recorder what is computed from it.
+    """An array that reports computations on it to the thread's recorder.
 
     Example:
         >>> from mpchain.captured.recorded import RecordedArray

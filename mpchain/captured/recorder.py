@@ -342,7 +342,7 @@ class Recorder(Recording):
             self.state.scales.append((optimizer, optimizer.loss_scale))
 
     def _note_grads(self):
-        """Takes note of gradients that are not of the step's own making, such as clipped ones."""
+        """Records gradients that the step itself did not compute, such as clipped ones."""
         self._others = {id(p): own_grad(p) for p in self.state.params}
 
     def grads(self) -> tuple:

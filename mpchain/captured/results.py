@@ -46,7 +46,7 @@ def is_simple(value: object) -> bool:
 
 
 def flatten(value: object) -> tuple[Any, list]:
-    """Returns the structure of a nested value, which can be compared, and what it holds.
+    """Returns the structure of a nested value, for comparison, and its leaves.
 
     Tuples, lists and dicts of any class and dataclasses are opened.
 
@@ -65,7 +65,7 @@ def flatten(value: object) -> tuple[Any, list]:
 
 
 def mapped(value: object, convert: Callable[[Any], Any]) -> Any:
-    """Returns a nested value of the same classes, with ``convert`` of what it holds.
+    """Returns a nested value of the same classes, with ``convert`` applied to its leaves.
 
     Example:
         >>> from mpchain.captured.results import mapped

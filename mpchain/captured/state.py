@@ -65,7 +65,7 @@ class State:
         return any(link is known for known in self.links)
 
     def param_in(self, arrays: Iterable[np.ndarray]) -> Variable | None:
-        """Returns a parameter in whose memory one of some arrays is, None if there is none."""
+        """Returns a parameter that shares memory with one of some arrays; None if there is none."""
         for array in arrays:
             for param, own in zip(self.params, self._arrays):
                 if np.may_share_memory(array, own):
@@ -88,7 +88,7 @@ class State:
     # State that each step leaves for the next one
 
     def begin(self, kind: type[np.ndarray]) -> None:
-        """Puts views of a class of arrays, or Variables with such, in the place of what is kept."""
+        """Replaces kept arrays by views of a given array class, or by Variables with such views."""
         self._before, self._begun, self.with_graph = {}, {}, {}
         self._shapes = _shapes_of(self._found())
         nodes = {id(param.node) for param in self.params}
@@ -108,7 +108,7 @@ class State:
             place.set(given)
 
     def end(self) -> dict[tuple, tuple[Place, Any]]:
-        """Undoes :meth:`begin`, and returns what is kept now, but was not."""
+        """Undoes :meth:`begin`, and returns the values that are kept now but were not before."""
         made = self._found()
         for key, value in self._before.items():
             place, buffer = self._buffers[key]
@@ -121,7 +121,7 @@ class State:
         return {key: pair for key, pair in made.items() if id(pair[1]) not in self.with_graph}
 
     def keeps_the_same(self) -> bool:
-        """Returns whether what is kept has the same shapes as at the latest :meth:`begin`."""
+        """Returns whether kept values have the same shapes as at the latest :meth:`begin`."""
         return _shapes_of(self._found()) == self._shapes
 
     def kept_arrays(self) -> list:
@@ -135,7 +135,7 @@ class State:
         return [(place, buffer) for place, buffer in self._buffers.values() if id(buffer) in ids]
 
     def _found(self):
-        """Returns what is kept, by place."""
+        """Returns the kept values by place."""
         found = {}
         for place in self.kept:
             value = place.get()
@@ -180,7 +180,7 @@ class State:
 
 
 class Carried:
-    """What links keep when a step is captured, and what the step leaves in its place.
+    """The state of links when a step is captured, and the state that the step leaves.
 
     The graph reads copies, at addresses that stay the same. No gradient goes back to earlier steps.
 
@@ -223,7 +223,7 @@ class Carried:
             place.set(copy)
 
     def end(self) -> None:
-        """Undoes :meth:`begin`, and takes note of what the step left."""
+        """Undoes :meth:`begin`, and records the state that the step left."""
         for key, (place, _) in {**self._before, **self._kept()}.items():
             value = place.get()
             if key in self._read and value is self._read[key][1]:
@@ -254,7 +254,7 @@ class Carried:
         return [value for _, value in self._left]
 
     def found(self) -> list:
-        """Returns what links keep in its place."""
+        """Returns the values that links keep, by place."""
         return [_array_of(place.get()) for place, _ in self._left]
 
 

@@ -1,4 +1,4 @@
-"""What is done in each call of a captured function on NumPy arrays of certain shapes."""
+"""Calls of a captured function on NumPy arrays of certain shapes."""
 
 import enum
 import warnings
@@ -65,7 +65,7 @@ class Step:
         self._forget()
 
     def _forget(self):
-        """Begins anew."""
+        """Starts over."""
         self.plan: Plan | None = None
         self._state: State | None = None
         self._around: Surroundings | None = None
@@ -102,7 +102,7 @@ class Step:
         return self._run(arrays, args, kwargs)
 
     def _begin_elsewhere(self, around, changed):
-        """Begins anew, since places hold other values than when the step was recorded."""
+        """Starts over, because values have changed since the step was recorded."""
         arrays = {place.id for place in (*around.arrays, *around.others)}
         for place in changed:
             if place.id in arrays and isinstance(place.get(), (np.ndarray, Variable)):
@@ -118,7 +118,7 @@ class Step:
         return None
 
     def _varies(self, arrays):
-        """Returns whether an argument is another one than in all calls before."""
+        """Returns whether an argument differs from those of all calls before."""
         if not self._unproved or self._state is None:
             return False
         values = [*arrays, *self._state.kept_arrays()]

@@ -56,7 +56,7 @@ class Place(NamedTuple):
         return isinstance(self.owner, types.CellType)
 
     def get(self, default: object = None) -> Any:
-        """Returns the value; the default if it is there no more."""
+        """Returns the value; the default if it no longer exists."""
         try:
             return self.owner.cell_contents if self.is_cell else self.owner[self.key]
         except (LookupError, ValueError):
@@ -138,7 +138,7 @@ class Surroundings:
     # Guards
 
     def changed(self) -> list[Place]:
-        """Returns the places whose values are others than they were found to be."""
+        """Returns the places whose values have changed."""
         try:
             for owner, key, value, _ in self._guards:
                 if owner[key] is not value:
@@ -544,7 +544,7 @@ def _name_of(place):
 
 
 def _holds_all(thing):
-    """Returns whether an object holds what its methods read, which are not looked into."""
+    """Returns whether an object holds the values that its uninspected methods read."""
     module = type(thing).__module__
     return module.startswith(_HOLDING_ALL) or _is_installed(sys.modules.get(module))
 

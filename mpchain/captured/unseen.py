@@ -43,7 +43,7 @@ class Unseen:
         return [random.getstate(), *map(_state_of, self._generators)]
 
     def note(self) -> None:
-        """Takes note of a recorded draw, which changes the state of NumPy's global generator."""
+        """Records a draw, which changes the state of NumPy's global generator."""
         self._of_numpy = _state_of(np.random)
 
     def check_draws(self) -> None:

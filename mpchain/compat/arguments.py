@@ -74,7 +74,7 @@ def _weigh_by_samples(evaluator: Evaluator, value: Any, notes: Any, batch: Any) 
 
 
 def _say_whose_counts(counts: Counts, *args: Any) -> Any:
-    """Says once that losses are not ChainerMN's means of the ranks' means."""
+    """Warns once that losses are not ChainerMN's means of the ranks' means."""
     if counts._comm.size > 1 and not _said:
         _said.append(True)
         if counts._comm.rank == 0:

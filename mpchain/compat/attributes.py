@@ -199,7 +199,7 @@ def _warning(cls, name, instead):
 
 
 def install() -> None:
-    """Gives mpchain's classes what programs of Chainer use of its own."""
+    """Adds Chainer's attributes to mpchain's classes, for programs that use them."""
     if _before:
         return
     _numbers.update(thresholds.put(tiles=math.inf))

@@ -208,7 +208,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
 
     @property
     def local_function_hooks(self) -> dict[str, Any]:
-        """The hooks of this function alone: those of the node that it describes."""
+        """The hooks of only this function: those of the node that it describes."""
         return (
             self.__dict__.get("_hooks", {})
             if self._node is None

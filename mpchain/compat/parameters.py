@@ -70,7 +70,7 @@ def _set_for_all(self: Parameter, array: Any) -> None:
 
 
 def _is_exchange(frame):
-    """Whether code asks that sends gradients, of which it sends each once."""
+    """Whether the caller sends gradients, and so must get each one once."""
     return frame.f_globals.get("__name__", "").startswith("mpchain.distributed.")
 
 

@@ -122,7 +122,7 @@ _replaced: dict[str, Any] = {}
 
 
 def install() -> None:
-    """Gives NumPy the names that it has no longer, and says so once.
+    """Adds the names that NumPy has removed, and warns once.
 
     Names that NumPy has are left unchanged, but ``hstack`` and its like take generators again, and
     ``array`` and its like take rows of unequal lengths (:mod:`mpchain.compat.old_arrays`).

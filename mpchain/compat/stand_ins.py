@@ -33,7 +33,7 @@ cached_property = functools.cached_property
 
 
 class mdarray:
-    """Arrays of iDeep, of which there are none."""
+    """Stands in for iDeep's arrays; it has no instances."""
 
 
 def no_chainerx() -> bool:
@@ -42,7 +42,7 @@ def no_chainerx() -> bool:
 
 
 class ndarray:
-    """Arrays of ChainerX, of which there are none."""
+    """Stands in for ChainerX's arrays; it has no instances."""
 
 
 def is_ideep_available() -> bool:
@@ -62,7 +62,7 @@ def should_use_ideep(level: str) -> bool:
 
 
 def set_console_cursor_position(x: int, y: int) -> None:
-    """Moves the cursor by columns and lines. Chainer has this, and the next, on Windows alone.
+    """Moves the cursor by columns and lines. Chainer has this method and the next only on Windows.
 
     Copies of its PrintReport call them there.
     """
@@ -91,7 +91,7 @@ def static_forward_optimizations(func: FunctionNode, inputs: Sequence[Array]) ->
 
 
 def check() -> None:
-    """Checks nothing: setup.py says what mpchain requires."""
+    """Checks nothing, because setup.py lists mpchain's requirements."""
 
 
 def get_device(*args: Any) -> Any:

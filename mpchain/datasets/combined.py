@@ -12,7 +12,7 @@ from mpchain.typing import Dataset
 
 
 class _SideBySide(DatasetMixin):
-    """Datasets of one length, of which a list of indices gives columns."""
+    """Datasets of one length; a list of indices selects columns from them."""
 
     def _column(self, dataset, index):
         if isinstance(dataset, DatasetMixin) or is_array(dataset):

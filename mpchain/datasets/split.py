@@ -141,7 +141,7 @@ def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) ->
 def get_cross_validation_datasets(
     dataset: Dataset, n_folds: int, order: _Order = None
 ) -> list[_Pair]:
-    """Makes pairs of training and test set such that each example is in exactly one test set.
+    """Makes pairs of training and test set so that each example is in exactly one test set.
 
     Args:
         dataset: the dataset.

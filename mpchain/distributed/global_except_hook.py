@@ -17,7 +17,7 @@ ENVIRONMENT_VARIABLES = (
 
 
 class Recorder:
-    """What is called before the ranks are aborted.
+    """Functions that are called before the ranks are aborted.
 
     Attributes:
         record: function of a text, why they are, that returns the text with what it has to add.

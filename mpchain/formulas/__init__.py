@@ -1,4 +1,4 @@
-"""Formulas as data: Python text that computes on arrays is traced, and written anew.
+"""Formulas as data: Python functions of arrays are traced and rewritten as text.
 
 :mod:`operators` has the table of operations, and :mod:`symbol` traces them. :mod:`writer` writes
 them as C for fused GPU kernels, as Python, and for numba; :mod:`in_place` for NumPy arrays. What is

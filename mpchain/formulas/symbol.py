@@ -106,7 +106,7 @@ class Symbol(Mixin):
 
 
 class Whole(Symbol):
-    """A symbol of which a declared function makes one step, whatever operations its body has.
+    """A symbol for which a declared function is one step, whatever operations its body has.
 
     The step is differentiated by the function's own derivative. That of its body is another one
     where operations of the body have kinks, or where the function declares what its body is not.
@@ -119,7 +119,7 @@ class Whole(Symbol):
     """
 
     def call(self, declaration: Any, arguments: Sequence) -> Any:
-        """Returns a declared elementwise function of symbols, of which this is one."""
+        """Returns a declared elementwise function of symbols, one of which is this."""
         n = len(self.steps)
         result = declaration.body(*arguments)
         names = [getattr(step.function, "__name__", "").lstrip("_") for step in self.steps[n:]]

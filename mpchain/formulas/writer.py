@@ -118,7 +118,7 @@ class Numba(Writer):
 
 
 class Python(Writer):
-    """Python on arrays, Variables or numbers, to all of which truth values are numbers.
+    """Python code on arrays, Variables or numbers, for which truth values are numbers.
 
     Attributes:
         known: the functions that the text calls, by their names in it.

@@ -219,7 +219,7 @@ def _sizes(xs, inputs):
 
 
 def _simplified(x, labels, sizes, kept):
-    """Drops broadcast axes, takes diagonals, and sums over labels of this operand alone."""
+    """Drops broadcast axes, takes diagonals, and sums over labels that only this operand has."""
     pairs = [(i, n) for i, n in zip(labels, x.shape) if n == sizes[i]]
     x, labels = reshape(x, tuple(n for _, n in pairs)), [i for i, _ in pairs]
     for i in {i: None for i in labels if labels.count(i) > 1}:

@@ -371,7 +371,7 @@ def _taken_along(x, indices, axis):
 
 @differentiable(lambda g, indices, axis: _take_along.on(g, indices, axis))
 def _put_along(y, indices, axis, shape):
-    """Puts elements at indices, each of which is there once; others are 0."""
+    """Puts elements at distinct indices; other elements are 0."""
     return one_call(_put, y, indices, axis, shape)
 
 

@@ -142,7 +142,7 @@ def moveaxis(x: Input, source: int | Sequence[int], destination: int | Sequence[
 
 
 def rollaxis(x: Input, axis: int, start: int = 0) -> Variable:
-    """Moves an axis in front of another one.
+    """Moves an axis in front of another axis.
 
     Args:
         x: Variable or array.

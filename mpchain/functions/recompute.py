@@ -18,7 +18,7 @@ from mpchain.variable import Variable, as_variable
 
 
 def forget(func: Callable, *xs: Input) -> Any:
-    """Calls a function without keeping what it computes on the way: backward computes it again.
+    """Calls a function without keeping intermediate results: backward computes them again.
 
     This saves the memory of the intermediate arrays and costs one more forward computation.
     Gradients flow to ``xs`` and to every other variable that ``func`` uses, such as the parameters
@@ -190,7 +190,7 @@ class _Trace(Observer):
 
 @contextlib.contextmanager
 def _as_leaves(nodes):
-    """Cuts the graph at the nodes: gradients are partial, not through what they depend on."""
+    """Cuts the graph at the nodes: gradients do not flow into the nodes' dependencies."""
     creators = [node.creator_node for node in nodes]
     for node in nodes:
         node.creator_node = None

@@ -86,7 +86,7 @@ def _are_plain(c_prev, x):
 
 
 def _laid_out(x, is_interleaved):
-    """Returns the activated gates a, i, f, o in an array of its own, (4, N, H, ...)."""
+    """Returns the activated gates a, i, f, o in a new array, (4, N, H, ...)."""
     size = x.shape[1] // 4
     shape, axes = ((size, 4), (2, 0, 1)) if is_interleaved else ((4, size), (1, 0, 2))
     parts = x.reshape(x.shape[0], *shape, *x.shape[2:])

@@ -72,7 +72,7 @@ def windows_onto(
     outsize: Sizes | None = None,
     **shown: Any,
 ) -> Window:
-    """Returns the windows of which there are as many as ``y`` has elements on its spatial axes.
+    """Returns windows, one for each element of ``y`` on its spatial axes.
 
     Args:
         name: name of the function in error messages, where ``y`` is called ``x``.

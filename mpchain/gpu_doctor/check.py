@@ -30,7 +30,7 @@ Results = dict[str, np.ndarray]
 
 
 class NotHere(Exception):
-    """A check needs what this machine lacks: its text says what.
+    """A check needs something that this machine lacks; the text names it.
 
     Example:
         >>> raise NotHere("16 GiB of GPU memory")
@@ -185,7 +185,7 @@ def _embedding(device_name: str) -> Results:
 
 
 def _loss_scale(device_name: str) -> Results:
-    """Trains in mixed precision, until scales overflow and steps are left out."""
+    """Trains in mixed precision, until scales overflow and steps are skipped."""
     with using_config("dtype", mixed16):
         model = _make(_mlp, device_name)
         optimizer = optimizers.MomentumSGD(0.01).setup(model)
@@ -199,7 +199,7 @@ def _loss_scale(device_name: str) -> Results:
 
 
 def _beyond(device_name: str) -> Results:
-    """Arrays of more than 2**31 elements, of which the last rows are compared."""
+    """Arrays of more than 2**31 elements; only the last rows are compared."""
     device = get_device(device_name)
     is_real = isinstance(device, cuda.GpuDevice) and not is_double()
     n_rows = (1 << 21) + 8 if is_real else 16
@@ -372,7 +372,7 @@ ON_SECOND = ("ConvNet, SGD", "LSTM, Adam")
 
 
 def compare(check: Callable[[str], Results], device_name: str) -> dict[str, object]:
-    """Returns whether a check gives on a device what it gives on the CPU.
+    """Returns whether a check gives the same results on a device as on the CPU.
 
     Args:
         check: the check.

@@ -38,7 +38,7 @@ _PREFIXES = "CUDA", "NCCL", "CUPY", "CUDNN", "NVIDIA", "MPCHAIN"
 
 
 def machine() -> Iterator[Item]:
-    """Yields what the host says of itself: GPUs, packages, variables, versions, names of CuPy.
+    """Yields facts about the host: GPUs, packages, variables, versions, names of CuPy.
 
     Example:
         >>> [name for name, _ in machine()][-1]
@@ -126,7 +126,7 @@ def seconds_of(call: Callable[[], Any], n: int = 10) -> float:
 
 
 def basics() -> Iterator[Item]:
-    """Yields launches and copies: what is wrong here is wrong everywhere.
+    """Yields launches and copies: faults here affect everything else.
 
     Example:
         >>> [name for name, _ in basics()][0]

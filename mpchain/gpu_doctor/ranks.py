@@ -67,7 +67,7 @@ class _MLP(Chain):
 
 
 def _training(*, double_buffering: bool = False) -> Check:
-    """A check of six steps, whose gradients are two buckets: the parameters at their end."""
+    """A check of six steps, whose gradients fill two buckets; returns the final parameters."""
 
     def training(comm, device):
         np.random.seed(0)
@@ -95,7 +95,7 @@ CHECKS: dict[str, Check] = {
 
 
 def compare(check: Check, comm: Communicator, device: Device) -> dict[str, object]:
-    """Returns whether a check gives on the ranks' devices what it gives on their CPUs.
+    """Returns whether a check gives the same results on the ranks' devices as on their CPUs.
 
     Args:
         check: the check; collective.

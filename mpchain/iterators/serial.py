@@ -192,7 +192,7 @@ class SerialIterator(Iterator):
 
 
 def _fault(order, n):
-    """Says what is wrong with a restored order of n examples, if anything is."""
+    """Describes the fault of a restored order of n examples, if there is one."""
     order = np.asarray(order)
     if order.ndim != 1 or order.dtype.kind not in "iu" or (order.size == 0 and n > 0):
         return f"order has dtype {order.dtype} and shape {order.shape}"

@@ -1,4 +1,4 @@
-"""The live page of a run: a process of its own, which serves it to browsers of this host.
+"""The live page of a run, which a separate process serves to browsers of this host.
 
 ``mpchain-launch --page``, or :class:`mpchain.training.extensions.PageReport` where there is no
 launcher, starts ``python -m mpchain.page``, writes events to its standard input, and reads requests

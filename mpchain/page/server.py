@@ -68,7 +68,7 @@ class Events:
 
 
 class Door:
-    """Accepts connections, of which it keeps the latest.
+    """Accepts connections, and keeps the latest ones.
 
     Args:
         listener: a socket that listens.

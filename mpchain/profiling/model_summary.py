@@ -152,7 +152,7 @@ class _Recorder(Observer):
 
 
 def _wait(device):
-    """Waits until a GPU has done what it was asked to."""
+    """Waits until a GPU has finished its queued work."""
     if isinstance(device, GpuDevice):
         with device.device:
             cuda.Stream.null.synchronize()

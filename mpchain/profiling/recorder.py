@@ -179,7 +179,7 @@ class Recorder(Observer):
             self._endings.get(span.kind, self._end)(span, begun)
 
     def _begin(self, span):
-        """Returns when it begins; None within another one of the kind, which is all that counts."""
+        """Returns the start time; None within a span of the same kind."""
         if span.kind in self.open:
             return None
         self.open.add(span.kind)

@@ -371,7 +371,7 @@ def _rows(passes, application):
 def before(
     found: Sequence[Suspect], ranks: Sequence[Pass], p: Pass, last: int | None
 ) -> list[Suspect]:
-    """Returns the suspects from which a value is computed, by way of suspects alone.
+    """Returns the suspects from which a value is computed through other suspects only.
 
     Where arrays are the same again, what came before has no influence. Means may hide it.
 

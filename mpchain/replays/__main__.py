@@ -85,7 +85,7 @@ def _replay(options, arguments):
 
 
 def _take_environment(about, arguments):
-    """Starts this process anew if numbers of threads are others than those of the run."""
+    """Restarts this process if its numbers of threads differ from those of the run."""
     threads = about["threads"]
     if {name: os.environ.get(name) for name in threads} != threads:
         os.environ.update(threads)

@@ -79,7 +79,7 @@ def differences(
 
 
 def common(a: Update, b: Update) -> range:
-    """Returns the numbers of the pieces of which both have fingerprints."""
+    """Returns the indices of the pieces for which both have fingerprints."""
     begin = max(a.first, b.first)
     return range(begin, min(a.first + len(a.prints), b.first + len(b.prints)))
 

@@ -58,7 +58,7 @@ def unpack(data: bytes) -> list[Fingerprint]:
 
 
 def unpacked(fingerprint: Fingerprint) -> Fingerprint:
-    """Returns a fingerprint as it is read from a record.
+    """Returns a fingerprint in the form that is read from a record.
 
     >>> unpacked(Fingerprint(1, 0.1, 1.0)).sum
     0.10000000149011612

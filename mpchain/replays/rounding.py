@@ -1,4 +1,4 @@
-"""Measures how much steps depend on the order of their sums, by computing them in another one."""
+"""Measures how much steps depend on the order of their sums, by computing them in another order."""
 
 import json
 import os

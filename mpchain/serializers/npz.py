@@ -315,7 +315,7 @@ def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[S
 
 
 class _Members(StoredArrays):
-    """The arrays of an archive, of which a view may be given, too."""
+    """The arrays of an archive, which can also be read as views."""
 
     def __init__(self, name, archive, prefix, view=None):
         super().__init__({})

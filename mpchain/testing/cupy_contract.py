@@ -108,7 +108,7 @@ def known() -> dict:
 
 
 def differences(found: dict, wanted: dict) -> list[str]:
-    """Returns what a contract lacks of another one, or has otherwise, in words.
+    """Describes the differences between two contracts.
 
     Example:
         >>> wanted = {"version": "14.2", "cupy": {"max": "function(a, axis)", "tril": "type"}}

@@ -21,7 +21,7 @@ def _communicator():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives the fixture `usual_names` to the examples alone: an autouse one would slow all tests.
+    """Gives the fixture `usual_names` only to examples: an autouse fixture would slow all tests.
 
     Args:
         items: The tests.

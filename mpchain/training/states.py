@@ -100,6 +100,6 @@ class FrozenState:
         return bool(self._values)
 
     def restore(self, target: object) -> None:
-        """Restores the state into the object, or into another one like it."""
+        """Restores the state into the object, or into another object like it."""
         arrays = {key: to_array(key, value) for key, value in self._values.items()}
         NpzDeserializer(arrays).load(target)

@@ -181,7 +181,7 @@ def pulled(function: FunctionNode, targets: Sequence[int], gys: Sequence, keeps:
 
 
 def _is_scalar(function):
-    """Returns whether the function returns one number, that of this process alone."""
+    """Returns whether the function returns a single number, computed by this process only."""
     y = function.outputs[0]()
     is_lone = function.declaration.is_own and not function.declaration.has_many_outputs
     return is_lone and y.shape == () and "comm" not in function.declaration.constant_names

@@ -13,7 +13,7 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Tie(FunctionNode):
-    """Returns a value of which inputs are the arguments, though its derivative is zero."""
+    """Returns a value that has the inputs as arguments, although its derivative is zero."""
 
     def forward(self, inputs):
         return inputs[:1]

@@ -356,7 +356,7 @@ class Variable(Expr):
 
 
 class Constant(Variable):
-    """A value that is shown as it is.
+    """A value whose text is shown unchanged.
 
     Example:
         >>> print(Constant(3) * 2)
@@ -496,7 +496,7 @@ def expect(*bool_exprs: Any) -> None:
 
 
 def _as_printed(x):
-    """Gives a string or dtype that stands alone on a side of a comparison its plain text."""
+    """Shows a string or dtype as plain text if it is a whole side of a comparison."""
     return Variable(None, str(x)) if isinstance(x, (str, np.dtype)) else x
 
 

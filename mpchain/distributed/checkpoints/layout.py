@@ -79,7 +79,7 @@ def find(folder: Path, pattern: str = _NAME, are_folders: bool = True) -> list[s
 
 
 def make_folder(folder: Path) -> None:
-    """Creates a folder, and those above it, such that they survive a power failure."""
+    """Creates a folder, and those above it, so that they survive a power failure."""
     if os.path.isdir(folder):
         return
     os.makedirs(folder, exist_ok=True)
@@ -222,7 +222,7 @@ def seal_of(path: Path) -> dict[str, Any]:
 
 
 def find_damage(path: Path, seal: dict[str, Any], keys: Collection[str]) -> str:
-    """Returns what is wrong with a part; empty if nothing is.
+    """Returns the fault of a part file; empty if there is none.
 
     Args:
         path: the file.

@@ -124,7 +124,7 @@ def latest_whole(
 
 
 def _read_manifest(path, comm):
-    """Returns the manifest of a checkpoint, or None and what is wrong with it; on rank 0 only."""
+    """Returns the manifest of a checkpoint, or None and its fault; on rank 0 only."""
     if comm.rank != 0:
         return None
     try:
@@ -144,7 +144,7 @@ def _may_be_hidden(path, comm):
 
 
 def _find_damage(path, manifest, comm):
-    """Returns what is wrong with this rank's share of the parts; empty if nothing is."""
+    """Returns faults in this rank's share of the part files; empty if there are none."""
     damages = []
     for number in range(comm.rank, manifest["ranks"], comm.size):
         keys = [

@@ -231,7 +231,7 @@ class Saving:
 
 
 def assign(indexes: list[dict[str, dict]]) -> dict[tuple[str, str], int]:
-    """Chooses which rank writes each value, such that all ranks write about the same amount.
+    """Chooses the rank that writes each value, so that all ranks write about the same amount.
 
     Args:
         indexes: for each rank, digest and size of the values that it holds, by name.
@@ -259,7 +259,7 @@ def assign(indexes: list[dict[str, dict]]) -> dict[tuple[str, str], int]:
 def list_values(
     indexes: list[dict[str, dict]], writers: dict[tuple[str, str], int]
 ) -> dict[str, list[dict]]:
-    """Returns the table of a manifest, which says where the values are.
+    """Returns the table of a manifest, which locates the values.
 
     Args:
         indexes: see :func:`assign`.

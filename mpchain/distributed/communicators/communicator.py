@@ -517,7 +517,7 @@ class Communicator(PointToPoint):
 
     @property
     def own_shards(self) -> range:
-        """The numbers of this rank's micro-shards; without micro-shards, its rank alone.
+        """The indices of this rank's micro-shards; without micro-shards, only its rank.
 
         Where the ranks do not divide the number of micro-shards, some have one more than others.
 

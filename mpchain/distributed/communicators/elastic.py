@@ -124,7 +124,7 @@ class Elasticity:
         """Called when the program is over."""
 
     def _notices(self):
-        """Returns whether ranks are lost, of which the others then learn."""
+        """Returns whether ranks are lost, and lets the other ranks know."""
         with self._turn:
             base = self._comm.mpi_comm
             if base is None or self._is_retired:

@@ -56,7 +56,7 @@ class Mailbox:
         return mail
 
     def _post(self, x: Array, dest: int, key: tuple, again: bool) -> None:
-        """Sends an array, of which it keeps a copy, and does not wait."""
+        """Sends a copy of an array without waiting."""
         data = np.array(self._host_copy(x), order="C")
         mail, is_large = self._mail(), data.nbytes > _LARGE
         mail.ranks.add(dest)

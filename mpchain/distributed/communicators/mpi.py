@@ -394,7 +394,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return self._buffers.get(address)
 
     def _next_tag(self):
-        """Returns a tag, by which operations that are pending at the same time differ.
+        """Returns a tag that no other pending operation uses.
 
         Parts of an operation share its tag: they follow one another, but the order in which they
         begin, relative to other operations, differs between ranks.
@@ -563,7 +563,7 @@ def _pickled(obj):
 
 
 def _head(data, limit=LARGE):
-    """Returns what is sent first: a pickled object, or only its size if it is large."""
+    """Returns the first message: a pickled object, or only its size if it is large."""
     return data.size if data.size > limit else data.tobytes()
 
 

@@ -29,7 +29,7 @@ class PointToPoint:
         identity: str | None = None,
         confirm: bool = True,
     ) -> None:
-        """Sends an array, or a tuple of arrays, and waits until the receiver is there.
+        """Sends an array, or a tuple of arrays, and waits until the receiver has arrived.
 
         A message from a rank to itself is kept until it is received.
 
@@ -171,7 +171,7 @@ class PointToPoint:
         self.n_crossing.clear()
 
     def unclaimed(self) -> list[tuple[int, tuple]]:
-        """Returns source and key of each message that has arrived, and that nobody has taken."""
+        """Returns the source and key of each message that has arrived but was not received."""
         return []
 
     def _take(self, source, key):

@@ -156,7 +156,7 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 def share_cores(n_ranks: int) -> None:
-    """Says how many ranks share this host, which decides how they wait.
+    """Sets the number of ranks on this host, which determines how they wait.
 
     >>> share_cores(1)
     """
@@ -373,7 +373,7 @@ def sum_pieces(
 def exchange_pieces(
     stages: list[Group], pieces: list[Array], tag: int
 ) -> Generator[None, None, None]:
-    """Fills a piece of each rank, of which this rank has filled its own, as a generator.
+    """Gathers a slice from each rank, as a generator; this rank has filled its own slice.
 
     Args:
         stages: those of the group of ranks; none for one rank.

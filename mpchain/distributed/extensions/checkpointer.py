@@ -177,7 +177,7 @@ create_multi_node_checkpointer = MultiNodeCheckpointer
 
 
 def _find_damage(file):
-    """Returns what is wrong with a file; empty if its content is whole."""
+    """Returns the fault of a file; empty if its content is complete."""
     try:
         read_npz(file)
     except DamagedFileError as error:

@@ -1,4 +1,4 @@
-"""The extension that lets one rank save what is divided among all."""
+"""The extension that lets one rank save state that is divided among all."""
 
 from types import TracebackType
 

@@ -86,7 +86,7 @@ def _exchange(node, xs, dest, origin, kind, like, is_adjoint=False):
 
 
 def _look_for_lost(comm):
-    """Raises an error if a rank has sent a gradient that nobody takes, as its node is gone."""
+    """Raises an error if a received gradient belongs to a node that no longer exists."""
     nodes = _WITH_GRAPH.get(comm, {})
     for source, key in comm.unclaimed():
         kind, order, number = key
@@ -126,7 +126,7 @@ communication.TABLE |= {
 def send(
     communicator: Communicator, x: Input | Sequence[Input], rank: int, tag: int = 0
 ) -> Variable:
-    """Sends arrays to another rank, which must call :func:`recv`, and waits until it is there.
+    """Sends arrays to another rank, which must call :func:`recv`, and waits until that rank does.
 
     In backward the gradients come back, unless no array requires one.
 

@@ -458,7 +458,7 @@ class Bucket:
         return list(map(self._taken.__getitem__, self._params))
 
     def gradients(self) -> dict[str, Array]:
-        """Returns what ``values`` holds for each name, in the gradients' dtype.
+        """Returns the entry of ``values`` for each name, in the gradients' dtype.
 
         These are copies while others hold parts of all other memory: they might hold these, too,
         when the next step begins and needs memory.

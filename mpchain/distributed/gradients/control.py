@@ -391,7 +391,7 @@ class ControlMessage:
 
 
 class _Values:
-    """Sums of values, by name and micro-shard; without micro-shards, by name alone.
+    """Sums of values, by name and micro-shard; without micro-shards, only by name.
 
     Sums of micro-shards are added in the order of these, so that the ranks do not matter.
     """

@@ -97,7 +97,7 @@ class DoubleBufferingReducer(Reducer):
         return n_samples
 
     def _settle(self):
-        """Completes what is pending."""
+        """Completes pending sums."""
         if self._is_pending:
             means = self._previous.means()
             self._kept = self._previous.n_samples(), means

@@ -173,4 +173,4 @@ class Reducer:
         return type(self)(self._comm, zero_fill=self._zero_fill)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores what is kept from step to step."""
+        """Saves or restores the state that is kept from step to step."""

@@ -1,4 +1,4 @@
-"""Averaging gradients so that each rank gets those of its own part of the parameters alone."""
+"""Averaging gradients so that each rank gets only those of its own slice of the parameters."""
 
 import collections
 import math
@@ -18,7 +18,7 @@ from mpchain.variable import Parameter
 
 
 class ScatteringReducer(GradientReducer):
-    """Sums gradients over the ranks, each part of them on one rank, which alone gets it.
+    """Sums gradients over the ranks; each slice is summed on one rank, the only one to get it.
 
     This is half of what it takes to sum them on all ranks; the parameters' ``grad`` is then None.
     The ranks get the other half, whole gradients, in each step in which one of them asks.
@@ -178,7 +178,7 @@ class ScatteredBucket(Bucket):
 
 
 class Gathering:
-    """Gathers flat arrays of which each rank has an equal piece.
+    """Gathers flat arrays; each rank has an equal slice of them.
 
     Args:
         comm: the ranks.

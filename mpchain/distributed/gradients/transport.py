@@ -101,11 +101,11 @@ class HostTransport:
         return [slot for slot in self._slots if slot is not self.slot and not slot.is_held()]
 
     def all_others_are_held(self) -> bool:
-        """Returns whether others hold parts of all memory but what is in use."""
+        """Returns whether other references exist to all slots except the current one."""
         return not (self._can_make_slot() or self._free_slots())
 
     def begin(self, losses_are_weighted: bool) -> None:
-        """Starts a step, in memory of which nobody holds a part."""
+        """Starts a step in a slot to which there are no other references."""
         if not self.slot.is_held(self._params.values()):
             return
         if free := self._free_slots():
@@ -126,7 +126,7 @@ class HostTransport:
             set_grads([(self._params[name], view)])
 
     def put_all(self, grads: Iterable[Array | None]) -> bool:
-        """Takes the gradients of all parameters as they are, at once; returns False if it cannot,
+        """Takes the unchanged gradients of all parameters at once; returns False if it cannot,
         or if one is None."""
         grads = list(grads)
         if not (self.keeps_dtype and all(map(operator.is_not, grads, itertools.repeat(None)))):

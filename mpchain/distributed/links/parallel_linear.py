@@ -18,7 +18,7 @@ from mpchain.variable import Parameter, Variable
 
 
 class _ParallelLinear(Link):
-    """Affine map of which each rank has a part.
+    """Affine map that is divided among the ranks.
 
     Attributes:
         axis: the axis of the whole weights along which they are divided.
@@ -76,7 +76,7 @@ class _ParallelLinear(Link):
 
 
 class ColumnParallelLinear(_ParallelLinear):
-    """Affine map of which each rank computes a part of the outputs.
+    """Affine map whose outputs are divided among the ranks.
 
     To every order of derivative, it is equal to :class:`mpchain.links.Linear` in one process;
     initial values are rank 0's. :func:`mpchain.distributed.functions.distribute` explains input,
@@ -143,7 +143,7 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """Affine map of which each rank computes the contribution of a part of the inputs.
+    """Affine map whose inputs are divided among the ranks.
 
     Everything else is as in :class:`ColumnParallelLinear`.
 

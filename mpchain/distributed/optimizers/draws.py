@@ -281,7 +281,7 @@ class SampleDraws:
         self._loss_place = place
 
     def _compare_scales(self):
-        """Tells of a first loss that is scaled by what ranks, or parts, have of their own."""
+        """Warns of the first loss that is scaled by values that differ between ranks or parts."""
         own = [*self._scales.values()]
         self._compares_scales, self._scales = False, {}
         parts = [*itertools.chain(*self._comm.allgather_obj(own))]

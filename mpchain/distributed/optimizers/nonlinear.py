@@ -95,7 +95,7 @@ class _Lines(Observer):
         self._found[id(function)] = describe(frame, None) if is_known else None
 
     def of(self, function):
-        """Returns the line that called a function; None if mpchain computes the loss alone."""
+        """Returns the line that called a function; None if mpchain itself computes the loss."""
         return self._found.get(id(function))
 
 

@@ -65,7 +65,7 @@ class SampleGraph:
             self._states[id(node)] = self._find(node)
 
     def nodes(self) -> Iterator[VariableNode]:
-        """Yields those computed nodes that depend on samples, each behind what it depends on."""
+        """Yields those computed nodes that depend on samples, each after its dependencies."""
         for node in self._order:
             if node.creator_node is not None and self.depends(node):
                 yield node
@@ -201,7 +201,7 @@ def _moved(function, axis, n_axes):
 
 
 def _behind_indices(indices, axis, n_axes):
-    """Returns where an axis is behind an index, or what is left of it."""
+    """Returns the position of an axis after indexing, or the slice of it that remains."""
     indices = [*indices] if isinstance(indices, tuple) else [indices]
     if any(not (i is None or isinstance(i, (int, slice))) for i in indices):
         return State.OTHER

@@ -132,7 +132,7 @@ def _ends(root, graph):
 
 
 def _behind(path, function, graph):
-    """Returns a path that goes on through a function; None if that is not linear."""
+    """Returns a path extended by a function; None if the function is not linear."""
     label, constants = function.label, function.constants if _is_declared(function) else ()
     if label in ("multiply_by_constant", "divide_by_constant") and np.ndim(constants[0]) == 0:
         number = abs(float(constants[0]))

@@ -19,7 +19,7 @@ from mpchain.variable import Parameter, Variable
 
 
 class Row:
-    """Parameters of one dtype in a flat layout, of which each rank has an equal part.
+    """Parameters of one dtype in a flat layout that is divided equally among the ranks.
 
     The parameters' update rules are told to update this rank's slices alone.
 
@@ -232,11 +232,11 @@ class Slice:
         return Slice(rule, self.place, self.shape, self.row)
 
     def forget(self) -> None:
-        """Forgets what is known of the whole parameter, before the slice alone is updated."""
+        """Drops the copy of the whole parameter, before only the slice is updated."""
         self.whole = self._copy = None
 
     def is_own(self, array: Any) -> bool:
-        """Returns whether this is an array of the slice alone, or a parameter."""
+        """Returns whether this is an array of only the slice, or a parameter."""
         return array.shape == (self.place.stop - self.place.start,)
 
     def of(self, array: Array) -> Array:
@@ -244,7 +244,7 @@ class Slice:
         return array if self.is_own(array) else array.reshape(-1)[self.place]
 
     def update(self, rule: UpdateRule, param: Parameter) -> None:
-        """Does what :meth:`UpdateRule.update` does, but updates the slice alone; hooks see all."""
+        """Like :meth:`UpdateRule.update`, but updates only the slice; hooks see the whole."""
         updated = rule.updated_param(param)
         if rule.enabled and updated.grad is not None:
             if rule.hooks_at("post"):
@@ -318,6 +318,6 @@ class Slice:
             )
 
     def _has_whole(self, name, value):
-        """Returns whether the whole of a value is known, whose slice nobody has changed since."""
+        """Returns whether a whole value is known, and its slice unchanged since."""
         whole = (self.whole or {}).get(name)
         return whole is not None and self.of(whole).tobytes() == value.tobytes()

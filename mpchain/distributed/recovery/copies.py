@@ -1,4 +1,4 @@
-"""Copies of a training state in the memory of several ranks, of which some may be lost."""
+"""Copies of a training state in the memory of several ranks, some of which may be lost."""
 
 import contextlib
 import dataclasses
@@ -120,7 +120,7 @@ class Copy:
         return dataclasses.replace(self, arrays={})
 
     def restore_settings(self, comm: Communicator) -> None:
-        """Restores what is not serialized; parameters that had no values lose theirs."""
+        """Restores state that is not serialized; parameters that had no values lose theirs."""
         owners, params = _optimized(comm)
         for name in owners.keys() & self.settings.keys():
             own, is_enabled = self.settings[name]
@@ -221,7 +221,7 @@ class KeptValues(Values):
         self._replaced = set()
 
     def add(self, received: dict[tuple[str, int], Array]) -> None:
-        """Adds values that others have. Random states that nobody has stay unchanged here."""
+        """Adds values that others have. Random states that no rank has stay unchanged."""
         self.arrays |= received
         lost = {place[0] for place in self.wanted() if place not in self.arrays}
         self._replaced = {key for key in lost if key.startswith(RANDOM)}

@@ -27,7 +27,7 @@ NO_LOSS = None, 0, 0.0
 
 
 class Spares:
-    """The ranks of a job, of which the last are spare: knows which of them train.
+    """The ranks of a job, the last of which are spare; tracks the ranks that train.
 
     The function that trains runs on the others. When some of these are lost, all of them leave it,
     spare ranks take the places of the lost ones, and all begin it again. There each
@@ -120,7 +120,7 @@ class Spares:
         return comm
 
     def begin_again(self, comm: Communicator, *, has_finished: bool) -> Communicator | None:
-        """Replaces lost ranks; collective over all that are left.
+        """Replaces lost ranks; collective over all surviving ranks.
 
         Args:
             comm: the communicator of the ranks that train.
@@ -149,7 +149,7 @@ class Spares:
             is_over, places = self._regroup(True)
 
     def _left(self):
-        """Returns the numbers among all ranks of the job of those that are left."""
+        """Returns the surviving ranks, numbered as in the whole job."""
         watch = self._everyone.watch
         return [self._me] if watch is None else list(watch.world_ranks)
 

@@ -20,7 +20,7 @@ _PERIOD = 0.5  # seconds between two measurements
 
 
 class Activity:
-    """The activity of this process, as one thread asks whose own work does not count.
+    """The activity of this process, without that of the thread that measures it.
 
     Example:
         >>> Activity().last(now=100.0) <= 100.0

@@ -71,7 +71,7 @@ def is_of_library(frame: FrameType) -> bool:
 
 
 def describe(inner: FrameType, outer: FrameType | None) -> str:
-    """Returns the place of two frames, the outer of which is the user's.
+    """Returns the call site of two frames; the outer one is the user's.
 
     >>> describe(sys._getframe(), None)
     '<doctest ...>:1 in <module>'

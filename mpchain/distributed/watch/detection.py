@@ -191,7 +191,7 @@ class Detector:
         return sorted({*late, *silent})
 
     def _wait(self, passed):
-        """Counts the seconds for which the rank has been waiting; returns what it waits for."""
+        """Counts the seconds for which the rank has been waiting; returns the awaited event."""
         row, unfinished = self._watch.row, self._watch.oldest_unfinished()
         if self._watch.is_leaving:
             position, text = row.since, "the end of the program"

@@ -81,7 +81,7 @@ def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> 
 
 
 def circle_of(rows: Sequence[Row]) -> set[int]:
-    """Returns the ranks of which none can continue before another one of them does.
+    """Returns ranks in a deadlock: none can continue before another one of them does.
 
     A rank in :meth:`send` or :meth:`recv` needs the other rank, and one in a collective needs all
     that have not come to it. A sender and its receiver that are both there do not wait.

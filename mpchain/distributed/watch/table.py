@@ -115,6 +115,6 @@ def decode(encoded: bytes) -> str:
 
 
 def make_rows(n: int, memory: Any = None) -> list[Row]:
-    """Returns ``n`` rows in ``memory``, or in memory of this process alone."""
+    """Returns ``n`` rows in ``memory``, or in memory that only this process sees."""
     memory = mmap.mmap(-1, n * ROW) if memory is None else memory
     return [Row.from_buffer(memory, i * ROW) for i in range(n)]

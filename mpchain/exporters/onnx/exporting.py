@@ -162,7 +162,7 @@ def _batch_size(arrays, pairs, axis):
 
 @contextlib.contextmanager
 def _new_states(model):
-    """Context manager: stateful links start anew, and get their states back."""
+    """Context manager: stateful links start without state, and get their states back afterwards."""
     links = model.links() if isinstance(model, Link) else ()
     kept = [(link, dict(vars(link))) for link in links if hasattr(link, "reset_state")]
     for link, _ in kept:

@@ -258,7 +258,7 @@ def _gather_elements(x, indexes, axis=0):
 
 
 def _places(indexes, axis):
-    """Returns what selects elements whose places along an axis are given."""
+    """Returns an index that selects elements by their positions along an axis."""
     places = list(np.indices(indexes.shape, sparse=True))
     places[axis] = indexes
     return tuple(np.broadcast_arrays(*places))
@@ -492,7 +492,7 @@ def _max_pool(
 
 
 def _overhang(padded, inside, k, s):
-    """Returns how far a window reaches that is added for what is left over, if it begins inside."""
+    """Returns the extent of the window that covers the remainder, if it begins inside."""
     n = -(-(padded - k) // s) + 1
     n -= (n - 1) * s >= inside
     return max((n - 1) * s + k - padded, 0)

@@ -28,7 +28,7 @@ def _geometry(window, *, has_groups=False):
 
 
 def _padded(g, x, window, value):
-    """Pads x, and returns it with the pads that are left to the operator."""
+    """Pads x, and returns it with the pads that the operator must still apply."""
     begins, ends = _pads(window)
     reach = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
     if all(max(pair) < n for *pair, n in zip(begins, ends, reach)):

@@ -188,7 +188,7 @@ class Declaration:
         return outputs if self.has_many_outputs else outputs[0]
 
     def on(self, *arguments: Any) -> Any:
-        """Computes on what it is given: Variables if an array argument is one, else arrays.
+        """Computes on Variables if an array argument is one, otherwise on arrays.
 
         Derivatives, which are read with both, call declared functions through this.
         """
@@ -370,7 +370,7 @@ class Application(FunctionNode):
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether the function works on each element alone."""
+        """Whether the function works on each element separately."""
         return self.declaration.is_elementwise
 
     def forward(self, inputs: Sequence[Array]) -> tuple:
@@ -450,7 +450,7 @@ def _gradients(declaration, targets, g, kept, constants, nodes):
 
 
 class InSingle(Application):
-    """An application to arrays of which some are bfloat16: computed in float32.
+    """An application to arrays some of which are bfloat16; it is computed in float32.
 
     NumPy knows no such arrays: it sums them in bfloat16, promotes them to float32 as soon as a
     number is near, or refuses them. So body and derivatives get float32 copies. What they return is

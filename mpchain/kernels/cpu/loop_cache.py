@@ -1,4 +1,4 @@
-"""The files in which numba keeps compiled loops: checked, and only where nobody else can write."""
+"""Cache files of numba's compiled loops, only in folders that no other user can write."""
 
 import functools
 import hashlib
@@ -63,7 +63,7 @@ def is_safe(folder: str | os.PathLike) -> bool:
 
 
 def _has_own_group(folder):
-    """Whether the group of a folder is the one that many systems make for its owner alone."""
+    """Whether the group of a folder is the one that many systems create for only its owner."""
     try:
         return pathlib.Path(folder).group() == pathlib.Path(folder).owner()
     except KeyError:  # the user or group id has no name
@@ -133,7 +133,7 @@ def _cache_class():
 
 
 def _careful(locator):
-    """Returns a class of numba that finds folders as another one does, but only safe ones."""
+    """Returns a numba class that finds folders as the given class does, but only safe ones."""
 
     class Careful(locator):
         @classmethod

@@ -123,7 +123,7 @@ class Library:
             self.openmp.omp_set_num_threads(before)
 
     def without_threads(self) -> None:
-        """Makes it usable in a forked process, which has none of the threads."""
+        """Makes oneDNN usable in a forked process, where its threads do not exist."""
         self.threads = 1
         self.openmp.omp_set_num_threads(1)
         # The old lock may be held by a thread that does not exist after the fork.

@@ -10,7 +10,7 @@ from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
 
 
 class _Job:
-    """Parts of a range, of which each thread takes the next one until none is left."""
+    """A range in slices; each thread takes the next slice until all are done."""
 
     def __init__(self, run: Callable, parts: Iterator[tuple[int, int]]):
         self.run, self.parts, self.error = run, parts, None
@@ -64,5 +64,5 @@ def _on_each_thread(job):
 
 @functools.cache
 def _parallel():
-    """Returns the function of GNU's OpenMP that calls another one on each thread."""
+    """Returns the function of GNU's OpenMP that calls a given function on each thread."""
     return ctypes.CDLL("libgomp.so.1").GOMP_parallel

@@ -54,7 +54,7 @@ def _element(n):
 
 
 def _one_element(n, choose):
-    """Returns a result for an element of a window, whose number is e."""
+    """Returns a result for element number e of a window."""
     parts = ["ptrdiff_t q = i;", _split("q", "o", "w", n), choose, _split("e", "k", "e", n)]
     return "\n".join([*parts, _element(n), "y = (T)0; if (inside) y = x[j];"])
 

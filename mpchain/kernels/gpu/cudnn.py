@@ -73,7 +73,7 @@ class Tensor(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is computed: a function that adds it to a graph, its arrays and further arguments.
+    """A computation: a function that adds it to a graph, its arrays, and further arguments.
 
     Attributes:
         add: a function of graph, tensors and arguments, which returns the tensors of the results.

@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 
 class LossScaleOnGpu:
-    """The scale, and the steps of which the host does not know yet whether they were left out.
+    """The scale, and the steps that the GPU may have skipped without the host's knowledge so far.
 
     Args:
         scale: of the next step.
@@ -77,7 +77,7 @@ class LossScaleOnGpu:
     def step(
         self, t: int, named: Sequence[tuple[str, Any]], update: Callable[[], Any], rules: Sequence
     ) -> None:
-        """Takes a step of which the parameters see nothing if a gradient is not finite.
+        """Takes a step that leaves parameters unchanged if a gradient is not finite.
 
         Args:
             t: its number.
