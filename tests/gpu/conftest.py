@@ -34,11 +34,14 @@ def library(double, monkeypatch):
 @pytest.fixture
 def new_reductions():
     """Has kernels of reductions written anew, in the test and after it."""
-    for forget in (functions := (cuda_reductions._compiled, cuda_reductions._sized)):
-        forget.cache_clear()
+    _forget_reductions()
     yield
-    for forget in functions:
-        forget.cache_clear()
+    _forget_reductions()
+
+
+def _forget_reductions():
+    cuda_reductions._compiled.cache_clear()
+    cuda_reductions._sized.cache_clear()
 
 
 @pytest.fixture
@@ -54,10 +57,11 @@ def set_reductions(monkeypatch):
     """
 
     def set_reductions(change=None, **values):
-        cuda_reductions._sized.cache_clear()
+        _forget_reductions()
         if change is not None:
-            values["_TEXT"] = change(cuda_reductions._TEXT)
-            assert values["_TEXT"] != cuda_reductions._TEXT
+            text = cuda_reductions._TEXT
+            values["_TEXT"] = change(text)
+            assert values["_TEXT"] != text
         for name, value in values.items():
             monkeypatch.setattr(cuda_reductions, name, value)
 

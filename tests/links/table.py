@@ -157,11 +157,11 @@ def persistents(link):
 @contextlib.contextmanager
 def _keeping_persistents(link):
     """Lets a function call the link always with the persistent values that it has now."""
-    kept = [(k, {n: copy.deepcopy(k.__dict__[n]) for n in k._persistents}) for k in link.links()]
+    kept = [(each, copy.deepcopy(each.value)) for each in named_persistents(link).values()]
 
     def restore():
-        for below, values in kept:
-            below.__dict__.update(copy.deepcopy(values))
+        for each, value in kept:
+            each.value = copy.deepcopy(value)
 
     restore()  # they are updated in place, and may be shared with a copy
     yield restore

@@ -294,7 +294,8 @@ def test_the_process_does_not_hear_ctrl_c(tmp_path, no_process_is_left):
     writer = ProcessWriter()
     write = writer._task
     write("at_0", tmp_path, Values())
-    os.kill(write._process.pid, signal.SIGINT)
+    (process,) = multiprocessing.active_children()
+    os.kill(process.pid, signal.SIGINT)
     write("at_1", tmp_path, Values())
     writer.finalize()
     assert sorted(os.listdir(tmp_path)) == ["at_0", "at_1"]
