@@ -18,7 +18,7 @@ def judge(starter: mpirun.Direct, variables: Mapping[str, str]) -> list[Finding]
     """Returns the findings about Slurm, PBS and LSF, where there are any.
 
     Args:
-        starter: What would start the ranks.
+        starter: The program that would start the ranks.
         variables: The environment.
 
     Example:
@@ -71,7 +71,7 @@ def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
     """Starts two ranks; returns why they do not make one job, or nothing if they do.
 
     Args:
-        words: What comes before the program.
+        words: The words of the command before the program.
         python: The Python that runs it.
 
     Example:

@@ -37,7 +37,7 @@ def ask(words: list[str], results: str) -> tuple[dict, list[Finding]]:
     """Returns the answers of the probe inside a container, or a failure.
 
     Args:
-        words: The command that runs another one inside; its last word may be the Python there.
+        words: The command that runs a given command inside; its last word may be the Python there.
         results: The folder of results.
 
     Example:

@@ -9,7 +9,7 @@ class Finding:
     """One line of the doctor's report.
 
     Args:
-        item: What was tested.
+        item: The subject of the test.
         verdict: `OK`, `NOTE`, `WARNING` or `FAILURE`.
         found: The result.
         hint: What to do; empty if nothing.

@@ -38,8 +38,8 @@ class Step(NamedTuple):
     """A program that tells results.
 
     Attributes:
-        title: what a result is called that the program should have told.
-        command: what runs it, after Python.
+        title: the name of a result that the program should have sent.
+        command: the arguments of Python that run it.
         limit: seconds for each result.
         at_once: whether others may run beside it.
         failed: the verdict on what goes wrong.

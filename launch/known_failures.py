@@ -133,7 +133,7 @@ def explain(output: bytes) -> str:
     """Returns what a known message in the output of a failed job means, and what mends it.
 
     Args:
-        output: What mpirun and the rank that failed have printed.
+        output: The output of mpirun and of the rank that failed.
 
     Returns:
         One sentence; empty if no message is known.

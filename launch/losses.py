@@ -17,7 +17,7 @@ class Elastic:
     """The limits of a job that continues when ranks are lost.
 
     Args:
-        min_ranks: The job is ended when fewer ranks are left.
+        min_ranks: The job is ended when fewer ranks remain.
         most_losses: The job is ended when more ranks are lost in an hour; None for no limit.
 
     Example:
@@ -60,7 +60,7 @@ class Losses:
 
         Args:
             rank: The rank.
-            fate: What happened to it, such as ``was killed by SIGKILL (signal 9)``.
+            fate: The rank's fate, such as ``was killed by SIGKILL (signal 9)``.
             code: The exit code of the launcher if the job ends.
         """
         if rank.number in self._losses or not self.are_tolerated:

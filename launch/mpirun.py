@@ -63,7 +63,7 @@ class Direct:
 
         Args:
             n: Number of ranks.
-            hosts: Number of slots of each host; empty for this host alone.
+            hosts: Number of slots of each host; empty for only this host.
             oversubscribed: Whether there may be more ranks than cores or slots.
             forward: Names of the environment variables that ranks on other hosts must have.
         """

@@ -36,7 +36,7 @@ class Screen(Writer):
 
     Attributes:
         live: The line that is redrawn; empty if there is none.
-        reader: Called with all that is added; None for nobody.
+        reader: Function that is called with all new output; None for none.
     """
 
     live = b""
@@ -181,7 +181,7 @@ class Errors(Lines):
         is_verbose: Whether known messages of MPI libraries without news are shown in full.
 
     Attributes:
-        heading: A line that is left out, since the prefix says the same; empty for none.
+        heading: A line to omit, since the prefix says the same; empty for none.
         showed_cause: Whether there was a traceback, or a line about a crash or an abort.
 
     Example:

@@ -29,7 +29,7 @@ def start(parser: Parser, command: str, mode: str) -> "Page":
 
     Args:
         parser: Reports that the page did not start.
-        command: What the ranks run.
+        command: The command that the ranks run.
         mode: "view", or "control" if browsers may stop training.
 
     Example:
@@ -50,7 +50,7 @@ class Page:
     """The process that serves the page: it gets events, and sends requests, as lines.
 
     Args:
-        command: What the ranks run.
+        command: The command that the ranks run.
         has_control: Whether browsers may stop training.
 
     Attributes:

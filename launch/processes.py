@@ -161,7 +161,7 @@ def kill_descendants(spared: Container[int] = frozenset(), seconds: float = 5.0)
     """Kills all descendants of this process, except the spared ones, and waits for their end.
 
     Args:
-        spared: Process ids that are left alone, with their descendants.
+        spared: Process ids that are not ended, nor are their descendants.
         seconds: The longest wait; only a process stuck in the kernel takes this long.
 
     Example:

@@ -210,7 +210,7 @@ class Supervisor:
     Attributes:
         is_left: Whether the launcher was lost before the program ended.
         is_loss: Whether the job continues without this rank.
-        processors: What the program is bound to; empty if it is not bound.
+        processors: Processors that the program is bound to; empty if it is not bound.
         segments: Paths of the shared memory that MPI was seen to use for the program.
     """
 

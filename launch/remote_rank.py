@@ -43,7 +43,7 @@ class Rank:
         place: The number by which it is shown: that of the lost rank whose place it took.
         host: Name of its host.
         process: Id of its supervisor.
-        bound: What its program is bound to, or why it is not; empty if nobody asked for it.
+        bound: What its program is bound to, or why it is not; empty if it was not requested.
         heard: When its supervisor last sent a message, as `Loop.time`.
         active: When its program last worked.
         awake: When its program was last seen to wake up again and again; it may be receiving.

@@ -91,7 +91,7 @@ def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[s
     Args:
         ranks: The `Rank` of each number that said hello.
         n: Number of all ranks.
-        without: A `Rank` that is left out.
+        without: A `Rank` to omit.
 
     Example:
         >>> describe_ranks({}, n=4)

@@ -60,7 +60,7 @@ def judge(output: str, between: dict, has_adapters: bool) -> Finding:
     """Returns what the library says that it sends messages by, and how fast that is.
 
     Args:
-        output: What the ranks have printed.
+        output: The ranks' output.
         between: The places of two ranks, the seconds of a short message between them, and the bytes
             per second of a long one.
         has_adapters: As in `measure`.

@@ -87,7 +87,7 @@ def library(module: str, message: str) -> ModuleType:
 
     Args:
         module: the module.
-        message: what RuntimeError says if it is not there; ``{error}`` stands for the import's.
+        message: text of the RuntimeError if it is missing; ``{error}`` is the import's error.
 
     Example:
         >>> from mpchain import annexes

@@ -19,7 +19,7 @@ class ComputationalGraph:
         edges: list of pairs of these: (what is used, what uses it).
         variable_style, function_style: DOT attributes, or ``'default'``.
         rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
-        remove_variable: draw functions alone.
+        remove_variable: draw only functions.
         show_name: put the variables' names before their shapes.
 
     Raises:
@@ -119,7 +119,7 @@ def build_computational_graph(
         remove_split: must be True.
         variable_style, function_style: DOT attributes of variables and functions.
         rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
-        remove_variable: draw functions alone.
+        remove_variable: draw only functions.
         show_name: put the variables' names before their shapes.
 
     Returns:

@@ -426,7 +426,7 @@ def get_dtype(
     """Resolves a dtype specification.
 
     Args:
-        dtype: what :class:`numpy.dtype` accepts, ``"bfloat16"``, ``mixed16``, ``mixed_bf16``, or
+        dtype: argument of :class:`numpy.dtype`, ``"bfloat16"``, ``mixed16``, ``mixed_bf16``, or
             None for ``config.dtype``.
         map_mixed16: dtype to return in place of ``mixed16`` and ``mixed_bf16``; None means float16
             and bfloat16.

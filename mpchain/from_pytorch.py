@@ -216,7 +216,7 @@ def with_names(called: str) -> Callable[[_Class], _Class]:
     Subclasses may define these names, as may other bases and instances.
 
     Args:
-        called: what :data:`NAMES` calls the class.
+        called: the name of the class in :data:`NAMES`.
 
     Example:
         >>> mpchain.Chain().parameters()
@@ -266,7 +266,7 @@ def check_arguments(
     """Raises TypeError for arguments of PyTorch that a class calls otherwise.
 
     Args:
-        cls: class of a layer, or another one.
+        cls: class of a layer, or another class.
         arguments: those that ``cls`` gets by name.
         names: what to use in their place, if that is no argument, or one that ``cls`` has.
 
@@ -291,7 +291,7 @@ def check_options(called: str, function: Callable[..., Any], options: dict[str, 
     """Raises TypeError if a function gets an argument of PyTorch by name, which it does not have.
 
     Args:
-        called: what the message calls the function.
+        called: the name of the function in the message.
         function: the function.
         options: the arguments that it gets by name.
 

@@ -22,11 +22,11 @@ class Span:
     """A part of the work, from its beginning to its end, as observers see it.
 
     Attributes:
-        kind: what it is, see the table.
+        kind: its kind, see the table.
         name: which one.
         thing: whose work it is.
-        args: what was called with.
-        result: what came of it, at the end.
+        args: the arguments of the call.
+        result: the result, at the end.
         has_failed: whether an exception ended it.
 
     ================  ===================================  =======================================
@@ -309,7 +309,7 @@ class Graph(Recording):
     Attributes:
         workspace: memory for cuBLAS.
         in_use: what a communicator keeps of this capture, by the event after which it need not.
-        alike: what must be the same on all ranks.
+        alike: values that must be the same on all ranks.
         is_released: whether :meth:`release` was called.
     """
 
@@ -465,7 +465,7 @@ def outside(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function that acts on more than arrays; replays of a recording call it again.
 
     Args:
-        function: a method, called with ``arguments``, whose result nobody reads.
+        function: a method, called with ``arguments``, whose result is not used.
 
     Example:
         >>> outside(print, "updated")
@@ -534,7 +534,7 @@ def exchanged(function: Callable[[np.ndarray], Any], array: Array) -> np.ndarray
     Args:
         function: gets a copy of the array, and returns an array whose shape and dtype follow from
             those of that one. What it does is not recorded, so it should only exchange.
-        array: what is sent.
+        array: the array to send.
 
     Returns:
         What ``function`` returns. If the step is recorded, this must not decide what Python does,

@@ -44,7 +44,7 @@ class Optimizer:
     """Base of optimizers.
 
     Attributes:
-        target: what it updates; None before :meth:`setup`.
+        target: the link that it updates; None before :meth:`setup`.
         t: the number of updates so far.
         epoch: the number of epochs that were begun.
         use_auto_new_epoch: whether an updater calls :meth:`new_epoch`.

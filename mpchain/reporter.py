@@ -82,7 +82,7 @@ class Reporter:
         A variable is stored without its graph, unless ``config.keep_graph_on_report`` is set.
 
         Args:
-            values: what is reported, by name.
+            values: the reported values, by name.
             observer: the object that reports it. Its name and a slash are put before each name.
 
         Raises:
@@ -143,7 +143,7 @@ def report(values: Mapping[str, Any], observer: object = None) -> None:
     """Reports values to the current reporter; does nothing if there is none.
 
     Args:
-        values: what is reported, by name.
+        values: the reported values, by name.
         observer: the object that reports it (see :meth:`Reporter.report`).
 
     Example:

@@ -75,7 +75,7 @@ def as_dtype(spec: "DTypeLike") -> np.dtype:
     """Returns ``np.dtype(spec)``; that of ``"bfloat16"`` too before ml_dtypes was imported.
 
     Args:
-        spec: what :class:`numpy.dtype` accepts, or ``"bfloat16"``.
+        spec: argument of :class:`numpy.dtype`, or ``"bfloat16"``.
 
     Raises:
         ImportError: it is ``"bfloat16"``, and ml_dtypes is not installed.

@@ -50,7 +50,7 @@ class Connection:
 
     Args:
         n_ranks: the number of ranks.
-        identity: what :func:`new_identity` has returned on one of them.
+        identity: the result of :func:`new_identity` on one of them.
         rank: this rank. It uses the GPU that is current.
         binding: the name of one of ``BINDINGS``; None: the first that works here.
 

@@ -18,8 +18,8 @@ class Error(RuntimeError):
     """A function of NCCL has failed.
 
     Args:
-        text: what is wrong.
-        status: what the function has returned.
+        text: the error message.
+        status: the function's result code.
     """
 
     def __init__(self, text: str, status: int):

@@ -44,7 +44,7 @@ class Description:
         calls: the calls that were recorded.
         known: groups of arrays, in the same order in each recording: arguments, state, and what was
             made in the step.
-        result: what the step returned.
+        result: the step's result.
     """
 
     def __init__(self, calls: Sequence[Any], known: Sequence[Iterable[np.ndarray]], result: object):

@@ -81,7 +81,7 @@ class CudaGraph(Graph):
     """A step that was captured.
 
     Args:
-        state: what it may change beside the arrays that it makes.
+        state: the state that it may change, besides the arrays that it makes.
         arrays: its arguments.
         others: further arrays that it may use or change.
 

@@ -26,7 +26,7 @@ class GraphStep:
 
     Args:
         function: the function.
-        links, params: what it changes.
+        links, params: the objects that it changes.
         ranks: those that take part in it.
     """
 

@@ -50,7 +50,7 @@ class Plan:
     Args:
         recorder: the recording.
         inputs: the arrays in which the step finds its arguments.
-        result: what the step returned.
+        result: the step's result.
 
     Attributes:
         reason: why it cannot be replayed, or None.
@@ -279,10 +279,10 @@ class Plan:
         """Compares a replay, which neither draws nor sends nor updates, with the step as it ran.
 
         Args:
-            proof: what the step did.
+            proof: the record of the step.
             arrays: the arguments.
-            recorder: what it left.
-            result: what it returned.
+            recorder: the recorder of the step.
+            result: the step's result.
 
         Returns:
             What a replay does otherwise, or None.

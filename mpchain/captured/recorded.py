@@ -74,7 +74,7 @@ class Call(NamedTuple):
     """A call that was made.
 
     Attributes:
-        function: what was called.
+        function: the function that was called.
         args, kwargs: its arguments; plain arrays stand for recorded ones.
         results: the arrays that it wrote, which may be arguments.
         kind: ``'call'``; ``'guard'`` if ``args`` is an array that was read as a bool, and the bool;

@@ -100,9 +100,9 @@ class Recorder(Recording):
     """Records the calls of one step.
 
     Args:
-        state: what the step may change beside the arrays that it makes.
+        state: the state that the step may change, besides the arrays that it makes.
         inputs: the arrays that it gets.
-        proof: takes note of what the step does, if a replay is to be compared with it.
+        proof: records the step's effects, if a replay is to be compared with it.
         unseen: notices what is done by means that are not recorded.
 
     Attributes:

@@ -21,7 +21,7 @@ class State:
         links: the links.
         params: further parameters, and Variables that are treated like them.
         held: the places of arrays, persistent ones and others, that keep their memory.
-        kept: the places of arrays and Variables in which each step leaves another one.
+        kept: the places of arrays and Variables that each step replaces.
 
     Attributes:
         params: all parameters that have arrays.

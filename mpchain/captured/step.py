@@ -46,7 +46,7 @@ class Step:
 
     Args:
         function: the function.
-        known: what it is known to use, to which this adds.
+        known: objects that it is known to use; this class adds to them.
         as_always: calls it without recording.
         ranks: those that take part in it.
     """

@@ -72,7 +72,7 @@ def to_device(device: DeviceLike | None, x: object) -> Any:
     """Sends an array, or a tuple, list or dict of arrays, to a device.
 
     Args:
-        device: what :func:`mpchain.get_device` accepts, or None to leave ``x`` where it is.
+        device: argument of :func:`mpchain.get_device`, or None to leave ``x`` where it is.
         x: the arrays.
 
     Example:

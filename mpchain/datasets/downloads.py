@@ -82,7 +82,7 @@ def make_datasets(
         withlabel: whether examples are pairs of image and label, or images only.
         ndim: number of axes of an image: (pixels,), (height, width), which images with
             channels do not have, or (channels, height, width).
-        scale: what ``white`` becomes; 0 stays 0.
+        scale: the value that ``white`` is scaled to; 0 stays 0.
         dtype: of the images; None for the configuration's.
         label_dtype: of the labels.
         rgb_format: whether to make three equal channels of the one; needs ``ndim=3``.

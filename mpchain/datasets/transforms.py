@@ -176,7 +176,7 @@ class RandomErasing:
     Args:
         p: probability.
         scale: least and greatest share of the area.
-        value: what to fill it with.
+        value: the fill value.
 
     Example:
         >>> image = np.ones((1, 8, 8), np.float32)

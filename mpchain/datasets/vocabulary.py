@@ -21,7 +21,7 @@ class Vocabulary:
         unknown: see above.
 
     Raises:
-        ValueError: a word is there twice, or ``unknown`` is none of them.
+        ValueError: a word occurs twice, or ``unknown`` is not one of the words.
 
     Example:
         >>> vocabulary = mpchain.datasets.Vocabulary(["<unk>", "to", "be"], unknown="<unk>")

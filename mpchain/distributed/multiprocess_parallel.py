@@ -307,7 +307,7 @@ class _Exchange:
 
         Args:
             n: this rank's number of samples.
-            observation: what it reports, on the host.
+            observation: the values that it reports, on the host.
 
         Returns:
             The number of all samples, and pairs of the other ranks' numbers and reports.

@@ -15,7 +15,7 @@ def allgather(mpi_comm: Any, obj: Any) -> list:
 
     Args:
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
-        obj: what can be pickled. All are sent with the size of the largest.
+        obj: an object that can be pickled. All are sent with the size of the largest.
 
     Example:
         >>> class OneRank:

@@ -272,7 +272,7 @@ def gather_in_shared_memory(
     Args:
         shared: the array.
         own: the place in it of this rank's piece.
-        piece: what is copied there.
+        piece: the array that is copied there.
         exchanges: generators that exchange pieces with other hosts.
     """
     yield from shared.meet(FILLED)  # this rank has read the arrays of the previous gather

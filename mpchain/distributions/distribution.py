@@ -323,7 +323,7 @@ def check_values(
     Args:
         owner, name: the names of the distribution and of the parameter.
         variable: the parameter.
-        rule: what must hold: the parameter "must ...".
+        rule: the rule in words: the parameter "must ...".
         broken: function of the array that returns where the rule is violated.
     """
     array = variable.array

@@ -37,7 +37,7 @@ class Symbol(Mixin):
         steps: where every operation appends its result.
         name: the name that holds the value in the text.
         function, operands: how it was computed; None for a parameter of the formula.
-        is_constant: whether it is made of constants alone.
+        is_constant: whether it is computed only from constants.
 
     Example:
         >>> steps = []

@@ -18,7 +18,7 @@ def compile_text(
     Tracebacks, debuggers and profilers show the lines of the text.
 
     Args:
-        name: what tracebacks show in place of a file name.
+        name: the name that tracebacks show in place of a file name.
         text: a ``def`` statement.
         namespace: the global names that the function uses; it keeps this dictionary.
         file: a file that has the text, if there is one.

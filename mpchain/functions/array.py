@@ -33,7 +33,7 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
 
     Args:
         x: Variable or array.
-        typ: what :class:`numpy.dtype` accepts, or ``"bfloat16"``.
+        typ: argument of :class:`numpy.dtype`, or ``"bfloat16"``.
 
     Returns:
         Variable of the shape of ``x``; ``x`` itself if it has that dtype.

@@ -265,7 +265,7 @@ def scatter_add(a: Input, slices: Any, b: Input) -> Variable:
 
     Args:
         a: Variable or array.
-        slices: what :func:`get_item` accepts.
+        slices: the same as in :func:`get_item`.
         b: Variable or array of the shape of ``a[slices]``.
 
     Returns:

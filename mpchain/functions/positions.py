@@ -11,7 +11,7 @@ def shown(name: str, x: Variable, constants: tuple, positions: Array) -> Array:
     No node of the graph stands for them, but exporters need to know where they come from.
 
     Args:
-        name: what was done: argmax, argmin, argsort or topk.
+        name: the operation: argmax, argmin, argsort or topk.
         x: where they were found.
         constants: other arguments: the axis; for argsort and topk also whether large values come
             first; for topk the number of elements last.

@@ -25,7 +25,7 @@ def copy(x: Input, dst: DeviceLike) -> Variable:
 
     Args:
         x: Variable or array.
-        dst: what :func:`mpchain.get_device` accepts: a device or its specifier.
+        dst: a device or its specifier; see :func:`mpchain.get_device`.
 
     Returns:
         Variable of the shape and dtype of ``x``, on that device.

@@ -185,7 +185,7 @@ class Worker:
         """Waits for the next answer and returns it.
 
         Raises:
-            Exception: what the function raised.
+            Exception: the function's own error.
             WorkerError: the process has ended.
         """
         try:

@@ -79,7 +79,7 @@ class Meter:
         The values of a metric that has several are named ``'<its name>/<name>'``.
 
         Args:
-            comm: the ranks, all of which call it; None: this process alone.
+            comm: the ranks, which must all call it; None: only this process.
 
         Raises:
             ValueError: no rank has samples.
@@ -114,7 +114,7 @@ class MetricsEvaluator(Evaluator):
         target: the model, whose outputs are compared with the targets; of a
             :class:`~mpchain.links.Classifier`, its ``predictor``.
         metrics: :class:`Metric` s by name.
-        comm: the ranks, all of which evaluate; None: this process alone.
+        comm: the ranks, which must all evaluate; None: only this process.
         converter, device, eval_hook, progress_bar: see
             :class:`~mpchain.training.extensions.Evaluator`.
         eval_func: function that computes outputs; None means the model.

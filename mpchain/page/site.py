@@ -58,7 +58,7 @@ class Site:
     """Answers the requests of browsers.
 
     Args:
-        run: what is shown.
+        run: the run to show.
         stop: called when a browser asks to stop training; None: no browser may.
 
     Attributes:

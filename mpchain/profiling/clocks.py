@@ -59,7 +59,7 @@ def compare(comm: Communicator, begin: int | None = None, clock: Clock | None = 
     Args:
         comm: the ranks.
         begin: when this rank began to record, if that was before; the first of all is the origin.
-        clock: what an earlier comparison returned; the new one is added.
+        clock: the result of an earlier comparison; the new one is added.
 
     >>> compare(comm).error
     0

@@ -45,7 +45,7 @@ class Operation:
     """An operation of all ranks in the background, from its beginning to its end, in nanoseconds.
 
     Attributes:
-        name: what is summed.
+        name: the name of the sum.
         n_bytes: its size.
         start, end: times; the end is None while it is pending.
         summing: time in which this rank summed, sent or received.

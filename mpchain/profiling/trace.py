@@ -25,10 +25,10 @@ def trace_of(recorder: Recorder, clock: Clock, rank: int, size: int, run: str = 
     """Returns the trace of one rank.
 
     Args:
-        recorder: what it has recorded.
+        recorder: the recorder of its events.
         clock: its clock.
         rank, size: its number, and the number of ranks.
-        run: what the traces of the ranks have in common, see :func:`merge_files`.
+        run: an id that the traces of the ranks share, see :func:`merge_files`.
 
     >>> from mpchain.profiling.clocks import own_clock
     >>> sorted(trace_of(Recorder(), own_clock(), 0, 1))
@@ -190,7 +190,7 @@ def merge_files(path: str, run: str) -> Trace | None:
 
     Args:
         path: the file of all ranks; those of single ranks are beside it (:func:`path_of_rank`).
-        run: what the traces of the run have in common; files of other runs stay.
+        run: the id that the traces of the run share; files of other runs stay.
 
     Returns:
         The trace of all ranks; None if files are missing.

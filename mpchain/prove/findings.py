@@ -15,7 +15,7 @@ class Finding:
     Attributes:
         step: the number of the update.
         what: the function, parameter or value, with the line of the user's program.
-        values: both values, and of which sample.
+        values: both values, and their sample.
         cause: the likely cause, in plain words.
 
     Example:

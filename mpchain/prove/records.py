@@ -46,9 +46,9 @@ class Pass:
     Attributes:
         n: the number of samples; None if it is unknown.
         applications: the functions, in order.
-        loss: what it returned; None without a loss function.
+        loss: the loss that it returned; None without a loss function.
         last: the number of the application that computed the loss; None if none did.
-        reports: what it reported, by name.
+        reports: the values that it reported, by name.
         origins: the numbers of the applications that computed reported values, by name.
         draws: which global generators it drew from.
     """
@@ -131,7 +131,7 @@ class Samples(NamedTuple):
         n: the number of samples of its dataset; None if it does not say.
         is_shared: whether it divides batches among ranks, or gives all the same.
         texts: of each sample, the same for the same numbers; None if they are too many.
-        is_random: whether a sample is another one in each reading.
+        is_random: whether a sample differs from reading to reading.
     """
 
     kind: str

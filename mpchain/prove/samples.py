@@ -68,7 +68,7 @@ def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal:
     """Compares the data that iterators go through in an epoch.
 
     Args:
-        held: what the ranks' iterator goes through; None if a rank has none.
+        held: the dataset of the ranks' iterator; None if a rank has none.
         own: the same of one process.
         are_batches_equal: whether they have given the same batches so far.
 

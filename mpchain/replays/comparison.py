@@ -98,7 +98,7 @@ def beyond_rounding(
     """Returns whether differences of one update are more than rounding.
 
     Args:
-        found: what :func:`differences` yields.
+        found: the items of :func:`differences`.
         measured: by update and place, what computing the same steps with sums in another order
             changes.
         n_steps: how many steps were computed since both were equal.

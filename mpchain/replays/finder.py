@@ -70,7 +70,7 @@ class Finding:
     """Where the first number arose that is not finite.
 
     Attributes:
-        what: what holds it, for a message.
+        what: the object that holds it, for a message.
         place: the line of the program.
         rows: numbers of the rows that hold some, if the first axis may be the samples.
         n_rows: the length of the first axis.

@@ -65,7 +65,7 @@ class History:
 
     Attributes:
         folder: as given.
-        about: what is known of the program.
+        about: facts about the program.
         models: what is known of each optimizer, by the checksum of its parameters' names and
             shapes; the first is the one whose updates count as steps.
 
@@ -137,7 +137,7 @@ def unpack(line: dict[str, Any], names: list[str]) -> Update:
     """Returns the update that a line of the record holds.
 
     Args:
-        line: what :func:`mpchain.replays.recording.pack` returns.
+        line: the result of :func:`mpchain.replays.recording.pack`.
         names: of the reported values.
 
     Example:

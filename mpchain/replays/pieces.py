@@ -82,9 +82,9 @@ class Table:
 
     Attributes:
         names: of the parameters.
-        shape: what a record says of them.
+        shape: their shape in a record.
         pieces: the pieces.
-        key: what identifies the optimizer in a record.
+        key: the id of the optimizer in a record.
     """
 
     key = ""

@@ -147,7 +147,7 @@ class Recorder(Watch):
 
     Args:
         folder: the folder of the record.
-        about: what the first line says of the program.
+        about: facts about the program for the first line.
     """
 
     def __init__(self, folder: str, about: dict[str, Any]):

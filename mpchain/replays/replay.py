@@ -277,7 +277,7 @@ class Replay(Watch):
 
         Raises:
             RecordError: it is another program, or does not come to the step.
-            Exception: what the program raises; a debugger was opened before, if asked to.
+            Exception: an error of the program; a debugger was opened before, if asked to.
         """
         try:
             with self:

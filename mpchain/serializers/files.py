@@ -141,7 +141,7 @@ def parsing(what: str) -> Iterator[None]:
     place before the start of the file: both are damage.
 
     Args:
-        what: what the message says before the error.
+        what: the text of the message before the error.
 
     Raises:
         DamagedFileError: the block raised.

@@ -19,7 +19,7 @@ def check_generator_state(state: dict[str, Any]) -> None:
 
     Raises:
         SerializationError: it is not a state, or its position is outside the buffer.
-        Exception: what NumPy raises if it cannot take the state.
+        Exception: NumPy's error if it cannot use the state.
 
     Example:
         >>> check_generator_state(np.random.default_rng(0).bit_generator.state)

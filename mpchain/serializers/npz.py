@@ -75,7 +75,7 @@ class NpzDeserializer(Deserializer):
     """Restores from a mapping of names to host arrays.
 
     Args:
-        npz: what :func:`numpy.load` returns for an .npz file, or the dictionary of a
+        npz: the result of :func:`numpy.load` for an .npz file, or the dictionary of a
             :class:`DictionarySerializer`.
         path: prefix of the names.
         strict: whether a missing entry is an error; otherwise the object keeps its present value.

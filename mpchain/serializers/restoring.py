@@ -20,7 +20,7 @@ class StoredArrays(Mapping[str, Array]):
     Subclasses define :meth:`read`, :meth:`header` and :meth:`verify`.
 
     Args:
-        entries: what the file format has for each array, by name.
+        entries: the file's entry for each array, by name.
     """
 
     def __init__(self, entries: dict[str, Any]) -> None:

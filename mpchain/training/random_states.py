@@ -71,8 +71,8 @@ def restore_random_states(states: dict[str, Any], device_ids: Container[int]) ->
     """Restores the states that :func:`serialize_random_states` has returned.
 
     Args:
-        states: what it returned.
-        device_ids: numbers of the GPUs in use; the generators of others are left alone.
+        states: the states that it returned.
+        device_ids: numbers of the GPUs in use; the generators of other GPUs stay unchanged.
 
     Raises:
         SerializationError: ``config.rng`` is of another kind than the saved one.

@@ -53,7 +53,7 @@ def functional_call(
         function: a link; or a method of one, such as ``model.loss``.
         params: Variables or arrays by the names that :func:`parameters` has, of the shapes and
             dtypes of the parameters; those that are left out keep their values.
-        args, kwargs: what the link is called with.
+        args, kwargs: arguments of the link.
 
     Returns:
         What the link returns, with its graph down to ``params``.

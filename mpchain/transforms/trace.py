@@ -52,7 +52,7 @@ class Trace:
         primals: tuple of its arguments, each a Variable, array, or tree of them.
 
     Attributes:
-        y: what the function returned.
+        y: the function's result.
         xs: the leaves of the arguments, as the function got them.
         ys: the leaves of what it returned.
         keeps: whether results keep their graph.

@@ -31,8 +31,8 @@ def parse_kwargs(
         tuple of the values.
 
     Raises:
-        ValueError: a name of ``unexpected`` is there.
-        TypeError: any other name is there.
+        ValueError: a name in ``unexpected`` is given.
+        TypeError: any other name is given.
 
     Example:
         >>> parse_kwargs({"ratio": 0.2}, ("ratio", 0.5), ("mask", None))

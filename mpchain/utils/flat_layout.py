@@ -14,7 +14,7 @@ class FlatLayout:
     """The places of named arrays in one flat array of NumPy or CuPy.
 
     Args:
-        dtype: the dtype of the arrays. The flat array may have another one.
+        dtype: the dtype of the arrays. The flat array may have another dtype.
 
     Attributes:
         dtype: as given.

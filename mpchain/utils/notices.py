@@ -68,7 +68,7 @@ def final(method: Callable | None = None, *, action: type[Exception] = TypeError
 
     Args:
         method: the method.
-        action: what happens if one does: an exception to raise or a warning to give.
+        action: the consequence if one does: an exception to raise or a warning to give.
 
     Example:
         >>> class Base(mpchain.utils.enable_final()):

@@ -35,8 +35,8 @@ class InvalidType(ValueError):
     It is a ValueError, which NumPy raises for shapes that do not fit.
 
     Args:
-        expect: what must hold; or, given alone, the whole message.
-        actual: what holds instead.
+        expect: the rule; or, without other arguments, the whole message.
+        actual: the actual values.
         msg: the message; None makes it of the other two.
 
     Attributes:
@@ -60,9 +60,9 @@ def check(condition: bool, function: str, rule: str, **arguments: Any) -> None:
     """Raises InvalidType unless ``condition`` holds.
 
     Args:
-        condition: what must hold.
+        condition: the condition to check.
         function: the name of the function that checks.
-        rule: what must hold, in words; fields such as ``{x.shape[1]}`` are those of arguments, and
+        rule: the condition in words; fields such as ``{x.shape[1]}`` are those of arguments, and
             filled in when the check fails.
         arguments: the values concerned, by name; :func:`describe` shows them.
 
@@ -140,9 +140,9 @@ def explain_arguments(
 
     Args:
         error: AttributeError, or TypeError whose ``obj`` is what is no array.
-        name: what the message calls the function.
+        name: the name of the function in the message.
         function: the function, whose signature has the names of the arguments.
-        args, kwargs: what it was called with.
+        args, kwargs: the arguments of its call.
 
     Example:
         >>> F.relu("text")
@@ -252,7 +252,7 @@ def get_types(
 
     Args:
         data: tuple of arrays.
-        name: what messages call the tuple.
+        name: the name of the tuple in messages.
         accept_none: whether an element may be None; its type is then None.
         shapes: tuple of the shapes to state; None means those of the arrays.
 
@@ -337,7 +337,7 @@ class Variable(Expr):
 
     Args:
         value: the value.
-        name: what messages call it.
+        name: its name in messages.
 
     Example:
         >>> print(make_variable(3, "n") * 2)
@@ -474,7 +474,7 @@ def expect(*bool_exprs: Any) -> None:
     The conditions are evaluated in their order, up to the first that does not hold.
 
     Args:
-        bool_exprs: expressions; mostly comparisons, of which both sides are shown.
+        bool_exprs: expressions; mostly comparisons, both sides of which are shown.
 
     Example:
         >>> expect(make_variable(3, "n") == 4)

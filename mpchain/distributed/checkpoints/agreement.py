@@ -16,7 +16,7 @@ def on_all_ranks(
         comm: the ranks.
         function: the public function, for messages.
         action: function that returns a small object.
-        advice: what to do about an error of the file system, for its message.
+        advice: advice about an error of the file system, for its message.
 
     Returns:
         What ``action`` returned on each rank.

@@ -251,7 +251,7 @@ class Communicator(PointToPoint):
                 but summed in its own dtype; between ranks that share memory there are no messages.
                 ``sparse``: messages have only the elements that are not 0, of a float array on the
                 host; the sum is exact. None: the sum is exact.
-            factor: what this rank's array is multiplied by before. All ranks give one, or none.
+            factor: factor of this rank's array, applied before. All ranks give one, or none.
             parts: flat contiguous arrays of the dtype of ``x`` with as many elements. This rank
                 then adds them, one after the other, and ``x`` only gets the sum; NCCL copies none
                 of them. They have the same sizes on all ranks, and stay unchanged until the
@@ -577,8 +577,8 @@ class Communicator(PointToPoint):
         """Notes that training cannot continue without lost ranks as long as an object exists.
 
         Args:
-            obj: the object, such as a data set of which each rank holds a part.
-            why: what has divided something among the ranks, for the message of :meth:`shrink`.
+            obj: the object, such as a data set that is divided among the ranks.
+            why: the cause of the division among the ranks, for the message of :meth:`shrink`.
         """
         self.needs_all[obj] = why
 

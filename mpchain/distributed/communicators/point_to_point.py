@@ -37,7 +37,7 @@ class PointToPoint:
             data: array or tuple of arrays.
             dest: the receiver's rank.
             tag: the message's tag.
-            identity: what the message is, in words; the receiver must expect the same.
+            identity: description of the message; the receiver must expect the same one.
             confirm: whether to wait until the receiver has confirmed the identity.
 
         Raises:

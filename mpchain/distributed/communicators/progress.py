@@ -263,7 +263,7 @@ def sum_over(
 
     Args:
         group: the ranks.
-        array: what to sum.
+        array: the array to sum.
         tag: tag of the messages; neither this nor the next must be in use.
         narrow: how messages are encoded
             (:mod:`~mpchain.distributed.communicators.arrays`), in one stage, which rounds

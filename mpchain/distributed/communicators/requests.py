@@ -11,7 +11,7 @@ class Request:
         result: the result of the operation.
 
     Attributes:
-        is_complete: whether the result is there.
+        is_complete: whether the result is available.
         result: the result, if the operation is complete.
 
     Example:

@@ -208,11 +208,11 @@ def sendrecv(
         dest: the receiver; None, or ``MPI.PROC_NULL``, sends nothing.
         source: the sender, likewise.
         tag: the messages' tag. Those of one tag between two ranks arrive in their order.
-        fill: what a rank without a source gets, which broadcasts to the shape of ``x``, such as
+        fill: value for ranks without a source, which broadcasts to the shape of ``x``, such as
             boundary values; None means zeros.
 
     Returns:
-        Variable: what the source has sent.
+        Variable: the array that the source has sent.
 
     Example:
         >>> mpchain.distributed.functions.sendrecv(comm, np.ones(2), dest=None, source=None)
@@ -237,7 +237,7 @@ def permute(
         fill: see :func:`sendrecv`.
 
     Returns:
-        Variable: what the source of this rank has sent; see :func:`sendrecv`.
+        Variable: the array that this rank's source has sent; see :func:`sendrecv`.
 
     Raises:
         ValueError: a rank is twice a source or a destination, or does not exist.
@@ -274,7 +274,7 @@ def shift(
         x: Variable or array; shapes may differ between ranks.
         offset: how many ranks further arrays go; it may be negative.
         wrap: whether the first rank follows the last one.
-        fill: what ranks get that have none before them; see :func:`sendrecv`.
+        fill: value for ranks that have none before them; see :func:`sendrecv`.
 
     Returns:
         Variable: the array of rank ``comm.rank - offset``; see :func:`sendrecv`.

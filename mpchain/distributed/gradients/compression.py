@@ -24,7 +24,7 @@ class Bucket(Protocol):
 
     Attributes:
         values: the gradients of this rank, a flat array; their sum takes its place.
-        layout: which of them are those of which parameter.
+        layout: maps each parameter to its elements.
     """
 
     values: Array

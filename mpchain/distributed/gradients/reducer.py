@@ -31,7 +31,7 @@ class Reducer:
         comm: the ranks.
         zero_fill: whether a gradient that is None in some places counts as zeros there. If not,
             :meth:`finish` raises ValueError.
-        message: what becomes :attr:`message`; None makes a new one.
+        message: the value of :attr:`message`; None makes a new one.
 
     Attributes:
         parts_per_batch: the number of parts on each rank, if that is fixed. Then the gradients of
@@ -43,7 +43,7 @@ class Reducer:
         is_exact: whether gradients are those of the step, up to the rounding of their sums.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
         can_be_replayed: whether captured steps may pass gradients on and take their means.
-        message: what the ranks tell each other in :meth:`finish`, besides gradients.
+        message: data that the ranks exchange in :meth:`finish`, besides gradients.
         params: the parameters that are watched, also those that are not initialized.
 
     Example:

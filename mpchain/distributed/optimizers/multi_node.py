@@ -374,7 +374,7 @@ class MultiNodeOptimizer(Optimizer):
             parts: pairs of a number of samples, and a function without arguments that computes the
                 mean loss over them, which is not called if there are none. With a reproducible
                 communicator one pair for each of this rank's micro-shards.
-            observations: what these functions report; None: it is not combined.
+            observations: values that these functions report; None: they are not combined.
             weights: what the parts are weighted by, in place of numbers of samples, for losses that
                 are means over something else. A part of weight 0 is left out.
 

@@ -76,8 +76,8 @@ class Row:
         """Returns this rank's parts of the parameters by name, which share their memory.
 
         Args:
-            grads: what becomes the parts' gradients, by name.
-            ranks: what the parameters are divided among.
+            grads: gradients of the parts, by name.
+            ranks: the ranks among which the parameters are divided.
         """
         for name, param in self._params.items():
             part = self._parts.get(name)
@@ -116,7 +116,7 @@ class Part(Parameter):
 
     Args:
         param: the parameter.
-        ranks: what it is divided among.
+        ranks: the ranks among which it is divided.
 
     Attributes:
         whole: the parameter's array.

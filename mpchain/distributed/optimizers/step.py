@@ -102,7 +102,7 @@ class Step:
         """Begins the exchange: tells reducer and counts the share of this rank.
 
         Args:
-            parts, rows: what :meth:`number` returns.
+            parts, rows: the results of :meth:`number`.
             weights: of the parts, if they are others than numbers of samples.
             in_graph: whether a graph of a GPU holds the sums of gradients.
 
@@ -220,7 +220,7 @@ class Step:
 
         Args:
             sums: see :meth:`finish`.
-            presence: what the reducer's ``sum_in_graph`` has returned.
+            presence: the result of the reducer's ``sum_in_graph``.
             n: this rank's number of samples.
         """
         self.reducer.message.put(sums)

@@ -179,7 +179,7 @@ class InMemoryCheckpoint:
         """Continues with the surviving ranks, from the latest copy that all of them have.
 
         Args:
-            error: what was raised on this rank.
+            error: the error that was raised on this rank.
             prepare: function that is called before the state is restored.
 
         Returns:

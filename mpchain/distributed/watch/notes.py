@@ -36,7 +36,7 @@ def note(event: str, **words: Any) -> None:
     Args:
         event: what has happened; ``mpchain-launch`` understands ``killed``, ``lost``, ``recovered``
             and ``restart``.
-        words: what belongs to it, for JSON.
+        words: the event's data, for JSON.
 
     Example:
         >>> note("recovered", ranks=[3], iterations=2, seconds=0.4)

@@ -56,7 +56,7 @@ def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> 
 
     Args:
         watch: the watchdog of the rank that reports.
-        text: what it waits for.
+        text: the event that it waits for.
         waited: for how many seconds.
         must_end: whether the job ends.
     """
@@ -224,7 +224,7 @@ def tell(world: Any, text: str) -> None:
 
     Args:
         world: ``mpi4py.MPI.Comm`` of all ranks of the job.
-        text: what to print.
+        text: the text to print.
     """
     sys.stdout.flush()
     # One write, so that the lines of several failing ranks do not mix.

@@ -373,7 +373,7 @@ class Watch:
         """Context manager: within it the rank waits for others.
 
         Args:
-            text: what it waits for.
+            text: the event that it waits for.
         """
         with self.within():
             self.row.wait_text = table.encode(text) if isinstance(text, str) else text
@@ -477,7 +477,7 @@ def waiting_for(comm: Any, text: str) -> contextlib.AbstractContextManager[None]
 
     Args:
         comm: communicator of the ranks.
-        text: what it waits for.
+        text: the event that it waits for.
 
     >>> with waiting_for(comm, "the tide"):
     ...     comm.rank

@@ -73,7 +73,7 @@ class _Plan(NamedTuple):
     """How a loop computes for arrays of certain shapes, strides and dtypes.
 
     Attributes:
-        text: what is compiled.
+        text: the text to compile.
         shape, dtype: of the result.
         is_last: whether the result has channels last.
         takes: functions that return the elements of each array, each once, in order.

@@ -154,7 +154,7 @@ def compiled_step(name: str, arrays: Sequence[Array]) -> Callable[..., None] | N
 
     Args:
         name: ``'lstm'``, ``'gru'``, ``'lstm backward'`` or ``'gru backward'``.
-        arrays: what the layer is given; the first are the gates of all steps.
+        arrays: the layer's arguments; the first are the gates of all steps.
 
     Example:
         >>> compiled_step("lstm", [np.ones((2, 4))]) is None  # too small

@@ -116,7 +116,7 @@ def compile_written_loop(
     The text is kept in a file, beside which numba caches what it compiled.
 
     Args:
-        name: what tracebacks show where the text cannot be kept.
+        name: the file name in tracebacks if the text cannot be stored.
         text: a ``def`` statement, which may use ``np``.
         known: what else it may use, by name; another value needs another text, as caches go by it.
         options: options of ``numba.njit``.

@@ -35,7 +35,7 @@ def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None
         n_elements: of an array that ``run`` works through in total.
 
     Raises:
-        BaseException: what ``run`` raises; other parts are done nevertheless.
+        BaseException: an error of ``run``; other slices are completed nevertheless.
 
     Example:
         >>> y = np.zeros(10)

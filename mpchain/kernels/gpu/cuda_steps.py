@@ -70,7 +70,7 @@ class Guard(NamedTuple):
         found: int32 array; if its first element is not 0 they change nothing.
         n_left_out: int32 array, whose first element is the number of steps that were left out.
         n_known: how many of these the host knows of.
-        n_rows: one more than the number of steps of which the host does not know.
+        n_rows: one more than the number of steps whose outcome the host may not know.
         now: returns these two, for replays of a captured step; None where none is captured.
 
     Example:

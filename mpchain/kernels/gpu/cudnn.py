@@ -136,7 +136,7 @@ def make_graph(library: ModuleType, request: Request, **where: Any) -> Any:
 
     Args:
         library: the front end's module.
-        request: what the graph computes.
+        request: the computation of the graph.
         where: ``handle``, or ``device_property`` for a GPU that is not there.
 
     Example:
@@ -178,7 +178,7 @@ def make_plan(
     Args:
         library: the front end's module.
         graph: as :func:`make_graph` returns it.
-        avoided: names of numerical notes; plans that have one of them are left out.
+        avoided: names of numerical notes; plans that have one of them are skipped.
         n_bytes: the most workspace.
         takes_python: whether the plan may be one of the front end's own engines, written in Python.
             They declare no notes, so that nobody knows which of ``avoided`` hold for them.

@@ -57,7 +57,7 @@ class LossScaleOnGpu:
 
     Args:
         scale: of the next step.
-        growth: what the scale is multiplied by after a good step, once one was left out.
+        growth: the scale's factor after a good step, once a step was skipped.
         was_reduced: whether one was left out already; before, the scale doubles.
 
     Attributes:

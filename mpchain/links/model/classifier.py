@@ -61,7 +61,7 @@ class Classifier(Chain):
             Variable: the loss.
 
         Raises:
-            ValueError: the argument ``label_key`` is missing, or there are labels alone.
+            ValueError: the argument ``label_key`` is missing, or only labels are given.
         """
         t, rest, kwargs = self._take_labels(args, kwargs)
         self.y = self.loss = self.accuracy = None

@@ -19,7 +19,7 @@ class Hyperparameters(Extension):
     an earlier run is kept, and other jobs are refused, as by :class:`LogReport`.
 
     Args:
-        arguments: what argparse returns, or a dict.
+        arguments: the result of argparse, or a dict.
         filename: name of the file in the trainer's folder.
 
     Attributes:

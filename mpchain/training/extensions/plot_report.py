@@ -30,7 +30,7 @@ class PlotReport(FigureWriter):
             ``summary`` is the dict of the latest means.
         filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG,
             PDF). ``file_name`` is another name of this argument.
-        marker: matplotlib's marker of the points; None draws lines alone.
+        marker: matplotlib's marker of the points; None draws only lines.
         grid: whether to draw a grid.
 
     Example:

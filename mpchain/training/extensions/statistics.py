@@ -43,7 +43,7 @@ class ParameterStatistics(Extension):
     Attributes:
         default_statistics (dict): ``mean``, ``std``, ``min``, ``max``, ``zeros`` (the number of
             zeros) and ``percentile`` (0.13, 2.28, 15.87, 50, 84.13, 97.72 and 99.87).
-        report_key_template (str): what the names of values are made of.
+        report_key_template (str): template of the names of values.
 
     Example:
         >>> trainer, model = testing.get_trainer_with_mock_updater(), L.Linear(3, 2)
@@ -159,7 +159,7 @@ class VariableStatisticsPlot(FigureWriter):
         filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG,
             PDF). ``file_name`` is another name of this argument.
         figsize: (width, height) of the image in inches.
-        marker: matplotlib's marker of the points; None draws lines alone.
+        marker: matplotlib's marker of the points; None draws only lines.
         grid: whether to draw a grid.
 
     Raises:

@@ -71,7 +71,7 @@ def read_caffemodel(path: str) -> Chain:
     >>> read_caffemodel("net.caffemodel")  # doctest: +SKIP
 
     Raises:
-        MissingAnnexError: what reads Caffe's files was deleted; see :mod:`mpchain.annexes`.
+        MissingAnnexError: the reader of Caffe's files was deleted; see :mod:`mpchain.annexes`.
     """
     caffe = annexes.load("interop", "links.caffe", "pretrained_model: a .caffemodel file")
     return caffe.CaffeFunction(path)
