@@ -143,7 +143,8 @@ def report(values: Mapping[str, Any], observer: object = None) -> None:
     """Reports values to the current reporter; does nothing if there is none.
 
     Args:
-        values: the reported values, by name.
+        values: the reported values, by name: numbers, or pairs of a number and its weight in means
+            over batches, iterations and ranks.
         observer: the object that reports it (see :meth:`Reporter.report`).
 
     Example:

@@ -13,7 +13,7 @@ from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.distributed.optimizers.draws import check_weight, weighted
-from mpchain.distributed.optimizers.parts import Observations
+from mpchain.distributed.optimizers.parts import Observations, OfWeighted
 from mpchain.observers import span
 from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments
@@ -167,9 +167,14 @@ class MultiNodeUpdater(StandardUpdater):
         self._report(observations, means)
 
     def _report(self, observations, means):
+        values = observations.last()
         if means is None:  # means are None within no_sync
-            means = means_over_ranks(self.communicator, observations.summary())
-        report(observations.last() | means)
+            report(values | means_over_ranks(self.communicator, observations.summary()))
+            return
+        for name, (mean, weight) in means.items():
+            # Logs weight the means of iterations by weights that were reported with them.
+            values[str(name)] = (mean, weight) if isinstance(name, OfWeighted) else mean
+        report(values)
 
     def _division(self, n):
         """Returns a context with the division of the batch among the ranks, if it is known."""

@@ -13,7 +13,7 @@ from mpchain.captured.step import VARIES
 from mpchain.iterators import SerialIterator
 from mpchain.training.updaters import StandardUpdater
 from tests.captured.helpers import arrays, check, same_first
-from tests.captured.test_captured import LanguageModel, truncated_step, values_of, words_of
+from tests.captured.test_captured import language_model, truncated_step, values_of, words_of
 
 WEIGHTS = np.array([0.2, 1.0, 5.0], "f")
 
@@ -288,7 +288,7 @@ class TestFailures:
 def test_state_whose_graph_is_not_cut_has_all_its_gradients():
     models = []
     for captured in (False, True):
-        model = LanguageModel()
+        model = language_model()
         step = truncated_step(model, optimizers.SGD(1.0).setup(model), unchains=False)
         step = mpchain.capture(step) if captured else step
         with warnings.catch_warnings():

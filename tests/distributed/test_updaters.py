@@ -21,8 +21,8 @@ from mpchain.distributed import (
 from mpchain.iterators import SerialIterator
 from mpchain.link import Chain
 from mpchain.reporter import Reporter, report
-from mpchain.training import StandardUpdater
-from mpchain.training.extensions import Evaluator
+from mpchain.training import StandardUpdater, Trainer
+from mpchain.training.extensions import Evaluator, LogReport
 from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
 
 ON_GPUS = True
@@ -108,7 +108,8 @@ def test_reports_of_different_ranks(comm):
     updater = MultiNodeUpdater(Batches(iterator), optimizer, comm, auto_new_epoch=False)
     (observation,), _ = train(updater, 1)
     # "first" has a weight of its own, one; "rare" is known to some ranks only.
-    assert observation["main/first"] == pytest.approx(10 * np.mean(range(comm.size)))
+    expected = 10 * np.mean(range(comm.size)), comm.size
+    assert observation["main/first"] == pytest.approx(expected)
     if comm.size > 1:
         assert observation["main/rare"] == pytest.approx(1)
     else:
@@ -124,6 +125,40 @@ class Batches(Iterator):
 
     def __next__(self):
         return next(self._batches)
+
+
+class Words(Chain):
+    """Reports a mean over the words of a batch, with their number."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.l = L.Linear(3, 1)
+
+    def forward(self, x, t):
+        n_words = int(np.sum(t > -0.3))
+        report({"mean": (float(np.sum(x[t[:, 0] > -0.3])) / max(n_words, 1), n_words)}, self)
+        return F.mean_squared_error(self.l(x), t)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_logs_weight_iterations_by_reported_weights(comm, batch_size, tmp_path):
+    def logged(updater):
+        trainer = Trainer(updater, (11, "iteration"), out=tmp_path)
+        log = LogReport(trigger=(11, "iteration"), filename=None)
+        trainer.extend(log)
+        trainer.run()
+        return log.log[0]["main/mean"]
+
+    random = np.random.RandomState(4)
+    data = TupleDataset(random.uniform(-1, 1, (11, 3)), random.uniform(-1, 1, (11, 1)))
+    whole = SerialIterator(data, batch_size, shuffle=False)
+    expected = logged(StandardUpdater(whole, optimizers.SGD().setup(Words())))
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Words())
+    iterator = SerialIterator(data, batch_size, shuffle=False)
+    iterator = create_sharded_iterator(iterator, comm)
+    actual = logged(MultiNodeUpdater(iterator, optimizer, comm))
+    assert actual == pytest.approx(expected, rel=1e-12)
 
 
 def test_without_a_reporter(comm):

@@ -39,11 +39,11 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
     """
     summarize = actual_evaluator.summarize
     if type(actual_evaluator).evaluate is not Evaluator.evaluate:
-        evaluate = actual_evaluator.evaluate
+        evaluate_own = actual_evaluator.evaluate
 
         def summarize():
             summary = DictSummary()
-            summary.add(evaluate())
+            summary.add(evaluate_own())
             return summary
 
     if communicator.rank > 0:

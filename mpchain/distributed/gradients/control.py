@@ -272,7 +272,7 @@ class ControlMessage:
         >>> message.put([{"loss": (24.0, 8.0)}])  # 8 samples
         >>> _ = message.begin([True, False])
         >>> message.means(), message.wait()
-        ({'loss': 3.0}, [1.0, 0.0])
+        ({'loss': (3.0, 8.0)}, [1.0, 0.0])
     """
 
     def __init__(self, comm: Communicator):
@@ -376,8 +376,9 @@ class ControlMessage:
                     "or enable_update() on all ranks"
                 )
 
-    def means(self) -> dict[str, Any]:
-        """Returns the weighted means of the values over all ranks, the same on all of them.
+    def means(self) -> dict[str, tuple[Any, float]]:
+        """Returns the weighted means of the values over all ranks, with the sums of their weights,
+        the same on all of them.
 
         Means of values on GPUs that are connected stay there, and are not waited for.
         """
@@ -444,7 +445,7 @@ class _Values:
         n = len(self._places)
         if len(numbers) == 2 * n and not self._on_gpu:
             numbers = zip(self._places, numbers[:n], numbers[n:])
-            return {name: total / weight for name, weight, total in numbers if weight > 0}
+            return {name: (total / weight, weight) for name, weight, total in numbers if weight > 0}
         by_slot = np.reshape(numbers, (2, self._comm.micro_shards or 1, -1))
         weights, sums = (part.T.tolist() for part in by_slot)
         if self._on_gpu:
@@ -481,9 +482,9 @@ def _are_updated(params):
 
 
 def _means(by_name):
-    """Returns means, given lists of sums and weights by name."""
+    """Returns means and weights, given lists of sums and weights by name."""
     totals = {name: (sum(sums), sum(weights)) for name, (sums, weights) in by_name.items()}
-    return {name: total / weight for name, (total, weight) in totals.items() if weight > 0}
+    return {name: (total / w, w) for name, (total, w) in totals.items() if w > 0}
 
 
 def _are_equal(n, total, squares):

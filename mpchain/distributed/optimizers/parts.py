@@ -12,6 +12,15 @@ from mpchain.training.updaters.replica import collecting
 from mpchain.variable import Parameter, Variable
 
 
+class OfWeighted(str):
+    """The name of a value that was reported with a weight: ``mpchain.report({name: (x, weight)})``.
+
+    Example:
+        >>> OfWeighted("loss") == "loss"
+        True
+    """
+
+
 class Observations:
     """Collects what each part of a batch reports.
 
@@ -55,6 +64,8 @@ class Observations:
         sums = [{} for _ in self._kept] if by_part else [{}] * len(self._kept)
         for of_part, (n, values) in zip(sums, self._kept):
             for name, number, weight in weighted_numbers(values, n):
+                if isinstance(values[name], tuple):
+                    name = OfWeighted(name)
                 if weight > 0:
                     x, total = of_part.get(name, (0.0, 0.0))
                     if type(number) is float:
