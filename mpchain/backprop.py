@@ -244,7 +244,7 @@ def _seeds(function, outputs, grad_outputs, create_graph):
 
 
 def _key(node):
-    """What identifies a variable in the walk: the output of a function, or the leaf itself."""
+    """The key of a variable in the walk: the output of a function, or the leaf itself."""
     return node if node.creator_node is None else (node.creator_node, node.output_index)
 
 

@@ -155,7 +155,7 @@ def _node(output):
 
 
 def _shown(function):
-    """Returns what describes a function: itself, if it does not say otherwise."""
+    """Returns the object that describes a function: by default, the function itself."""
     creator = function.creator()
     return creator if isinstance(creator, FunctionNode) else function
 

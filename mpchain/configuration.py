@@ -156,7 +156,7 @@ entries begin with 'user_'
 
 
 class LocalConfig(threading.local):
-    """What this thread has set; the entries of ``global_config`` where it has set nothing.
+    """This thread's entries; those of ``global_config`` that it has not set.
 
     Example:
         >>> mpchain.config.train

@@ -118,11 +118,11 @@ class FunctionNode:
         return tuple([None if node is None else node.data for node in nodes])
 
     def creator(self) -> Any:
-        """Returns what ``Variable.creator`` shows for this node."""
+        """Returns the value of ``Variable.creator`` for this node."""
         return self.shown()
 
     def shown(self) -> Any:
-        """Returns what hooks are given for this node."""
+        """Returns the object that hooks get for this node."""
         return self
 
     def shown_to_hooks(self) -> tuple[Any, Arrays] | None:

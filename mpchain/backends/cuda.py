@@ -140,7 +140,7 @@ def _cupy() -> Any:
 if TYPE_CHECKING:
 
     class GpuArray(np.ndarray[Any, Any]):
-        """What checkers know of CuPy's arrays beyond NumPy's."""
+        """Attributes of CuPy's arrays that NumPy's lack, for type checkers."""
 
         device: Any
         data: Any

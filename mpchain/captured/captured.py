@@ -142,7 +142,7 @@ class Captured:
 
 
 def _layout(x):
-    """Returns what code may ask of an array besides its shape and dtype."""
+    """Returns properties of an array that code may read, besides shape and dtype."""
     if not isinstance(x, np.ndarray):
         return (str(x.device),)
     return x.flags.c_contiguous, x.flags.f_contiguous, x.flags.writeable

@@ -15,7 +15,7 @@ _SKIPPED = "COPY", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "NOT_TAKEN"
 
 
 class Read(NamedTuple):
-    """What the code of a function reads by names.
+    """The names that a function's code reads.
 
     Attributes:
         attributes: pairs of the name of a variable, None for other values, and the name of an
@@ -40,7 +40,7 @@ def parts(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def read_by(code: types.CodeType) -> Read:
-    """Returns what code reads by names, but for that of functions within it.
+    """Returns the names that code reads, without those of nested functions.
 
     Example:
         >>> from mpchain.captured.code_names import read_by

@@ -1,4 +1,4 @@
-"""What must be the same in two recordings of a step, and in a step and its replay."""
+"""Comparison of two recordings of a step, and of a step with its replay."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -48,7 +48,7 @@ class _Refused(Exception):
 
 
 class _Differs(Exception):
-    """What an optimizer computes is written differently than when it was captured."""
+    """An optimizer's formula differs from the one that was captured."""
 
 
 class _Repeated(Recording):

@@ -60,7 +60,7 @@ class GraphStep:
         return self._reason or why, result
 
     def _next(self, arrays):
-        """Returns what is to be done, and why the step is to run normally if it is; launches are
+        """Returns the next action, and the reason if the step must run normally; launches are
         prepared."""
         if self._reason is None and any(not cuda.is_gpu_array(x) for x in arrays):
             self._refuse("an argument is on the host, but parameters are on a GPU")

@@ -197,7 +197,7 @@ class Plan:
         return [(param, self._at(grad)) for param, grad in grads]
 
     def _player(self, call):
-        """Returns what a replay calls: a kind, a function and its arguments."""
+        """Returns the calls of a replay: a kind, a function and its arguments."""
         if call.kind == "guard":
             return "call", _check_guard, (self._at(call.args[0]), call.args[1])
         if call.kind == "number":

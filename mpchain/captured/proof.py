@@ -11,7 +11,7 @@ _MOST_BYTES = 1 << 24  # larger arrays are not checked for changes unless the st
 
 
 class Proof:
-    """What a step did as it ran on a plan's state: draws, messages and updates, in order.
+    """The effects of a step that ran on a plan's state: draws, messages and updates, in order.
 
     A replay is then compared that neither draws nor sends nor updates: it is given what the step
     drew and received, and the values that the step's updates left.
@@ -57,7 +57,7 @@ class Proof:
             array[...] = value
 
     def next(self) -> tuple:
-        """Returns what :meth:`note` got, in order."""
+        """Returns the arguments of :meth:`note`, in order."""
         return next(self._next)
 
     def next_state(self) -> None:

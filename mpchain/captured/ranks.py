@@ -84,7 +84,7 @@ class RanksOfOptimizer(Ranks):
 
 
 class Launch:
-    """What a launch of a graph tells other ranks, before and after it: the same as an update.
+    """Messages before and after a launch of a graph: the same as those of an update.
 
     So ranks that replay a step work together with ranks that run it normally.
 
@@ -110,7 +110,7 @@ class Launch:
         return self._generator.in_use()
 
     def finish(self, presence: list[bool]) -> None:
-        """Tells the other ranks what an update tells them, given which gradients there are."""
+        """Sends the other ranks an update's message, given which gradients exist."""
         observations = self._observations
         sums = () if observations is None else observations.sums()
         self._optimizer.current_step.finish_launch(sums, presence, self._n)

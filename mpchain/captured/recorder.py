@@ -57,7 +57,7 @@ class Draws:
 
 
 class Flattened(NamedTuple):
-    """Returns what a function returns in nested tuples and lists as a tuple of arrays.
+    """Flattens a function's result, nested tuples and lists, into a tuple of arrays.
 
     Example:
         >>> from mpchain.captured.recorder import Flattened
@@ -170,7 +170,7 @@ class Recorder(Recording):
             self.reason = reason
 
     def describe(self, result: object) -> Description:
-        """Returns what the step did, by which another recording of it is compared."""
+        """Returns the step's effects, for comparison with another recording."""
         groups = [self.inputs, [*self.state.arrays()], self.owners.values()]
         return Description(self.calls, groups, result)
 
@@ -183,7 +183,7 @@ class Recorder(Recording):
         )
 
     def decisions(self) -> list:
-        """Returns what decided what the step does: bools that were read, and shapes."""
+        """Returns the values that determined the step: bools that were read, and shapes."""
         bools = [c.args[1] for c in self.calls if c.kind == "guard"]
         return bools + [[x.shape for x in c.results] for c in self.calls if c.kind == "shape"]
 

@@ -1,4 +1,4 @@
-"""What a step returns: nested values, walked and rebuilt."""
+"""Results of a step: nested values, walked and rebuilt."""
 
 import copy
 import dataclasses

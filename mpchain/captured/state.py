@@ -237,7 +237,7 @@ class Carried:
             cuda.cupy.copyto(copy.array, place.get().array)
 
     def leave(self, convert: Callable[[Array], Array]) -> None:
-        """Gives links what a launch of the graph has computed."""
+        """Copies results of a launch of the graph to links."""
         for place, value in self._left:
             is_array = cuda.is_gpu_array(value)
             place.set(Variable(convert(value), requires_grad=False) if is_array else value)
@@ -250,7 +250,7 @@ class Carried:
                 place.set(Variable(convert(value), requires_grad=False))
 
     def computed(self) -> list:
-        """Returns what the graph computes for links."""
+        """Returns the arrays that the graph computes for links."""
         return [value for _, value in self._left]
 
     def found(self) -> list:

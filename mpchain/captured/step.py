@@ -31,7 +31,7 @@ _MOST_OTHERS = 32  # calls in a row for which no plan was made
 
 
 class Stage(enum.Enum):
-    """What the next call does."""
+    """The next call's action."""
 
     FIRST = enum.auto()  # the call runs normally and initializes parameters
     RECORD = enum.auto()  # the call is recorded and becomes a plan
@@ -271,7 +271,7 @@ class Step:
 
 
 class Known:
-    """What recordings of a function have found that it uses, for all shapes of arguments."""
+    """Objects that a function's recordings found it to use, for all argument shapes."""
 
     def __init__(self):
         self.links: list = []

@@ -1,4 +1,4 @@
-"""What a function refers to: arrays and links that it may use, and values that it depends on."""
+"""References of a function: arrays and links that it may use, and values that it depends on."""
 
 import argparse
 import array
@@ -71,12 +71,12 @@ class Place(NamedTuple):
 
     @property
     def id(self) -> tuple:
-        """What tells places apart."""
+        """The key that identifies a place."""
         return id(self.owner), self.key
 
 
 class Surroundings:
-    """What a function refers to by closures, defaults, globals, attributes, and what these hold.
+    """References of a function by closures, defaults, globals and attributes, recursively.
 
     Args:
         function: the function.

@@ -1,4 +1,4 @@
-"""What a step does by means that no recorder sees: draws of the program's own, hidden writes."""
+"""Effects of a step that no recorder sees: the program's own draws, and hidden writes."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ class Unseen:
                     self._reason = f"it sets {name} of a {kind}"
 
     def reason(self) -> str | None:
-        """Returns what was done, None if nothing was noticed."""
+        """Returns the unseen effect; None if none was noticed."""
         self.check()
         for array, value in self._arrays:
             if array.tobytes() != value.tobytes():

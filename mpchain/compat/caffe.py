@@ -76,7 +76,7 @@ def _layer(typ: str, oldname: str | None) -> Callable[..., Any]:
 
 @functools.cache
 def _add():
-    """Returns what adds a layer without a program's methods."""
+    """Returns the function that adds a layer without a program's methods."""
     return vars(_part("function").CaffeFunction)["_add_layer"]
 
 
@@ -91,7 +91,7 @@ def _add_layer(self, layer):
 
 
 class _CaffePb:
-    """What a program reads a network with."""
+    """The reader of networks for programs."""
 
     @property
     def NetParameter(self) -> Any:

@@ -164,7 +164,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
 
     @property
     def label(self) -> str:
-        """What graphs and hooks show."""
+        """The label that graphs and hooks show."""
         name = type(self).__name__
         if name in _LOWER:
             return name.lower()
@@ -346,7 +346,7 @@ class _Given:
 
     @functools.cached_property
     def node(self) -> VariableNode:
-        """What Chainer shows for it: a node that needs no gradient."""
+        """Chainer's node for it, which needs no gradient."""
         array = np.empty(0, self.dtype) if self._array is None else self._array
         variable = Variable(array, requires_grad=False)
         if self._array is None:

@@ -83,7 +83,7 @@ class CompatModule(types.ModuleType):
 
 
 def find(module: str, name: str) -> Any:
-    """Returns what a name means in a module of Chainer; MISSING if nothing."""
+    """Returns the object of a name in a module of Chainer; MISSING if there is none."""
     if name.startswith("__"):
         return _MISSING
     if name in names.SPECIAL.get(module, ()):
@@ -117,7 +117,7 @@ def _is_module(module, name):
 
 
 def _load(place):
-    """Returns what a text ``module:attribute`` names, or the value itself."""
+    """Returns the object that ``module:attribute`` names, or the value itself."""
     if not isinstance(place, str) or ":" not in place:
         return place
     module, _, attribute = place.partition(":")

@@ -230,7 +230,7 @@ ANYWHERE: dict[str, Any] = _own(
 
 
 def absent(module: str, name: str) -> Any:
-    """Returns what stands for a part of Chainer's implementation: it can be imported, not used."""
+    """Returns a stand-in for Chainer's internals, which can be imported but not used."""
     message = (
         f"{module}.{name} is part of how Chainer was implemented; mpchain is implemented otherwise "
         "and has nothing in its place"

@@ -1,4 +1,4 @@
-"""What exporters read of Chainer's functions that is no argument of the function's class."""
+"""Attributes of Chainer's functions that exporters read, besides class arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

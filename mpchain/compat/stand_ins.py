@@ -1,4 +1,4 @@
-"""What Chainer has and mpchain has no use for, as far as programs call it."""
+"""Stand-ins for features of Chainer that programs call but mpchain does not need."""
 
 import contextlib
 import functools
@@ -424,7 +424,7 @@ def get_function_check_context(f: object) -> Any:
 
 @dataclass(repr=False)
 class _ForwardPreprocessCallbackArgs:
-    """What a link hook is told before a link's forward method."""
+    """Arguments of a link hook before a link's forward method."""
 
     link: Any
     forward_name: str
@@ -440,7 +440,7 @@ class _ForwardPreprocessCallbackArgs:
 
 @dataclass(repr=False)
 class _ForwardPostprocessCallbackArgs(_ForwardPreprocessCallbackArgs):
-    """What a link hook is told after a link's forward method."""
+    """Arguments of a link hook after a link's forward method."""
 
     out: Any
 

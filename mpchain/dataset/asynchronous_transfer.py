@@ -13,7 +13,7 @@ from mpchain.typing import DeviceLike
 
 
 class ConcatWithAsyncTransfer(Converter):
-    """Does what :func:`concat_examples` does, but copies to a GPU asynchronously.
+    """Like :func:`concat_examples`, but copies to a GPU asynchronously.
 
     The batch is put together in page-locked host memory, from which the copy to the GPU runs on a
     separate stream, while kernels use the previous batch. It keeps two batches, so every updater

@@ -46,7 +46,7 @@ class DatasetMixin:
         return self._example(index)
 
     def _examples_at(self, index):
-        """Returns what a list or array of indices gives."""
+        """Returns the examples at a list or array of indices."""
         return [self._example(i) for i in self._as_integers(index)]
 
     def _example(self, index):

@@ -40,7 +40,7 @@ class Compose:
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """Gives images another size, by linear interpolation that averages where it makes smaller.
+    """Resizes images by linear interpolation, which averages when it shrinks them.
 
     Args:
         size: (height, width), or the length of the shorter side, which keeps the proportions.

@@ -234,7 +234,7 @@ def _with_contiguous_gradient(y):
 
 
 def _kind(W, b):
-    """Returns what weights that can be joined have in common."""
+    """Returns the properties that weights must share to be joined."""
     return W.shape, W.dtype, b if b is None else (b.shape, b.dtype)
 
 

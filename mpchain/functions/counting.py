@@ -62,7 +62,7 @@ def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def denominator(count: object, elements: object, dtype: object) -> Any:
-    """Returns what a mean over a count divides by; a mean over nothing is a sum of zeros over 1.
+    """Returns the divisor of a mean over a count; a mean over nothing is a sum of zeros over 1.
 
     Args:
         count: the number of elements that count, an int or a scalar array.
@@ -125,7 +125,7 @@ def at_least_one(count: object) -> Any:
 
 
 def weight_sum(total: object, elements: object) -> Any:
-    """Returns what a weighted mean divides by; a mean without weights is 0 / 0.
+    """Returns the divisor of a weighted mean; a mean without weights is 0 / 0.
 
     Args:
         total: the sum of the weights, an array or Variable.

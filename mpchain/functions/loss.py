@@ -51,7 +51,7 @@ def reduced(
 
 
 def _denominator(count, t, normalize, dtype):
-    """Returns what the sum of losses is divided by: the labels that count, or the samples."""
+    """Returns the divisor of the sum of losses: the number of valid labels, or of samples."""
     if normalize:
         return counting.denominator(count, t, dtype)
     return counting.divisor(max(len(t), 1), dtype)

@@ -160,7 +160,7 @@ def _complain(reason):
 
 
 def _place(node):
-    """What identifies a variable in the graph: an output of a function, or the leaf itself."""
+    """The key of a variable in the graph: an output of a function, or the leaf itself."""
     return node if node.creator_node is None else (node.creator_node, node.output_index)
 
 
@@ -236,7 +236,7 @@ counting.remembering = remembered
 
 
 class _Environment:
-    """What the values of a function depend on beside its arguments."""
+    """State on which a function's values depend, besides its arguments."""
 
     def __init__(self, xs):
         names = ("compute_mode", "dtype", "rng", "train")

@@ -21,7 +21,7 @@ from mpchain.variable import Parameter
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor of PyTorch that is stored otherwise here.
+    """A PyTorch tensor that mpchain stores differently.
 
         >>> bias = np.zeros(2, np.float32)
         >>> Tensor([bias, bias[::-1]]).shape

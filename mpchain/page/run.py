@@ -1,4 +1,4 @@
-"""What is known of a run: events in, news for browsers out."""
+"""The state of a run, which turns events into updates for browsers."""
 
 import collections
 import json

@@ -41,7 +41,7 @@ class Value:
         return digest.hexdigest()
 
     def index_entry(self) -> dict[str, Any]:
-        """Returns what the other ranks must know of it."""
+        """Returns the facts that other ranks need about it."""
         index = {"digest": self.digest(), "bytes": self.array.nbytes, "start": self.start}
         return index | {"shape": self.shape, "is_persistent": self.is_persistent}
 

@@ -205,7 +205,7 @@ def check_parts(function: str, parts: Sequence[Array] | None, x: Array) -> None:
 
 
 def describe(x: Array) -> tuple[tuple[int, ...], str, bool]:
-    """Returns what a receiver must know to make room: shape, dtype, and whether on a GPU.
+    """Describes an array for its receiver: shape, dtype, and whether on a GPU.
 
     >>> describe(np.zeros((2, 3)))
     ((2, 3), '<f8', False)

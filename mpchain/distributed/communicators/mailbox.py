@@ -23,7 +23,7 @@ _LARGE = 2**20
 
 
 class _Mail:
-    """What one rank has pending.
+    """The pending messages of one rank.
 
     Args:
         comm: ``mpi4py.MPI.Comm`` that carries the messages.

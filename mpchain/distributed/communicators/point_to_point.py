@@ -179,7 +179,7 @@ class PointToPoint:
         raise NotImplementedError("one process has no other rank to receive from")
 
     def _place(self):
-        """Returns what this rank has called, and where, for reports."""
+        """Returns this rank's current call and its place, for reports."""
         return "a call"
 
     def send_obj(self, obj: object, dest: int, tag: int = 0) -> None:

@@ -26,7 +26,7 @@ def _number(comm, kind):
 
 
 def _identify(node, *kind):
-    """Returns what a message is, in words that both ranks must agree on.
+    """Returns the description of a message, on which both ranks must agree.
 
     In backward a rank may send or receive fewer messages than its peer, if its gradients do not
     depend on some of them. The peer must not take another message for the one that it expects.

@@ -273,7 +273,7 @@ class GradientReducer(Reducer):
             compression.serialize(serializer["compression"], self._comm)
 
     def _factor(self):
-        """Returns what gradients are multiplied by; 0 if those of this rank do not count."""
+        """Returns the factor of gradients; 0 if this rank's gradients do not count."""
         if self._known_factor is None:
             self._known_factor = self.weight(self._n_samples)
         return self._known_factor

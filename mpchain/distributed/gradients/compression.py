@@ -20,7 +20,7 @@ from mpchain.utils.flat_layout import FlatLayout
 
 
 class Bucket(Protocol):
-    """What a compression sees of a ``Bucket`` of ``mpchain/distributed/gradients/buckets.py``.
+    """A compression's view of a ``Bucket`` of ``mpchain/distributed/gradients/buckets.py``.
 
     Attributes:
         values: the gradients of this rank, a flat array; their sum takes its place.

@@ -1,4 +1,4 @@
-"""What the ranks tell each other in every step besides gradients, in one message of numbers."""
+"""The message of numbers that ranks exchange in every step, besides gradients."""
 
 import functools
 import hashlib
@@ -53,7 +53,7 @@ _update_rule = operator.attrgetter("update_rule")
 
 
 class Control:
-    """What the ranks of a communicator ask of each other, and how long they work.
+    """Requests between the ranks of a communicator, and their working times.
 
     It travels with the :class:`ControlMessage` of each step of any of the communicator's
     optimizers. Every rank therefore knows the same after the same step.

@@ -1,4 +1,4 @@
-"""What a multi-node optimizer asks of the averaging of gradients."""
+"""The interface between a multi-node optimizer and the averaging of gradients."""
 
 import math
 from collections.abc import Mapping, Sequence

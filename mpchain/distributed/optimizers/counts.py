@@ -84,7 +84,7 @@ class _Call(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """What replays of a captured step ask again."""
+    """Questions that replays of a captured step repeat."""
 
     method: Callable[[Site, Any], Any]
     site: Site

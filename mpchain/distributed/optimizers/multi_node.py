@@ -125,7 +125,7 @@ class OfInner:
 
 
 class MultiNodeOptimizer(Optimizer):
-    """What :func:`create_multi_node_optimizer` returns.
+    """The optimizer that :func:`create_multi_node_optimizer` returns.
 
     The attributes and methods that the wrapped optimizer has when it is wrapped or set up, such as
     its hyperparameters, are attributes of this one as well, and can be set.
@@ -617,7 +617,7 @@ class MultiNodeOptimizer(Optimizer):
         return n_own
 
     def own_factor(self) -> float:
-        """Returns what multiplies this rank's loss, in a step of one part."""
+        """Returns the factor of this rank's loss, in a step of one part."""
         scale = self._inner.loss_scale
         return self.current_step.own_weight() * (1 if scale is None else scale)
 

@@ -12,7 +12,7 @@ REDUCTIONS = frozenset("sum mean max min prod logsumexp".split())
 
 
 class State(enum.Enum):
-    """What a node has, if it is not an axis of the samples.
+    """The state of a node that has no axis of samples.
 
     Example:
         >>> State.SUMS.value

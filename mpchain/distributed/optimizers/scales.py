@@ -205,7 +205,7 @@ def _standardized(graph):
 
 
 def _class_weights(graph):
-    """Returns what :class:`Scales` has of the weights of classes."""
+    """Returns the entry of :class:`Scales` for class weights."""
     functions = [node.creator_node for node in graph.nodes()]
     options = [f.constants[2:3] for f in functions if f.label == "softmax_cross_entropy"]
     return [float(weights.sum()) for weights in itertools.chain(*options) if is_array(weights)]

@@ -140,7 +140,7 @@ class Part(Parameter):
 
 
 class PartsOfModel:
-    """What an optimizer updates in place of a model.
+    """The object that an optimizer updates in place of a model.
 
     Args:
         model: the model.

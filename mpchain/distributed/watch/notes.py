@@ -1,4 +1,4 @@
-"""What ranks tell the launcher about lost ranks and waiting, for its report."""
+"""Notes from ranks to the launcher about lost ranks and waiting, for its report."""
 
 import contextlib
 import json

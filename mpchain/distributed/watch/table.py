@@ -18,7 +18,7 @@ _ANSWER = 992
 
 
 class State(enum.IntEnum):
-    """What a rank is doing."""
+    """The current activity of a rank."""
 
     UNKNOWN = 0
     COMPUTING = 1

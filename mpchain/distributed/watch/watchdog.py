@@ -365,7 +365,7 @@ class Watch:
         reports.folder.path = os.path.abspath(folder)
 
     def text(self) -> str:
-        """Returns what the rank has called, and where."""
+        """Returns the rank's current call and its place."""
         return "a call" if self._text is None else table.decode(self._text)
 
     @contextlib.contextmanager

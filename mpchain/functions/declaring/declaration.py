@@ -437,7 +437,7 @@ class Application(FunctionNode):
 
 
 def _pull_any_arrays(node, targets, gys):
-    """Does what the generated method does, for gradients that are not NumPy arrays."""
+    """Like the generated method, but for gradients that are not NumPy arrays."""
     declaration, nodes = node.declaration, node.inputs
     g = gys if declaration.has_many_outputs else gys[0]
     gxs = _gradients(declaration, targets, g, node._kept, node.constants, nodes)
