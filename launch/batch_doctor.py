@@ -1,4 +1,4 @@
-"""What the doctor says about batch systems: whether they can start ranks of this MPI library."""
+"""The doctor's findings about batch systems: whether they can start ranks of this MPI library."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What the doctor says about a container: what is inside, and whether ranks can start there."""
+"""The doctor's findings about a container: its content, and whether ranks can start there."""
 
 import json
 import os

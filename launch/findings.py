@@ -1,4 +1,4 @@
-"""What the doctor finds, and how it is shown."""
+"""The doctor's findings, and their display."""
 
 import json
 

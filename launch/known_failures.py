@@ -130,7 +130,7 @@ KNOWN = [
 
 
 def explain(output: bytes) -> str:
-    """Returns what a known message in the output of a failed job means, and what mends it.
+    """Returns the cause and remedy of a known message in the output of a failed job.
 
     Args:
         output: The output of mpirun and of the rank that failed.

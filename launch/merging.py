@@ -19,7 +19,7 @@ MOST_TRACEBACKS = 100
 
 
 def label(ranks: list[int]) -> bytes:
-    """Returns what stands before a line of these ranks.
+    """Returns the prefix of a line of these ranks.
 
     Example:
         >>> label([2]), label([3, 0, 1, 5])

@@ -165,7 +165,7 @@ class Lines:
 
 
 def _last_frame(line):
-    """Returns what a terminal shows of a line that was redrawn after carriage returns."""
+    """Returns a line as a terminal shows it after carriage returns redrew it."""
     return next((bytes(frame) for frame in reversed(line.split(b"\r")) if frame), b"")
 
 

@@ -166,7 +166,7 @@ class Page:
 
 
 def describe(rank: "Rank") -> dict[str, str]:
-    """Returns what the page shows of a rank.
+    """Returns the page's entry for a rank.
 
     Example:
         >>> describe(rank)  # doctest: +SKIP

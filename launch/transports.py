@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace, has_adapters: bool = False) -> list[Fin
 
 
 def judge(output: str, between: dict, has_adapters: bool) -> Finding:
-    """Returns what the library says that it sends messages by, and how fast that is.
+    """Returns the transports that the library reports, and their speed.
 
     Args:
         output: The ranks' output.
@@ -80,7 +80,7 @@ def judge(output: str, between: dict, has_adapters: bool) -> Finding:
 
 
 def _transports(output):
-    """Returns what carries messages within and between hosts, as far as the library tells."""
+    """Returns the transports within and between hosts, as far as the library reports them."""
     said = re.findall(r"^ *(on-host|off-host): +all connections are (\S.*?) *$", output, re.M)
     found = {where: what for where, what in said if what != "n/a"}
     # Only newer versions of Open MPI show UCX's transports.

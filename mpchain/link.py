@@ -56,7 +56,7 @@ class Link(ParameterTree):
     # Calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what ``forward`` computes; calls the link hooks before and after.
+        """Returns the result of ``forward``; calls the link hooks before and after.
 
         A link on a GPU makes that current while it computes.
         """

@@ -261,7 +261,7 @@ class Recording(Observer):
         return function(*args)
 
     def draws(self, generator: object) -> Any:
-        """Returns what to draw from in place of a generator."""
+        """Returns the source of draws in place of a generator."""
         return generator
 
     def call_again(self, function: Callable, args: tuple) -> Any:

@@ -43,7 +43,7 @@ class MissingKeyError(SerializationError, KeyError):
 
 
 class Serializable(Protocol):
-    """What a serializer saves and restores: a link, an optimizer, a trainer."""
+    """An object that a serializer can save and restore: a link, an optimizer, a trainer."""
 
     def serialize(self, serializer: "AbstractSerializer", /) -> None: ...
 

@@ -43,7 +43,7 @@ DeviceLike: TypeAlias = Union["Device", str, int, tuple[str, int]]
 
 
 class Dataset(Protocol):
-    """What has a length, and examples by integer indices: a dataset, an array, a list."""
+    """An object with a length, and examples by integer indices: a dataset, an array, a list."""
 
     def __len__(self) -> int: ...
 

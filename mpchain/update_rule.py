@@ -608,7 +608,7 @@ def _takes_declared_steps(rule):
 
 
 def _group_of(param):
-    """Returns what parameters have in common that are updated together; None for others."""
+    """Returns the key of parameters that are updated together; None for others."""
     array, grad, rule = param.array, param.grad, param.update_rule
     attributes = _read_by_scalars(type(param), type(rule))
     kind, dtype = type(array), array.dtype

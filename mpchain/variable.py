@@ -522,7 +522,7 @@ class Variable(Transferable):
         return _restore, (type(self), self.__getstate__())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what pickling keeps: everything but the graph; a copy is a leaf."""
+        """Returns the state for pickling: everything but the graph; a copy is a leaf."""
         grad = self.grad
         return {**self.__dict__, "_node": None, "_grad": grad, "_grad_var": None}
 

@@ -22,7 +22,7 @@ from mpchain.typing import Array
 
 
 class State:
-    """What a training continues with; ``save_npz`` and ``load_npz`` call ``serialize``."""
+    """The state from which training resumes; ``save_npz`` and ``load_npz`` call ``serialize``."""
 
     def __init__(self, model, optimizer, batches):
         self.model, self.optimizer, self.batches = model, optimizer, batches

@@ -122,7 +122,7 @@ def _lstm_step(g, u, c, t, h, y):
 
 
 def _lstm_factors(gates, tanh_c, c_before):
-    """What is multiplied by gradients, of the gates and of the memory."""
+    """Factors of gradients, of the gates and of the memory."""
     size = tanh_c.shape[1]
     a, i, f, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
     factors = [

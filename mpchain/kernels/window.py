@@ -59,7 +59,7 @@ def cache_windows(function: Callable) -> Callable:
 
 
 class Layout(NamedTuple):
-    """What a window's geometry means for memory; see :func:`layout`.
+    """A window's layout in memory; see :func:`layout`.
 
     Example:
         >>> layout(Window((2,), (1,), (0,), (1,), 1, (3,), (2,))).offsets

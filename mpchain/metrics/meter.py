@@ -1,4 +1,4 @@
-"""What is kept of each batch, what is computed of all of them, and the extension that does both."""
+"""Meters, which keep data of each batch and compute a score of all, and their extension."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -106,7 +106,7 @@ class Curve:
 
 
 class Run:
-    """What is known of a run.
+    """The state of a run.
 
     Each event is one line of JSON, an object with one of these keys; what does not fit is ignored:
 
@@ -224,7 +224,7 @@ class Run:
         self._open_line = rest[-LONGEST_LINE:]
 
     def since(self, number: int) -> dict[str, Any]:
-        """Returns what a browser has to know.
+        """Returns the data that a browser needs.
 
         Args:
             number: the ``number`` of the last answer that it got; 0 for the first.

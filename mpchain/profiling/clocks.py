@@ -12,7 +12,7 @@ ROUNDS = 100
 
 @dataclasses.dataclass
 class Clock:
-    """What to add to this process's monotonic clock, to get rank 0's; all in nanoseconds.
+    """Offset of rank 0's monotonic clock from this process's; all in nanoseconds.
 
     Between two comparisons the difference changes linearly, since clocks of hosts drift.
 

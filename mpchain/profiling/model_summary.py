@@ -40,7 +40,7 @@ class Row:
 
 @dataclasses.dataclass
 class ModelSummary:
-    """What :func:`summary` returns; ``print`` shows it as a table.
+    """The result of :func:`summary`; ``print`` shows it as a table.
 
     Attributes:
         rows: the calls of links, in the order in which they began; the model is the first.

@@ -1,4 +1,4 @@
-"""What one process records: spans of time, sums that are pending, memory."""
+"""The record of one process: spans of time, sums that are pending, memory."""
 
 import dataclasses
 import threading
@@ -61,7 +61,7 @@ class Operation:
 
 
 class Recorder(Observer):
-    """What the thread does in a ``with`` block.
+    """A span: the thread's work in a ``with`` block.
 
     All times are in nanoseconds of a monotonic clock of this process.
 

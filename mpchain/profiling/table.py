@@ -61,7 +61,7 @@ def steps_of(trace: Trace) -> dict[int, list[dict[str, Any]]]:
 
 
 def rows(trace: Trace, step: int | None = None) -> list[Row]:
-    """Returns what was done in the steps of a trace, the longest first.
+    """Returns the spans in the steps of a trace, the longest first.
 
     The times of all rows of a rank add up to its step. If no step was complete, the whole recorded
     time is the step.

@@ -1,4 +1,4 @@
-"""What a proof finds: the first difference, in words."""
+"""The finding of a proof: the first difference, in words."""
 
 import dataclasses
 

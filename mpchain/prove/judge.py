@@ -94,7 +94,7 @@ class Judge(Tracer):
         return self.update
 
     def verdict(self) -> str:
-        """Returns what was found, at the end of the program.
+        """Returns the findings, at the end of the program.
 
         Raises:
             DifferenceError: the last results differ.

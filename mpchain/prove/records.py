@@ -1,4 +1,4 @@
-"""What is written down of the updates of a program."""
+"""Records of a program's updates."""
 
 import dataclasses
 import os
@@ -124,7 +124,7 @@ class Update:
 
 
 class Samples(NamedTuple):
-    """What an iterator goes through.
+    """The dataset of an iterator.
 
     Attributes:
         kind: its class.

@@ -45,7 +45,7 @@ def diff(a: History, b: History) -> int:
 
 
 def _first_of(x, y, model):
-    """Returns what differs between two updates; None if nothing does."""
+    """Returns the difference between two updates; None if there is none."""
     if x is None or y is None:
         return None
     return [*comparison.differences(x, y, model.pieces(), model.shape)] or None

@@ -22,7 +22,7 @@ SIZE = _FORM.size
 
 
 class Fingerprint(NamedTuple):
-    """What is kept of an array, or of several.
+    """The fingerprint of an array, or of several.
 
     Attributes:
         bits: a checksum that depends on each bit.

@@ -58,7 +58,7 @@ def _product(shape):
 
 
 class History:
-    """What a record says.
+    """The content of a record.
 
     Args:
         folder: the folder of the record.

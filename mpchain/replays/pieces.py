@@ -149,7 +149,7 @@ def _of_piece(params: Sequence[Any], piece: Piece) -> Fingerprint:
 
 
 def checksum(shape: object) -> str:
-    """Returns what identifies a table in a record.
+    """Returns the key of a table in a record.
 
     >>> checksum([["/W", [2, 3], "float32"]])
     'ac80f0cd'

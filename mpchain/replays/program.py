@@ -14,7 +14,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def describe() -> dict[str, Any]:
-    """Returns what the first line of a record says of the program that runs."""
+    """Returns the running program's description for the first line of a record."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     path = getattr(main, "__file__", None) or sys.argv[0]

@@ -1,4 +1,4 @@
-"""What rank 0 records of each update."""
+"""Rank 0's record of each update."""
 
 import base64
 import dataclasses
@@ -115,7 +115,7 @@ class Watch(Observer):
         return table, params
 
     def _key(self, optimizer, table):
-        """Returns what identifies an optimizer, also where several have models that are alike."""
+        """Returns an optimizer's key, even if several have equal models."""
         key = pieces.checksum(table.shape)
         known = self._keys.setdefault(key, [])
         if known and optimizer not in (reference() for reference in known):
@@ -129,7 +129,7 @@ class Watch(Observer):
         """Called when parameters are seen for the first time."""
 
     def describe(self, optimizer: Optimizer) -> Update:
-        """Returns what is known of the update that has just ended, without fingerprints."""
+        """Returns the facts about the update that has just ended, without fingerprints."""
         model = self._tables[id(optimizer)].key
         comm = optimizer.communicator
         own = float(self._own[0]) if self._own else None
@@ -249,7 +249,7 @@ def _n_samples(optimizer):
 
 
 def pack(update: Update) -> dict[str, Any]:
-    """Returns what a line of the record holds of an update."""
+    """Returns the content of a record's line about an update."""
     line: dict[str, Any] = {"start" if update.is_start else "t": update.t, "model": update.model}
     line |= {"ranks": update.n_ranks}
     if update.n_samples is not None:

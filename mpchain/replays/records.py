@@ -29,13 +29,13 @@ def line_of(content: dict[str, Any]) -> bytes:
 
 
 def _content_of(line):
-    """Returns what a line without its end holds; None if the line is damaged."""
+    """Returns the content of a line without its end; None if the line is damaged."""
     checksum, _, text = line.partition(b" ")
     return json.loads(text) if checksum == b"%08x" % zlib.crc32(text) else None
 
 
 def read(folder: str | os.PathLike) -> list[dict[str, Any]]:
-    """Returns what the lines of a record hold, without a last line that was cut off.
+    """Returns the content of a record's lines, without a truncated last line.
 
     Raises:
         RecordError: there is no record, or it is damaged.

@@ -263,7 +263,7 @@ class Replay(Watch):
             )
 
     def differences(self) -> dict[int, list[comparison.Difference]]:
-        """Returns what differs from the record, by the place in :attr:`updates`."""
+        """Returns differences from the record, by the index in :attr:`updates`."""
         found = {}
         for i, (recorded, own) in enumerate(self.updates):
             model = self.history.models[recorded.model]

@@ -1,4 +1,4 @@
-"""What a replay prints."""
+"""The output of a replay."""
 
 from collections.abc import Sequence
 

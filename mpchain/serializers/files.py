@@ -99,7 +99,7 @@ def open_file(file: File, *, writes: bool = False) -> contextlib.AbstractContext
 
 
 def view_of(opened: IO[bytes]) -> memoryview:
-    """Returns what follows in an open file: mapped into memory if it is on a disk, else read.
+    """Returns the rest of an open file: mapped into memory if it is on a disk, else read.
 
     Use it for a short time only: a file that is mapped must neither change nor shrink.
 

@@ -58,7 +58,7 @@ def _parameters(function):
 
 
 def _describe(value, ufunc):
-    """Returns what a name is, in one line."""
+    """Describes the object of a name in one line."""
     if isinstance(value, ufunc):
         return "ufunc"
     if isinstance(value, type):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 
 def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns what all processes of one launcher have in common; None without a launcher.
+    """Returns an id that all processes of one launcher share; None without a launcher.
 
     Example:
         >>> job_id({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"})

@@ -1,4 +1,4 @@
-"""What updaters and evaluators share: parts known by name, and batches as arguments."""
+"""Shared code of updaters and evaluators: parts known by name, and batches as arguments."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -199,7 +199,7 @@ class PageReport(Extension):
         return 0
 
     def _values(self, now, samples):
-        """Returns what is known of this very iteration."""
+        """Returns the facts about the current iteration."""
         values = _scalars(self._trainer.observation) | page_facts.learning_rates(self._trainer)
         if samples is not None:
             values["samples/s"] = samples

@@ -32,7 +32,7 @@ def serialize_optional(serializer: AbstractSerializer, key: str, value: Any) -> 
 
 
 def parse_json(text: str, kind: type) -> Any:
-    """Returns what a JSON text of a file holds.
+    """Returns the content of a file's JSON text.
 
     Raises:
         ValueError: it is something else than a ``kind``, by which the program would fail later.

@@ -16,7 +16,7 @@ from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
 
 def place(node: VariableNode) -> Any:
-    """Returns what identifies a variable in a graph: the output of a function, or the leaf itself.
+    """Returns the key of a variable in a graph: the output of a function, or the leaf itself.
 
     Example:
         >>> x = Variable(np.ones(2))

@@ -185,7 +185,7 @@ class Loop:
         return compute
 
     def select(self, *arguments: Any) -> "Loop":
-        """Returns what computes the formula, as operations of kernels do: the loop itself."""
+        """Returns the function that computes the formula, as kernels do: the loop itself."""
         return self
 
     def compute(

@@ -217,7 +217,7 @@ def _is_for_primitive(a, b):
 
 @functools.lru_cache(maxsize=4096)
 def _described(a_shape, a_strides, b_shape, b_strides, y_strides):
-    """Returns what a product's arguments are beside addresses, in C's types."""
+    """Returns a product's arguments, except addresses, in C's types."""
     (of_a, a_step), (of_b, b_step) = _lines(a_shape, a_strides), _lines(b_shape, b_strides)
     _, y_step = _lines((a_shape[0], b_shape[1]), y_strides)
     sizes = map(ctypes.c_int64, (a_shape[0], b_shape[1], a_shape[1]))

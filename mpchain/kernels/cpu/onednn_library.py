@@ -170,7 +170,7 @@ class Objects:
         self.onednn, self._made = onednn, []
 
     def make(self, name: str, *args: Any) -> ctypes.c_void_p:
-        """Returns what a function of the library makes."""
+        """Returns the object that a function of the library creates."""
         made = self.onednn.make(name, *args)
         destroy = next(destroy for word, destroy in _DESTRUCTORS if word in name)
         self._made.append((destroy, made))
@@ -201,7 +201,7 @@ class Objects:
 
     @staticmethod
     def arguments(pairs: Iterable[tuple[int, ctypes.c_void_p]]) -> tuple[int, Any]:
-        """Returns what :meth:`Library.run` takes, given kinds of arguments and memories."""
+        """Returns the arguments of :meth:`Library.run`, given kinds of arguments and memories."""
         given = [_Argument(kind, memory.value) for kind, memory in pairs]
         return len(given), (_Argument * len(given))(*given)
 

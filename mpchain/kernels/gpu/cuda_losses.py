@@ -43,7 +43,7 @@ _MEAN_LOSS = SumKernel(
 
 
 class CrossEntropy(NamedTuple):
-    """What the gradient of the cross entropy needs, by sample: (N, 1, ...).
+    """Inputs of the cross entropy's gradient, by sample: (N, 1, ...).
 
     Attributes:
         t: the labels.

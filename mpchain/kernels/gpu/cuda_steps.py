@@ -64,7 +64,7 @@ _TEXT = """{headers}struct Arrays {{
 
 
 class Guard(NamedTuple):
-    """What the kernels of steps look up on the GPU.
+    """Tables that the kernels of steps read on the GPU.
 
     Attributes:
         found: int32 array; if its first element is not 0 they change nothing.

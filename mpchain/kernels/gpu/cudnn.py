@@ -50,7 +50,7 @@ MOST_PLANS = 1024
 
 
 class Tensor(NamedTuple):
-    """What a graph knows of an array.
+    """A graph's description of an array.
 
     Attributes:
         shape: its shape.

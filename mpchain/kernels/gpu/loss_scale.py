@@ -39,7 +39,7 @@ extern "C" __global__ void mpchain_loss_scale(
 
 
 class Outcome(NamedTuple):
-    """What the host learns of a step.
+    """The GPU's report to the host about a step.
 
     Attributes:
         t: the number of the step.
@@ -99,7 +99,7 @@ class LossScaleOnGpu:
         return self._n_known, len(self._pending) + 1
 
     def arrays(self) -> list[Array]:
-        """Returns what a step changes on the GPU."""
+        """Returns the state that a step changes on the GPU."""
         return [self.factor, self._counts]
 
     def note(self, t: int, found: "cuda.GpuArray", names: Sequence[str], rules: Sequence) -> None:

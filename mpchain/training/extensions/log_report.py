@@ -119,7 +119,7 @@ class LogReport(Extension):
 
 
 class _RankTimes:
-    """What a log says of the times for which ranks work and wait."""
+    """Log entries for the ranks' working and waiting times."""
 
     names = ("ranks/slowest", "ranks/waiting")
 
