@@ -12,58 +12,12 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable, kernels
-from mpchain.kernels.cpu import channels_last, onednn, onednn_library, winograd
+from mpchain.kernels.cpu import onednn, onednn_library, winograd
 from mpchain.kernels.cpu.numba_cpu import load_numba
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
 pytestmark = pytest.mark.slow
-
-FENCE = 1 << 12  # bytes on each side of an array
-
-
-class Memory:
-    """Allocates arrays of NaN between fences of NaN, and finds fences that were written to."""
-
-    def __init__(self):
-        self.buffers = []
-
-    def empty(self, shape, dtype=float, **_):
-        dtype = np.dtype(dtype)
-        size = int(np.prod(shape)) * dtype.itemsize
-        buffer = np.full(size + 2 * FENCE, 255, np.uint8)  # NaN, in each floating dtype
-        self.buffers.append(buffer)
-        return buffer[FENCE : FENCE + size].view(dtype).reshape(shape)
-
-    def copy(self, x):
-        fenced = self.empty(x.shape, x.dtype)
-        fenced[...] = x
-        return fenced
-
-    def empty_like(self, x, dtype=None, shape=None, **_):
-        """The axes lie in memory as those of ``x`` do."""
-        shape = x.shape if shape is None else shape
-        order = sorted(range(x.ndim), key=lambda i: -x.strides[i])
-        made = self.empty([shape[i] for i in order], dtype or x.dtype)
-        return made.transpose(np.argsort(order))
-
-    def copy_last(self, x):
-        """Channels lie side by side."""
-        fenced = self.empty_like(channels_last.empty_last(x.shape, x.dtype))
-        fenced[...] = x
-        return fenced
-
-    def has_broken_fences(self):
-        buffers, self.buffers = self.buffers, []
-        return any((b[:FENCE] != 255).any() or (b[-FENCE:] != 255).any() for b in buffers)
-
-
-@pytest.fixture
-def memory(monkeypatch):
-    memory = Memory()
-    monkeypatch.setattr(np, "empty", memory.empty)
-    monkeypatch.setattr(np, "empty_like", memory.empty_like)
-    return memory
 
 
 def _blocks(ordinary, slow, size):

@@ -64,18 +64,12 @@ def test_loops_compute_what_numpy_does(name, lengths, is_backwards, dtype):
 
 @needs_numba
 @pytest.mark.parametrize("name", CELLS)
-def test_the_loops_write_all_of_their_memory(name, monkeypatch):
+def test_the_loops_write_all_of_their_memory(name, request):
     expected = _all_results(name, LENGTHS[1], np.float32, 0)
-    empty = np.empty
-
-    def filled(shape, dtype=float, **options):
-        memory = empty(shape, dtype, **options)
-        memory.fill(np.nan if memory.dtype.kind == "f" else 255)
-        return memory
-
-    monkeypatch.setattr(np, "empty", filled)
+    memory = request.getfixturevalue("memory")
     for x, y in zip(_all_results(name, LENGTHS[1], np.float32, 0), expected):
         np.testing.assert_array_equal(x, y)
+    assert memory.buffers and not memory.has_broken_fences()
 
 
 @needs_numba

@@ -1,4 +1,5 @@
 import json
+import os
 import pathlib
 import re
 
@@ -6,7 +7,7 @@ import pytest
 
 import mpchain.page
 from mpchain.page.run import Run
-from mpchain.page.site import STOP_HEADER, Site
+from mpchain.page.site import LARGEST_FILE, STOP_HEADER, Site
 
 HOST = {"Host": "127.0.0.1:4000"}
 ASSETS = pathlib.Path(mpchain.page.__file__).with_name("assets")
@@ -251,7 +252,8 @@ def test_results_need_the_cookie(visitor, results):
     assert visitor.get("/files/log", "POST")[0] == 405
 
 
-def test_large_results_are_not_shown(visitor, results, monkeypatch):
-    monkeypatch.setattr("mpchain.page.site.LARGEST_FILE", 3)
+def test_large_results_are_not_shown(visitor, results):
+    os.truncate(results / "log", LARGEST_FILE)
+    os.truncate(results / "a b<c>.png", LARGEST_FILE + 1)
     assert json.loads(visitor.get("/run")[2])["files"] == ["log"]
     assert visitor.get("/files/a%20b%3Cc%3E.png")[0] == 404

@@ -1,10 +1,11 @@
+import contextlib
 import functools
+import io
 import random
 import signal
 import subprocess
 import sys
 import threading
-import traceback
 
 import numpy as np
 import pytest
@@ -301,8 +302,14 @@ def test_exception_is_announced_and_its_traceback_left_to_python(make_trainer, c
 
 def test_finalizer_that_hangs_does_not_hide_the_traceback(make_trainer, monkeypatch):
     printed = threading.Event()
+
+    class Errors(io.StringIO):
+        def write(self, text):
+            if "in on_update" in text:
+                printed.set()
+            return super().write(text)
+
     monkeypatch.setattr("mpchain.training.trainer.TIME_TO_FINALIZE", 0.01)
-    monkeypatch.setattr(traceback, "print_exception", lambda error: printed.set())
 
     class Hangs(training.Extension):
         def __call__(self, trainer):
@@ -313,7 +320,7 @@ def test_finalizer_that_hangs_does_not_hide_the_traceback(make_trainer, monkeypa
 
     trainer = make_trainer(on_update=raise_at(0, ValueError("broken")))
     trainer.extend(Hangs())
-    with pytest.raises(ValueError, match="broken"):
+    with contextlib.redirect_stderr(Errors()), pytest.raises(ValueError, match="broken"):
         trainer.run()
 
 
