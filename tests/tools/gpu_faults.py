@@ -4,6 +4,7 @@ python -m tests.tools.gpu_faults
 """
 
 import argparse
+import ast
 import os
 import pathlib
 import re
@@ -22,119 +23,138 @@ class Fault(NamedTuple):
 
     Attributes:
         what: what is wrong.
-        file, old, new: the text to replace, which the file has once.
+        file: the file that gets the fault.
+        place: the qualified name of the function or constant that gets it.
+        old, new: an expression or statements, which the place has once, and what replaces them.
+            They are compared as syntax trees; in CUDA they are text.
         test: the test, and further arguments of pytest.
         message: what the test then prints, a regular expression.
+        in_cuda: whether the fault is in a string of CUDA.
     """
 
     what: str
     file: str
+    place: str
     old: str
     new: str
     test: tuple[str, ...]
     message: str
+    in_cuda: bool = False
 
 
 FAULTS = [
     Fault(
         "a missing event",
         "mpchain/dataset/asynchronous_transfer.py",
-        "        compute.wait_event(slot.end_of_copy)\n",
-        "",
+        "ConcatWithAsyncTransfer._transfer",
+        "compute.wait_event(slot.end_of_copy)",
+        "None",
         ("tests/gpu/test_asynchronous_transfer.py",),
         "has no order with the access of another stream",
     ),
     Fault(
         "a dropped source",
         "mpchain/distributed/communicators/nccl.py",
-        "self._kept()[event] = *arrays, _current_stream()",
-        "self._kept()[event] = (_current_stream(),)",
+        "OverNccl._beside",
+        "(*arrays, _current_stream())",
+        "(_current_stream(),)",
         ("tests/gpu/test_nccl.py", "-k", "sources_are_kept"),
         "is freed at .* while another stream may still use it",
     ),
     Fault(
         "an implicit conversion",
         "mpchain/functions/noise.py",
-        "uniform = draws(x).random_sample",
-        "uniform = random.source(np).random_sample",
+        "zoneout",
+        "draws(x)",
+        "random.source(np)",
         ("tests/functions/test_noise.py", "-k", "zoneout"),
         "(Unsupported type .*numpy.ndarray|must be on one device)",
     ),
     Fault(
         "a kernel of mixed types",
         "mpchain/functions/declaring/declaration.py",
-        "if not _are_alike(arrays):",
-        "if False:",
+        "Declaration._fused",
+        "not _are_alike(arrays)",
+        "False",
         ("tests/functions/test_table.py", "-k", "where"),
         "Type is mismatched",
     ),
     Fault(
         "a wait of the host",
         "mpchain/functions/indexing.py",
-        "    if is_gpu_array(t) and not config.debug:\n        return\n",
-        "",
+        "check_labels",
+        "if is_gpu_array(t) and not config.debug:\n    return",
+        "pass",
         ("tests/gpu/test_budgets.py", "-k", "perceptron"),
         "the host waits for the GPU",
     ),
     Fault(
         "work on another GPU than that of the arrays",
         "mpchain/optimizer.py",
-        "return target is not None and not target.device.is_current()",
-        "return False",
+        "Optimizer._is_elsewhere",
+        "target is not None and not target.device.is_current()",
+        "False",
         ("tests/gpu/test_other_gpu.py", "-k", "needs_no_current_gpu and Adam"),
         "is different from the current device",
     ),
     Fault(
         "a kernel for each parameter",
         "mpchain/update_rule.py",
-        "create_context():\n                _update_group(group, inverse)\n",
-        "create_context():\n                [p.update() for p in group]\n",
+        "update_all",
+        "_update_group(group, inverse)",
+        "[p.update() for p in group]",
         ("tests/gpu/test_optimizers.py", "-k", "test_launches"),
         r"assert \[4, 12\] == \[1, 3\]",
     ),
     Fault(
         "wrong strides in a graph of cuDNN",
         "mpchain/kernels/gpu/cudnn.py",
-        "Tensor(shape, packed(shape, channels_last), dtype) for shape in shapes",
-        "Tensor(shape, packed(shape), dtype) for shape in shapes",
+        "convolution_request",
+        "packed(shape, channels_last)",
+        "packed(shape)",
         ("tests/gpu/test_cudnn.py", "-k", "every_geometry and channels"),
         "Not equal to tolerance",
     ),
     Fault(
         "a workspace that is too small",
         "mpchain/kernels/gpu/cudnn.py",
-        'workspace = xp.empty(self.n_bytes, "u1")',
-        'workspace = xp.empty(self.n_bytes // 2, "u1")',
+        "_Plan.__call__",
+        'xp.empty(self.n_bytes, "u1")',
+        'xp.empty(self.n_bytes // 2, "u1")',
         ("tests/gpu/test_cudnn.py", "-k", "configuration_chooses"),
         "the workspace: .* bytes at .* are not in an array's memory",
     ),
     Fault(
         "memory that is freed while kernels use it",
         "mpchain/dataset/asynchronous_transfer.py",
+        "ConcatWithAsyncTransfer.__del__",
         "self._stream.wait_event(self._last_compute.record())",
-        "pass",
+        "None",
         ("tests/gpu/test_asynchronous_transfer.py",),
         "is freed at .* while another stream may still use it",
     ),
     Fault(
         "a sum that begins before the gradients are there",
         "mpchain/distributed/communicators/nccl.py",
-        "        self._stream.wait_event(made)\n",
-        "",
+        "OverNccl._beside",
+        "self._stream.wait_event(made)",
+        "None",
         ("tests/gpu/test_nccl.py", "-k", "work_of_nccl"),
         "has no order with the access of another stream",
     ),
     Fault(
         "an update that does not wait for the sum of gradients",
         "mpchain/distributed/communicators/nccl.py",
-        "        stream.wait_event(event)\n",
-        "",
+        "OverNccl._wait_for",
+        "stream.wait_event(event)",
+        "None",
         ("tests/gpu/test_nccl.py", "-k", "work_of_nccl"),
         "has no order with the access of another stream",
     ),
     Fault(
         "a wrong dtype for NCCL",
         "mpchain/distributed/communicators/nccl.py",
+        "OverNccl._run",
         "TYPES[dtype_name or sent.dtype.name]",
         'TYPES["float64"]',
         ("tests/gpu/test_nccl.py", "-k", "collectives_run"),
@@ -143,87 +163,144 @@ FAULTS = [
     Fault(
         "a learning rate that is rounded",
         "mpchain/kernels/gpu/cuda_steps.py",
-        "computed.type(x) for x in rows[0]",
-        "computed.type(np.float16(x)) for x in rows[0]",
+        "_numbers",
+        "computed.type(x)",
+        "computed.type(np.float16(x))",
         ("tests/gpu/test_optimizers.py", "-k", "bits_are"),
         "Arrays are not equal",
     ),
     Fault(
         "a part of a parameter that is not updated",
         "mpchain/kernels/gpu/cuda_steps.py",
-        "np.cumsum(-(-sizes // _ELEMENTS))",
-        "np.cumsum(np.maximum(sizes // _ELEMENTS, 1))",
+        "_table",
+        "-(-sizes // _ELEMENTS)",
+        "np.maximum(sizes // _ELEMENTS, 1)",
         ("tests/gpu/test_optimizers.py", "-k", "bits_are"),
         "Arrays are not equal",
     ),
     Fault(
         "another mask of dropout than on the host",
         "mpchain/kernels/gpu/cuda_random.py",
+        "_ROUNDS",
         "0xCD9E8D57ull",
         "0xCD9E8D59ull",
         ("tests/gpu/test_kernels.py", "-k", "random_words"),
         "Arrays are not equal",
+        in_cuda=True,
     ),
     Fault(
         "rows of joined arrays that are mixed up",
         "mpchain/kernels/gpu/cuda_rows.py",
+        "_joining",
         "y = x{k}[row * n{k} + j];",
         "y = x{k}[j];",
         ("tests/gpu_doctor/test_check.py", "-k", "gpu_is_as_the_cpu and LSTM"),
         "AssertionError: 0[.][0-9]",
+        in_cuda=True,
     ),
     Fault(
         "a learning rate that stays in a graph",
         "mpchain/kernels/gpu/cuda_steps.py",
-        "    if current.graph is not None:",
-        "    if False:",
+        "_numbers",
+        "current.graph is not None",
+        "False",
         ("tests/captured/test_cuda_graph.py", "-k", "rates_of_a_schedule"),
         "Arrays are not equal",
     ),
     Fault(
         "random draws that are not made again for a graph",
         "mpchain/captured/cuda_graph.py",
-        "            self._cupy.copyto(array, draw())",
-        "            pass",
+        "CudaGraph._begin",
+        "self._cupy.copyto(array, draw())",
+        "None",
         ("tests/captured/test_cuda_graph.py", "-k", "dropout"),
         "Arrays are not equal",
     ),
     Fault(
         "an array that a graph reads and does not keep",
         "mpchain/captured/cuda_graph.py",
-        "                self._kept.append(x.array)",
-        "                pass",
+        "CudaGraph.note_inputs",
+        "self._kept.append(x.array)",
+        "None",
         ("tests/captured/test_cuda_graph.py", "-k", "keeps_the_arrays"),
         "was freed and may have another owner",
     ),
     Fault(
         "memory of a graph in the pool that all share",
         "mpchain/captured/cuda_graph.py",
-        "            with stream, self._memory.serving():",
-        "            with stream:",
+        "CudaGraph._at_work",
+        "self._memory.serving()",
+        "stream",
         ("tests/captured/test_cuda_graph.py", "-k", "the_same_bits"),
         "the pool that all share",
     ),
     Fault(
         "arguments that are not copied to a graph",
         "mpchain/captured/cuda_graph.py",
-        "            self._cupy.copyto(place, array)",
-        "            pass",
+        "CudaGraph._begin",
+        "self._cupy.copyto(place, array)",
+        "None",
         ("tests/captured/test_cuda_graph.py", "-k", "the_same_bits"),
         "a replay computed other",
     ),
 ]
 
 
-def with_fault(fault: Fault) -> str:
-    """Returns the text of the file with the fault.
+def replaced(text: str, fault: Fault) -> str:
+    """Returns the text of a source with the fault.
 
     Raises:
-        AssertionError: the source has changed, and the fault must be written anew.
+        AssertionError: the place is missing, or has what the fault replaces not exactly once.
     """
-    text = (ROOT / fault.file).read_text()
-    assert text.count(fault.old) == 1, f"{fault.file} does not have once:\n{fault.old}"
-    return text.replace(fault.old, fault.new)
+    tree = ast.parse(text)
+    place: ast.AST = tree
+    for name in fault.place.split("."):
+        found = [node for node in place.body if _defines(node, name)]
+        assert len(found) == 1, f"{fault.file} does not define {fault.place} once"
+        (place,) = found
+    if fault.in_cuda:
+        lines = text.splitlines(keepends=True)
+        own = "".join(lines[place.lineno - 1 : place.end_lineno])
+        n, own = own.count(fault.old), own.replace(fault.old, fault.new)
+        lines[place.lineno - 1 : place.end_lineno] = [own]
+        text = "".join(lines)
+    else:
+        n = _replace(place, _nodes(fault.old), _nodes(fault.new))
+        text = ast.unparse(tree) + "\n"
+    assert n == 1, f"{fault.place} of {fault.file} has {n} times, not once:\n{fault.old}"
+    return text
+
+
+def _defines(node, name):
+    if isinstance(node, ast.Assign):
+        return any(isinstance(x, ast.Name) and x.id == name for x in node.targets)
+    return getattr(node, "name", None) == name
+
+
+def _nodes(text):
+    """Returns the expression of a text, or its statements."""
+    nodes = ast.parse(text).body
+    return [nodes[0].value] if isinstance(nodes[0], ast.Expr) else nodes
+
+
+def _replace(place, old, new):
+    """Replaces nodes, which follow one another, within a node; returns how often."""
+    dumps = lambda nodes: [ast.dump(x) if isinstance(x, ast.AST) else x for x in nodes]
+    n, wanted = 0, dumps(old)
+    for parent in list(ast.walk(place)):
+        for field, value in ast.iter_fields(parent):
+            nodes = value if isinstance(value, list) else [value]
+            for i in range(len(nodes)):
+                if dumps(nodes[i : i + len(old)]) == wanted:
+                    nodes[i : i + len(old)] = new
+                    n += 1
+            setattr(parent, field, nodes if isinstance(value, list) else nodes[0])
+    return n
+
+
+def with_fault(fault: Fault) -> str:
+    """Returns the text of the file with the fault; raises what :func:`replaced` does."""
+    return replaced((ROOT / fault.file).read_text("utf-8"), fault)
 
 
 def plant(fault: Fault, folder: pathlib.Path) -> str:
