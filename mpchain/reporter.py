@@ -355,6 +355,16 @@ class DictSummary:
             summary.serialize(serializer[f"_summaries/{i}"])
 
 
+class OfWeighted(str):
+    """The name of a value that was reported with a weight: ``mpchain.report({name: (x, weight)})``.
+
+    Example:
+        >>> from mpchain.reporter import OfWeighted
+        >>> OfWeighted("loss") == "loss"
+        True
+    """
+
+
 def weighted_numbers(
     d: Mapping[str, Any], default_weight: float = 1
 ) -> Iterator[tuple[str, Any, float]]:

@@ -13,7 +13,7 @@ from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.distributed.optimizers.draws import check_weight, weighted
-from mpchain.distributed.optimizers.parts import Observations, OfWeighted
+from mpchain.distributed.optimizers.parts import Observations
 from mpchain.observers import span
 from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments
@@ -167,14 +167,14 @@ class MultiNodeUpdater(StandardUpdater):
         self._report(observations, means)
 
     def _report(self, observations, means):
-        values = observations.last()
+        weights = {}
         if means is None:  # means are None within no_sync
-            report(values | means_over_ranks(self.communicator, observations.summary()))
-            return
-        for name, (mean, weight) in means.items():
-            # Logs weight the means of iterations by weights that were reported with them.
-            values[str(name)] = (mean, weight) if isinstance(name, OfWeighted) else mean
-        report(values)
+            means = means_over_ranks(self.communicator, observations.summary())
+        else:
+            weights = self.get_optimizer("main").current_step.reducer.message.weights()
+        # Logs weight the means of iterations by weights that were reported with them.
+        means |= {name: (means[name], weight) for name, weight in weights.items()}
+        report(observations.last() | means)
 
     def _division(self, n):
         """Returns a context with the division of the batch among the ranks, if it is known."""

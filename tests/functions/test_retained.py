@@ -22,6 +22,7 @@ KEPT = {
     "softmax": "y",
     "scaled_softmax": "y",
     "add_dropped": "",
+    "without_later": "",
     "add_and_order": "",
     "with_contiguous_gradient": "",
     "fused_attention": "query key value aux y",

@@ -15,6 +15,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.distributed.communicators import Communicator
+from mpchain.reporter import OfWeighted
 from mpchain.training.progress import print_line
 from mpchain.typing import Array
 from mpchain.utils.work_clock import clocks
@@ -272,7 +273,7 @@ class ControlMessage:
         >>> message.put([{"loss": (24.0, 8.0)}])  # 8 samples
         >>> _ = message.begin([True, False])
         >>> message.means(), message.wait()
-        ({'loss': (3.0, 8.0)}, [1.0, 0.0])
+        ({'loss': 3.0}, [1.0, 0.0])
     """
 
     def __init__(self, comm: Communicator):
@@ -376,14 +377,18 @@ class ControlMessage:
                     "or enable_update() on all ranks"
                 )
 
-    def means(self) -> dict[str, tuple[Any, float]]:
-        """Returns the weighted means of the values over all ranks, with the sums of their weights,
-        the same on all of them.
+    def means(self) -> dict[str, Any]:
+        """Returns the weighted means of the values over all ranks, the same on all of them.
 
         Means of values on GPUs that are connected stay there, and are not waited for.
         """
         self.wait()
-        return self._means
+        return {str(name): mean for name, (mean, _) in self._means.items()}
+
+    def weights(self) -> dict[str, float]:
+        """Returns the sums of the weights of those values that were reported with weights."""
+        self.wait()
+        return {str(n): w for n, (_, w) in self._means.items() if isinstance(n, OfWeighted)}
 
     def have_equal_random_states(self) -> bool:
         """Returns whether the ranks' random states, which :meth:`put` has compared, were equal."""

@@ -7,18 +7,9 @@ from typing import Any
 
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.parameter_tree import is_array
-from mpchain.reporter import DictSummary, weighted_numbers
+from mpchain.reporter import DictSummary, OfWeighted, weighted_numbers
 from mpchain.training.updaters.replica import collecting
 from mpchain.variable import Parameter, Variable
-
-
-class OfWeighted(str):
-    """The name of a value that was reported with a weight: ``mpchain.report({name: (x, weight)})``.
-
-    Example:
-        >>> OfWeighted("loss") == "loss"
-        True
-    """
 
 
 class Observations:
