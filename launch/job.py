@@ -518,7 +518,8 @@ class Job:
         hint = ""
         if first := self._first_without_guard:
             hint = f"; {first.name} was ended first"
-        # Under MPI, a program ends successfully only by reaching its end or by os._exit.
+        # A rank that ends normally or by sys.exit reports its end. One that did not, but has exit
+        # code 0, has called os._exit, which skips MPI_Finalize.
         if left := [rank for rank in self._ends if rank.code == 0 and not rank.done]:
             hint = f"; {left[0].name} ended first, with exit code 0 but without MPI_Finalize"
         assert self._starter_code is not None  # mpirun has ended

@@ -28,7 +28,7 @@ class RowGradient(NamedTuple):
     n: int
 
     def dense(self) -> Array:
-        """Returns the array (n, *shape)."""
+        """Returns the gradient as an array (n, *shape)."""
         array = np.zeros((self.n, *self.rows.shape[1:]), self.rows.dtype)
         array[self.ids] = self.rows
         return array

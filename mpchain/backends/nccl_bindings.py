@@ -161,7 +161,7 @@ class Connection:
         """Returns the connection of the others, which all call it; aborts this one.
 
         Args:
-            lost: numbers of ranks.
+            lost: the lost ranks, as this connection numbers them.
         """
         made, excluded = copy.copy(self), np.array(lost, np.int32)
         while self._nccl.comm_get_async_error(self._comm) == _IN_PROGRESS:

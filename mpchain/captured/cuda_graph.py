@@ -151,7 +151,7 @@ class CudaGraph(Graph):
 
     def _draw(self, name, function, *args, **kwargs):
         if any(cuda.is_gpu_array(x) for x in (*args, *kwargs.values())):
-            raise _Refused(f"{name} draws by arrays")
+            raise _Refused(f"{name} draws with parameters that are arrays")
         with self._outer:
             array = function(*args, **kwargs)
         again = functools.partial(function, *args, **kwargs)
@@ -186,7 +186,8 @@ class CudaGraph(Graph):
             if rule is None:
                 continue
             if not takes_plain_steps(type(param), type(rule)):
-                raise _Refused(f"{type(rule).__name__} updates by code whose numbers may change")
+                name = type(rule).__name__
+                raise _Refused(f"{name} has its own update, whose numbers may change")
             self._states += [(rule.state, k, x) for k, x in (rule.state or {}).items()]
             if rule._fp32_param is not None:
                 copy = vars(rule._fp32_param)
@@ -205,7 +206,7 @@ class CudaGraph(Graph):
     def _places(self, n):
         begin, self._n_numbers = self._n_numbers, self._n_numbers + n
         if self._n_numbers > _MOST_NUMBERS:
-            raise _Refused(f"its optimizers have more than {_MOST_NUMBERS} numbers")
+            raise _Refused(f"its optimizers have more than {_MOST_NUMBERS} rates and other scalars")
         return begin
 
     def number(self, function: Callable[[], float], like: Array) -> Array:

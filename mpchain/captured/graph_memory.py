@@ -1,4 +1,4 @@
-"""The memory of a graph of a GPU: a pool that nothing else is served from.
+"""The memory of a graph of a GPU: a pool that serves nothing else.
 
 A graph keeps no memory, only addresses. Its pool must not give up what the graph uses, and may
 lend it to others for the time between two launches.
@@ -16,7 +16,8 @@ class GraphMemory:
     """Serves one graph of the current device.
 
     Attributes:
-        stream: captures. CuPy keeps free memory for the stream that it was allocated on.
+        stream: the stream of the capture. CuPy keeps free memory for the stream that it was
+            allocated on.
 
     Example:
         >>> memory = GraphMemory()  # doctest: +SKIP
@@ -39,7 +40,7 @@ class GraphMemory:
         return free < self._pool.total_bytes()
 
     def used_bytes(self) -> int:
-        """Returns how many bytes arrays have that live."""
+        """Returns the number of bytes that arrays use."""
         return self._pool.used_bytes()
 
     def free(self) -> None:
@@ -71,12 +72,12 @@ class GraphMemory:
 
 
 def _from_cuda(n_bytes):
-    # After an out-of-memory error, a pool would return the graph's memory to CUDA and retry.
     runtime = cuda.cupy.cuda.runtime
     try:
         memory = cuda.cupy.cuda.Memory(n_bytes)
     except runtime.CUDARuntimeError as error:
         if error.status != runtime.errorMemoryAllocation:
             raise
+        # CUDA's own error would make the pool return the graph's memory to CUDA, and retry.
         raise MemoryError("the GPU's memory does not suffice for a graph") from error
     return cuda.cupy.cuda.MemoryPointer(memory, 0)

@@ -54,7 +54,7 @@ class GraphStep:
             return self._compare(graph, arrays, args, kwargs)
         if graph is not None and todo == _REPLAY:
             return None, graph.replay(arrays)
-        # Runs first, because its own error may explain the failed capture.
+        # The function runs before the warning: its own error may explain why the capture failed.
         result = self._eager(args, kwargs)
         self._warn()
         return self._reason or why, result
@@ -129,7 +129,7 @@ class GraphStep:
         del graph
         if reason is not None:
             self._refuse(reason)
-        # Runs first, because its own error may explain the failed capture.
+        # The function runs before the warning: its own error may explain why the capture failed.
         result = self._eager(args, kwargs)
         self._warn()
         return self._reason or "it is being recorded", result

@@ -342,9 +342,9 @@ def _exchange(function, array, result):
     value = np.asarray(function(array.copy()))
     if (value.shape, value.dtype) != (result.shape, result.dtype):
         raise ValueError(
-            f"exchanged: {name_of(function)} returned {value.dtype} {value.shape}, but in the step "
-            f"that was recorded {result.dtype} {result.shape}: both must follow from those of the "
-            "array that it gets"
+            f"exchanged: {name_of(function)} returned {value.dtype} {value.shape}, but "
+            f"{result.dtype} {result.shape} when the step was recorded: its dtype and shape may "
+            "depend only on those of its argument"
         )
     result[...] = value
 

@@ -203,7 +203,11 @@ class Step:
         return state, around
 
     def _learn(self, recorder, state, inputs, proof, given, result):
-        """Makes a plan, or compares it; returns a reason against it."""
+        """Makes a plan of the recorded step, or compares the plan with the step.
+
+        Returns:
+            Why the step cannot be replayed, or None.
+        """
         if recorder.unknown_links or recorder.unknown_params:
             self._known.add(recorder.unknown_links, recorder.unknown_params)
             self._begin_anew()

@@ -156,7 +156,7 @@ def _add(module, names):
 
 
 def uninstall() -> None:
-    """Takes :func:`install` back."""
+    """Undoes :func:`install`."""
     while _added:
         delattr(*_added.pop())
     while _replaced:

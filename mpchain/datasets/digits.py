@@ -43,8 +43,8 @@ def get_digits(
         withlabel: whether examples are pairs of image and label, or images only.
         ndim: 1 for images of shape (64,), 2 for (8, 8), 3 for (1, 8, 8).
         scale: pixels are between 0 and this.
-        dtype: of the images; None for ``config.dtype``.
-        label_dtype: of the labels (0 to 9).
+        dtype: dtype of the images; None for ``config.dtype``.
+        label_dtype: dtype of the labels (0 to 9).
         split: share of the training set.
 
     Returns:
@@ -74,8 +74,8 @@ def get_mnist5k(
         withlabel: whether examples are pairs of image and label, or images only.
         ndim: 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
         scale: pixels are between 0 and this.
-        dtype: of the images; None for ``config.dtype``.
-        label_dtype: of the labels (0 to 9).
+        dtype: dtype of the images; None for ``config.dtype``.
+        label_dtype: dtype of the labels (0 to 9).
         split: share of the training set.
 
     Returns:

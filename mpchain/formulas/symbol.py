@@ -123,7 +123,8 @@ class Whole(Symbol):
         n = len(self.steps)
         result = declaration.body(*arguments)
         names = [getattr(step.function, "__name__", "").lstrip("_") for step in self.steps[n:]]
-        # A single NumPy operation is written as is; it calls this function for Variables.
+        # If the body is one NumPy operation, that operation stays the step: for Variables, NumPy
+        # calls the declared function.
         is_operation = len(names) == 1 and declaration.name.startswith(names[0])
         if declaration.is_own and (is_operation or not names):
             return result

@@ -311,7 +311,7 @@ def _times(step):
 def _longest(made):
     """PyTorch's profiler sees the kernels of the whole process; the double counts launches."""
     if not made:
-        raise NotHere("a step that runs")
+        raise NotHere("the step before, which failed")
     (step,) = made
     if is_double():
         double = cuda.cupy.double

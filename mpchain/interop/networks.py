@@ -12,7 +12,7 @@ from mpchain.link import Chain, ChainList, Sequential
 from mpchain.typing import Array, Input
 from mpchain.variable import Variable, as_array
 
-# Depth: whether its blocks are bottlenecks, and how many there are.
+# For each depth: whether the blocks are bottlenecks, and the number of blocks in each stage.
 _RESNETS = {
     18: (False, (2, 2, 2, 2)),
     34: (False, (3, 4, 6, 3)),

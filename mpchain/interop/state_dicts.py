@@ -139,7 +139,7 @@ def _read(source):
         import torch
     except ImportError:
         raise ImportError(
-            f"load_state_dict: {source} is read by PyTorch, which is not installed: pip install "
+            f"load_state_dict: reading {source} needs PyTorch, which is not installed: pip install "
             "torch, or save the tensors as .safetensors"
         ) from None
     content = torch.load(source, map_location="cpu", weights_only=True)

@@ -23,7 +23,7 @@ _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL",
 
 _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 
-_GRACE = 2.0  # seconds that a process has to end after it is asked to
+_GRACE = 2.0  # seconds that a process is given to exit after it is asked to
 
 
 def get_context(start_method: str | None, caller: str) -> Any:

@@ -1,4 +1,4 @@
-"""The table of a trace: what takes which share of a step."""
+"""The table of a trace: each kind of work, and its share of a step."""
 
 import collections
 import dataclasses

@@ -130,7 +130,7 @@ class Judge(Tracer):
             first: the update of the first run that differed from that of the ranks; None if its
                 last results did.
         """
-        if first is None or self.update is None:  # the value is a result after the last update
+        if first is None or self.update is None:  # only results after the last update differ
             return "results of evaluators, or reported values"
         for mine, theirs in zip(self.update.evaluations, first.evaluations):
             for suspect in suspects(theirs.passes, mine.passes):

@@ -261,7 +261,7 @@ def _header(dataset):
         if dataset.shape is None:
             return None
         if dataset.dtype.hasobject:
-            raise ValueError(f"dtype {dataset.dtype} of Python objects is not supported")
+            raise ValueError(f"dtype {dataset.dtype}, which holds Python objects, is not supported")
         if dataset.nbytes > _MOST_UNWRITTEN and dataset.id.get_storage_size() == 0:
             raise ValueError(f"its {dataset.nbytes} bytes were never written")
         dtype = dataset.attrs.get(_DTYPE)

@@ -110,7 +110,9 @@ def from_bytes(array: Array, dtype: str) -> Array:
         return np.array(None)
     d = np.dtype(dtype)
     if d.hasobject or array.dtype != np.uint8 or array.shape[-1:] != (d.itemsize,):
-        raise ValueError(f"{array.dtype} of shape {array.shape} are not bytes of dtype {d}")
+        raise ValueError(
+            f"an array of {array.dtype} of shape {array.shape} does not hold the bytes of dtype {d}"
+        )
     if d.itemsize == 0:  # all strings are empty
         return np.empty(array.shape[:-1], d)
     return np.frombuffer(array.tobytes(), d).reshape(array.shape[:-1])

@@ -254,7 +254,7 @@ def get_types(
         data: tuple of arrays.
         name: the name of the tuple in messages.
         accept_none: whether an element may be None; its type is then None.
-        shapes: tuple of the shapes to state; None means those of the arrays.
+        shapes: tuple of shapes in place of those of the arrays; None means those of the arrays.
 
     Raises:
         TypeError: an element is None, but may not be.

@@ -56,12 +56,13 @@ def check_can_lose_ranks(mpi: ModuleType) -> None:
     library = mpi.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
     if "Open MPI" not in library or not hasattr(mpi.Comm, "Shrink"):
         raise RuntimeError(
-            f"create_communicator: elastic=True needs Open MPI, which can lose ranks, not {library}"
+            "create_communicator: elastic=True needs Open MPI 5, which survives the loss of ranks, "
+            f"and mpi4py 4, but the MPI library is {library}"
         )
     if not can_lose_ranks():
         raise RuntimeError(
-            "create_communicator: elastic=True needs an MPI that was started to lose ranks: start "
-            "the program by mpchain-launch --elastic, or by mpirun --with-ft ulfm"
+            "create_communicator: elastic=True needs fault tolerance, which MPI was started "
+            "without: start the program by mpchain-launch --elastic, or by mpirun --with-ft ulfm"
         )
 
 

@@ -428,7 +428,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     def _check_no_part(self, name):
         if self._tag_of_steps is not None:
-            raise RuntimeError(f"{name} cannot be a part of another operation, as sums can")
+            raise RuntimeError(f"{name} cannot be part of another operation; only sums can")
 
     def _host_copy(self, x, to_host=False):
         """Returns ``x`` itself if MPI can use it, else a copy in page-locked host memory."""

@@ -341,7 +341,7 @@ def _draw_from(key, step, turn, place, compute_loss):
 
 
 def _seeded(seed, shard, initializes, compute_loss):
-    """Calls a function with a state of the global generators that belongs to a micro-shard.
+    """Calls a function with the global generators seeded for a micro-shard.
 
     If it initializes persistent values, they get the same values in all micro-shards.
     """

@@ -233,10 +233,7 @@ def _slice(x, begins, ends, axes=None, steps=None):
     steps = [1] * len(begins) if steps is None else _numbers(steps)
     items = [slice(None)] * x.ndim
     for begin, end, axis, step in zip(begins, ends, axes, steps):
-        size = x.shape[axis]
-        # In NumPy, only None as the end includes the first element when the step is negative.
-        last = None if step < 0 and end < -size else end
-        items[axis] = slice(begin, last, step)
+        items[axis] = slice(begin, end, step)
     return x[tuple(items)]
 
 

@@ -437,7 +437,7 @@ def _warns(step):
 
 
 def _special(step):
-    """Returns the name of the function of special loops that computes a step, if any."""
+    """Returns the name of the function in :mod:`special_loops` for a step; empty if none."""
     return OPERATORS[step.function].special.partition("(")[0]
 
 

@@ -499,7 +499,7 @@ def _find_maxima(begin, end, x, y, places, rows, columns, down, right, top, left
         where[:] = 0
         for a in range(rows):
             for b in range(columns):
-                # All windows of a plane at once: their elements in this place.
+                # Compares the element (a, b) of each window with the window's maximum so far.
                 column, place = b * wide - left, np.int32(a * columns + b)
                 start = min(y.shape[2], 0 if column >= 0 else (right - 1 - column) // right)
                 stop = max(start, min(y.shape[2], (x.shape[2] - 1 - column) // right + 1))

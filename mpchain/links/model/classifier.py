@@ -87,6 +87,6 @@ class Classifier(Chain):
                 f"there are {len(args)}"
             )
         if len(args) == 1 and not kwargs:
-            raise ValueError("Classifier: pass inputs and labels: there is one argument alone")
+            raise ValueError("Classifier: pass inputs and labels; only one argument was given")
         args = list(args)
         return args.pop(key), args, kwargs

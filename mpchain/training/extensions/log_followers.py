@@ -84,12 +84,13 @@ class PrintReport(LogFollower):
     """Prints chosen values of a :class:`LogReport` as a table, one line per entry.
 
     After a resume the table starts with the earlier entries. If the table is wider than the
-    terminal, the names in its head take several lines.
+    terminal, the names in its header take several lines.
 
     Args:
         entries: names of the values, one column each; values that an entry lacks are left blank.
-            At the end of training a warning lists the names that no entry has. None means what is
-            logged, as far as there is room; the head is printed again when new values come.
+            At the end of training a warning lists the names that no entry has. None means
+            all logged values that fit the width of the terminal; the header is printed again when
+            new values appear.
         log_report: see :class:`LogFollower`.
         out: stream to print to; None means standard output.
 
