@@ -150,17 +150,18 @@ def test_nan_and_infinity(comm):
 
 
 @pytest.mark.parametrize("n_per_rank", [1, 4])
-def test_micro_shards_are_added_in_their_order(comm, n_per_rank, monkeypatch):
+def test_micro_shards_are_added_in_their_order(comm, n_per_rank):
     """Sums of as many shards have the same bits on any number of ranks."""
     n = comm.size * n_per_rank
-    monkeypatch.setattr(comm, "micro_shards", n)
     values = np.random.RandomState(0).uniform(-1, 1, n) * 10.0 ** np.arange(n)
-    message = ControlMessage(comm)
     expected = sum(values.tolist()) / n
     first = comm.rank * n_per_rank
-    for _ in range(3):
-        own = [sums_of({"x": v}) for v in values[first : first + n_per_rank].tolist()]
-        assert means_of(message, *own) == {"x": expected}
+    with comm.split(0, comm.rank) as part:
+        part.micro_shards = n
+        message = ControlMessage(part)
+        for _ in range(3):
+            own = [sums_of({"x": v}) for v in values[first : first + n_per_rank].tolist()]
+            assert means_of(message, *own) == {"x": expected}
 
 
 def test_random_states(comm):
@@ -173,17 +174,23 @@ def test_random_states(comm):
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """A clock to be set: seconds that have passed, and those of them that this rank has waited."""
-    clock = np.zeros(2)
-    monkeypatch.setattr(control, "clocks", lambda: tuple(clock))
-    return clock
+def pass_time(monkeypatch):
+    """Function that lets seconds pass, and lets this rank wait for others for some of them."""
+    now = [0.0]
+    monkeypatch.setattr(work_clock, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def pass_time(passed, waited=0.0):
+        now[0] += passed - waited
+        with work_clock.waiting():
+            now[0] += waited
+
+    return pass_time
 
 
-def test_times(comm, own_control, clock):
+def test_times(comm, own_control, pass_time):
     message = ControlMessage(comm)
     for step in range(10 * comm.size):
-        clock += 2.0, (comm.rank / 10 if step < 5 * comm.size else 0.5)
+        pass_time(2.0, comm.rank / 10 if step < 5 * comm.size else 0.5)
         message.begin()
         message.wait()
         if step == 5 * comm.size - 1:
@@ -203,11 +210,11 @@ def test_times(comm, own_control, clock):
         (1.4, 5.4e-4, False),  # these cost them a tenth of a second
     ],
 )
-def test_a_slow_rank_is_named_once(comm, own_control, clock, capsys, slower, step, named):
+def test_a_slow_rank_is_named_once(comm, own_control, pass_time, capsys, slower, step, named):
     message = ControlMessage(comm)
     slow = comm.rank == comm.size - 1
     for _ in range(400):
-        clock += step * slower, 0 if slow else step * (slower - 1)
+        pass_time(step * slower, 0 if slow else step * (slower - 1))
         message.begin()
         message.wait()
     err = capsys.readouterr().err
@@ -216,15 +223,10 @@ def test_a_slow_rank_is_named_once(comm, own_control, clock, capsys, slower, ste
     assert "260 ms of work per step against 200 ms on the other ranks" in err or not is_named
 
 
-def test_extensions_are_no_work_of_steps(comm, own_control, monkeypatch, tmp_path):
+def test_extensions_are_no_work_of_steps(comm, own_control, pass_time, tmp_path):
     """What rank 0 alone draws and writes between iterations does not make it a slow rank."""
-    now = [0.0]
-    monkeypatch.setattr(work_clock, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(MLP()))
     batches = SerialIterator([np.ones(3, "f")] * 100, 2, shuffle=False)
-
-    def pass_time(seconds):
-        now[0] += seconds
 
     def loss(x):
         pass_time(1.0)
@@ -240,13 +242,13 @@ def test_extensions_are_no_work_of_steps(comm, own_control, monkeypatch, tmp_pat
     assert work.min() == work.max() > 0 and not waited.any()
 
 
-def test_a_log_says_which_rank_is_slow(comm, own_control, clock):
+def test_a_log_says_which_rank_is_slow(comm, own_control, pass_time):
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(MLP()))
     batches = SerialIterator([np.ones(3, "f")] * 100, 2, shuffle=False)
 
     def loss(x):
         slow = comm.size - 1 if trainer.updater.iteration < 60 else 0
-        clock[:] += (1.0, 0.0) if comm.rank == slow else (1.0, 0.5)
+        pass_time(1.0, 0.0 if comm.rank == slow else 0.5)
         return F.mean(optimizer.target(x))
 
     updater = MultiNodeUpdater(
