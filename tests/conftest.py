@@ -244,6 +244,17 @@ def python_at(monkeypatch):
     return lambda path: monkeypatch.setattr(sys, "executable", str(path))
 
 
+@pytest.fixture
+def environment_at(monkeypatch):
+    """Function that says in which folder the environment of the running Python is."""
+
+    def environment_at(path):
+        for name in ("prefix", "exec_prefix"):
+            monkeypatch.setattr(sys, name, str(path))
+
+    return environment_at
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
     """Fails a test in which memory was used without an order."""

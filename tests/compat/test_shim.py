@@ -100,8 +100,8 @@ def test_a_folder_that_nobody_recorded_is_not_overwritten(environment, capsys):
     assert len(calls) == 1
 
 
-def test_outside_of_a_virtual_environment_it_asks(environment, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+def test_outside_of_a_virtual_environment_it_asks(environment, environment_at, monkeypatch, capsys):
+    environment_at(sys.base_prefix)
     monkeypatch.setattr("builtins.input", lambda prompt: "n")
     assert shim.install() == 1
     assert "is not a virtual environment" in capsys.readouterr().out

@@ -219,9 +219,9 @@ def test_what_is_compiled(operation, request):
     assert why_not("many channels") == "numba is not installed (pip install 'mpchain[cpu]')"
 
 
-def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch):
+def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch, environment_at):
     (tmp_path / "lib").mkdir()
-    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    environment_at(tmp_path)
     monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path / "user"))
     assert "is not installed (pip install 'mpchain[cpu]')" in onednn_library.load.__wrapped__()
     (tmp_path / "lib/libdnnl.so.3").write_bytes(b"nonsense")

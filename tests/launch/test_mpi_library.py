@@ -22,14 +22,14 @@ def answer(tmp_path, python_at):
 
 
 @pytest.fixture
-def wheel(tmp_path, monkeypatch, answer):
+def wheel(tmp_path, monkeypatch, environment_at, answer):
     """The folder lib of an environment in which mpi4py is a wheel; asking it finds nothing."""
     package = tmp_path / "site" / "mpi4py"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "MPI.openmpi.so").touch()
     monkeypatch.syspath_prepend(str(package.parent))
-    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path))
+    environment_at(tmp_path)
     answer("cannot load MPI library")
     for name in ("LD_PRELOAD", "MPI4PY_LIBMPI"):
         monkeypatch.delenv(name, raising=False)

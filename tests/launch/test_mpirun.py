@@ -27,10 +27,10 @@ def be_user(monkeypatch):
 
 
 @pytest.fixture
-def make_mpirun(tmp_path, monkeypatch, python_at, load_library):
+def make_mpirun(tmp_path, monkeypatch, python_at, environment_at, load_library):
     """Function that puts a program that says some version into a folder of that name."""
     python_at(tmp_path / "own" / "python")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    environment_at(tmp_path / "prefix")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     load_library(None)
 
