@@ -255,6 +255,12 @@ def environment_at(monkeypatch):
     return environment_at
 
 
+@pytest.fixture
+def import_from(monkeypatch):
+    """Function that says from which folders alone modules are imported."""
+    return lambda *folders: monkeypatch.setattr(sys, "path", [str(path) for path in folders])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
     """Fails a test in which memory was used without an order."""

@@ -76,8 +76,8 @@ def test_mpi4py_is_asked_where_the_loader_decides(wheel, tmp_path, monkeypatch, 
     assert mpi_library.find() == str(library)
 
 
-def test_without_mpi4py(monkeypatch):
-    monkeypatch.setattr(sys, "path", [])
+def test_without_mpi4py(import_from):
+    import_from()
     assert mpi_library.find() is None
 
 

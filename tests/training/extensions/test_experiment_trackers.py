@@ -151,8 +151,8 @@ def test_nothing_is_sent_by_test_runs_and_other_ranks(make_trainer, wandb, mlflo
     ("name", "tracker"),
     [("wandb", extensions.WandbReport), ("mlflow", extensions.MlflowReport)],
 )
-def test_library_is_not_installed(monkeypatch, tmp_path, name, tracker):
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+def test_library_is_not_installed(monkeypatch, import_from, tmp_path, name, tracker):
+    import_from(tmp_path)
     monkeypatch.delitem(sys.modules, name, raising=False)
     message = f"{tracker.__name__}: {name} is not installed; pip install {name}"
     with pytest.raises(RuntimeError, match=message):
