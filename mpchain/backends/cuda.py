@@ -192,7 +192,7 @@ class GpuDevice(_Device):
 
     @staticmethod
     def from_device_id(device_id: int) -> "GpuDevice":
-        """Returns the device with that number (from 0, as this process sees them)."""
+        """Returns the device with that ID (0-based, among those that this process sees)."""
         if device_id < 0:
             raise ValueError(
                 f"GpuDevice.from_device_id: device_id must not be negative, but is {device_id}"
@@ -225,7 +225,7 @@ class GpuDevice(_Device):
 
 
 def get_device_from_id(device_id: int | None) -> Any:
-    """Returns the CUDA device of that number; a :class:`DummyDevice` for None or a negative one.
+    """Returns the CUDA device with that ID; a :class:`DummyDevice` for None or a negative ID.
 
     Example:
         >>> mpchain.cuda.get_device_from_id(-1).id
@@ -272,7 +272,7 @@ def _device_of(values):
 
 
 def restored_device() -> Any:
-    """Returns a context manager that makes the device that is current now current again.
+    """Returns a context manager that, on exit, restores the device that is current on entry.
 
     Example:
         >>> with mpchain.cuda.restored_device():
@@ -283,7 +283,7 @@ def restored_device() -> Any:
 
 
 def get_device(*args: Any) -> Any:
-    """Returns the CUDA device of the first number, device or CuPy array. Deprecated.
+    """Returns the CUDA device of the first device ID, device or CuPy array. Deprecated.
 
     Example:
         >>> mpchain.cuda.get_device(np.zeros(2)).id
@@ -319,7 +319,7 @@ def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
 
     Args:
         array: NumPy or CuPy array, a scalar, None, or a tuple or list of these.
-        device: a CUDA device or its number; None is the current one.
+        device: a CUDA device or its ID; None is the current device.
         stream: where the copy is queued; None waits for it.
 
     Example:
@@ -368,7 +368,7 @@ def _as_host_array(array):
 def copy(
     array: Array, out: Array | None = None, out_device: Any = None, stream: Any = None
 ) -> Array:
-    """Copies a CuPy array, to ``out``, to another device, or beside itself.
+    """Copies a CuPy array to ``out``, to another device, or to new memory on its own device.
 
     Example:
         >>> y = mpchain.cuda.copy(x, out_device=1)  # doctest: +SKIP
@@ -391,10 +391,10 @@ def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
 
     Args:
         level: '==always' or '>=auto', the required ``config.use_cudnn``.
-        lowest_version: cuDNN's version that is needed.
+        lowest_version: the minimum version of cuDNN.
 
     Raises:
-        ValueError: another level.
+        ValueError: ``level`` has another value.
 
     Example:
         >>> mpchain.cuda.should_use_cudnn("==always")
@@ -422,7 +422,7 @@ _memos = []
 
 
 def memoize(for_each_device: bool = False) -> Callable[[Callable], Callable]:
-    """Decorator: remembers results by arguments (per device if asked) until :func:`clear_memo`.
+    """Decorator: caches results by arguments (and by device on request) until :func:`clear_memo`.
 
     Example:
         >>> @mpchain.cuda.memoize()
@@ -520,7 +520,7 @@ def new_generator(seed: int | None, device: Any = None) -> Iterator[None]:
     """Context manager: CuPy draws on a GPU from a new generator, then from the old one again.
 
     Args:
-        seed: of the new generator; None does nothing.
+        seed: the seed of the new generator; with None, CuPy keeps its generator.
         device: the CUDA device; None is the current one.
 
     Example:

@@ -1,7 +1,7 @@
 """Floating-point dtypes: NumPy's, and bfloat16, which the library ml_dtypes adds to NumPy.
 
-Arrays of bfloat16 are NumPy arrays of a dtype that NumPy does not know: its kind is ``V``, as if it
-had no numbers, and ``np.issubdtype`` does not count it as floating point. So the source asks here.
+NumPy itself does not know bfloat16: the kind of this dtype is ``V``, like that of raw bytes, and
+``np.issubdtype`` does not count it as floating point. mpchain therefore uses the functions below.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ _FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
 
 
 def is_floating(*dtypes: np.dtype) -> bool:
-    """Returns whether all dtypes are floating point, real: NumPy's, or bfloat16.
+    """Returns whether all dtypes are real floating-point dtypes (NumPy's or bfloat16).
 
     Example:
         >>> is_floating(as_dtype("bfloat16")), is_floating(np.dtype("f"), np.dtype("i"))
@@ -59,8 +59,10 @@ def widened(array: Any) -> Any:
 
 
 def promoted(*dtypes: np.dtype) -> np.dtype:
-    """Returns the dtype to which dtypes promote: with NumPy's rules, by which alone bfloat16 and
-    others, such as float16 or int64, have none. These promote as float32 does.
+    """Returns the dtype to which dtypes promote.
+
+    NumPy's rules apply, but among different dtypes bfloat16 counts as float32: NumPy has no common
+    dtype for bfloat16 and, for example, float16 or int64.
 
     Example:
         >>> promoted(as_dtype("bfloat16"), np.dtype(np.float16))
@@ -72,13 +74,13 @@ def promoted(*dtypes: np.dtype) -> np.dtype:
 
 
 def as_dtype(spec: "DTypeLike") -> np.dtype:
-    """Returns ``np.dtype(spec)``; that of ``"bfloat16"`` too before ml_dtypes was imported.
+    """Returns ``np.dtype(spec)``; also knows ``"bfloat16"`` before ml_dtypes is imported.
 
     Args:
         spec: argument of :class:`numpy.dtype`, or ``"bfloat16"``.
 
     Raises:
-        ImportError: it is ``"bfloat16"``, and ml_dtypes is not installed.
+        ImportError: ``spec`` is ``"bfloat16"``, and ml_dtypes is not installed.
 
     Example:
         >>> as_dtype("bfloat16").itemsize

@@ -1,4 +1,4 @@
-"""The memory of the C library, from which NumPy takes that of arrays."""
+"""The C library's memory allocator, from which NumPy gets the memory of its arrays."""
 
 import ctypes
 import os
@@ -12,22 +12,22 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PA
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
-    """Makes the C library keep freed memory for later arrays, except those of 32 MiB and more.
+    """Makes the C library keep the freed memory of arrays below 32 MiB for later arrays.
 
     GNU's C library returns large arrays to the system as soon as they are freed. So the next step
     gets new pages, each of which the system first fills with zeros: up to a third of the step's
-    time. The peak of a training's memory stays the same; between steps it is not returned. Still
-    larger arrays get huge pages from the system, which costs little.
+    time. The peak memory of training stays the same, but it is not returned between steps. Arrays
+    of 32 MiB and more get huge pages from the system, which costs little.
 
     ``Trainer.run``, :func:`mpchain.capture`, and communicators of programs that ``mpchain-launch``
     started call it. A loop of your own calls it once before its first step.
 
     Args:
-        environment: if its variables set GNU's allocator, as ``MALLOC_TRIM_THRESHOLD_`` does, then
-            nothing is changed.
+        environment: environment variables. If they configure GNU's allocator, as
+            ``MALLOC_TRIM_THRESHOLD_`` does, then nothing is changed.
 
     Returns:
-        Whether the C library keeps it now; False with others than GNU's.
+        Whether the C library now keeps freed memory; False for C libraries other than GNU's.
 
     Example:
         >>> keep_freed_memory({"MALLOC_TRIM_THRESHOLD_": "131072"})
@@ -47,7 +47,7 @@ def address(x: np.ndarray) -> ctypes.c_void_p:
     """Returns the address of the elements of an array as an argument for C, while ``x`` lives.
 
     It takes a tenth of the time of ``x.ctypes``, which matters for small arrays: CPython's objects
-    lie at their ``id``, and NumPy's have the address behind their head (ndarraytypes.h).
+    lie at their ``id``, and NumPy's store the address after the object header (ndarraytypes.h).
 
     Example:
         >>> x = np.zeros(2)

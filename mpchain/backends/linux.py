@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def read(path: str) -> str:
-    """Returns the text of a file; empty if it is not there, or belongs to somebody else.
+    """Returns the text of a file; empty if the file is missing or belongs to another user.
 
     >>> read("/proc/none")
     ''
@@ -21,7 +21,8 @@ def read(path: str) -> str:
 
 
 def status(process: int | str) -> list[str]:
-    """Returns the fields of ``/proc/<process>/stat`` from the state on; empty if it has ended.
+    """Returns the fields of ``/proc/<process>/stat``, starting with the state; empty if the process
+    has ended.
 
     >>> status("none")
     []
@@ -55,7 +56,7 @@ def openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
 
 
 def _thread_functions(library):
-    for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):  # wheels rename them
+    for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):  # wheels rename functions
         with contextlib.suppress(AttributeError):
             get, set_ = (f"{prefix}openblas_{x}_num_threads{suffix}" for x in ("get", "set"))
             yield library[get], library[set_]

@@ -1,4 +1,4 @@
-"""NCCL as a communicator needs it, through one of three bindings."""
+"""The NCCL functions that a communicator needs, through one of three bindings."""
 
 import contextlib
 import copy
@@ -51,11 +51,11 @@ class Connection:
     Args:
         n_ranks: the number of ranks.
         identity: the result of :func:`new_identity` on one of them.
-        rank: this rank. It uses the GPU that is current.
-        binding: the name of one of ``BINDINGS``; None: the first that works here.
+        rank: this rank, which uses the current GPU.
+        binding: the name of one of ``BINDINGS``; None selects the first that works here.
 
     Attributes:
-        binding: the name.
+        binding: the name of the binding.
         has_products: whether :meth:`product` can be called.
         can_shrink: whether :meth:`shrink` can be called; CuPy and NCCL before 2.29 cannot do it.
 
@@ -76,19 +76,19 @@ class Connection:
         can_revoke = hasattr(self._nccl, "comm_revoke")
         self.can_shrink = can_revoke and self._nccl.get_version() >= _REVOKES
         self._comm, self._is_revoked = None, False
-        # Other threads must not use the communicator while one frees it.
+        # No other thread may use the communicator while one thread frees it.
         self._turn = threading.RLock()
         with self._explained():
             self._comm = self._nccl.comm_init_rank(n_ranks, identity, rank)
 
     @property
     def handle(self) -> object:
-        """The communicator as the functions of the binding take it, to call others of NCCL."""
+        """The binding's own communicator, for calls of NCCL functions that this class lacks."""
         return self._comm
 
     def run(self, name: str, *args: int, stream: int) -> None:
         """Calls ``all_reduce``, ``reduce``, ``broadcast``, ``all_gather``, ``reduce_scatter``,
-        ``send`` or ``recv`` with NCCL's arguments, without the communicator."""
+        ``send`` or ``recv`` with NCCL's arguments, except the communicator."""
         if self._is_revoked:
             raise NcclError(f"NCCL by {self.binding}: the communicator was revoked or aborted")
         with self._explained():
@@ -104,8 +104,7 @@ class Connection:
             raise failure from error
 
     def _reason(self):
-        """Returns what NCCL says of its last error, after a colon; empty if the binding does not
-        say."""
+        """Returns a colon and NCCL's text for its last error; empty if the binding has no text."""
         reason = "" if self.binding == "cupy" else self._nccl.get_last_error(self._comm)
         return reason and f": {reason}"
 
@@ -121,9 +120,10 @@ class Connection:
 
     @contextlib.contextmanager
     def product(self, factor: float, dtype: np.dtype) -> Iterator[int]:
-        """Context manager: yields the reduction that adds what each rank has times its factor.
+        """Context manager: yields the reduction that multiplies each rank's array by that rank's
+        factor and sums the products.
 
-        Not all bindings have it (:attr:`has_products`).
+        Not all bindings have this reduction (:attr:`has_products`).
         """
         scalar = np.array(factor, dtype)
         op = self._nccl.red_op_create_pre_mul_sum(
@@ -135,7 +135,7 @@ class Connection:
             self._nccl.red_op_destroy(op, self._comm)
 
     def find_error(self) -> str | None:
-        """Returns an error that NCCL found in the background; None if all is well."""
+        """Returns an error that NCCL found in the background, or None."""
         with self._turn:
             if self._is_revoked:
                 return None
@@ -143,8 +143,10 @@ class Connection:
             return f"NCCL has failed (error {int(code)}){self._reason()}" if code else None
 
     def revoke(self) -> None:
-        """Ends all work at once, also that which waits for lost ranks: what it was to write is
-        undefined. Any thread may call it. Then :meth:`shrink` and :meth:`abort` can be called."""
+        """Ends all work at once, even work that waits for lost ranks; its outputs are undefined.
+
+        Any thread may call this method. Afterwards :meth:`shrink` and :meth:`abort` can be called.
+        """
         with self._turn:
             if self._is_revoked:
                 return
@@ -158,7 +160,8 @@ class Connection:
                 self.abort()
 
     def shrink(self, lost: Sequence[int]) -> "Connection":
-        """Returns the connection of the others, which all call it; aborts this one.
+        """Returns a connection of the remaining ranks, all of which call this method; aborts this
+        connection.
 
         Args:
             lost: the lost ranks, as this connection numbers them.
@@ -174,14 +177,14 @@ class Connection:
         return made
 
     def abort(self) -> None:
-        """Ends all work at once. Any thread may call it."""
+        """Ends all work at once. Any thread may call this method."""
         with self._turn:
             comm, self._comm, self._is_revoked = self._comm, None, True
             if comm is not None:
                 self._nccl.comm_abort(comm)
 
     def destroy(self) -> None:
-        """Frees the connection after its work; all ranks call it."""
+        """Frees the connection after its work has ended; all ranks call this method."""
         self._nccl.comm_destroy(self._comm)
 
 
@@ -199,7 +202,7 @@ def find_binding(name: str | None = None) -> str:
     """Returns the name of a binding, by default the first of ``BINDINGS`` that works here.
 
     Raises:
-        RuntimeError: it does not work here, or none does.
+        RuntimeError: the named binding, or any binding at all, does not work here.
         ValueError: there is no binding of that name.
 
     Example:
@@ -229,7 +232,7 @@ def _why_not(name):
 
 
 class _OfNccl4py:
-    """The low-level functions of NVIDIA's nccl4py: those with pointers need no driver."""
+    """The low-level functions of NVIDIA's nccl4py, which take pointers and need no driver."""
 
     def __init__(self):
         from nccl.bindings import nccl
@@ -251,7 +254,7 @@ class _OfNccl4py:
 
 
 class _OfCupy:
-    """The binding that CuPy brings, by nccl4py's names."""
+    """CuPy's own binding, under nccl4py's names."""
 
     _methods = {
         "all_reduce": "allReduce",
@@ -291,7 +294,7 @@ class _OfCupy:
         comm.destroy()
 
 
-# Only CuPy has no premultiplied sums. The third needs nothing but the library. (The package pynccl
-# of PyPI is no choice: it cannot work with NCCL of today.)
+# Only CuPy's binding lacks premultiplied sums. The third binding needs nothing but NCCL's library.
+# (PyPI's package pynccl is not an option: it does not work with current versions of NCCL.)
 BINDINGS = {"nccl4py": _OfNccl4py, "cupy": _OfCupy, "pynccl": lambda: pynccl}
-"""The bindings, in the order of choice."""
+"""The bindings, in order of preference."""

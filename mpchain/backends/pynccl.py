@@ -1,7 +1,7 @@
-"""NCCL's C functions by ``ctypes``, with the names and arguments that NVIDIA's nccl4py gives them.
+"""NCCL's C functions through ``ctypes``, with the names and arguments of NVIDIA's nccl4py.
 
-This is not the package of that name on PyPI, which cannot work with NCCL of today: it was written
-for NCCL 2.7, passes the unique identity in the wrong size, and needs numba's context.
+This is not the package of that name on PyPI, which does not work with current versions of NCCL: it
+was written for NCCL 2.7, passes a unique ID of the wrong size, and needs numba's context.
 
 Pointers, streams and communicators are integers. A function that fails raises :class:`Error`.
 """
@@ -33,10 +33,10 @@ class _Identity(ctypes.Structure):
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Returns the library: the one that the process has, the system's, or that of NVIDIA's wheel.
+    """Loads NCCL: the library that the process already has, the system's, or NVIDIA's wheel's.
 
     Raises:
-        OSError: there is none.
+        OSError: no library was found.
 
     Example:
         >>> mpchain.backends.pynccl.load()  # doctest: +SKIP
@@ -93,7 +93,7 @@ def get_version() -> int:
 
 
 def get_unique_id() -> bytes:
-    """Returns the identity of a new group of ranks, which all of them need.
+    """Returns the unique ID of a new group of ranks; all of these ranks need it.
 
     Example:
         >>> len(mpchain.backends.pynccl.get_unique_id())  # doctest: +SKIP
@@ -115,8 +115,9 @@ def comm_init_rank(n_ranks: int, identity: bytes, rank: int) -> int:
 
 
 def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: int) -> int:
-    """Returns the communicator of the ranks but those in an array of int32, given by its address;
-    collective for these.
+    """Returns the communicator of all ranks except the excluded ones; collective for the remaining.
+
+    ``excluded`` is the address of an int32 array of rank numbers.
 
     Example:
         >>> args = excluded.ctypes.data, len(excluded), 0, 1  # doctest: +SKIP
@@ -129,7 +130,7 @@ def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: i
 
 
 def comm_get_async_error(comm: int) -> int:
-    """Returns the code of an error in the background; 0 if all is well.
+    """Returns the code of an error that occurred in the background; 0 if there is none.
 
     Example:
         >>> mpchain.backends.pynccl.comm_get_async_error(comm)  # doctest: +SKIP
@@ -140,7 +141,7 @@ def comm_get_async_error(comm: int) -> int:
 
 
 def get_last_error(comm: int | None) -> str:
-    """Returns why NCCL has failed last.
+    """Returns NCCL's text for its last failure.
 
     Example:
         >>> mpchain.backends.pynccl.get_last_error(comm)  # doctest: +SKIP
@@ -150,7 +151,9 @@ def get_last_error(comm: int | None) -> str:
 
 
 def red_op_create_pre_mul_sum(factor: int, dtype: int, residence: int, comm: int) -> int:
-    """Returns the sum of what each rank multiplies by its factor, given by its address.
+    """Returns a reduction that multiplies each rank's array by that rank's factor and sums them.
+
+    ``factor`` is the address of this rank's factor.
 
     Example:
         >>> pynccl.red_op_create_pre_mul_sum(factor.ctypes.data, 7, 1, comm)  # doctest: +SKIP

@@ -29,12 +29,12 @@ def export(
 ) -> str:
     """Writes a model as Caffe's ``chainer_model.prototxt`` and ``chainer_model.caffemodel``.
 
-    It runs the model once, in inference mode, and records its functions. Supported are Linear,
-    Convolution2D, Deconvolution2D, AveragePooling2D, MaxPooling2D, LRN, batch normalization,
-    ReLU, LeakyReLU, Sigmoid, Tanh, Softmax, Concat, Reshape, Dropout, the mean over an image, sums,
-    products and maxima, and all functions that multiply or shift each channel by constants. After
-    a product with weights, these constants (for example of batch normalization) are merged into
-    the weights.
+    The export runs the model once, in inference mode, and records its functions. It supports
+    Linear, Convolution2D, Deconvolution2D, AveragePooling2D, MaxPooling2D, LRN, batch
+    normalization, ReLU, LeakyReLU, Sigmoid, Tanh, Softmax, Concat, Reshape, Dropout, the mean over
+    an image, sums, products and maxima, and all functions that multiply or shift each channel by
+    constants. After a product with weights, these constants (for example of batch normalization)
+    are merged into the weights.
 
         >>> text = export(F.relu, np.ones((1, 3), np.float32))
         >>> [line.strip() for line in text.splitlines() if "type" in line]
@@ -42,7 +42,8 @@ def export(
 
     Args:
         model: a callable of Variables that returns a Variable, or a tuple, list or dict of them.
-        args: its input, or a tuple, list or dict (named arguments) of inputs: Variables or arrays.
+        args: the model's input, or a tuple, list or dict (named arguments) of inputs: Variables or
+            arrays.
         directory: the folder of the files, created if it does not exist; None writes no file.
         export_params: whether to write the .caffemodel file, too.
         graph_name: the name of the network.
@@ -106,7 +107,7 @@ class _Trace:
         self.layers = []
         self.counts = {}
         self.names = {}
-        # Keyed by the function that made a variable; by its node if it is an input.
+        # The key is the function that made a variable, or the node of a variable that is an input.
         self.values = {}
         names, inputs = _inputs(args)
         for i, x in enumerate(inputs):
@@ -126,7 +127,7 @@ class _Trace:
             self.blob(value)
 
     def value_of(self, node):
-        """Returns the value of a variable, None if it does not depend on the inputs."""
+        """Returns the value of a variable, or None for one that does not depend on the inputs."""
         return self.values.get(node if node.creator_node is None else node.creator_node)
 
     def read(self, function, in_data):
@@ -203,8 +204,8 @@ def _fail(rule):
     raise ValueError(f"exporters.caffe.export: {rule}")
 
 
-# The layers of each function. A reader takes the trace, the function's inputs (values or constant
-# arrays), and its constants.
+# Each reader below adds the layers of one function. A reader takes the trace, the function's inputs
+# (values or constant arrays), and the function's other arguments.
 
 
 def _per_channel(x, value):
@@ -260,7 +261,7 @@ def _eltwise(trace, operation, *xs, **options):
 
 
 class _Product:
-    """A layer that multiplies by weights, not yet written: call it with a factor and a shift."""
+    """A layer with weights, not yet written; calling it with a factor and a shift writes it."""
 
     def __init__(self, trace, kind, x: Input, W, shape, name: str, param) -> None:
         self.trace, self.kind, self.shape, self.name = trace, kind, shape, name
@@ -297,7 +298,7 @@ def _linear(trace, x, W, b=None):
 
 
 def _geometry(window):
-    """Returns the fields that convolution and pooling share."""
+    """Returns the fields of Caffe's messages that convolution and pooling share."""
     _refuse_if(len(window.ksize) != 2, "windows must have two axes")
     pairs = {"pad": window.pad, "stride": window.stride, "kernel": window.ksize}
     return {f"{name}_{axis}": v for name, pair in pairs.items() for axis, v in zip("hw", pair)}

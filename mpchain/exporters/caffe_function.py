@@ -52,7 +52,7 @@ class CaffeFunction(Chain):
     Raises:
         OSError: the file cannot be read.
         ImportError: protobuf is not installed.
-        ValueError: it is damaged or not a Caffe model, or a layer has an unsupported parameter.
+        ValueError: the file is damaged or not a Caffe model, or a layer's parameter is unsupported.
 
     See Y. Jia et al., Caffe: convolutional architecture for fast feature embedding, 2014.
     """
@@ -178,7 +178,7 @@ def _array(blob):
 
 
 def _pair(param, name, letters, default):
-    """Returns height and width of a size given as one number, a list, or two fields."""
+    """Returns the height and width of a size stored as one number, a list, or two fields."""
     height, width = (param.get(f"{letters}_{axis}") for axis in "hw")
     if height is not None or width is not None:
         return (default if height is None else height), (default if width is None else width)
@@ -223,7 +223,8 @@ def _inner_product(layer):
 
 
 class _BatchNorm(BatchNormalization):
-    """Batch normalization without scale and shift, always by the averages if so configured."""
+    """Batch normalization without scale and shift; ``use_global_stats`` makes it use the averages
+    even in training."""
 
     def __init__(self, mean, var, eps: float, use_global_stats) -> None:
         averages = {"initial_avg_mean": mean, "initial_avg_var": var}
@@ -280,7 +281,7 @@ def _pooling(layer):
 
 
 def _pooled_sizes(x, ksize, stride, pad, is_ceil):
-    """Caffe rounds up, but omits windows that start after the image."""
+    """Returns output sizes: Caffe rounds up, but omits windows that start after the image."""
     sizes = []
     for size, k, s, p in zip(x.shape[2:], ksize, stride, pad):
         n = get_conv_outsize(size, k, s, p, is_ceil)
@@ -295,7 +296,7 @@ def _max_pooling(x, ksize, stride, pad, is_ceil):
 
 
 def _average_pooling(x, ksize, stride, pad, is_ceil):
-    """Averages over the part of each window that is inside of the padded image."""
+    """Averages over the part of each window that is inside the padded image."""
     counts, margins = [], []
     axes = zip(_pooled_sizes(x, ksize, stride, pad, is_ceil), x.shape[2:], ksize, stride, pad)
     for n, size, k, s, p in axes:

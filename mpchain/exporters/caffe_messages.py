@@ -1,6 +1,6 @@
 """The messages of Caffe's files that mpchain reads and writes.
 
-Numbers and names are those of ``caffe.proto``, https://github.com/BVLC/caffe.
+Field numbers and names are those of ``caffe.proto``, https://github.com/BVLC/caffe.
 """
 
 import functools
@@ -58,7 +58,7 @@ OLD_TYPES = {int(number): name for number, name in map(str.split, _OLD_TYPES.spl
 
 @functools.cache
 def net_class() -> Any:
-    """Returns protobuf's class for the message ``Net``, made of the tables above.
+    """Returns protobuf's class for the message ``Net``, built from the tables above.
 
         >>> net_class().DESCRIPTOR.full_name
         'caffe.Net'

@@ -1,6 +1,4 @@
-"""Compares a GPU with the CPU: functions, trainings, and captured steps with those that run as
-always.
-"""
+"""Compares a GPU with the CPU: functions, training runs, and captured with eager steps."""
 
 import traceback
 from collections.abc import Callable
@@ -42,7 +40,7 @@ class NotHere(Exception):
 def _function(
     call: Callable, *shapes: tuple[int, ...], dtype: type = np.float32
 ) -> Callable[[str], Results]:
-    """Returns a check of a function: its value, and the gradients of all arguments."""
+    """Returns a check of a function's value and of the gradients of all its arguments."""
 
     def check(device_name: str) -> Results:
         draw, device = np.random.RandomState(0), get_device(device_name)
@@ -61,7 +59,7 @@ class _ConvNet(Chain):
     def __init__(self):
         super().__init__()
         with self.init_scope():
-            # Apart from rounding errors, a bias before a normalization has no gradient.
+            # A bias before a normalization would have no gradient apart from rounding errors.
             self.conv = L.Convolution2D(3, 8, 3, nobias=True)
             self.norm = L.BatchNormalization(8)
             self.out = L.Linear(None, 4)
@@ -89,7 +87,7 @@ def _data():
 
 
 def _training(network: type[Chain], optimizer: type) -> Callable[[str], Results]:
-    """Returns a check of six iterations of training: the parameters at their end."""
+    """Returns a check of the parameters after six iterations of training."""
 
     def check(device_name: str) -> Results:
         model = _make(network, device_name)
@@ -108,7 +106,7 @@ def _training(network: type[Chain], optimizer: type) -> Callable[[str], Results]
 def _make(network, device_name):
     np.random.seed(0)
     model = L.Classifier(network())
-    model(*map(np.stack, zip(*_data()[:2], strict=True)))  # parameters of all shapes, on the CPU
+    model(*map(np.stack, zip(*_data()[:2], strict=True)))  # initializes all parameters on the CPU
     model.to_device(device_name)
     return model
 
@@ -124,12 +122,12 @@ def _with(name: str, value: object, check: Callable[[str], Results]) -> Callable
 
 
 def _by_cudnn(check: Callable[[str], Results]) -> Callable[[str], Results]:
-    """Returns a check that takes cuDNN wherever it has a plan."""
+    """Returns a check that uses cuDNN wherever cuDNN has a plan."""
     return _with("kernels", ("cudnn",), check)
 
 
 def _on_another_stream(check: Callable[[str], Results]) -> Callable[[str], Results]:
-    """Returns a check on a stream that does not wait for the usual one."""
+    """Returns a check on a stream that does not wait for the default stream."""
 
     def on_another_stream(device_name: str) -> Results:
         device = get_device(device_name)
@@ -144,7 +142,7 @@ def _on_another_stream(check: Callable[[str], Results]) -> Callable[[str], Resul
 
 
 def _beside_copies(device_name: str) -> Results:
-    """Batches are copied to the GPU beside kernels, and dropped while these are pending."""
+    """Copies batches to the GPU while kernels run, and frees batches while kernels are pending."""
     draw, device = np.random.RandomState(0), get_device(device_name)
     data = draw.randn(8, 64, 512).astype(np.float32)
     W = device.send(draw.randn(512, 512).astype(np.float32) / 16)
@@ -160,7 +158,7 @@ def _beside_copies(device_name: str) -> Results:
 
 
 def _dropout(device_name: str) -> Results:
-    """What holds of every mask. Those that samples have are compared by the cases of ``drop``."""
+    """Checks properties that hold for every mask; the cases of ``drop`` compare given masks."""
     device = get_device(device_name)
     with device.create_context():
         x = Variable(device.xp.ones((257, 300), np.float32))
@@ -261,7 +259,7 @@ def _six_steps(name, device_name, is_captured):
 
 
 def outcome(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns what a function finds, or its traceback, or why this machine cannot tell.
+    """Returns a function's result, or its traceback, or the reason why this machine cannot run it.
 
     Example:
         >>> outcome(lambda: {"found": "all"})
@@ -276,14 +274,14 @@ def outcome(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def compare_captured(name: str, device_name: str) -> dict[str, object]:
-    """Returns whether captured steps train a model as normal steps do.
+    """Returns whether captured steps train a model in the same way as normal steps.
 
     Args:
         name: a key of :data:`MODELS`.
-        device_name: such as ``"@cupy:0"``.
+        device_name: the device's name, such as ``"@cupy:0"``.
 
-    Returns:
-        As :func:`compare`.
+        Returns:
+            The same as :func:`compare`.
 
     Example:
         >>> compare_captured("MLP", "@cupy:0")  # doctest: +SKIP
@@ -376,7 +374,7 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
 
     Args:
         check: the check.
-        device_name: such as ``"@cupy:0"``.
+        device_name: the device's name, such as ``"@cupy:0"``.
 
     Returns:
         ``ok``, and ``error``: the largest difference relative to the largest number, or the
@@ -398,8 +396,8 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
 
 
 def difference(got: np.ndarray, wanted: np.ndarray) -> float:
-    """Returns the largest difference, relative to the largest number; infinite for other kinds of
-    arrays.
+    """Returns the largest difference, relative to the largest value in ``wanted``; infinite if the
+    arrays have different shapes or dtypes.
 
     Example:
         >>> difference(np.array([1.0, 4.0]), np.array([2.0, 4.0]))
@@ -424,8 +422,8 @@ def is_double() -> bool:
 
 
 def contract() -> list[str] | None:
-    """Returns how the names and parameters of CuPy differ from those of the one that mpchain is
-    tested against; None without CuPy, or on its double, which is made of these.
+    """Returns how CuPy's names and parameters differ from those of the version that mpchain was
+    tested with; None without CuPy, or on its double, which is made from these names.
 
     Example:
         >>> contract()  # doctest: +SKIP

@@ -1,4 +1,5 @@
-"""Our kernels on a GPU: each case of each operation against the CPU, and their bandwidth."""
+"""mpchain's kernels on a GPU: compares each case of each operation with the CPU, and measures
+bandwidth."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,11 +23,11 @@ ROUNDED = 1e-3
 def cases(operation: str) -> Iterator[Item]:
     """Yields the cases of an operation in each dtype and, on a GPU, each layout.
 
-    Every kernel that takes the arguments is compared with the reference on the CPU; the reference
-    on the GPU, too.
+    Every kernel that accepts the arguments, and the reference on the GPU, is compared with the
+    reference on the CPU.
 
     Args:
-        operation: its name.
+        operation: the name of the operation.
 
     Example:
         >>> [name for name, _ in cases("softmax")][0]
@@ -83,8 +84,8 @@ def _error(got, wanted):
 def speeds() -> Iterator[Item]:
     """Yields the bandwidth of kernels at the sizes of ResNet-50 and GPT-2.
 
-    Bytes are those of the arrays, each read or written once; a kernel that reads an array twice
-    can have no more than the matching part of the card's bandwidth.
+    Each array counts as read or written once, so a kernel that reads an array twice cannot reach
+    the card's full bandwidth.
 
     Example:
         >>> [name for name, _ in speeds()][0]

@@ -1,4 +1,4 @@
-"""What a GPU machine is, and what all else stands on: launches, copies, plans of cuDNN, NCCL."""
+"""Facts about a GPU machine, and its basics: launches, copies, plans of cuDNN, NCCL."""
 
 import io
 import os
@@ -76,7 +76,7 @@ def _output(command):
 
 
 def command(*words: str) -> Iterator[Item]:
-    """Yields the end of what a command prints, and whether it ends well.
+    """Yields the last line of a command's output, and whether the command succeeds.
 
     Example:
         >>> ((name, find),) = command("echo", "hello")
@@ -99,11 +99,11 @@ def _judged(words):
 
 
 def seconds_of(call: Callable[[], Any], n: int = 10) -> float:
-    """Returns the time of a call, by the GPU's clock; on the double, by the host's.
+    """Returns the time of a call, measured by the GPU's clock; on the double, by the host's.
 
     Args:
-        call: called three times before, too.
-        n: how often it is timed.
+        call: the function to time; three untimed calls warm up.
+        n: the number of timed calls.
 
     Example:
         >>> seconds_of(lambda: cupy.add(x, x))  # doctest: +SKIP
@@ -153,7 +153,8 @@ extern "C" __global__ void big(const Table table, double* y) {
 
 
 def _argument_bytes():
-    """Kernels of optimizers have tables of 32 kB as an argument; before CUDA 12.1, of 4 kB."""
+    """Checks that a kernel gets a table of 32 kB as an argument, as optimizers need; before CUDA
+    12.1, the limit is 4 kB."""
     steps = annexes.load("gpu_kernels", "kernels.gpu.cuda_steps", _ASKER)
     n_bytes = steps._argument_bytes()
     if n_bytes < 32_008:
@@ -172,7 +173,7 @@ def _twice():
 
 
 def _subnormal():
-    """CuPy compiles with -ftz=true, and GPUs then take them for zero."""
+    """Checks subnormal numbers: CuPy compiles with -ftz=true, and GPUs then treat them as zero."""
     y = _twice()(cuda.cupy.full(4, 1e-40, np.float32))
     return {"found": "survive" if float(y[0]) else "are zero, as mpchain's documents say"}
 
@@ -194,7 +195,7 @@ def _copy(x, copy, n_moved):
 
 
 def bandwidth(call: Callable[[], Any], n_bytes: int) -> dict[str, Any]:
-    """Returns the row of a call that moves a number of bytes.
+    """Returns the bandwidth of a call that moves this number of bytes.
 
     Example:
         >>> bandwidth(lambda: x.copy(), 2 * x.nbytes)  # doctest: +SKIP
@@ -244,7 +245,7 @@ def _plan(cudnn, request):
 
 
 def nccl() -> Iterator[Item]:
-    """Yields, for each binding of NCCL, whether one rank sums, also in a captured graph.
+    """Yields, for each binding of NCCL, whether a sum on one rank works, also in a captured graph.
 
     Example:
         >>> [name for name, _ in nccl()]

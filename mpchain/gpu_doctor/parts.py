@@ -1,11 +1,11 @@
 """``python -m mpchain.gpu_doctor.parts [--after NAME] PART [ARGUMENT ...]``: a part of the GPU
 doctor.
 
-Each result is a line of JSON, printed at once, after a line that says what begins, so that whoever
-started the program knows what it was about when it ended. ``--after NAME`` leaves out all results
-up to that one. ``plan`` prints the parts in their order: cheap and decisive ones first.
+Each result is a line of JSON, which is printed at once. A line before it names the check that
+begins, so that the caller knows which check was running if the program dies. ``--after NAME`` skips
+all results up to that one. ``plan`` prints the parts in order: cheap and decisive ones first.
 
-``mpchain-launch doctor --gpu FOLDER`` runs them.
+``mpchain-launch doctor --gpu FOLDER`` runs the parts.
 """
 
 import argparse
@@ -54,11 +54,11 @@ def plan(is_double: bool = False) -> Iterator[dict[str, Any]]:
     """Yields the parts in the order in which the doctor runs them.
 
     Args:
-        is_double: whether the plan is for the double, whose times say nothing.
+        is_double: whether the plan is for the double, whose times are meaningless.
 
     Returns:
-        ``title``, ``arguments`` of this program, ``limit``: seconds for each result, and
-        ``at_once``: whether others may run beside it.
+        ``title``; ``arguments`` of this program; ``limit``, the seconds for each result; and
+        ``at_once``, whether other parts may run at the same time.
 
     Example:
         >>> [row["title"] for row in plan()][:3]

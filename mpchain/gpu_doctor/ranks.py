@@ -1,7 +1,7 @@
 """``python -m mpchain.gpu_doctor.ranks``: compares ranks on GPUs with the same ranks on CPUs, and
 prints a line of JSON for each result.
 
-``mpchain-launch doctor --gpu FOLDER`` runs it on two ranks.
+``mpchain-launch doctor --gpu FOLDER`` runs this program on two ranks.
 """
 
 import json
@@ -43,7 +43,7 @@ def _collectives(comm, device):
 
 
 def _dropped_sources(comm, device):
-    """Memory is dropped and used again while it is read on another stream."""
+    """Frees and reuses memory while another stream reads it."""
     results = {}
     for i in range(8):
         x = device.send(_draw(comm, 512, 256) + i)
@@ -100,7 +100,7 @@ def compare(check: Check, comm: Communicator, device: Device) -> dict[str, objec
     Args:
         check: the check; collective.
         comm: the ranks.
-        device: this rank's.
+        device: this rank's device.
 
     Returns:
         ``ok``, and ``error``: the largest difference relative to the largest number of an array.
@@ -134,7 +134,7 @@ def refusal_of_one_gpu(comm: Communicator, device: Device) -> dict[str, object]:
 
 
 def seconds_of_a_sum(comm: Communicator, device: Device, n_bytes: int = N_BYTES) -> float:
-    """Returns the time of an all-reduce, by the GPU's clock.
+    """Returns the time of an all-reduce, measured by the GPU's clock.
 
     Example:
         >>> seconds_of_a_sum(comm, mpchain.get_device("@cupy:0"))  # doctest: +SKIP
@@ -179,14 +179,15 @@ def _check_one_gpu(comm, device):
 
 
 def run(comm: Communicator, *, share_gpu: bool) -> None:
-    """Prints the results; all ranks call it.
+    """Runs the checks, and prints the results on rank 0; all ranks call this function.
 
     Args:
         comm: the ranks.
-        share_gpu: whether they have one GPU, and NCCL is not told to allow that.
+        share_gpu: whether the ranks share one GPU without NCCL's permission
+            (``NCCL_MULTI_RANK_GPU_ENABLE``).
 
     Raises:
-        Exception: a check failed otherwise than by a difference; the traceback is printed.
+        Exception: a check raised an exception; the traceback is printed.
 
     Example:
         >>> run(mpchain.create_communicator("pure_nccl"), share_gpu=False)  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Times of training steps, by mpchain and by PyTorch as its users run it.
+"""Times of training steps of mpchain, and of PyTorch as its users run it.
 
 Each step runs in a process of its own, since both load CUDA's libraries.
 """
@@ -165,13 +165,13 @@ def _batch(name, sizes):
 
 
 class OwnStep:
-    """A training step of mpchain: called, it trains.
+    """A training step of mpchain; calling the object runs the step.
 
     Args:
         name: a key of :data:`SIZES`.
         precision: a key of :data:`PRECISIONS`.
-        sizes: of the model.
-        device_name: such as ``"@cupy:0"``.
+        sizes: the sizes of the model and its batch.
+        device_name: the device's name, such as ``"@cupy:0"``.
         is_captured: whether the step is captured.
 
     Example:
@@ -208,12 +208,12 @@ class OwnStep:
                 yield
 
     def __call__(self) -> None:
-        """Trains for a step."""
+        """Runs one training step."""
         with self._context():
             self._update(*self._batch)
 
     def loss(self) -> float:
-        """Returns the loss of the batch now."""
+        """Returns the current loss of the batch."""
         with self._context():
             return float(cuda.to_cpu(self.model(*self._batch).array))
 
@@ -229,7 +229,7 @@ def torch_step(
     device_name: str,
     is_channels_last: bool = False,
 ) -> Callable[[], Any]:
-    """Does the same with PyTorch: optimizers in one kernel, autocast for half precision.
+    """Returns PyTorch's equivalent step: fused optimizers, and autocast for half precision.
 
     Example:
         >>> step = torch_step("MLP", "single", SMALL["MLP"], "cpu")  # doctest: +SKIP
@@ -250,7 +250,7 @@ def torch_step(
 
     def step():
         optimizer.zero_grad()
-        half = torch.float16 if device_name == "cuda" else torch.bfloat16  # CPUs have bfloat16
+        half = torch.float16 if device_name == "cuda" else torch.bfloat16  # CPUs' half precision
         with torch.autocast(device_name, half, enabled=precision == "half"):
             y = model(x)
             loss = torch.nn.functional.cross_entropy(y, t) if y.ndim == 2 else _loss(torch, y, t)
@@ -296,7 +296,7 @@ def own_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
 
 
 def _times(step):
-    """Returns a step's time by the GPU's clock, and until the host has given the GPU its work."""
+    """Returns a step's time by the GPU's clock, and the time until the host has queued the work."""
     n = 1 if is_double() else 20
     milliseconds = 1e3 * seconds_of(step, n)
     cuda.cupy.cuda.Device().synchronize()
@@ -309,7 +309,8 @@ def _times(step):
 
 
 def _longest(made):
-    """PyTorch's profiler sees the kernels of the whole process; the double counts launches."""
+    """Returns the longest kernels: those that PyTorch's profiler finds in the whole process, or, on
+    the double, the most frequent launches."""
     if not made:
         raise NotHere("the step before, which failed")
     (step,) = made
@@ -343,7 +344,7 @@ def _profiled(step):
 
 
 def torch_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
-    """Yields the time of PyTorch's step; on the double, by the CPU.
+    """Yields the time of PyTorch's step; on the double, measured on the CPU.
 
     Args:
         name, precision: as in :func:`own_steps`.

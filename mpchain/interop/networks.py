@@ -56,10 +56,10 @@ class _Block(Chain):
 
 
 class ResNet(Chain):
-    """A residual network as torchvision's ``resnet50`` and its like compute it.
+    """A residual network like torchvision's ``resnet18`` to ``resnet152``.
 
-    :class:`mpchain.links.ResNet50Layers` is the one of the paper's Caffe files, which pools and
-    strides elsewhere.
+    :class:`mpchain.links.ResNet50Layers` is the network of the paper's Caffe files instead, which
+    pools and strides in other layers.
 
         >>> model = mpchain.interop.ResNet(18, n_classes=10)
         >>> model.count_params()
@@ -103,7 +103,7 @@ class ResNet(Chain):
 
 
 class GPT2(Chain):
-    """The transformer of GPT-2, as Hugging Face's ``GPT2Model`` computes it.
+    """The transformer of GPT-2, equivalent to Hugging Face's ``GPT2Model``.
 
     The weights of ``GPT2LMHeadModel`` load with ``prefix="transformer."``.
 
@@ -113,11 +113,11 @@ class GPT2(Chain):
         ((1, 3, 8), (1, 3, 100))
 
     Args:
-        n_layers, size, n_heads: numbers of layers, features and heads of attention.
-        n_words, n_positions: sizes of the vocabulary and of the longest text.
+        n_layers, size, n_heads: the numbers of layers, features and attention heads.
+        n_words, n_positions: the size of the vocabulary and the length of the longest text.
         dropout: dropout ratio in training.
 
-    See A. Radford et al., Language models are unsupervised multitask learners, 2019.
+        See A. Radford et al., Language models are unsupervised multitask learners, 2019.
     """
 
     def __init__(
@@ -157,10 +157,10 @@ class GPT2(Chain):
 
 
 class BERT(Chain):
-    """The encoder BERT, as Hugging Face's ``BertModel`` computes it.
+    """The encoder BERT, equivalent to Hugging Face's ``BertModel``.
 
-    The weights of ``BertForMaskedLM`` and its like load with ``prefix="bert."``, and those without
-    a pooler with ``has_pooler=False``.
+    The weights of ``BertForMaskedLM`` and similar models load with ``prefix="bert."``; weights
+    without a pooler need ``has_pooler=False``.
 
         >>> model = mpchain.interop.BERT(n_layers=2, size=8, n_heads=2, n_words=100)
         >>> features = model(np.array([[3, 1, 4]]))
@@ -168,9 +168,9 @@ class BERT(Chain):
         ((1, 3, 8), (1, 8))
 
     Args:
-        n_layers, size, n_heads: numbers of layers, features and heads of attention.
-        n_words, n_positions, n_types: sizes of the vocabulary, of the longest text, and number of
-            types of segments.
+        n_layers, size, n_heads: the numbers of layers, features and attention heads.
+        n_words, n_positions, n_types: the size of the vocabulary, the length of the longest text,
+            and the number of segment types.
         dropout: dropout ratio in training.
         has_pooler: whether there is a layer that computes a feature vector of the text.
 
@@ -212,7 +212,7 @@ class BERT(Chain):
 
         Args:
             ids: integers (B, L).
-            types: integers (B, L): the segments; None means 0.
+            types: integers (B, L): the segment types; None means type 0.
             mask: array (B, L), true (1) for words, false (0) for padding; None means no padding.
 
         Returns:
@@ -244,7 +244,7 @@ def _norm(eps):
 
 @rule(GPT2)
 def _of_gpt2(model):
-    """Hugging Face's names; its matrices are transposed."""
+    """Returns the tensors by Hugging Face's names; Hugging Face's matrices are transposed."""
     found = {"wte": model.words, "wpe": model.positions}
     for i, layer in enumerate(model.layers):
         attention, h = layer.attention, f"h.{i}"
@@ -266,7 +266,7 @@ def _of_gpt2(model):
 
 @rule(BERT)
 def _of_bert(model):
-    """Hugging Face's names."""
+    """Returns the tensors by Hugging Face's names."""
     found = {
         "embeddings.word_embeddings": model.words,
         "embeddings.position_embeddings": model.positions,

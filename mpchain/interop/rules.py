@@ -1,9 +1,9 @@
-"""Which tensors of PyTorch the parameters of a link are: a rule for each kind of link.
+"""Rules that map PyTorch's tensors to the parameters of a link: one rule for each kind of link.
 
-A rule returns a dict. Its keys are PyTorch's names below the link; its values are parameters or
-arrays, which have the same layout there, a :class:`Tensor` if they have not, links, whose own rules
-hold, or None for what the link does not have. Links without a rule, as users' chains are, have
-their own names.
+A rule returns a dict. The keys are PyTorch's names, relative to the link. A value is a parameter or
+array if its layout in PyTorch is the same, a :class:`Tensor` if its layout differs, a child link,
+which has its own rule, or None if the link lacks this tensor. Links without a rule, such as
+users' chains, keep their own names.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ class Tensor:
         (4,)
 
     Attributes:
-        parts: the parameters or arrays (views included) that it joins along its first axis.
-        is_transposed: whether PyTorch's (or Hugging Face's) matrix is the transposed one.
-        is_added: whether its values add to those that other tensors set: one of two biases there,
-            where there is one here. It is saved as zeros.
-        value: of a tensor that has no counterpart here, what it is saved as; None if it is not
-            saved. Such a tensor may be missing, and is not read.
+        parts: the parameters or arrays (views included) that the tensor joins along its first axis.
+        is_transposed: whether PyTorch's (or Hugging Face's) matrix is transposed.
+        is_added: whether the tensor's values are added to those of another tensor, because PyTorch
+            has two biases where mpchain has one. Such a tensor is saved as zeros.
+        value: the value to save for a tensor without a counterpart in mpchain; None saves no
+            tensor. Such a tensor may be missing in files, and is not read.
     """
 
     parts: Sequence[Parameter | Array] = ()
@@ -53,7 +53,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that PyTorch's tensor has."""
+        """The shape of PyTorch's tensor."""
         first = self.arrays[0].shape
         shape = (sum(array.shape[0] for array in self.arrays), *first[1:]) if first else first
         return shape[::-1] if self.is_transposed else shape
@@ -64,7 +64,7 @@ _RULES: dict[type, Rule] = {}
 
 
 def rule(*kinds: type) -> Callable[[Rule], Rule]:
-    """Decorator: makes a function the rule for links of these classes; see the module.
+    """Decorator: makes a function the rule for links of these classes; see the module's docstring.
 
     Example:
         >>> class Affine(mpchain.Link):
@@ -85,11 +85,12 @@ def rule(*kinds: type) -> Callable[[Rule], Rule]:
 
 
 def tensors_of(link: Link, prefix: str = "") -> Iterator[tuple[str, Tensor, Link]]:
-    """Yields, for a link and all below it, PyTorch's name, the :class:`Tensor`, and its link.
+    """Yields PyTorch's name, the :class:`Tensor`, and its link, for all tensors of a link and its
+    descendants.
 
     Raises:
         NotImplementedError: a link has no counterpart in PyTorch.
-        ValueError: a link has no arrays yet.
+        ValueError: a link has uninitialized parameters.
 
     Example:
         >>> [name for name, *_ in tensors_of(mpchain.Chain(l1=L.Linear(3, 2)))]
@@ -126,7 +127,8 @@ def _own_names(link):
 
 @rule(Sequential)
 def _positions(link):
-    """PyTorch counts all layers, which are modules there, not only those with parameters."""
+    """Returns the links by their positions among all layers: PyTorch counts layers without
+    parameters, too."""
     return {str(i): layer for i, layer in enumerate(link) if isinstance(layer, Link)}
 
 
@@ -137,7 +139,7 @@ def _product(link):
 
 @rule(L.DepthwiseConvolution2D)
 def _depthwise(link):
-    """Returns a convolution there, with a group for each channel."""
+    """Returns the tensors of PyTorch's convolution that has a group for each channel."""
     W = _of(link, link.W)
     return {"weight": Tensor([W[:, i : i + 1] for i in range(W.shape[1])]), "bias": link.b}
 
@@ -176,7 +178,7 @@ def _rms_normalization(link):
 @rule(*(getattr(L, f"NStep{way}{cell}") for way in ("", "Bi") for cell in ("LSTM", "GRU")))
 @rule(*(getattr(L, f"NStep{way}RNN{f}") for way in ("", "Bi") for f in ("Tanh", "ReLU")))
 def _layers(link):
-    """The gates have PyTorch's order, but each has its own weights."""
+    """Joins the weights of the gates: they are in PyTorch's order, but in an array per gate."""
     found = {}
     for i, layer in enumerate(link):
         k, is_backwards = divmod(i, link.direction)
@@ -190,7 +192,8 @@ def _layers(link):
 
 @rule(L.StatelessLSTM, L.LSTM)
 def _lstm_cell(link):
-    """The gates of a unit are neighbors here (a, i, f, o), and in blocks there (i, f, a, o)."""
+    """Reorders the gates: mpchain stores a unit's gates side by side (a, i, f, o), and PyTorch
+    stores each gate of all units as a block (i, f, a, o)."""
 
     def gates(param):
         array = _of(link, param)

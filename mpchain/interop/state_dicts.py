@@ -1,4 +1,4 @@
-"""Dicts and files of PyTorch's tensors, loaded into models and made of them."""
+"""Loads PyTorch's state dicts and their files into models, and makes state dicts from models."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def state_dict(model: Link, *, names: Names = None, prefix: str = "") -> dict[str, Array]:
-    """Returns a model's parameters and averages as PyTorch's module of the same kind names them.
+    """Returns a model's parameters and averages under the names of PyTorch's equivalent module.
 
     ``module.load_state_dict({k: torch.from_numpy(v) for k, v in state_dict(model).items()})`` loads
     them; ``mpchain.serializers.safetensors.write_safetensors`` writes them to a file.
@@ -31,14 +31,14 @@ def state_dict(model: Link, *, names: Names = None, prefix: str = "") -> dict[st
     Args:
         model: the model, with all parameters initialized.
         names: see :func:`load_state_dict`.
-        prefix: begins all names.
+        prefix: the beginning of all names.
 
     Returns:
-        dict: name to a new NumPy array.
+        dict: maps each name to a new NumPy array.
 
     Raises:
         NotImplementedError: a link has no counterpart in PyTorch.
-        ValueError: a parameter is not initialized, or two tensors have one name.
+        ValueError: a parameter is not initialized, or two tensors have the same name.
     """
     found = {}
     for name, tensor, _ in _named_tensors("state_dict", model, names, prefix):
@@ -63,9 +63,9 @@ def load_state_dict(
     prefix: str = "",
     ignore: Callable[[str], bool] | None = None,
 ) -> None:
-    """Loads the weights of PyTorch's module of the same kind.
+    """Loads the weights of PyTorch's equivalent module.
 
-    Nothing is loaded unless all names and shapes fit. Values get the dtypes of the model.
+    Nothing is loaded unless all names and shapes match. Values are cast to the model's dtypes.
 
         >>> linear = L.Linear(None, 2)
         >>> weights = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)}
@@ -75,15 +75,16 @@ def load_state_dict(
 
     Args:
         model: the model.
-        source: what a module's ``state_dict()`` returned, a dict of arrays, or a path:
-            ``.safetensors``, else a file of ``torch.save``, which needs PyTorch and may hold
-            tensors only.
-        names: for a model whose links have other names than the modules: a dict of the first parts
-            of the names here, such as ``{"encoder.l1": "net.0"}``, or a function of a whole name.
-            Names here are paths of links with dots, then PyTorch's name of the tensor.
-        prefix: what all names in the source begin with, such as ``"module."``; other tensors are
-            not looked at.
-        ignore: a function of a name in the source: whether to leave out that tensor.
+        source: the result of a module's ``state_dict()``, a dict of arrays, or the path of a
+            ``.safetensors`` file or of a file of ``torch.save``, which needs PyTorch and may
+            hold only tensors.
+        names: for a model whose links are not named like PyTorch's modules: a dict from the first
+            parts of mpchain's names to PyTorch's, such as ``{"encoder.l1": "net.0"}``, or a
+            function of a whole name. mpchain's name is the link's path, with dots, followed by
+            PyTorch's name of the tensor.
+        prefix: the beginning of all names in the source, such as ``"module."``; tensors with other
+            names are ignored.
+        ignore: a function that takes a name in the source and returns whether to ignore the tensor.
 
     Raises:
         ImportError: the file needs PyTorch, which is not installed.
@@ -109,7 +110,7 @@ def load_state_dict(
 
 
 def _named_tensors(caller, model, names, prefix):
-    """Yields what the rules yield, by the names of the source."""
+    """Yields the tensors that the rules yield, under the names of the source."""
     seen = set()
     for name, tensor, link in tensors_of(model):
         name = prefix + _renamed(name, names)
@@ -160,7 +161,7 @@ def _as_array(value):
 
 
 def _faults(wanted, given):
-    """Returns what does not fit."""
+    """Returns descriptions of the mismatches between the model's tensors and the source's."""
     names = {name: tensor for name, tensor, _ in wanted}
     missing = [name for name, t in names.items() if t.parts and name not in given]
     faults = [f"missing: {', '.join(missing)}"] if missing else []

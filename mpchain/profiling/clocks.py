@@ -1,4 +1,4 @@
-"""The clocks of several ranks, compared by messages."""
+"""Compares the clocks of several ranks by messages."""
 
 import dataclasses
 import time
@@ -12,13 +12,13 @@ ROUNDS = 100
 
 @dataclasses.dataclass
 class Clock:
-    """Offset of rank 0's monotonic clock from this process's; all in nanoseconds.
+    """The offset of rank 0's monotonic clock from this process's; all times are in nanoseconds.
 
-    Between two comparisons the difference changes linearly, since clocks of hosts drift.
+    Clocks of hosts drift, so the offset is taken to change linearly between comparisons.
 
     Args:
-        origin: rank 0's time that is shown as zero.
-        points: tuples (own time, difference, error) of the comparisons.
+        origin: the time on rank 0's clock that is shown as zero.
+        points: a tuple (own time, difference, error) for each comparison.
 
     Example:
         >>> clock = Clock(1000, [(0, 500, 20), (4000, 600, 10)])
@@ -31,7 +31,7 @@ class Clock:
 
     @property
     def error(self) -> int:
-        """The greatest error of the comparisons: half of the time of question and answer."""
+        """The largest error of the comparisons: half of the round-trip time."""
         return max(error for *_, error in self.points)
 
     def shared(self, own: int) -> float:
@@ -42,7 +42,7 @@ class Clock:
 
 
 def own_clock() -> Clock:
-    """Returns the clock of a process that has compared it with none; its origin is now.
+    """Returns the clock of a process that has not been compared with another; its origin is now.
 
     >>> own_clock().error
     0
@@ -54,12 +54,14 @@ def own_clock() -> Clock:
 def compare(comm: Communicator, begin: int | None = None, clock: Clock | None = None) -> Clock:
     """Compares the clocks of all ranks with rank 0's; collective.
 
-    Rank 0 asks for the time, and takes it for that of the middle between question and answer.
+    Rank 0 asks each rank for its time, and takes the answer as the time at the middle of the round
+    trip.
 
     Args:
         comm: the ranks.
-        begin: when this rank began to record, if that was before; the first of all is the origin.
-        clock: the result of an earlier comparison; the new one is added.
+        begin: the time when this rank began to record; None means now. The earliest time of all
+            ranks is the origin.
+        clock: the result of an earlier comparison, to which the new comparison is added.
 
     >>> compare(comm).error
     0

@@ -1,4 +1,4 @@
-"""The profile that ``mpchain-launch --trace`` asks for, by an environment variable."""
+"""The profile that ``mpchain-launch --trace`` requests through an environment variable."""
 
 import atexit
 import os
@@ -19,11 +19,12 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCI
 
 
 class LaunchedProfile(Profile):
-    """A profile of a program that does not know of it.
+    """A profile of a program that does not mention profiling.
 
-    It takes the first communicator of all ranks to compare their clocks. When the steps are over,
-    or the program, each rank writes a file, and the last one merges them: at the end of a program
-    nobody waits for a message. A rank that makes no communicator leaves its own file.
+    The ranks compare their clocks through the first communicator that contains all of them. After
+    the given number of steps, or at the end of the program, each rank writes a file, and the last
+    rank merges the files, because at the end of a program no rank can rely on messages. A
+    rank that makes no communicator leaves its own file.
 
     Args:
         folder: the folder of the files.
@@ -60,7 +61,7 @@ class LaunchedProfile(Profile):
             self._write()
 
     def finish(self) -> None:
-        """Ends recording at the end of the program, and writes what there is."""
+        """Ends recording at the end of the program, and writes what was recorded."""
         if os.getpid() == self._pid:  # a forked process writes nothing
             self.stop()
 
@@ -80,8 +81,9 @@ class LaunchedProfile(Profile):
 
 
 def start() -> LaunchedProfile | None:
-    """Starts the profile if the variable is set, and removes it: processes that the program starts
-    are none of the ranks.
+    """Starts the profile if the environment variable is set.
+
+    The variable is then removed, because processes that the program starts are not ranks.
 
     >>> start() is None
     True

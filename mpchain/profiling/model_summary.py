@@ -17,11 +17,11 @@ class Row:
 
     Attributes:
         path: path of the link in the model, such as ``'/l1'``.
-        name: its class.
-        depth: number of links that it is inside of.
-        shapes: shapes of the arrays that it returns.
-        n_params: number of its parameters, those of its children included.
-        n_bytes: size of what it returns, in bytes.
+        name: class of the link.
+        depth: number of links that contain this link.
+        shapes: shapes of the arrays that the call returns.
+        n_params: number of the link's parameters, including those of its children.
+        n_bytes: size of the returned arrays, in bytes.
         seconds: time of the call.
 
     Example:
@@ -45,9 +45,10 @@ class ModelSummary:
     Attributes:
         rows: the calls of links, in the order in which they began; the model is the first.
         n_params: number of parameters of the model.
-        n_params_updated: number of those that optimizers update (``link.disable_update()``).
+        n_params_updated: number of parameters that optimizers update; ``link.disable_update()``
+            excludes a link's.
         param_bytes: size of the parameters, in bytes.
-        output_bytes: size of what all links without children return, in bytes.
+        output_bytes: size of the arrays that all links without children return, in bytes.
 
     Example:
         >>> model = mpchain.Sequential(L.Linear(3, 4), F.relu, L.Linear(4, 2))
@@ -85,13 +86,13 @@ def summary(model: Link, *args: Any, **kwargs: Any) -> ModelSummary:
     """Calls a model and returns a table of its links: shapes, parameters, memory and time.
 
     The model is called twice, without a graph and with ``config.train`` False; the times are those
-    of the second call. Parameters that depend on the input are initialized, as by any call. A link
-    that is called several times has several rows. Functions between links have none: their time is
-    that of the link whose ``forward`` calls them.
+    of the second call. As in any call, parameters whose shapes depend on the input are initialized.
+    A link that is called several times has several rows. Functions have no rows: their time counts
+    for the link whose ``forward`` calls them.
 
     Args:
         model: the model.
-        args, kwargs: its arguments, such as a batch.
+        args, kwargs: the model's arguments, such as a batch.
 
     Example:
         >>> model = mpchain.Sequential(L.Convolution2D(1, 4, ksize=3), F.relu, L.Linear(None, 10))

@@ -1,4 +1,4 @@
-"""The record of one process: spans of time, sums that are pending, memory."""
+"""The record of one process: spans of time, pending all-reduces, and memory."""
 
 import dataclasses
 import threading
@@ -42,14 +42,14 @@ _OTHER_COLLECTIVES = {"split", "finalize", "make_buffers"}
 
 @dataclasses.dataclass(slots=True)
 class Operation:
-    """An operation of all ranks in the background, from its beginning to its end, in nanoseconds.
+    """A collective operation in the background, with its times in nanoseconds.
 
     Attributes:
-        name: the name of the sum.
-        n_bytes: its size.
-        start, end: times; the end is None while it is pending.
-        summing: time in which this rank summed, sent or received.
-        waiting: time in which this rank did nothing but wait for it.
+        name: the name of the operation.
+        n_bytes: the size of its data.
+        start, end: times; the end is None while the operation is pending.
+        summing: time that this rank spent summing, sending or receiving.
+        waiting: time that this rank spent only waiting for the operation.
     """
 
     name: str
@@ -61,24 +61,25 @@ class Operation:
 
 
 class Recorder(Observer):
-    """A span: the thread's work in a ``with`` block.
+    """Records one thread's work in a ``with`` block.
 
     All times are in nanoseconds of a monotonic clock of this process.
 
     Args:
-        skip: number of steps to forget.
-        steps: number of steps after these, after which ``on_full`` is called; None: no limit.
+        skip: number of steps to leave out at the beginning.
+        steps: number of recorded steps after which ``on_full`` is called; None means no limit.
         on_full: function without arguments.
         on_communicator: function that is called with each new communicator of several ranks.
 
     Attributes:
-        record: function that takes the start and the end of a span, and what it is: a tuple (kind,
-            name, link or None, dict of details or None). They are kept in one list, since the
-            garbage collector would visit a tuple for each span.
+        record: function that takes a tuple: the start and the end of a span, and a description,
+            which is a tuple (kind, name, link or None, dict of details or None). All three are
+            kept in one flat list, because the garbage collector would visit a tuple per span.
         targets: targets of optimizers, by id.
         operations: :class:`Operation` s that have ended.
         memory: tuples (time, bytes resident, bytes used of CuPy's pool).
-        open: kinds of spans that are not complete, in which others of the kind get none.
+        open: kinds of the spans that have not ended; inside a span, no other span of its kind is
+            recorded.
         n_steps: number of steps that have ended.
 
     Example:
@@ -100,12 +101,12 @@ class Recorder(Observer):
         self._thread = threading.get_ident()
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
-        # The link that the thread is in, and the name of its function.
+        # The link and the public function that the thread is currently inside of.
         self._link = self._public = None
-        # Keyed by link id and name; the values keep the links alive, so ids are not reused.
+        # The keys contain ids of links; the values keep the links alive, so ids are not reused.
         self._known: dict[tuple, tuple] = {}
         self.targets, self.open = {}, set()
-        self._pending: dict[int, Operation] = {}  # keyed by the id of their request
+        self._pending: dict[int, Operation] = {}  # the keys are ids of requests
         self._label = self._trainer = self._step_start = None
         self.n_steps = self._work = self._next_look = 0
         self._has_gpu = cuda.available  # checked once, because the check takes microseconds
@@ -118,7 +119,7 @@ class Recorder(Observer):
 
     @property
     def spans(self) -> list[tuple]:
-        """Tuples (start, end, kind, name, link or None, dict of details or None)."""
+        """The spans: tuples (start, end, kind, name, link or None, dict of details or None)."""
         values = iter(self._spans)
         return [(start, end, *what) for start, end, what in zip(values, values, values)]
 
@@ -128,7 +129,7 @@ class Recorder(Observer):
         return super().__enter__()
 
     def is_mine(self) -> bool:
-        """Returns whether the calling thread is the one that is recorded."""
+        """Returns whether the calling thread is the recorded one."""
         return threading.get_ident() == self._thread
 
     def add(self, start: int, kind: str, name: str, details: dict[str, Any] | None = None) -> int:
@@ -138,7 +139,7 @@ class Recorder(Observer):
         return end
 
     def sample_memory(self, time: int) -> None:
-        """Notes how much memory is in use at a time, and when to do so next."""
+        """Records how much memory is in use, and when to take the next sample."""
         self._next_look = time + SAMPLING
         self.memory.append((time, resident_bytes(), pool_bytes() if self._has_gpu else 0))
 
@@ -161,7 +162,8 @@ class Recorder(Observer):
         self.record((begun, self.now(), what))
 
     def _what(self, label, link, public, inputs):
-        """What a span of a function is, made once for each place and shapes: spans are many."""
+        """Returns the description of a function's span. To save memory, spans with the same link
+        and shapes share one."""
         name = public or _SHOWN.get(label) or label.lstrip("_")
         key = id(link), name, tuple([(x.shape, x.dtype) for x in inputs if x is not None])
         if key not in self._known:
@@ -179,7 +181,7 @@ class Recorder(Observer):
             self._endings.get(span.kind, self._end)(span, begun)
 
     def _begin(self, span):
-        """Returns the start time; None within a span of the same kind."""
+        """Returns the start time, or None inside a span of the same kind."""
         if span.kind in self.open:
             return None
         self.open.add(span.kind)
@@ -238,8 +240,7 @@ class Recorder(Observer):
                     recorded.clear()
                 self._next_look = now
         # A trainer's work before its first iteration is not part of a step. Steps are a nanosecond
-        # apart; otherwise viewers, which add floating-point numbers, would nest the next step in
-        # this one.
+        # apart; otherwise rounding errors would make viewers nest the next step in this one.
         self._trainer, self._step_start = trainer, now + 1
         if self._last is not None and self.n_steps >= self._last:
             self._on_full()
@@ -299,12 +300,12 @@ class Recorder(Observer):
             self.add(start, "communication", f"wait: {span.name}")
 
     def _follow(self, request, name, n_bytes, start):
-        """Follows an operation that was begun until it is complete."""
+        """Follows a pending operation until it is complete."""
         operation = Operation(name, n_bytes, start)
         request = request.request if isinstance(request, WatchedRequest) else request
         if isinstance(request, PendingOperation) and not request.is_complete:
             self._pending[id(request)] = operation
-        else:  # requests on a GPU are not tested
+        else:  # requests on a GPU are not polled
             self._end_operation(operation)
 
     def _end_operation(self, operation):
@@ -313,6 +314,7 @@ class Recorder(Observer):
 
 
 def _time_of_gpu():
-    """The time after the GPU's work: else a function would take as long as to ask for its work."""
+    """Returns the time after the GPU has finished its queued work; without this wait, a function's
+    time would only be the time to launch its kernels."""
     cuda.cupy.cuda.get_current_stream().synchronize()
     return time.perf_counter_ns()

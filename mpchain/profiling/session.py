@@ -29,14 +29,14 @@ def profile(
     """Returns a :class:`Profile`, which measures where the time of a program goes.
 
     Args:
-        file: where rank 0 writes the trace of all ranks at the end, as ``.json``, and the table
-            beside it, as ``.txt``. None: nowhere; as an extension, ``trace.json`` in the trainer's
-            folder.
-        comm: the ranks, all of which profile; None: this process alone or, as an extension, those
-            of the trainer's multi-node optimizer.
+        file: path of the ``.json`` file to which rank 0 writes the trace of all ranks at the end,
+            with the table beside it as ``.txt``. None writes no file; as an extension, it means
+            ``trace.json`` in the trainer's folder.
+        comm: the ranks, all of which must profile. None means only this process; as an extension,
+            it means the ranks of the trainer's multi-node optimizer.
         skip: number of steps to leave out at the beginning.
-        steps: number of steps after which recording ends; None: none in a ``with`` block, and 100
-            as an extension. A step takes some 10 kB of the file for each 100 calls of functions.
+        steps: number of steps after which recording ends. None means no limit in a ``with`` block,
+            and 100 as an extension. A step adds about 10 kB to the file per 100 function calls.
 
     Raises:
         ValueError: ``skip`` is negative, or ``steps`` is not positive.
@@ -57,26 +57,24 @@ def profile(
 class Profile(Extension):
     """Measures where the time of a program goes: a context manager, and an extension.
 
-    It records the thread that starts it: calls of functions and links, forward and backward, with
-    the link's path; iterators and converters; updates; what is exchanged between ranks, and what of
-    it was waiting; evaluation; extensions; memory. Whatever is not among these can be marked by
-    :meth:`span`. A step is a trainer's iteration or, without a trainer, an update of an optimizer
-    with everything since the one before. Where no profile is active, nothing is spent on it.
-
-    On a GPU each function is waited for: the times are right, but nothing overlaps.
-
-    With several ranks, starting and ending are collective, unless an exception ends it: then each
-    rank keeps what it has, and writes a file of its own if there was to be one.
+    A profile records the thread that starts it: calls of functions and links, forward and backward,
+    with the link's path; iterators and converters; updates; communication between ranks, with the
+    time spent waiting; evaluation; extensions; memory. :meth:`span` marks any other code. A step is
+    a trainer's iteration or, without a trainer, the time from one optimizer update to the next.
+    Without an active profile, there is no overhead.
+    On a GPU the profile waits for each function: the times are right, but no work overlaps.
+    With several ranks, starting and ending are collective. If an exception ends the profile, each
+    rank keeps its own record, and writes its own file if ``file`` was given.
 
     Args:
         file, comm, skip, steps: see :func:`profile`.
 
     Attributes:
-        trace: what was recorded, in Chrome's trace format; on rank 0 of all ranks. None before the
-            end.
+        trace: the recorded events in Chrome's trace format; on rank 0, those of all ranks. None
+            before the end.
 
     Raises:
-        RuntimeError: on starting, if another profile is active.
+        RuntimeError: another profile is active when this one starts.
 
     Example:
         >>> trainer = testing.get_trainer_with_mock_updater((2, "iteration"))
@@ -140,7 +138,7 @@ class Profile(Extension):
         """Called with each communicator of several ranks that the program makes."""
 
     def stop(self) -> None:
-        """Ends recording, on this rank, before the end of the block or of training."""
+        """Ends recording on this rank before the end of the block or of training."""
         if self._is_recording:
             self._is_recording = False
             self._recorder.__exit__()
@@ -164,7 +162,7 @@ class Profile(Extension):
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Context manager: the time in the block gets this name.
+        """Context manager: records the time of the block under this name.
 
         >>> with mpchain.profile() as profile:
         ...     with profile.span("augment"):
@@ -195,7 +193,7 @@ class Profile(Extension):
         self.__enter__()
 
     def __call__(self, trainer: object) -> None:
-        """Does nothing: an iteration is seen without it."""
+        """Does nothing: the recorder observes iterations by itself."""
 
     def on_error(self, trainer: object, exc: BaseException, tb: TracebackType | None) -> None:
         self._has_failed = True
@@ -210,19 +208,19 @@ class Profile(Extension):
         """Returns the rows of the table, the longest first; see :func:`mpchain.profiling.rows`.
 
         Args:
-            step: the number of a step; None: means over the steps.
+            step: the index of a step; None returns means over the steps.
 
-        Raises:
+            Raises:
             RuntimeError: the profile has not ended.
         """
         return table.rows(self._ended("rows"), step)
 
     def print_table(self, file: IO[str] | None = None, n_rows: int | None = None) -> None:
-        """Prints what takes which share of a step.
+        """Prints the share of a step that each kind of work takes.
 
         Args:
             file: the output; None means the standard output.
-            n_rows: how many rows are shown; None: those of at least 0.5 % of a step.
+            n_rows: the number of rows to show; None shows those of at least 0.5 % of a step.
 
         Raises:
             RuntimeError: the profile has not ended.

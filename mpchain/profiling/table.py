@@ -18,12 +18,12 @@ class Row:
     """One kind of work in the steps of a trace.
 
     Attributes:
-        phase: ``'forward'``, ``'backward'``, ...; ``'other'`` is what no span covers.
-        link: the path of the link that did it; empty outside of links.
-        name: the function or, for the Python code of a link, its class; or what else was done.
-        calls: number of calls in a step, the mean over steps and ranks.
-        seconds: time in a step by rank, means over the steps. Work within it that has a row
-            itself is left out.
+        phase: ``'forward'``, ``'backward'``, ...; ``'other'`` is time that no span covers.
+        link: the path of the link that did the work; empty outside of links.
+        name: the function, the class of a link (for its Python code), or the kind of other work.
+        calls: number of calls in a step: the mean over steps and ranks.
+        seconds: time in a step for each rank: the mean over the steps. Work inside it that has its
+            own row is left out.
 
     Example:
         >>> Row("forward", "/l1", "linear", 1.0, {0: 0.002, 1: 0.004}).mean
@@ -43,7 +43,7 @@ class Row:
 
 
 def steps_of(trace: Trace) -> dict[int, list[dict[str, Any]]]:
-    """Returns the events of complete steps by rank.
+    """Returns the events of complete steps, by rank.
 
     The first step of a program, which initializes and compiles, is left out if there are others.
 
@@ -68,7 +68,7 @@ def rows(trace: Trace, step: int | None = None) -> list[Row]:
 
     Args:
         trace: the trace.
-        step: the number of a step; None: means over the steps.
+        step: the index of a step; None returns means over the steps.
 
     Example:
         >>> with mpchain.profile() as profile:
@@ -95,9 +95,10 @@ def rows(trace: Trace, step: int | None = None) -> list[Row]:
 
 
 def _self_times(trace, rank, chosen):
-    """Seconds and calls by (whether in a chosen step, (phase, link, name)), without what is within.
+    """Returns seconds and calls, without those of inner spans, by (whether the span is in a chosen
+    step, (phase, link, name)).
 
-    Spans of a thread contain each other or are apart. So the spans that are open form a stack.
+    Two spans of a thread are either nested or disjoint, so the open spans form a stack.
     """
     spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == rank]
     found = collections.defaultdict(lambda: [0.0, 0])
@@ -119,7 +120,7 @@ def _self_times(trace, rank, chosen):
 
 
 def _key(event, around):
-    """Returns the phase, link and name of a span, given the phase around it."""
+    """Returns the phase, link and name of a span, given the phase of the enclosing span."""
     kind, args = event["cat"], event.get("args", {})
     if kind == "step":
         return "other", "", "between the parts"
@@ -136,11 +137,11 @@ def _key(event, around):
 
 
 def operations(trace: Trace) -> list[tuple[str, int | None, float, float, float, float]]:
-    """Returns the operations of all ranks in the background.
+    """Returns the collective operations in the background.
 
     Returns:
-        For each: name, bytes, how many in a step and rank, and the mean seconds from the beginning
-        to the end, of waiting for others, and of summing on this rank.
+        For each operation: name, bytes, count in a step on a rank, and three means in seconds: from
+        beginning to end, waiting for other ranks, and summing on this rank.
 
     >>> operations({"traceEvents": []})
     []
@@ -174,8 +175,8 @@ def lines(trace: Trace, n_rows: int | None = None) -> Iterator[str]:
 
     Args:
         trace: the trace.
-        n_rows: how many rows are shown; None: those of at least 0.5 % of a step. One more row adds
-            up the others.
+        n_rows: the number of rows to show; None shows those of at least 0.5 % of a step. One more
+            row is the sum of the others.
 
     Example:
         >>> with mpchain.profile() as profile:

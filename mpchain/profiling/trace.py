@@ -1,7 +1,7 @@
-"""Traces in Chrome's format, which https://ui.perfetto.dev opens: from records, from and to files.
+"""Traces in Chrome's format, which https://ui.perfetto.dev opens: made from records, read, written.
 
-A trace is a dict of the format: ``traceEvents`` is a list of dicts, whose times are in
-microseconds. The process of a rank has its number.
+A trace is a dict: ``traceEvents`` is a list of dicts, whose times are in microseconds. The process
+ID of an event is its rank.
 """
 
 import collections
@@ -27,7 +27,7 @@ def trace_of(recorder: Recorder, clock: Clock, rank: int, size: int, run: str = 
     Args:
         recorder: the recorder of its events.
         clock: its clock.
-        rank, size: its number, and the number of ranks.
+        rank, size: the rank, and the number of ranks.
         run: an id that the traces of the ranks share, see :func:`merge_files`.
 
     >>> from mpchain.profiling.clocks import own_clock
@@ -69,7 +69,7 @@ def _us(time):
 
 def _operations(recorder, clock, own):
     for i, operation in enumerate(recorder.operations):
-        # The two events are paired by their id, which must differ between ranks.
+        # Viewers pair the two events by their id, which must differ between ranks.
         event = {"name": operation.name, "cat": "collective", "id": f"0x{own['pid']:x}{i:08x}"}
         args = {
             "bytes": operation.n_bytes,
@@ -91,8 +91,8 @@ def _memory(recorder, clock, own):
 def link_paths(links: list[Link]) -> dict[int, str]:
     """Returns the path of each link by its id, such as ``/encoder/l1``.
 
-    Links that are no part of others are the models. If there are several, the class of the model
-    stands before the path.
+    Links that are not children of other links are the models. If there are several models, the path
+    begins with the class of its model.
 
     >>> model = mpchain.Chain(encoder=mpchain.Chain(l1=L.Linear(3, 2)))
     >>> sorted(link_paths([model]).values())
@@ -109,9 +109,9 @@ def link_paths(links: list[Link]) -> dict[int, str]:
 
 
 def merge(traces: list[Trace]) -> Trace:
-    """Returns one trace of several ranks' traces, with arrows between them.
+    """Merges the traces of several ranks into one, with arrows between the ranks.
 
-    An arrow leads from the rank that began to sum a bucket last to where each other rank has it.
+    An arrow leads from the rank that was last to begin a sum to the end of that sum on other ranks.
 
     >>> merge([{"traceEvents": [], "otherData": {"ranks": [{"rank": r}]}} for r in (1, 0)])
     {'traceEvents': [], 'displayTimeUnit': 'ms', 'otherData': {'ranks': [{'rank': 0}, {'rank': 1}]}}
@@ -124,7 +124,7 @@ def merge(traces: list[Trace]) -> Trace:
 
 
 def _arrows(events):
-    """Yields flow events between the slices around the same operation of different ranks."""
+    """Yields flow events between different ranks' slices of the same operation."""
     begun, ends = collections.defaultdict(lambda: collections.defaultdict(list)), {}
     for event in events:
         if event.get("cat") == "collective" and event["ph"] == "b":
@@ -162,7 +162,7 @@ def read(path: str) -> Trace:
     []
 
     Raises:
-        ValueError: it is not one of mpchain.
+        ValueError: the file is not a trace of mpchain.
     """
     with open(path, encoding="utf-8") as file:
         try:
@@ -174,7 +174,7 @@ def read(path: str) -> Trace:
 
 
 def path_of_rank(path: str, rank: int) -> str:
-    """Returns the name of the file of one rank beside the one of all ranks.
+    """Returns the path of one rank's file, which lies beside the file of all ranks.
 
     >>> path_of_rank("trace.json", 3)
     'trace.rank-3.json'
@@ -184,13 +184,13 @@ def path_of_rank(path: str, rank: int) -> str:
 
 
 def merge_files(path: str, run: str) -> Trace | None:
-    """Takes the files of all ranks of a run together, and removes them, once all are there.
+    """Merges the files of all ranks of a run, and removes these files, once all of them exist.
 
-    Ranks write their files at different times, without a message; the last one takes them.
+    Ranks write their files at different times and send no messages; the last rank merges the files.
 
     Args:
-        path: the file of all ranks; those of single ranks are beside it (:func:`path_of_rank`).
-        run: the id that the traces of the run share; files of other runs stay.
+        path: the file of all ranks; the files of single ranks lie beside it (:func:`path_of_rank`).
+        run: the id that the traces of the run share; files of other runs are kept.
 
     Returns:
         The trace of all ranks; None if files are missing.

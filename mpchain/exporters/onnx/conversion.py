@@ -1,4 +1,4 @@
-"""From two records of a model's functions to the nodes of a graph."""
+"""Converts two records of a model's functions to the nodes of a graph."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,12 +29,12 @@ class Conversion:
 
     Args:
         graph: receives the nodes.
-        batch: the size of the batch of the first record; None if it is fixed.
+        batch: the batch size of the first record; None if the batch size is fixed.
     """
 
     def __init__(self, graph: Graph, batch: int | None) -> None:
         self.graph, self.batch = graph, batch
-        # Keyed by function and output index: its name, or its faults.
+        # Maps a function and an output index to the output's name in the graph, or to its faults.
         self.made: dict[tuple, Any] = {}
         self.known: tuple[dict, dict] = ({}, {})  # keyed by the address of an array in each record
         self.kept: list[Any] = []  # arrays whose addresses are known
@@ -79,7 +79,7 @@ class Conversion:
             self._register(both, outputs)
 
     def _register(self, both, outputs):
-        """Notes what the outputs of a function are: names, a constant, or faults."""
+        """Stores the names of a function's outputs, or that they are constant, or their faults."""
         if both[0].output is not None:
             if outputs is not _CONSTANT:
                 self._know(outputs, *(application.output for application in both))
@@ -141,7 +141,7 @@ class Conversion:
         return self._value(name, *arrays)
 
     def _value(self, name, first, second):
-        """Returns two corresponding arrays as a value: of that name, known, or a constant."""
+        """Returns two corresponding arrays as a value: a named one, a known one, or a constant."""
         if name is None:
             found = [known.get(address(x)) for known, x in zip(self.known, (first, second))]
             name = found[0] if found[0] == found[1] else None
@@ -166,7 +166,7 @@ class Conversion:
         return dim
 
     def _constant(self, first, second):
-        """Returns the constant that two arrays are; one whose shape depends on the batch size."""
+        """Returns two arrays as one constant, whose shape may depend on the batch size."""
         first, second = to_cpu(first), to_cpu(second)
         if first.shape == second.shape and np.array_equal(
             first, second, equal_nan=is_floating(first.dtype)
@@ -199,7 +199,7 @@ class Conversion:
             raise Untraceable("an argument cannot be compared") from None
 
     def _paired(self, a, b) -> Any:
-        """Returns two corresponding arguments as one, in which values and Dims may stand."""
+        """Merges two corresponding arguments into one, which may contain values and Dims."""
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
             value = self._value(None, a, b)
             return value if value.array is None else value.array
@@ -220,7 +220,7 @@ class Conversion:
         raise Untraceable("an argument depends on the batch size")
 
     def _expanded(self, body, declaration, values, both):
-        """Converts what the body of a function does with Variables."""
+        """Converts the functions that the body of a composed function applies to Variables."""
         records, results = [], []
         for application in both:
             tracer = Tracer()
@@ -255,7 +255,7 @@ class Conversion:
         """Makes two corresponding Variables an output of the graph.
 
         Raises:
-            NotImplementedError: a function on which it depends cannot be expressed.
+            NotImplementedError: ONNX cannot express a function that the output depends on.
         """
         try:
             value = self._value_of(first, second)

@@ -37,14 +37,15 @@ def export(
 ) -> Any:
     """Writes a model as an ONNX file.
 
-    It calls the model twice, in inference mode, with batches of two sizes that have different
-    values, and converts the functions that it applies. What depends on the batch size is computed
-    in the graph; a constant that depends on the values of the inputs is an error. Links with
-    states, such as :class:`mpchain.links.LSTM`, start anew. The model must be in host memory.
+    This function calls the model twice, in inference mode, with batches of two sizes that have
+    different values, and converts the functions that the model applies. The graph computes all
+    values that depend on the batch size; a constant that depends on the values of the inputs is an
+    error. Links with states, such as :class:`mpchain.links.LSTM`, start without state. The model
+    must be in host memory.
 
-    What is equal in both calls is taken for a constant. If the model compares arrays of its float
-    inputs, the example must hold values on both sides; a branch that only much larger batches take
-    is not seen.
+    Values that are equal in both calls become constants. If the model compares its float inputs
+    with a threshold, the example must hold values on both sides of the threshold. A branch that
+    only much larger batches take is not exported.
 
         >>> model = mpchain.Sequential(L.Linear(3, 4), F.relu, L.Linear(4, 2))
         >>> x = np.ones((5, 3), np.float32)
@@ -55,12 +56,12 @@ def export(
     Args:
         model: a callable of Variables or arrays that returns a Variable, or a tuple, list or dict
             of them.
-        args: its input, or a tuple, list or dict (named arguments) of inputs: Variables or arrays.
-            Integers must not all be equal.
+        args: the model's input, or a tuple, list or dict (named arguments) of inputs: Variables or
+            arrays. The elements of an integer input must not all be equal.
         file: a path, or a file object opened for writing bytes; None writes no file.
         input_names: names of the inputs; None means those of the model's parameters.
         output_names: names of the outputs; None means the keys of a dict, or ``output``.
-        batch_axis: the axis of all inputs whose size may be another when the model runs; None
+        batch_axis: the axis of all inputs whose size may differ when the ONNX model runs; None
             fixes all sizes.
         graph_name: the name of the graph.
 
@@ -71,7 +72,7 @@ def export(
         ImportError: the library onnx is not installed.
         NotImplementedError: ONNX cannot express functions of the model; the message lists them with
             the paths of their links.
-        ValueError: an input or name does not fit, or the model is larger than 2 GB.
+        ValueError: an input or name is invalid, or the model is larger than 2 GB.
     """
     onnx = library()
     names, arrays, as_keywords = _inputs(model, args, input_names)
@@ -150,7 +151,7 @@ def _is_list(values):
 
 
 def _batch_size(arrays, pairs, axis):
-    """Returns the size of the first batch; raises if the inputs differ in it."""
+    """Returns the size of the first batch; raises an error if the inputs have different sizes."""
     if len({x.shape[axis] for x in arrays}) > 1:
         shapes = ", ".join(str(x.shape) for x in arrays)
         raise ValueError(
@@ -162,7 +163,7 @@ def _batch_size(arrays, pairs, axis):
 
 @contextlib.contextmanager
 def _new_states(model):
-    """Context manager: stateful links start without state, and get their states back afterwards."""
+    """Context manager: stateful links start without state; on exit their states are restored."""
     links = model.links() if isinstance(model, Link) else ()
     kept = [(link, dict(vars(link))) for link in links if hasattr(link, "reset_state")]
     for link, _ in kept:
@@ -182,7 +183,7 @@ def _call(model, tracer, names, arrays, keywords):
 
 
 def _outputs(calls, output_names):
-    """Returns the names of the outputs, and pairs of them."""
+    """Returns the names of the outputs, and the pairs of outputs of the two calls."""
     results = [result for _, result in calls]
     first = results[0]
     if isinstance(first, Mapping):

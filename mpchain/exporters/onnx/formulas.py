@@ -1,6 +1,6 @@
-"""Elementwise formulas as nodes: one converter of traced operations serves all that are declared.
+"""Elementwise formulas as nodes: one converter handles every declared elementwise function.
 
-A few functions have an operator of their own, which runtimes compute faster than their formula.
+A few functions use an operator of ONNX instead, which runtimes compute faster than the formula.
 """
 
 import math
@@ -63,7 +63,7 @@ class _Formula:
         return self.graph.constant(x, self.dtype)
 
     def __call__(self, function, *names):
-        """Adds the nodes of an operation; numbers may stand among the names."""
+        """Adds the nodes of an operation; its operands are names or scalars."""
         names = [x if isinstance(x, str) else self.number(x) for x in names]
         if function in _OPERATORS:
             return self.graph.add(_OPERATORS[function], *names)
@@ -73,19 +73,19 @@ class _Formula:
 
 
 def _log1p(f, x):
-    """Accurate for small x, where log(1 + x) is not."""
+    """Computes log1p accurately for small x, where log(1 + x) is inaccurate."""
     y = f(np.add, x, 1)
     rest = f(np.subtract, y, 1)
     is_one = f(np.equal, rest, 0)
     quotient = f(np.divide, x, f(np.where, is_one, f.number(1), rest))
-    # log(y) x / (y - 1), but log(y) where x is infinite.
+    # The result is log(y) x / (y - 1), or log(y) where x is large or infinite.
     is_large = f(np.greater, x, 1e30)
     quotient = f(np.where, is_large, f.number(1), quotient)
     return f(np.where, is_one, x, f(np.multiply, f(np.log, y), quotient))
 
 
 def _expm1(f, x):
-    """tanh(x / 2) (exp(x) + 1) is accurate for small x; exp(x) - 1 does not overflow."""
+    """Computes tanh(x / 2) (exp(x) + 1), which is accurate for small x; else exp(x) - 1."""
     y = f(np.exp, x)
     small = f(np.multiply, f(np.tanh, f(np.multiply, x, 0.5)), f(np.add, y, 1))
     return f(np.where, f(np.less, f(np.absolute, x), 1), small, f(np.subtract, y, 1))
@@ -107,7 +107,7 @@ def _arctanh(f, x):
 
 
 def _arctan2(f, y, x):
-    """Returns the arc tangent of the smaller by the larger, turned into the octant of the two."""
+    """Divides the smaller coordinate by the larger; rotates the arctangent to the right octant."""
     is_steep = f(np.greater, f(np.absolute, y), f(np.absolute, x))
     larger = f(np.where, is_steep, y, x)
     zero = f(np.equal, larger, 0)
@@ -158,10 +158,10 @@ def converted(
         graph: receives the nodes.
         declaration: the function.
         values: its array arguments.
-        constants: its other arguments: numbers, in which a Dim may stand.
+        constants: its other arguments: scalars or Dims.
 
     Raises:
-        Untraceable: its formula uses what ONNX has not.
+        Untraceable: the formula uses an operation that ONNX lacks.
 
     Example:
         >>> graph, x = Graph(), Value(None, "x", (2,), np.float32)
@@ -206,7 +206,7 @@ def converted(
 
 
 def _operand(f, function, i, x, names, bools):
-    """Returns the name of an operand, converted from or to bool if the operation needs that."""
+    """Returns the name of an operand, converted from or to bool if the operation needs it."""
     wants_bool = OPERATORS[function].takes_bool(i)
     if not isinstance(x, Symbol):
         if f.dtype.kind in "iu" and float(x) != int(x):

@@ -1,8 +1,8 @@
-"""The nodes of the functions that are no elementwise formulas.
+"""The nodes of all functions other than elementwise formulas.
 
 A converter takes the graph, the array arguments of a declared function as :class:`Value` (a list of
-them if it takes a sequence), and its other arguments. It returns the name of the output, or the
-list of names of several. In numbers, a :class:`Dim` may stand; where arrays are arguments, a Value.
+them if the function takes a sequence), and its other arguments, in which a scalar may be a
+:class:`Dim` and an array a Value. It returns the name of the output, or a list of several names.
 """
 
 import itertools
@@ -63,7 +63,7 @@ NOT_EXPRESSIBLE: dict[str, str] = {
 
 
 def not_expressible() -> dict[str, str]:
-    """Returns the declared functions that cannot be exported, and why.
+    """Returns the names of the declared functions that cannot be exported, with the reasons.
 
     >>> not_expressible()["lgamma"]
     'ONNX has no such function'
@@ -81,7 +81,7 @@ def _zeros(g, shape, dtype):
 
 
 def static(what: str, *numbers: Any) -> tuple[int, ...]:
-    """Returns numbers; raises :class:`Untraceable` where one depends on the batch size.
+    """Returns the numbers unchanged; raises :class:`Untraceable` if one depends on the batch size.
 
     >>> static("the size", 3, 4)
     (3, 4)
@@ -195,7 +195,7 @@ def _transpose_sequence(g, xs):
 
 
 def pad(g: Graph, x: Value, widths: Sequence[Any], value: float, axes: Sequence[int]) -> str:
-    """Adds a node that pads axes by a value; ``widths`` are pairs of before and after.
+    """Adds a node that pads axes with a value; ``widths`` are pairs (before, after).
 
     >>> pad(Graph(), Value(None, "x", (2,), np.float32), [(0, 1)], 0, [0])
     'Pad_0'
@@ -211,8 +211,7 @@ def _pad_with_constants(g, x, widths, values):
     values = np.broadcast_to(np.asarray(values), (x.ndim, 2))
     y = x
     for axis, (width, value) in enumerate(zip(widths, values)):
-        # The two ends of an axis may have different values; later axes pad the results of earlier
-        # ones.
+        # The two ends of an axis may have different values, so each end is padded by its own node.
         for side, (n, v) in enumerate(zip(width, value)):
             if n:
                 pads = [(n, 0) if side == 0 else (0, n)]
@@ -278,7 +277,7 @@ def _take(g, x, where):
 
 
 def _elements(g, x, items, lead):
-    """Takes elements at places that are known now, from all axes but the first ``lead``."""
+    """Takes elements at positions known at export, along all axes except the first ``lead``."""
     shape = static("the size of an indexed axis", *x.shape[lead:])
     places = np.arange(math.prod(shape)).reshape(shape)[items]
     rows = g.reshape(x, [*x.shape[:lead], -1])
@@ -332,7 +331,7 @@ def _scatter_add(g, a, b, slices):
 
 
 def _added(g, x, y, slices):
-    """Adds y to x[slices]: as elements of a vector, at places that are known now."""
+    """Adds y to x[slices]: flattens x, and scatters y to positions known at export."""
     shape = static("the shape of its result", *x.shape)
     try:
         places = np.arange(math.prod(shape)).reshape(shape)[slices]
@@ -490,7 +489,7 @@ def _spread_boxes(g, y, rows, columns, images, shape):
 
 @_of("transform")
 def _transform(g, real, imag, is_inverse, norm):
-    """The discrete Fourier transform along the last axis, as that of rows of complex numbers."""
+    """Adds the discrete Fourier transform along the last axis, of rows of complex numbers."""
     (n,) = static("the size of the transformed axis", real.shape[-1])
     rows = [g.reshape(x, [-1, n, 1]) for x in (real, imag)]
     joined = g.add("Concat", *rows, axis=2)
@@ -553,7 +552,7 @@ def _local_response_normalization(g, x, n, k, alpha, beta):
 
 @_of("neighbors")
 def _neighbors(g, x, reach):
-    """Sums of channels: an average over windows of one axis, times the size of the window."""
+    """Adds sums over neighboring channels: averages over windows, times the window size."""
     rows = g.reshape(x, [x.shape[0], 1, x.shape[1], -1])
     n, options = 2 * reach + 1, {"count_include_pad": 1, "pads": [reach, 0, reach, 0]}
     y = g.add("AveragePool", rows, kernel_shape=[n, 1], **options)
@@ -578,7 +577,7 @@ def _softmax_cross_entropy(g, x, t, normalize, class_weight, ignore_label, reduc
 def _sigmoid_cross_entropy(g, x, t, normalize, reduce):
     labels = _named(g, t)
     f = g.cast(labels, x.dtype)
-    # max(x, 0) - x t + log(1 + exp(-|x|)), and log(1 + exp(z)) is Softplus
+    # The loss is max(x, 0) - x t + log(1 + exp(-|x|)); ONNX's Softplus is log(1 + exp(z)).
     tail = g.add("Softplus", g.add("Neg", g.add("Abs", x)))
     losses = g.add("Add", g.add("Sub", g.add("Relu", x), g.add("Mul", x, f)), tail)
     labels = g.cast(labels, np.int64)

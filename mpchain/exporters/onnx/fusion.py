@@ -1,4 +1,4 @@
-"""Nodes that runtimes know as one."""
+"""Replaces groups of nodes by single nodes that runtimes compute faster."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from mpchain.exporters.onnx.graph import Graph
 
 
 def fused(graph: Graph, nodes: Sequence[tuple]) -> list[tuple]:
-    """Returns nodes that compute the same.
+    """Returns fewer nodes that compute the same outputs.
 
-    (x - mean) * scale + shift of channels becomes ``BatchNormalization``, which runtimes compute
-    together with the convolution before it; a bias becomes that of its convolution.
+    (x - mean) * scale + shift of channels becomes ``BatchNormalization``, which runtimes merge with
+    the preceding convolution. A bias that is added to a convolution becomes the convolution's own.
 
     >>> graph, c = Graph(), np.ones((1, 3), np.float32)
     >>> graph.ranks["x"] = 2
@@ -47,9 +47,10 @@ def fused(graph: Graph, nodes: Sequence[tuple]) -> list[tuple]:
 
 
 def _chain(graph, makers, uses, node, operators):
-    """Returns the names of x and of constants of channels, if the node is the last of these steps.
+    """Returns the names of x and of the per-channel constants, if the node ends a chain of these
+    operators; else None.
 
-    The steps are named from the last to the first, the constants from the first.
+    ``operators`` go from the last to the first; the returned constants, from the first to the last.
     """
     constants, x = [], ""
     for operator in operators:

@@ -1,4 +1,4 @@
-"""The graph of an ONNX model, while it is made."""
+"""The graph of an ONNX model under construction."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ class Untraceable(Exception):
 
 
 class Value:
-    """An array in the graph: its name, and its shape, in which a :class:`Dim` may stand.
+    """An array in the graph: its name, and its shape, which may contain a :class:`Dim`.
 
     >>> Value(None, "x", (2, 3), np.dtype(np.float32)).ndim
     2
@@ -23,7 +23,7 @@ class Value:
         graph: the graph of that name.
         name: the name in the graph.
         array: the array, if it is a constant.
-        fill: the array that is repeated, if it is a constant but for the batch size.
+        fill: the array that is repeated, if the value is constant apart from the batch size.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Graph:
     Attributes:
         nodes: tuples of operator, names of inputs and of outputs, attributes, and path.
         constants: name to array.
-        batch: name of an input and its axis of the batch.
+        batch: the name of an input, and the index of its batch axis.
         path: the link whose nodes are added.
-        ranks: numbers of axes, of names that are known.
+        ranks: the number of axes of each known array, by name.
     """
 
     def __init__(self, names: dict[Any, str] | None = None) -> None:
@@ -88,10 +88,10 @@ class Graph:
         """Adds a node.
 
         Args:
-            operator: the name of ONNX.
+            operator: ONNX's name of the operator.
             n: the number of outputs.
-            inputs: names, values, arrays (constants), or None for what is not given.
-            attributes: those of the node; None is left out.
+            inputs: names, values, arrays (constants), or None for an omitted input.
+            attributes: the attributes of the node; those that are None are left out.
 
         Returns:
             list: the names of the outputs.
@@ -115,7 +115,7 @@ class Graph:
         return x if isinstance(x, str) else self.constant(x)
 
     def constant(self, array: object, dtype: DTypeLike = None) -> str:
-        """Returns the name of a constant; equal small ones have one name."""
+        """Returns the name of a constant; small constants with equal values share one name."""
         array = np.asarray(array, dtype)
         name = self.names.get(address(array))
         if name is not None:
@@ -128,7 +128,7 @@ class Graph:
         return self._known[key]
 
     def integers(self, numbers: Sequence[Any]) -> str:
-        """Returns the name of a vector of int64, of numbers in which a :class:`Dim` may stand."""
+        """Returns the name of an int64 vector of numbers, which may be :class:`Dim` objects."""
         if not any(isinstance(n, Dim) for n in numbers):
             return self.constant(list(numbers), np.int64)
         parts = [
@@ -138,7 +138,7 @@ class Graph:
         return self.add("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
 
     def number(self, dim: Dim, dtype: DTypeLike) -> str:
-        """Returns the name of a vector of one number that depends on the batch size."""
+        """Returns the name of a vector whose one element depends on the batch size."""
         if self._batch_size is None:
             name, axis = self.batch
             self._batch_size = self.add("Shape", name, start=axis, end=axis + 1)
@@ -162,7 +162,7 @@ class Graph:
         return self.add("Reshape", x, self.integers(shape), allowzero=1 if 0 in shape else None)
 
     def expand(self, x: object, have: Sequence[Any], shape: Sequence[Any]) -> str:
-        """Adds a node that broadcasts from a shape to another."""
+        """Adds a node that broadcasts from the shape ``have`` to ``shape``."""
         have = (1,) * (len(shape) - len(have)) + tuple(have)
         return self.add(
             "Expand", x, self.integers([1 if a == b else b for a, b in zip(have, shape)])
@@ -181,7 +181,7 @@ class Graph:
         return self.add("Slice", x, *map(self.integers, ([begin], [end], [axis], [step])))
 
     def cast(self, x: object, dtype: DTypeLike) -> str:
-        """Adds a node that converts."""
+        """Adds a node that converts to a dtype."""
         return self.add("Cast", x, to=code_of(dtype))
 
     def needed(self, outputs: Sequence[str]) -> list[tuple]:
@@ -195,7 +195,7 @@ class Graph:
 
 
 def registering(table: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """Returns a decorator maker that puts functions into a table under names.
+    """Returns a function that makes decorators, which put functions into a table under names.
 
     >>> table = {}
     >>> @registering(table)("a", "b")
@@ -216,7 +216,7 @@ def registering(table: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
 
 
 def code_of(dtype: DTypeLike) -> int:
-    """Returns ONNX's number of a dtype.
+    """Returns ONNX's code for a dtype.
 
     >>> code_of(np.float32)  # doctest: +SKIP
     1

@@ -17,9 +17,9 @@ from mpchain.variable import Parameter, Variable
 class ONNXModel(Chain):
     """An ONNX model as a link, which can be trained, saved and exported again.
 
-    Floating point constants with axes are its parameters, but for the statistics of batch
-    normalization; links below it have the parts of their names. It computes in inference mode:
-    dropout is left out, and batch normalization has fixed statistics.
+    Its parameters are the floating-point constants with at least one axis, except for statistics of
+    batch normalization; its child links are named after parts of these constants' names. The link
+    computes in inference mode: dropout is left out, and batch normalization uses fixed statistics.
 
         >>> x = np.ones((5, 3), np.float32)
         >>> made = mpchain.onnx.export(L.Linear(3, 2), x)  # doctest: +SKIP
@@ -35,8 +35,8 @@ class ONNXModel(Chain):
 
     Raises:
         ImportError: the library onnx is not installed.
-        NotImplementedError: operators of the model are not known here; the message lists them.
-        ValueError: the file is no ONNX model, or a node of it is wrong; the message names it.
+        NotImplementedError: the model uses unsupported operators; the message lists them.
+        ValueError: the file is not an ONNX model, or a node is invalid; the message names the node.
     """
 
     def __init__(self, file: Any) -> None:
@@ -105,7 +105,7 @@ class ONNXModel(Chain):
             ) from error
 
     def _add(self, name, array):
-        """Makes an array a parameter of the link that the parts of its name say."""
+        """Makes an array a parameter of the link that its name stands for; creates that link."""
         *parts, last = [re.sub(r"\W", "_", part) for part in re.split("[/.]", name) if part] or [
             "W"
         ]

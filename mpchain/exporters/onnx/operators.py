@@ -1,7 +1,8 @@
 """The operators of ONNX, computed by mpchain's functions.
 
-Floating point values are Variables, integers and booleans are arrays; by NumPy's protocols, most
-operators compute with both. An operator takes its inputs (None for those left out) and attributes.
+Floating-point values are Variables; integers and booleans are arrays. Thanks to NumPy's protocols,
+most functions here compute with both kinds. Each function takes the inputs of one operator (None
+for omitted ones) and its attributes.
 """
 
 import math
@@ -489,7 +490,7 @@ def _max_pool(
 
 
 def _overhang(padded, inside, k, s):
-    """Returns the extent of the window that covers the remainder, if it begins inside."""
+    """Returns by how many elements a last, incomplete window extends beyond the padded axis."""
     n = -(-(padded - k) // s) + 1
     n -= (n - 1) * s >= inside
     return max((n - 1) * s + k - padded, 0)

@@ -77,7 +77,7 @@ _NEAREST = {
 
 @functools.lru_cache(maxsize=256)
 def _matrix(old, new, scale, mode, where, nearest, a, excludes_outside) -> Array:
-    """Returns the weights (new, old) of the elements before."""
+    """Returns the matrix (new, old) of the weights of the old elements in each new one."""
     x = _COORDINATES[where](np.arange(new), old, new, scale)
     if mode == "nearest":
         taps = _NEAREST[nearest](x)[:, None]

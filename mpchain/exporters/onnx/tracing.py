@@ -1,7 +1,7 @@
-"""What a call of a model computes: the applied functions, in order, and the links that call them.
+"""Records of a model's call: the applied functions, in order, and the links that call them.
 
-A model is called twice, with batches of two sizes and with different values. What differs between
-the calls depends on the size of the batch or on the inputs, and is never exported as a constant.
+A model is called twice, with batches of two sizes and with different values. A value that differs
+between the calls depends on the batch size or on the inputs, and is never exported as a constant.
 """
 
 import contextlib
@@ -38,13 +38,14 @@ class Application(NamedTuple):
     """One application of a function.
 
     Attributes:
-        function: the node; or a NumPy function, the name of a method of arrays, that was applied to
-            an integer input.
-        in_data: its input arrays.
+        function: the function node; or the NumPy function, or name of an array method, that was
+            applied to an integer input.
+        in_data: the function's input arrays.
         constants: the other arguments.
         path: the link that called it.
-        output: what the function of an integer input returned, or where it found elements.
-        node: the node of the Variable whose elements it found; None: the input is an array.
+        output: the result of a function of an integer input, or the positions that a function
+            such as argmax returned.
+        node: the node of the Variable whose positions these are; None if the input is an array.
     """
 
     function: Any
@@ -62,7 +63,7 @@ class Application(NamedTuple):
 
 
 class IntegerInput(np.ndarray):
-    """An input of integers or booleans, which functions take as arrays, and compute with."""
+    """An input array of integers or booleans; it records the functions that are applied to it."""
 
     tracer: "Tracer | None" = None
 
@@ -87,7 +88,7 @@ class IntegerInput(np.ndarray):
         return self._recorded(function, args, (), result)
 
     def astype(self, dtype: DTypeLike, *args: Any, **kwargs: Any) -> Array:
-        """Converts, as any array does."""
+        """Converts to a dtype, and records the conversion."""
         if np.dtype(dtype) == self.dtype:
             return self
         return self._recorded("astype", [self], (np.dtype(dtype),), _plain(self).astype(dtype))
@@ -121,7 +122,7 @@ class Tracer(Observer):
     ['multiply_by_constant', 'relu']
 
     Args:
-        model: what is called; functions are told apart by the paths of its links.
+        model: the model to call; each function is recorded with the path of its link.
     """
 
     sees_links = True
@@ -139,7 +140,7 @@ class Tracer(Observer):
 
     @contextlib.contextmanager
     def recording(self, path: str = "/") -> Iterator[None]:
-        """Context manager: functions are recorded, in inference mode, as those of a link."""
+        """Context manager: records functions, in inference mode, under the path of a link."""
         self.stack = [path]
         with using_config("train", False), force_backprop_mode(), self:
             yield
@@ -184,7 +185,7 @@ class Tracer(Observer):
 
 
 def address(array: Array) -> tuple | None:
-    """Returns what two views of the same elements have in common; None for no elements.
+    """Returns a key that is equal for views of the same elements; None for an empty array.
 
     >>> x = np.arange(3)
     >>> address(x) == address(np.asarray(x)), address(x) == address(x[:2])
@@ -201,7 +202,8 @@ def two_batches(array: Array, axis: int | None, name: str) -> tuple[Array, Array
     >>> [x.shape for x in two_batches(np.arange(6.0).reshape(2, 3), 0, "x")]
     [(2, 3), (5, 3)]
 
-    The other one has different values of the same range, which shows what depends on them.
+    The second batch has different values from the same range, which reveals the results that depend
+    on these values.
 
     Args:
         array: the input.
@@ -248,9 +250,9 @@ class Dim(NamedTuple):
 
     @classmethod
     def of(cls, first: Any, second: Any, batch: int | None) -> "Dim | None":
-        """Returns the number that is ``first`` for the batch size, ``second`` for the larger.
+        """Returns the Dim that is ``first`` for ``batch``, and ``second`` for the larger batch.
 
-        None if there is none of this form.
+        Returns None if no Dim has these two values.
         """
         if batch is None:
             return None

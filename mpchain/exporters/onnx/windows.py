@@ -28,7 +28,7 @@ def _geometry(window, *, has_groups=False):
 
 
 def _padded(g, x, window, value):
-    """Pads x, and returns it with the pads that the operator must still apply."""
+    """Pads x where needed; returns x and the padding that the operator must still apply."""
     begins, ends = _pads(window)
     reach = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
     if all(max(pair) < n for *pair, n in zip(begins, ends, reach)):
@@ -50,7 +50,7 @@ def _convolution_input(g, y, W, window):
 
 
 def _spread(g, y, W, window, groups=None):
-    """Adds the elements of y, times filters, to their windows: a transposed convolution."""
+    """Adds a transposed convolution: elements of y, times filters, summed into their windows."""
     options = _geometry(window) | {"group": groups or window.groups}
     crops, lacks = [], []
     axes = zip(window.in_size, window.out_size, *window[:4])
@@ -86,14 +86,14 @@ def _max_windows(g, x, window):
 
 
 def _unit_filters(n, window, dtype):
-    """Returns a filter for each element of a window, which picks it, for each of n channels."""
+    """Returns, for each of n channels and each element of a window, a filter that selects it."""
     picks = np.eye(window.n_elements, dtype=dtype).reshape(-1, 1, *window.ksize)
     return np.tile(picks, (n, *[1] * (picks.ndim - 1)))
 
 
 @_of("unfold_windows")
 def _unfold_windows(g, x, window):
-    """From (N, C, ...) to (N, C, n_elements, *out_size)."""
+    """Converts x (N, C, ...) to its windows (N, C, n_elements, *out_size)."""
     (n,) = static("the number of channels", x.shape[1])
     rows, pads = _padded(g, x, window, 0)
     W = _unit_filters(n, window, x.dtype)
