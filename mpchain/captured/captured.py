@@ -58,7 +58,7 @@ class Captured:
         _ALL.add(self)
 
     def _forget_other_threads(self):
-        """Called in a forked process: a thread that it lacks may have been at work here."""
+        """Called in a forked process: a thread of its parent may have been using this object."""
         if self._lock.locked():
             self._lock, self._steps = threading.Lock(), {}
 
@@ -78,7 +78,8 @@ class Captured:
             lock.release()
 
     def _key(self, args, kwargs):
-        """Returns the key of a recording; None, with the reason noted, if there can be none."""
+        """Returns the arguments' key for recordings; None, with the reason noted, if they have no
+        key."""
         if reason := _why_eager(args, kwargs):
             self.reason = reason
             return None
@@ -122,7 +123,7 @@ class Captured:
         return result
 
     def instead(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls another function in the place of this one, which other ranks may call."""
+        """Calls another function while other ranks may be calling this captured one."""
         if current.recorder is None:
             self._find_ranks().agree(AS_ALWAYS)
         return function(*args)
@@ -162,36 +163,36 @@ def capture(function: Callable[..., Any]) -> Captured:
     """Records what a function computes, and replays it in later calls with equal shapes.
 
     The first call with arguments of certain shapes runs normally, the next two are recorded and
-    compared (two more if they differ), and all later ones are replayed: the same calls of NumPy and
-    of kernels, on memory that was planned once, without Variables, graph and backward's walk.
-    Optimizers update normally, on the gradients that a replay computed; reports and random draws
-    are made again, and what the step writes into arrays is written.
+    compared (two more if they differ), and all later ones are replayed. A replay makes the same
+    calls of NumPy and of kernels, in memory that was planned once, without creating Variables or a
+    graph. Optimizers update normally, with the gradients that a replay computed. A replay repeats
+    reports, random draws, and the step's writes into arrays.
 
     A replay is trusted only as far as it was compared: results, gradients, persistent values and
     reports. In the first call in which an argument differs from those of all calls before, the step
     runs and is compared once more. Attributes, closures, defaults and globals that the function
-    reads are guards: if one changes, the step is recorded anew, and after eight changes in a short
-    time no more.
-    Bools that are read from arrays and shapes that depend on data are guards of each call. Values
-    of parameters, arrays and hyperparameters of optimizers may change at any time.
+    reads are guards: if one changes, the step is recorded again; after eight changes in a short
+    time, replays stop. Each call also checks bools that are read from arrays, and shapes that
+    depend on data. Values of parameters, arrays and hyperparameters of optimizers may change at any
+    time.
 
-    A step that cannot be replayed runs normally; a warning, and ``reason`` of what is returned, say
-    why. A step cannot be replayed if it reads values of arrays (``float(loss.array)``), changes
-    numbers that are not arrays, returns objects other than nested tuples, lists, dicts and
-    dataclasses, or computes by other means than NumPy and mpchain. The guide to performance lists
-    what is compared, guarded and refused, and the little that cannot be seen, such as what is read
-    from files.
+    A step that cannot be replayed runs normally; a warning, and the captured function's attribute
+    ``reason``, say why. A step cannot be replayed if it reads values of arrays
+    (``float(loss.array)``), changes numbers that are not arrays, returns objects other than nested
+    tuples, lists, dicts and dataclasses, or computes by other means than NumPy and mpchain. The
+    guide to performance lists what is compared, guarded and refused, and the few effects that
+    cannot be detected, such as reading files.
 
     On a GPU the second call is captured as a CUDA graph, which is compared with the step before its
-    first launch counts. Graphs hold the sums of gradients by NCCL; all ranks launch theirs, or run
-    the step normally.
-    The gradients of parameters are overwritten by the next replay.
+    results are used. Graphs contain NCCL's sums of gradients, so either all ranks launch their
+    graphs, or all run the step normally. The gradients of parameters are overwritten by the next
+    replay.
 
     Args:
-        function: a function of arrays, keywords included; other arguments must be hashable, and
-            each of up to eight values has a recording. It may use links, which it refers to by its
-            closure, globals or ``self``, and optimizers, and calls ``backward`` itself: Variables
-            that it returns have no graph.
+        function: a function of arrays, which may be keyword arguments. Other arguments must be
+            hashable; each of up to eight values has a recording. The function may use optimizers,
+            and links that it reaches through its closure, globals or ``self``. It calls
+            ``backward`` itself, because Variables that it returns have no graph.
 
     Returns:
         The captured function.

@@ -18,11 +18,11 @@ class Read(NamedTuple):
     """The names that a function's code reads.
 
     Attributes:
-        attributes: pairs of the name of a variable, None for other values, and the name of an
-            attribute that is read of it.
-        as_text: names that stand as text, as in ``getattr(x, "name")``.
+        attributes: pairs of the name of a variable, or None for other values, and the name of the
+            attribute that is read from it.
+        as_text: names that appear as strings, as in ``getattr(x, "name")``.
         modules: names of modules that are imported.
-        has_computed: whether attributes may be read by names that do not stand in the code.
+        has_computed: whether attributes may be read by names that the code computes.
     """
 
     attributes: set[tuple[str | None, str]]
@@ -32,7 +32,7 @@ class Read(NamedTuple):
 
 
 def parts(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yields the code of a function, and that of the functions within it."""
+    """Yields the code of a function and of its nested functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -40,7 +40,7 @@ def parts(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def read_by(code: types.CodeType) -> Read:
-    """Returns the names that code reads, without those of nested functions.
+    """Returns the names that code reads, excluding its nested functions.
 
     Example:
         >>> from mpchain.captured.code_names import read_by
@@ -75,7 +75,7 @@ def _attributes(instructions) -> Iterator[tuple[str | None, str]]:
 
 
 def _reads_computed(instructions) -> bool:
-    """Returns whether a call of getattr or hasattr may have another name than a constant."""
+    """Returns whether a call of getattr or hasattr may take a name that is not a constant."""
     return any(
         i.argval in _READING
         and not (i.opname == "LOAD_GLOBAL" and _is_given_a_constant(instructions[at + 1 :]))
@@ -85,7 +85,7 @@ def _reads_computed(instructions) -> bool:
 
 
 def _is_given_a_constant(following) -> bool:
-    """Returns whether the call to which instructions lead surely has a constant second argument."""
+    """Returns whether the instructions' call certainly has a constant second argument."""
     depth, starts = 0, []  # the instructions at which arguments begin
     for at, instruction in enumerate(following):
         if instruction.opname.startswith("CALL") and depth == instruction.arg:

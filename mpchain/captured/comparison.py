@@ -15,7 +15,7 @@ _ROUNDINGS = 64
 
 
 class _Known(NamedTuple):
-    """A part of an array that was made in the step, or that it got."""
+    """A part of an array that the step created or received."""
 
     number: tuple[int, int]
     place: int
@@ -28,7 +28,7 @@ class _Known(NamedTuple):
 
 
 class _Constant(NamedTuple):
-    """An array that was neither made in the step as it was recorded, nor an argument or state."""
+    """An array that the recorded step did not create, and that is neither an argument nor state."""
 
     array: np.ndarray
     value: np.ndarray
@@ -38,12 +38,12 @@ class _Constant(NamedTuple):
 
 
 class Description:
-    """What a step did, by which two recordings are compared; the arrays that it made are not kept.
+    """The effects of a step, for comparing two recordings; the step's own arrays are not kept.
 
     Args:
         calls: the calls that were recorded.
-        known: groups of arrays, in the same order in each recording: arguments, state, and what was
-            made in the step.
+        known: groups of arrays, in the same order in each recording: arguments, state, and arrays
+            that the step created.
         result: the step's result.
     """
 
@@ -163,14 +163,14 @@ def are_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def are_all_close(found: Sequence, expected: Sequence, of_one_size: bool = False) -> bool:
-    """Returns whether arrays, or None, of a replay are those of the step, but for rounding.
+    """Returns whether a replay's arrays, some of them None, equal the step's up to rounding.
 
-    Values that are zero but for rounding are compared with the others' sizes.
+    Values that would be zero without rounding are judged by the magnitude of the other values.
 
     Args:
-        found, expected: the arrays.
-        of_one_size: whether values of small arrays may be as inexact as those of large ones: GPUs
-            add in another order each time.
+        found, expected: the arrays of the replay, and of the step.
+        of_one_size: whether arrays of small values may differ by as much as arrays of large ones:
+            GPUs may add in a different order each time.
 
     Example:
         >>> from mpchain.captured.comparison import are_all_close
@@ -204,7 +204,7 @@ def _are_close(found, expected, size, scale):
 def _eps(dtype):
     if dtype.kind in "fc":
         return float(np.finfo(dtype).eps)
-    return 2.0**-7  # bfloat16, and narrower kinds
+    return 2.0**-7  # bfloat16 and narrower dtypes
 
 
 def _computable(array):

@@ -1,10 +1,10 @@
-"""Steps on GPUs: captured as a CUDA graph, which one call of the driver launches.
+"""Steps on GPUs, captured as a CUDA graph that one call of the driver launches.
 
-A graph holds the kernels of a whole step, with the addresses of their arrays. What changes from
-step to step is brought to it before each launch: the arguments, by copies; random draws, which are
-made again; and the numbers of optimizers, such as learning rates, by a kernel that writes them
-where the optimizers' kernels read them. With several ranks it also holds the sums of gradients by
-NCCL; what ranks tell each other besides is told before and after each launch.
+A graph holds the kernels of a whole step, with the addresses of their arrays. Values that change
+from step to step are updated before each launch: arguments are copied, random draws are made again,
+and a kernel writes the optimizers' scalars, such as learning rates, where the optimizers' kernels
+read them. With several ranks, the graph also contains NCCL's sums of gradients; ranks exchange all
+other messages before and after each launch.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class _Differs(Exception):
 
 
 class _Repeated(Recording):
-    """Lets a step draw what a replay drew, and converts arrays that others are told of."""
+    """Lets a step draw what a replay drew, and converts arrays that the step reports."""
 
     def __init__(self, drawn, convert=None):
         self._drawn, self._convert, self.reason = iter(drawn), convert, None
@@ -78,15 +78,15 @@ class _Repeated(Recording):
 
 
 class CudaGraph(Graph):
-    """A step that was captured.
+    """A captured step.
 
     Args:
-        state: the state that it may change, besides the arrays that it makes.
-        arrays: its arguments.
-        others: further arrays that it may use or change.
+        state: the state that the step may change, besides the arrays that it creates.
+        arrays: the step's arguments.
+        others: further arrays that the step may use or change.
 
     Attributes:
-        unknown_params: parameters that functions got, but that are not in ``state``.
+        unknown_params: parameters that functions received, but that are not in ``state``.
     """
 
     def __init__(self, state: State, arrays: Sequence[Array], others: Sequence[Array] = ()):
@@ -244,10 +244,10 @@ class CudaGraph(Graph):
     # Capture and replay
 
     def capture(self, function: Callable, args: Sequence, kwargs: dict) -> None:
-        """Captures what the function does. The GPU has done nothing of it then.
+        """Captures the function's work, which the GPU does not run yet.
 
         Raises:
-            Exception: it cannot be captured; counts of optimizers are as before.
+            Exception: the function cannot be captured; the optimizers' counts are unchanged.
         """
         # Freed blocks of other pools are not available to the graph's pool.
         gc.collect()
@@ -300,7 +300,7 @@ class CudaGraph(Graph):
         )
 
     def lacks_scale(self) -> bool:
-        """Whether a dynamic loss scale was taken from the GPU, as when an optimizer is saved."""
+        """Whether a dynamic loss scale has left the GPU, as happens when an optimizer is saved."""
         scales = [o.scale_on_gpu for o, _ in self._updates if o.has_dynamic_loss_scale]
         return None in scales
 
@@ -309,15 +309,15 @@ class CudaGraph(Graph):
         return self._carried.fits()
 
     def release(self) -> None:
-        """Gives up the graph: NCCL waits for the end of all graphs before that of a communicator
-        (``commDestroySync`` in its ``init.cc``)."""
+        """Destroys the graph: before NCCL destroys a communicator, it waits until all graphs are
+        destroyed (``commDestroySync`` in its ``init.cc``)."""
         self._graph, self.is_released = None, True
 
     def prepare(self) -> bool:
-        """Prepares a launch: counts updates, and computes the numbers of optimizers.
+        """Prepares a launch: counts updates, and computes the scalars of optimizers.
 
         Returns:
-            Whether it could: not if what an optimizer computes is written differently now.
+            Whether the graph can be launched; False if an optimizer's formula has changed.
         """
         for optimizer, _ in self._updates:
             optimizer._learn(waits=False)
@@ -334,12 +334,12 @@ class CudaGraph(Graph):
         self._count(-1)
 
     def prepare_first(self) -> None:
-        """Prepares the launch on the arguments with which the step was captured, and has drawn."""
+        """Prepares a launch with the arguments and random draws of the capture."""
         self._values = self._numbers_now()
         self._has_drawn = True
 
     def replay(self, arrays: Sequence[Array]) -> Any:
-        """Runs the step, which was prepared, on arguments; returns its result."""
+        """Runs the prepared step on arguments; returns its result."""
         with self.device:
             self._begin(arrays)
             return self._launched()
@@ -399,7 +399,7 @@ class CudaGraph(Graph):
             kernel((1,), (_AT_ONCE,), (numbers, self._stored[begin:], np.int32(len(portion))))
 
     def _arrays(self) -> Iterator[Any]:
-        """The arrays that a step may change."""
+        """Yields the arrays that a step may change."""
         yield from (p.array for p in self.state.params)
         yield from (v for _, _, v in self._persistents if cuda.is_gpu_array(v))
         yield from (x for _, _, x in self._states if cuda.is_gpu_array(x))
@@ -410,11 +410,10 @@ class CudaGraph(Graph):
     def compare(
         self, arrays: Sequence[Array], function: Callable[[], Any]
     ) -> tuple[Any, str | None]:
-        """Calls the step normally, and compares what it computes with what a replay computes,
-        which was prepared.
+        """Calls the step normally, and compares its results with those of the prepared replay.
 
         Returns:
-            What it returned, and what differs, None if nothing does.
+            The step's result, and a description of the difference; None if there is none.
         """
         with self.device:
             before: list[tuple[Any, np.ndarray]] = [(x, x.get()) for x in self._arrays()]
@@ -443,8 +442,8 @@ class CudaGraph(Graph):
         return result, reason
 
     def _as_always(self, function, drawn, before):
-        """Runs the step beside the graph, or in its memory if the GPU has no more; if that does not
-        suffice, gives up the graph."""
+        """Runs the step beside the graph, or in the graph's memory if the GPU has no more; gives up
+        the graph if that memory does not suffice either."""
         counts = [(counted, counted.t) for counted, _ in self._counts]
         try:
             if self._memory.is_short():
@@ -493,7 +492,7 @@ class CudaGraph(Graph):
         return result, listener
 
     def _give_up_memory(self):
-        """Returns to CUDA what the graph and the steps before have used."""
+        """Returns to CUDA the memory that the graph and earlier steps used."""
         self.release()
         self._result, self._grads, self._inputs, self._kept = None, [], [], []
         self._unchanged, self.workspace = set(), None
@@ -505,7 +504,7 @@ class CudaGraph(Graph):
         return [p.array.get() for p in self.state.params]
 
     def _outcome(self, grads, result, carried):
-        """Copies of what a step computes, on the host."""
+        """Returns copies, on the host, of a step's results."""
         results: list[Array] = []
         without_graph(result, results.append)
         persistents = (v for _, _, v in self._persistents)
@@ -517,7 +516,8 @@ class CudaGraph(Graph):
 
 
 def _move_alike(before, first, second):
-    """Whether parameters were moved alike as a whole: alone, a step of Adam may be rounding."""
+    """Whether two steps moved all parameters alike; one parameter's Adam step may be mere
+    rounding."""
 
     def squares(arrays, others):
         pairs = ((a.astype(np.float64), b.astype(np.float64)) for a, b in zip(arrays, others))
@@ -528,7 +528,7 @@ def _move_alike(before, first, second):
 
 
 def _parts(links):
-    """Returns links and the links that they hold, once each."""
+    """Returns links and their descendants, each of them once."""
     return list({id(part): part for link in links for part in link.links()}.values())
 
 
@@ -545,7 +545,7 @@ def _difference(expected, found):
 
 
 def _settings(optimizer):
-    """What decides which kernels an optimizer launches, and the numbers that are parts of them."""
+    """Returns the settings that determine an optimizer's kernels and the constants in them."""
     scale = optimizer.scale_on_gpu
     values = [optimizer._loss_scale if scale is None else id(scale)]
     for timing in ("pre", "post"):
@@ -584,7 +584,7 @@ def explain(error: BaseException) -> str:
 
 
 def _place(error):
-    """Where the code outside of mpchain and of array libraries is that an error came through."""
+    """Returns the line outside of mpchain and array libraries that an error came through."""
     libraries = [sys.modules[name] for name in ("mpchain", "cupy") if name in sys.modules]
     inside = [os.path.dirname(x.__file__ or "") for x in (*libraries, contextlib)]
     frames = [

@@ -1,7 +1,7 @@
-"""The memory of a graph of a GPU: a pool that serves nothing else.
+"""The memory of a CUDA graph: a pool that serves nothing else.
 
-A graph keeps no memory, only addresses. Its pool must not give up what the graph uses, and may
-lend it to others for the time between two launches.
+A graph owns no memory, only addresses. Its pool must keep the memory that the graph uses, but may
+lend that memory to other code between two launches.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from mpchain.typing import Array
 
 
 class GraphMemory:
-    """Serves one graph of the current device.
+    """The memory pool of one graph of the current device.
 
     Attributes:
         stream: the stream of the capture. CuPy keeps free memory for the stream that it was
@@ -31,7 +31,7 @@ class GraphMemory:
         self.stream = self._cuda.Stream(non_blocking=True)
 
     def serving(self) -> contextlib.AbstractContextManager:
-        """Returns a context manager: arrays are allocated here."""
+        """Returns a context manager: within, arrays are allocated in this pool."""
         return self._cuda.using_allocator(self._pool.malloc)
 
     def is_short(self) -> bool:
@@ -44,15 +44,15 @@ class GraphMemory:
         return self._pool.used_bytes()
 
     def free(self) -> None:
-        """Returns to CUDA what no array uses, after the last launch of the graph."""
+        """Returns unused memory to CUDA, after the last launch of the graph."""
         self._pool.free_all_blocks()
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[Any]:
-        """Context manager: between launches, arrays may take the place of what the graph computes.
+        """Context manager: between launches, other arrays may use the memory of the graph.
 
-        The next launch writes over them. Within, it yields what returns a copy of such an array
-        that nothing writes over.
+        The next launch overwrites them. Yields a function that returns a copy of such an array in
+        memory that no launch overwrites.
         """
         outer, allocator = self._cuda.get_current_stream(), self._cuda.get_allocator()
 

@@ -26,15 +26,15 @@ class GraphStep:
 
     Args:
         function: the function.
-        links, params: the objects that it changes.
-        ranks: those that take part in it.
+        links, params: the links and parameters that the function changes.
+        ranks: the ranks that take part in the step.
     """
 
     def __init__(self, function: Callable, links: list[Link], params: list, ranks: Ranks):
         self._function, self._links, self._params = function, links, params
         self._ranks = ranks
         self._graph: CudaGraph | None = None
-        self._number = 0  # this counts captures
+        self._number = 0  # the number of captures
         self._is_compared = False
         self._n_attempts = 0
         self._reason: str | None = None
@@ -60,8 +60,8 @@ class GraphStep:
         return self._reason or why, result
 
     def _next(self, arrays):
-        """Returns the next action, and the reason if the step must run normally; launches are
-        prepared."""
+        """Returns the next action, with the reason if the step must run normally. If the next
+        action is a launch, prepares it."""
         if self._reason is None and any(not cuda.is_gpu_array(x) for x in arrays):
             self._refuse("an argument is on the host, but parameters are on a GPU")
         if self._reason is None and self._graph is None and self._n_attempts == _MOST_ATTEMPTS:
@@ -157,7 +157,7 @@ class GraphStep:
 
 
 def _attribute_that_was_set(attributes):
-    """Returns a reason against a graph: an attribute of a link that its launches would not set."""
+    """Returns a reason not to use a graph: its launches would not set some attribute of a link."""
     for link, before in attributes:
         for name, value in vars(link).items():
             if isinstance(value, Variable) or are_exactly_equal(value, before.get(name)):

@@ -1,7 +1,7 @@
 """Plans a recorded step: calls to omit, memory of results, and calls to make.
 
-The list of calls is all that a replay needs. For another device it would be played otherwise: as a
-graph of that device, between the updates.
+A replay needs only the list of calls. Another device would run the list differently, such as in
+graphs that are launched between the updates.
 """
 
 import inspect
@@ -41,7 +41,7 @@ _TAKING_OUT |= {np.mean, np.concatenate, np.stack, np.clip, np.einsum, np.cumsum
 
 
 class _Differs(Exception):
-    """A value on which the course of a step depends has changed since it was recorded."""
+    """A value that decides which calls a step makes has changed since the recording."""
 
 
 class Plan:
@@ -53,9 +53,9 @@ class Plan:
         result: the step's result.
 
     Attributes:
-        reason: why it cannot be replayed, or None.
-        reads: the ids of places whose values, left by the step before, it reads.
-        n_bytes: the memory of all results.
+        reason: why the step cannot be replayed, or None.
+        reads: the ids of places whose values the step reads as the previous step left them.
+        n_bytes: the size of the memory of all results, in bytes.
     """
 
     def __init__(self, recorder: Recorder, inputs: list[np.ndarray], result: object):
@@ -122,7 +122,8 @@ class Plan:
         return needed[::-1]
 
     def _why_not(self, calls):
-        """A reason against a replay: memory that is not known, or a guard that comes too late."""
+        """Returns a reason not to replay, unknown memory or a guard that comes too late; or
+        None."""
         acted = None
         for call in calls:
             name = getattr(call.function, "__name__", call.function)
@@ -179,7 +180,7 @@ class Plan:
         return -(-max(self._owners[key].nbytes, 1) // _ALIGNED) * _ALIGNED
 
     def _at(self, value) -> Any:
-        """Returns the arrays where a replay has them, in place of those of the recording."""
+        """Returns a value with the arrays of the recording replaced by those of a replay."""
         if isinstance(value, np.ndarray):
             key = self._key(value)
             if key is None:
@@ -221,7 +222,7 @@ class Plan:
         return "call", *_writing(call.function, args, kwargs, results)
 
     def load(self, arrays: Iterable[np.ndarray]) -> bool:
-        """Copies arguments, and what links keep, to where the step finds them.
+        """Copies arguments, and the arrays that links keep, to the memory that the step reads.
 
         Returns:
             Whether links keep values of the same shapes as when the step was recorded.
@@ -240,7 +241,7 @@ class Plan:
         """Runs the step on arguments.
 
         Returns:
-            None and the result; or the reason why it has done nothing, and None.
+            None and the result; or the reason why nothing was replayed, and None.
         """
         if not self.load(arrays):
             return "a link keeps no value from the step before, or one of another shape", None
@@ -285,7 +286,7 @@ class Plan:
             result: the step's result.
 
         Returns:
-            What a replay does otherwise, or None.
+            A description of what the replay does differently, or None.
         """
         grads = {id(param): grad for param, grad in recorder.grads()}
         left = {place.id: x.array if isinstance(x, Variable) else x for place, x in recorder.left}
@@ -350,7 +351,8 @@ def _exchange(function, array, result):
 
 
 def _not_given(grads, calls):
-    """The gradients without those that an optimizer got, which may have put others there."""
+    """Returns the gradients except those that an optimizer received, as it may have replaced
+    them."""
     given = {}
     for call in calls:
         given.update((id(param), grad) for param, grad in call.grads)
@@ -374,7 +376,7 @@ def _check_guard(array, expected):
 
 
 def _read_by(call: Call):
-    """The arrays that a call reads; one that it changes in part counts."""
+    """Returns the arrays that a call reads, including any that it changes only in part."""
     yield from arrays_in(call.args, call.kwargs)
     if "where" in call.kwargs:
         yield from call.results
@@ -423,7 +425,7 @@ def _merged(free):
 
 
 def _spans(calls):
-    """Joins the calls between updates and the like to lists of pairs (function, arguments)."""
+    """Joins the calls between updates and the like into lists of pairs (function, arguments)."""
     spans = []
     for kind, function, args in calls:
         if kind not in ("call", "draw"):
@@ -477,7 +479,7 @@ def _writing(function, args, kwargs, results):
 
 
 def _takes_out(function):
-    """Whether a kernel writes its first result where it is told to, which is else copied there."""
+    """Returns whether a kernel can write its first result to given memory, which saves a copy."""
     kernel = function.function if isinstance(function, Flattened) else function
     is_in_python = isinstance(kernel, (types.FunctionType, types.MethodType))
     return is_in_python and "out" in inspect.signature(kernel).parameters
@@ -495,7 +497,7 @@ def _fill(function, args, kwargs, results):
 def _with_guards_first(calls, owners, state):
     """Moves guards to the front if the values that they read depend on nothing in between.
 
-    So a replay that has to be given up has done nothing yet.
+    So a replay that stops at a guard has not changed anything yet.
     """
 
     def keys(arrays):

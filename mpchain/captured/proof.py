@@ -13,8 +13,8 @@ _MOST_BYTES = 1 << 24  # larger arrays are not checked for changes unless the st
 class Proof:
     """The effects of a step that ran on a plan's state: draws, messages and updates, in order.
 
-    A replay is then compared that neither draws nor sends nor updates: it is given what the step
-    drew and received, and the values that the step's updates left.
+    The replay that is compared neither draws nor sends nor updates: it is given the values that the
+    step drew and received, and those that the step's updates left.
 
     Args:
         state: arrays that the step may change.
@@ -43,7 +43,7 @@ class Proof:
         self._states.append([x.copy() for x in self._arrays])
 
     def __enter__(self) -> "Proof":
-        """Brings the state of before the step back, for a replay."""
+        """Restores the state from before the step, for a replay."""
         self._after = [x.copy() for x in self._arrays]
         self._next, self._next_state = iter(self._notes), iter(self._states)
         self._set(self._before)
@@ -57,11 +57,11 @@ class Proof:
             array[...] = value
 
     def next(self) -> tuple:
-        """Returns the arguments of :meth:`note`, in order."""
+        """Returns the arguments of the next call of :meth:`note`."""
         return next(self._next)
 
     def next_state(self) -> None:
-        """Brings the state that an update left."""
+        """Sets the state to the one that the next update left."""
         self._set(next(self._next_state))
 
     def differs(self) -> bool:

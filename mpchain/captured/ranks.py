@@ -8,11 +8,11 @@ import numpy as np
 
 
 class Ranks:
-    """The ranks that capture and launch their graphs together: NCCL demands that whether an
-    operation is captured, and each launch of a graph that holds one, is the same on all of them
-    (its user guide, "Using NCCL with CUDA Graphs").
+    """The ranks that capture and launch their graphs together: NCCL requires that all ranks capture
+    an operation or none does, and that all launch a graph that contains it or none does (its user
+    guide, "Using NCCL with CUDA Graphs").
 
-    This base class is one rank, which need not ask others.
+    This base class stands for a single rank, which communicates with no others.
 
     Example:
         >>> from mpchain.captured.ranks import Ranks
@@ -31,11 +31,11 @@ class Ranks:
         return [value]
 
     def computes_no_loss(self) -> bool:
-        """Returns whether this one runs the step normally, since its batch counts for nothing."""
+        """Returns whether this rank runs the step normally because its batch has no weight."""
         return False
 
     def begin_capture(self) -> int:
-        """Returns the number of a capture that they begin together."""
+        """Returns the number of the capture that all ranks begin together."""
         self._n_captures += 1
         return self._n_captures
 
@@ -44,8 +44,8 @@ class Ranks:
 
 
 class RanksOfOptimizer(Ranks):
-    """The ranks of a multi-node optimizer, which ask one another before each step if graphs of GPUs
-    hold sums by NCCL.
+    """The ranks of a multi-node optimizer, which agree before each step if their CUDA graphs
+    contain NCCL's sums.
 
     Args:
         optimizer: the optimizer.
@@ -84,7 +84,7 @@ class RanksOfOptimizer(Ranks):
 
 
 class Launch:
-    """Messages before and after a launch of a graph: the same as those of an update.
+    """Sends the same messages before and after a launch of a graph as an update does.
 
     So ranks that replay a step work together with ranks that run it normally.
 
@@ -98,7 +98,8 @@ class Launch:
         self._optimizer, self._n_own, self._observations = optimizer, n_own, observations
 
     def begin(self) -> None:
-        """Begins to learn the weight of this rank's samples, and which draws are theirs."""
+        """Starts to find the weight of this rank's samples, and the random draws that belong to
+        them."""
         optimizer = self._optimizer
         self._n = optimizer.begin_replay(self._n_own, in_graph=True)
         # The update has been counted.
@@ -119,8 +120,8 @@ class Launch:
 def capture_update(
     graph: Any, optimizer: Any, n: int | None, compute_loss: Callable, observations: Any
 ) -> None:
-    """Captures an update of ``n`` samples of this rank, None if the optimizer does not know them:
-    the sums of gradients and the wrapped optimizer's step, but no messages."""
+    """Captures an update of ``n`` samples of this rank (None if the optimizer does not know the
+    number): the sums of gradients and the wrapped optimizer's step, but no messages."""
     step, comm = optimizer.current_step, optimizer.communicator
     parts, (n_own,) = step.number([(n, compute_loss)], optimizer.t)
     ((_, compute_loss),) = step.counts.begin(step.reducer, parts, [n_own])

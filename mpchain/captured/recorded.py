@@ -1,7 +1,7 @@
 """Recorded arrays, and the calls that they report.
 
-A recorded array is a NumPy array that reports what is computed from it. Arrays are told apart by
-the memory that they are in, so that views need no record.
+A recorded array is a NumPy array that reports what is computed from it. Arrays are identified by
+the memory that they occupy, so that views need no record.
 """
 
 import collections
@@ -42,7 +42,7 @@ _OF_SHAPES = {
 
 _FIXED = frozenset(_FIXED.split())
 _FIXED_BY_FIRST = frozenset(_FIXED_BY_FIRST.split())
-_ODD = {"eig", "eigvals", "lstsq"}  # results of these functions of numpy.linalg vary in kind
+_ODD = {"eig", "eigvals", "lstsq"}  # numpy.linalg functions whose results depend on data in kind
 
 
 def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
@@ -77,12 +77,12 @@ class Call(NamedTuple):
         function: the function that was called.
         args, kwargs: its arguments; plain arrays stand for recorded ones.
         results: the arrays that it wrote, which may be arguments.
-        kind: ``'call'``; ``'guard'`` if ``args`` is an array that was read as a bool, and the bool;
-            ``'again'`` if the call is to be repeated as it is, ``'update'`` if it is that of an
-            optimizer, ``'send'`` if other ranks see it; ``'number'`` if it returns a number that
-            ``results`` holds; ``'draw'`` if it draws; ``'exchange'`` if other ranks see its
-            argument, and it returns what depends on theirs; ``'shape'`` if the shapes of its
-            results depend on data.
+        kind: ``'call'``; ``'guard'`` if ``args`` holds an array that was read as a bool, and the
+            bool; ``'again'`` if replays repeat the call itself, ``'update'`` if the call is an
+            optimizer's, ``'send'`` if other ranks see the call; ``'number'`` if it returns a number
+            that ``results`` holds; ``'draw'`` if it draws random values; ``'exchange'`` if it sends
+            its argument to other ranks and its result depends on theirs; ``'shape'`` if the shapes
+            of its results depend on data.
         grads: before an update or a message, pairs of a parameter and its gradient.
 
     Example:
@@ -100,7 +100,7 @@ class Call(NamedTuple):
 
 
 def owner_of(array: np.ndarray) -> np.ndarray:
-    """Returns the array that has the memory of a view.
+    """Returns the array that owns the memory of a view.
 
     Example:
         >>> from mpchain.captured.recorded import owner_of
@@ -119,7 +119,7 @@ def owner_of(array: np.ndarray) -> np.ndarray:
 
 
 def plain(value: Any) -> Any:
-    """Returns an array as a plain one, of the same memory; those in sequences too.
+    """Returns an array, or those in a sequence, as plain arrays of the same memory.
 
     Example:
         >>> from mpchain.captured.recorded import plain

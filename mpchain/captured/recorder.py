@@ -36,10 +36,10 @@ _OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls anoth
 
 
 class Draws:
-    """Passes for a generator.
+    """Stands in for a random generator.
 
     Args:
-        generator: the generator.
+        generator: the generator that draws.
         draw: called with the name of a method, that method, and the arguments of the call.
 
     Example:
@@ -76,7 +76,7 @@ class Flattened(NamedTuple):
 
 
 def _with_arrays(value, arrays):
-    """Nested tuples and lists, with the next of other arrays in the place of each."""
+    """Returns nested tuples and lists, each array replaced by the next of ``arrays``."""
     if isinstance(value, (tuple, list)):
         return type(value)([_with_arrays(v, arrays) for v in value])
     return next(arrays) if isinstance(value, np.ndarray) else value
@@ -91,7 +91,7 @@ class _Leaf(NamedTuple):
     def __call__(self):
         grad = own_grad(self.leaf)
         self.on_leaf(self.leaf)
-        # The gradient has not been taken yet, so a copy is kept until then.
+        # The callback left the gradient in place, so that the parameter needs a copy of its own.
         if grad is not None and own_grad(self.leaf) is grad:
             self.leaf.grad = grad.copy()
 
@@ -101,16 +101,16 @@ class Recorder(Recording):
 
     Args:
         state: the state that the step may change, besides the arrays that it makes.
-        inputs: the arrays that it gets.
+        inputs: the arrays that the step receives.
         proof: records the step's effects, if a replay is to be compared with it.
-        unseen: notices what is done by means that are not recorded.
+        unseen: detects effects that are not recorded as calls.
 
     Attributes:
         calls: the calls.
-        owners: the arrays that were made, by ``id``, which owns their memory.
-        reason: why the step cannot be replayed, None if nothing speaks against it.
+        owners: the arrays that the step created and that own their memory, by ``id``.
+        reason: why the step cannot be replayed, None if no reason was found.
         unknown_links: links that an optimizer updates, but that are not in ``state``.
-        unknown_params: parameters that functions got, but that are not in ``state``.
+        unknown_params: parameters that functions received, but that are not in ``state``.
         left: pairs of a place and the array or Variable that the step left for the next one.
     """
 
@@ -139,7 +139,7 @@ class Recorder(Recording):
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Context manager: what this thread computes is recorded."""
+        """Context manager: records this thread's computations."""
         self.state.begin(RecordedArray)
         self.state.wrap(RecordedArray)
         if self._proof is not None:
@@ -165,7 +165,7 @@ class Recorder(Recording):
             self.reason = reason + _place()
 
     def refuse_if(self, reason: str | None) -> None:
-        """Notes a reason that was found when the step had ended, if there is one."""
+        """Refuses the step for a reason that was found after its end; does nothing for None."""
         if self.reason is None:
             self.reason = reason
 
@@ -175,7 +175,7 @@ class Recorder(Recording):
         return Description(self.calls, groups, result)
 
     def has_acted(self) -> bool:
-        """Returns whether the step has done what a second run of it would do again."""
+        """Returns whether the step had effects that a second run would repeat."""
         return any(
             call.kind not in ("call", "guard", "shape")
             or any(id(owner_of(x)) not in self.owners for x in call.results)
@@ -251,7 +251,7 @@ class Recorder(Recording):
 
     def compute(self, operation: Any, args: tuple) -> Any:
         if operation.name in _SEEN_THROUGH and not is_bfloat16(args[0].dtype):
-            # A method of a plain array would not be seen.
+            # A method call on a plain array would not be recorded.
             return operation.kernels[-1].compute(*[_recorded(x) for x in args])
         args = plain(args)
         kernel = operation.select(*args)
@@ -307,7 +307,7 @@ class Recorder(Recording):
     def call_again(self, function: Callable, args: tuple, kind: str = "again") -> Any:
         """Calls a function that replays call again, with plain arrays and Variables without graph.
 
-        The methods of optimizers find the parameters' gradients as they are at this point.
+        An optimizer's method finds the gradients that the parameters have at this point.
         """
         owner, grads = getattr(function, "__self__", None), ()
         if isinstance(owner, Optimizer):
@@ -346,7 +346,8 @@ class Recorder(Recording):
         self._others = {id(p): own_grad(p) for p in self.state.params}
 
     def grads(self) -> tuple:
-        """Returns pairs of a parameter and its gradient: None, or an array that was made here."""
+        """Returns pairs of a parameter and its gradient: None, or an array that the step
+        created."""
         pairs = [(p, None if p.grad is None else plain(p.grad)) for p in self.state.params]
         known = []
         for param, grad in pairs:
@@ -357,7 +358,7 @@ class Recorder(Recording):
         return tuple(known)
 
     def refuse_first_grads(self) -> None:
-        """Refuses a step that computes with gradients that the call before has left."""
+        """Refuses a step that computes with gradients left by the previous call."""
         for call in self.calls:
             for x in arrays_in(call.args, call.kwargs):
                 if found := self._first_grads.get(id(owner_of(x))):
@@ -386,7 +387,7 @@ def _recorded(value):
 
 
 def _place():
-    """Returns where the code outside of this package and of NumPy is."""
+    """Returns the file and line of the innermost caller outside of this package and NumPy."""
     frame = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -21,7 +21,7 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), sl
 
 
 def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs of arrays, by number, that are not the same but may share memory.
+    """Returns the pairs of indices of different arrays that may share memory.
 
     Example:
         >>> from mpchain.captured.results import overlapping
@@ -35,7 +35,7 @@ def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def is_simple(value: object) -> bool:
-    """Returns whether a value is a number of Python, a string, None, or the like.
+    """Returns whether a value is a Python number, a string, None, or the like.
 
     Example:
         >>> from mpchain.captured.results import is_simple
@@ -48,7 +48,7 @@ def is_simple(value: object) -> bool:
 def flatten(value: object) -> tuple[Any, list]:
     """Returns the structure of a nested value, for comparison, and its leaves.
 
-    Tuples, lists and dicts of any class and dataclasses are opened.
+    Tuples, lists, dicts and their subclasses, and dataclasses, are searched for leaves.
 
     Example:
         >>> from mpchain.captured.results import flatten
@@ -76,7 +76,7 @@ def mapped(value: object, convert: Callable[[Any], Any]) -> Any:
 
 
 def unconverted(array: object) -> Any:
-    """Returns an array itself.
+    """Returns the array unchanged.
 
     Example:
         >>> from mpchain.captured.results import unconverted
@@ -106,7 +106,7 @@ def without_graph(value: object, convert: Callable[[np.ndarray], Any] = unconver
 
 
 def arrays_of(value: object) -> list:
-    """Returns the arrays that nested values and Variables among them hold, as plain ones.
+    """Returns the arrays in nested values, those of Variables too, as plain arrays.
 
     Example:
         >>> from mpchain.captured.results import arrays_of
@@ -119,7 +119,7 @@ def arrays_of(value: object) -> list:
 
 
 def simple_of(value: object) -> list:
-    """Returns the numbers of Python, strings and the like that a nested value holds.
+    """Returns the Python numbers, strings and the like that a nested value holds.
 
     Example:
         >>> from mpchain.captured.results import simple_of
@@ -130,7 +130,7 @@ def simple_of(value: object) -> list:
 
 
 def why_not_returned(value: object, is_known: Callable[[Any], bool]) -> str | None:
-    """Returns why a result cannot be replayed, such as an array that is not known; or None.
+    """Returns why a result cannot be replayed, such as an unknown array; None if it can.
 
     Example:
         >>> from mpchain.captured.results import why_not_returned
@@ -151,7 +151,7 @@ def why_not_returned(value: object, is_known: Callable[[Any], bool]) -> str | No
 
 
 def _parts(value):
-    """Returns the keys and the values of what can be opened, or None."""
+    """Returns the keys and the values of a container or dataclass; None for others."""
     if isinstance(value, Variable) or is_array(value):
         return None
     if isinstance(value, (tuple, list)):

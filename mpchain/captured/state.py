@@ -1,5 +1,6 @@
-"""What a step may change beside the arrays that it makes: parameters, arrays that links and the
-function hold, and what they keep from step to step, such as the state of a recurrent layer."""
+"""The state that a step may change besides the arrays that it creates: parameters, arrays that
+links and the function hold, and values kept between steps, such as the state of a recurrent
+layer."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,8 +27,8 @@ class State:
     Attributes:
         params: all parameters that have arrays.
         scales: pairs of an optimizer and the constant factor on its loss.
-        with_graph: Variables that :meth:`begin` left as they were, since backward would go on into
-            the steps before, and their names, by id.
+        with_graph: Variables that :meth:`begin` did not replace because backward would continue
+            into earlier steps, with their names, by id.
 
     Example:
         >>> from mpchain.captured.state import State
@@ -61,11 +62,11 @@ class State:
         return all(isinstance(array, np.ndarray) for array in self._arrays)
 
     def has(self, link: Link) -> bool:
-        """Returns whether the link is one of those given."""
+        """Returns whether the link is one of ``links``."""
         return any(link is known for known in self.links)
 
     def param_in(self, arrays: Iterable[np.ndarray]) -> Variable | None:
-        """Returns a parameter that shares memory with one of some arrays; None if there is none."""
+        """Returns a parameter that shares memory with one of the arrays; None if there is none."""
         for array in arrays:
             for param, own in zip(self.params, self._arrays):
                 if np.may_share_memory(array, own):
@@ -80,7 +81,7 @@ class State:
         return all(optimizer.loss_scale == scale for optimizer, scale in self.scales)
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields the arrays of parameters, those in places, and those of :meth:`begin`."""
+        """Yields the arrays of parameters, those in held places, and the buffers of kept values."""
         yield from self._arrays
         yield from (value for _, value in self._held)
         yield from (buffer for _, buffer in self._buffers.values())
@@ -130,7 +131,7 @@ class State:
         return [x if isinstance(x, np.ndarray) else None for x in arrays]
 
     def kept_in(self, arrays: Iterable[np.ndarray]) -> list[tuple[Place, np.ndarray]]:
-        """Returns the places in which a recording had one of these arrays, and that."""
+        """Returns pairs of a place and the one of these arrays that a recording had there."""
         ids = set(map(id, arrays))
         return [(place, buffer) for place, buffer in self._buffers.values() if id(buffer) in ids]
 
@@ -148,7 +149,7 @@ class State:
     # Arrays that keep their memory
 
     def wrap(self, kind: type[np.ndarray]) -> None:
-        """Puts views of a class of arrays in the place of all arrays, one for each array."""
+        """Replaces each array by a view of the given array class."""
         self._kind = kind
         views: dict[int, np.ndarray] = {}
         for param in self.params:
@@ -182,7 +183,8 @@ class State:
 class Carried:
     """The state of links when a step is captured, and the state that the step leaves.
 
-    The graph reads copies, at addresses that stay the same. No gradient goes back to earlier steps.
+    The graph reads copies, at addresses that stay the same. No gradient flows back to earlier
+    steps.
 
     Args:
         links: the links, with the links that they hold.
@@ -203,7 +205,7 @@ class Carried:
         self._left: list[tuple[Place, Any]] = []
 
     def _kept(self):
-        """Places in links and their values, by what tells them apart."""
+        """Returns places in links and their values, keyed by link and attribute."""
         return {
             (id(vars(link)), name): (Place(vars(link), name, name), value)
             for link in self._links
@@ -218,7 +220,7 @@ class Carried:
         return _shapes_of(self._kept()) == _shapes_of(self._read)
 
     def begin(self) -> None:
-        """Puts the copies in the place of what links keep."""
+        """Replaces the Variables that links keep by the copies."""
         for place, copy in self._read.values():
             place.set(copy)
 
@@ -232,7 +234,7 @@ class Carried:
                 self._left.append((place, _array_of(value)))
 
     def load(self) -> None:
-        """Copies what links keep to where the graph reads it."""
+        """Copies the values that links keep to the memory that the graph reads."""
         for place, copy in self._read.values():
             cuda.cupy.copyto(copy.array, place.get().array)
 
@@ -243,7 +245,7 @@ class Carried:
             place.set(Variable(convert(value), requires_grad=False) if is_array else value)
 
     def convert(self, convert: Callable[[Array], Array]) -> None:
-        """Gives links converted arrays in place of those that they keep."""
+        """Replaces the arrays that links keep by converted ones."""
         for place, _ in self._left:
             value = _array_of(place.get())
             if cuda.is_gpu_array(value):
@@ -263,7 +265,7 @@ def _array_of(value):
 
 
 def _reaches(node, wanted):
-    """Returns whether backward from a node would come to certain others."""
+    """Returns whether backward from a node would reach one of the wanted nodes."""
     seen, stack = set(), [node]
     while stack:
         node = stack.pop()

@@ -27,7 +27,7 @@ _MOST_ATTEMPTS = 3
 _MOST_BYTES = 1 << 24  # larger arrays are not watched for changes
 _MOST_CHANGES = 8
 _RARELY = 32  # calls between changes, such as those of an epoch, that are not counted together
-_MOST_OTHERS = 32  # calls in a row for which no plan was made
+_MOST_OTHERS = 32  # consecutive calls for which no plan was made
 
 
 class Stage(enum.Enum):
@@ -46,9 +46,9 @@ class Step:
 
     Args:
         function: the function.
-        known: objects that it is known to use; this class adds to them.
-        as_always: calls it without recording.
-        ranks: those that take part in it.
+        known: objects that the function is known to use; this class adds to them.
+        as_always: calls the function without recording.
+        ranks: the ranks that take part in the step.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Step:
         self._n_attempts = self._n_others = 0
         self._has_mismatched = False
         self._n_calls = 0
-        self._changes: dict[str, tuple[int, int]] = {}  # numbers, last calls
+        self._changes: dict[str, tuple[int, int]] = {}  # counts and last calls, by label
         self._forget()
 
     def _forget(self):
@@ -184,7 +184,7 @@ class Step:
         return reason, without_graph(result, lambda array: array.copy())
 
     def _look(self, args, kwargs):
-        """Finds what the function refers to."""
+        """Finds the objects that the function refers to."""
         known = self._known
         self._around = around = Surroundings(
             self._function,
@@ -293,6 +293,6 @@ def _are_equal(a, b):
         return a is b
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    if a.dtype.char in "gG":  # some of their bytes have no meaning
+    if a.dtype.char in "gG":  # some bytes of these dtypes are padding
         return bool(np.array_equal(a, b, equal_nan=True))
     return a.tobytes() == b.tobytes()

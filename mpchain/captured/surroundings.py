@@ -23,7 +23,7 @@ from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter, Variable
 
 _MOST_ITEMS = 1000  # Items of a longer list or dict are compared at once, if they are simple.
-_MOST_COMPARED = 10_000  # Only the length of a longer one is guarded.
+_MOST_COMPARED = 10_000  # Only the length of a longer list or dict is guarded.
 _LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
 _NAMESPACES = types.SimpleNamespace, argparse.Namespace
 _CONTAINERS = dict, list, tuple, set
@@ -38,7 +38,7 @@ SETTINGS += ("use_cudnn_tensor_core",)
 
 
 class Place(NamedTuple):
-    """Where a value is: an entry of a dict or list, or what a cell of a closure holds.
+    """The location of a value: an entry of a dict or list, or a cell of a closure.
 
     Example:
         >>> from mpchain.captured.surroundings import Place
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
     @property
     def is_cell(self) -> bool:
-        """Whether it is a cell, which has no key."""
+        """Whether the place is a cell, which has no key."""
         return isinstance(self.owner, types.CellType)
 
     def get(self, default: object = None) -> Any:
@@ -83,12 +83,12 @@ class Surroundings:
         more: further values, such as its arguments.
 
     Attributes:
-        values: all that was found.
-        arrays: the places of NumPy arrays, those of parameters excepted.
-        loose: arrays that are in no place that can be changed, such as those in tuples.
+        values: all values that were found.
+        arrays: the places of NumPy arrays, except those of parameters.
+        loose: arrays whose places cannot be reassigned, such as those in tuples.
         variables: the places of Variables that links hold.
         others: the places of Variables elsewhere.
-        params: parameters and Variables that are not those of links.
+        params: parameters and Variables that do not belong to links.
 
     Example:
         >>> from mpchain.captured.surroundings import Surroundings
@@ -180,7 +180,7 @@ class Surroundings:
         return found
 
     def release(self, places: Iterable[Place]) -> None:
-        """Ends guarding places, which change from step to step."""
+        """Stops guarding places whose values change from step to step."""
         gone = {place.id for place in places}
         self._guards = [g for g in self._guards if (id(g[0]), g[1]) not in gone]
         self._cells = [g for g in self._cells if (id(g[0]), None) not in gone]
@@ -249,7 +249,7 @@ class Surroundings:
             self._guard(place, value)
 
     def _open(self, value, place):
-        """Notes what a value holds for a visit."""
+        """Queues the values that a value holds for a visit."""
         label = _label(value, place)
         if isinstance(value, Link):
             self._of_links.add(id(vars(value)))
@@ -301,7 +301,7 @@ class Surroundings:
                 self._visit_class_attribute(type(value), "__call__")
 
     def _open_of_python(self, value, label):
-        """Notes what a module, or an object of some classes of Python's library, holds."""
+        """Queues the values in a module or in an object of some standard library classes."""
         if isinstance(value, types.ModuleType):
             package = value.__name__.partition(".")[0]
             is_own = package in self._packages or not _is_installed(value)
@@ -327,7 +327,7 @@ class Surroundings:
         return True
 
     def _open_items(self, value, label):
-        """Notes the items of a list, a dict or a deque for a visit."""
+        """Queues the items of a list, a dict or a deque for a visit."""
         self._lengths.append((value, len(value), f"the number of items of {label}"))
         if len(value) <= _MOST_ITEMS:
             keys = value if isinstance(value, dict) else range(len(value))
@@ -373,7 +373,8 @@ class Surroundings:
                 self._stack.append((sys.modules.get(name), None))
 
     def _visit_what_is_read(self, thing, name):
-        """Visits attributes that code reads by the name of what holds an object of a library."""
+        """Visits the attributes of a library's object that code reads through a variable
+        ``name``."""
         for attribute in {a for of, a in self._pairs if of == name} | self._of_arguments:
             if (id(thing), attribute) in self._done:
                 continue
@@ -391,7 +392,7 @@ class Surroundings:
         held = vars(thing)
         names = self._names
         if thing is self._self:
-            # What is read of its attributes, such as those of an optimizer, are not its own.
+            # Names that code reads from its attributes, such as an optimizer, are not its own.
             others = {name for name, value in held.items() if value is not thing}
             if _is_of_library(type(thing)):
                 names = {name for of, name in self._pairs if of == "self"}
@@ -423,7 +424,7 @@ class Surroundings:
                             self._visit_class_attribute(cls, name)
 
     def _guard_length(self, attributes, kind):
-        """Guards against attributes that come later, which may hide those of classes."""
+        """Guards against attributes that are added later, which may hide those of classes."""
         if (id(attributes), len) not in self._done:
             self._done.add((id(attributes), len))
             self._lengths.append((attributes, len(attributes), f"the attributes of {kind}"))
@@ -463,7 +464,8 @@ class Surroundings:
 
 
 def is_plain_array(value: Any) -> bool:
-    """Returns whether a value is a NumPy array of numbers, not of a class that computes otherwise.
+    """Returns whether a value is a NumPy array of numbers, not of a subclass that may compute
+    otherwise.
 
     Example:
         >>> from mpchain.captured.surroundings import is_plain_array

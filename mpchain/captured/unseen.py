@@ -14,7 +14,7 @@ class Unseen:
 
     Args:
         arrays: the arrays.
-        generators: objects, among which are the program's own generators, and optimizers.
+        generators: objects, which include the program's own generators and optimizers.
 
     Example:
         >>> from mpchain.captured.unseen import Unseen
@@ -52,14 +52,14 @@ class Unseen:
             self._reason = "it draws random numbers by means that are not recorded"
 
     def note_all(self) -> None:
-        """Takes note of generators and optimizers' numbers, after what replays call again: updates
-        and their hooks may draw, and change numbers."""
+        """Records the generators' and the optimizers' state after a call that replays repeat:
+        updates and their hooks may draw, and change the state."""
         self.note()
         self._of_program = self._states()
         self._numbers = [dict(numbers) for _, numbers in self._hyperparams]
 
     def check(self) -> None:
-        """Called before what replays call again."""
+        """Called before a call that replays repeat."""
         self.check_draws()
         if self._states() != self._of_program:
             self._reason = "it draws random numbers by means that are not recorded"
