@@ -33,7 +33,8 @@ def arguments_of_any(text):
     for function in _public_functions(ast.parse(text).body):
         own = function.args
         for argument in (*own.posonlyargs, *own.args, *own.kwonlyargs):
-            if argument.annotation is not None and ast.unparse(argument.annotation) == "Any":
+            annotation = argument.annotation
+            if isinstance(annotation, ast.Name) and annotation.id == "Any":
                 found.append(f"{function.name}({argument.arg})")
     return found
 
