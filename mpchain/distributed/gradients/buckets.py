@@ -1,6 +1,7 @@
 """Averaging gradients over ranks in flat buckets, while backward continues.
 
-By these, communicators average and copy models: methods of theirs, which know of arrays alone.
+This module adds the methods that average and copy models to communicators, which themselves handle
+only arrays.
 """
 
 import collections
@@ -33,12 +34,12 @@ BUCKET_BYTES = 4 * 1024 * 1024
 
 GPU_BUCKET_BYTES = 25 * 1024 * 1024
 FIRST_GPU_BUCKET_BYTES = 1024 * 1024
-"""The same on GPUs, where a sum costs more to begin; the first one begins early in backward."""
+"""Bucket sizes on GPUs, where starting a sum costs more; a small first bucket starts early."""
 NCCL_BYTES = 16
-"""What NCCL loads at once, if all its arrays begin at a multiple; the smallest element has two."""
+"""Bytes that NCCL loads at once from arrays aligned to them; the smallest element has two bytes."""
 
 N_ROOMS = 3
-"""Arrays of a bucket on a host. One is used, unless a program holds gradients."""
+"""Number of arrays per bucket on a host. Only one is used, unless a program holds gradients."""
 
 MOST_PENDING = 2
 """Sums in flight once backward has ended: with more, buckets leave the cache in the meantime."""
@@ -53,26 +54,28 @@ class GradientReducer(Reducer):
     All ranks start the sums in the same order, for any order of their own backward.
 
     A gradient is multiplied by the rank's share of the samples when it is copied into its bucket
-    (unless its loss was), and the ranks count who has which gradient. The sum is therefore the
-    mean; a gradient that no rank has stays None. Afterwards ``param.grad`` is a view into the
-    bucket. If a program still holds such views when the next step begins, the bucket uses other
-    memory on this rank; if it holds those of several steps, it gets copies from then on.
+    (unless its loss was multiplied), and the ranks count who has each gradient. The sum is
+    therefore the mean; a gradient that no rank has stays None. Afterwards ``param.grad`` is a view
+    into the bucket. If a program still holds such views when the next step begins, the bucket uses
+    other memory on this rank; a program that holds the views of several steps gets copies from then
+    on.
 
     With one rank gradients stay unchanged.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         zero_fill: whether a gradient that only some of the ranks with samples have counts as zeros
             on the others.
-        compression: how a bucket travels (:mod:`mpchain.distributed.gradients.compression`). It is
-            called with the communicator and the :class:`Bucket`, starts to replace its ``values``
-            by their sum over the ranks, and returns a request with ``Test()`` and ``Wait()``. None
-            uses the communicator's configuration, by default exact sums.
-        message: see :class:`Reducer`. It also counts who has which gradient.
+        compression: the function that sends a bucket, for example one of
+            :mod:`mpchain.distributed.gradients.compression`. It is called with the communicator and
+            the :class:`Bucket`, starts to replace its ``values`` with their sum over the ranks, and
+            returns a request with ``Test()`` and ``Wait()``. None uses the communicator's
+            configuration, by default exact sums.
+        message: see :class:`Reducer`. The message also counts the ranks that have each gradient.
 
     Attributes:
-        compression: as given.
-        answers: the sums over the ranks of what each of them asks in this step.
+        compression: the argument of the same name.
+        answers: the sums over the ranks of the additional scalars that each rank sent in this step.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
@@ -182,12 +185,12 @@ class GradientReducer(Reducer):
         self._pending.append(self.message.begin(counts))
 
     def _questions(self):
-        """Returns numbers that the message sums, besides: as many on each rank."""
+        """Returns additional scalars for the message to sum; every rank returns the same count."""
         return []
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
-        gradient. They are views into the buckets, or copies."""
+        gradient. The means are views into the buckets, or copies."""
         counts = self._complete()
         if self._comm.size > 1:
             for bucket in self._buckets:
@@ -212,10 +215,10 @@ class GradientReducer(Reducer):
                 self._check_presence(dict(zip(self._bucket_of, counts)), n_ranks)
         return counts
 
-    # Graphs of GPUs hold sums and no messages.
+    # A GPU's graph can hold sums, but no messages between hosts.
 
     def why_not_in_graphs(self) -> str | None:
-        """Returns why a graph of a GPU cannot hold the sums; None if it can."""
+        """Returns the reason why a GPU's graph cannot hold the sums; None if it can hold them."""
         if self._comm.size == 1:
             return None
         if self._buckets is None or not all(b.transport.is_on_gpu for b in self._buckets):
@@ -226,8 +229,8 @@ class GradientReducer(Reducer):
 
     @contextlib.contextmanager
     def in_graph(self) -> Iterator[None]:
-        """Context manager: :meth:`ready` within it begins sums that a graph holds, in buckets of
-        the graph. Gradients are those of weighted losses."""
+        """Context manager: inside the block, :meth:`ready` begins sums that a graph captures, in
+        buckets of the graph. The gradients must come from weighted losses."""
         buckets = self._buckets or []
         self._losses_are_weighted, self._n_samples, self._n_started = True, 1, 0
         self._known_factor = 1.0
@@ -248,7 +251,8 @@ class GradientReducer(Reducer):
         """Completes the sums that a graph holds, and sets the gradients.
 
         Returns:
-            Which gradients this rank has. A graph is of use only if all ranks have the same.
+            For each gradient, whether this rank has it. A graph is usable only if all ranks have
+            the same gradients.
         """
         if self._comm.size == 1:
             return []
@@ -261,8 +265,8 @@ class GradientReducer(Reducer):
         return [is_there for bucket in self._buckets for is_there in bucket.presence()]
 
     def tell(self, presence: Sequence[bool]) -> float:
-        """Tells the other ranks what :meth:`finish` tells them, given what :meth:`sum_in_graph` has
-        returned; returns what :meth:`finish` returns."""
+        """Sends the message of :meth:`finish` to the other ranks, given the result of
+        :meth:`sum_in_graph`; returns the result of :meth:`finish`."""
         self.message.begin([self._n_samples, self._n_samples > 0, *presence])
         self._check_total(self.message.wait()[0])
         return self.n_samples()
@@ -283,7 +287,7 @@ class GradientReducer(Reducer):
         self._pending.popleft()
 
     def _send(self, bucket):
-        """Starts the sum of the next bucket: the order is the same on all ranks."""
+        """Starts the sum of the next bucket, in the order that all ranks share."""
         request = Request()
         with span("bucket", f"bucket {self._n_started}", self, (bucket,)) as seen:
             if self._comm.sums_gradients:
@@ -293,7 +297,7 @@ class GradientReducer(Reducer):
         self._n_started += 1
 
     def _send_rest(self):
-        """Starts all other sums at the end of the step, when only these are left to do."""
+        """Starts all remaining sums at the end of the step, when no other work is left."""
         for bucket in self._buckets[self._n_started :]:
             bucket.take_rest(self._factor())
             if len(self._pending) >= MOST_PENDING:
@@ -301,7 +305,7 @@ class GradientReducer(Reducer):
             self._send(bucket)
 
     def _lay_out(self):
-        """Agrees with the other ranks on the order of parameters and cuts it into buckets."""
+        """Agrees with the other ranks on the order of parameters, and divides them into buckets."""
         params = self._params
         order = self._comm.bcast_obj([*self._order, *sorted(params.keys() - self._order)])
         if unlike := params.keys() ^ set(order):
@@ -312,7 +316,7 @@ class GradientReducer(Reducer):
         self._buckets = self._make_buckets(order)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         self._places = {id(params[n]): (bucket, n) for n, bucket in self._bucket_of.items()}
-        # Their sums may still be pending, in the array that is replaced here.
+        # The sums of counts may still be pending in the array that is replaced here.
         self.n_samples(), self.n_empty()
         total = self._total
         specifications = [bucket.transport.specification for bucket in self._buckets]
@@ -329,7 +333,7 @@ class GradientReducer(Reducer):
         on_gpu = self._transport().is_on_gpu
         n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
         found = layouts(((name, params[name]) for name in order), *n_bytes)
-        if on_gpu:  # NCCL sums arrays that begin at other places element by element
+        if on_gpu:  # NCCL sums unaligned arrays element by element
             found = [layout.aligned(NCCL_BYTES // 2) for layout in found]
         return [
             Bucket(layout, params, self._comm.gradient_dtype(layout.dtype), self._transport())
@@ -361,16 +365,17 @@ class Bucket:
     """Gradients of one dtype in one flat array.
 
     Args:
-        layout: the places of the gradients.
+        layout: the offsets of the gradients in the array.
         params: parameters by name, at least those in the layout.
         wire_dtype: the dtype in which the gradients are summed.
-        transport: how they get there: a class, :class:`HostTransport` or :class:`GpuTransport`.
-        length: the number of elements of the array; None: as many as the gradients have.
+        transport: the class that copies gradients into the array, :class:`HostTransport` or
+            :class:`GpuTransport`.
+        length: the number of elements of the array; None uses the total size of the gradients.
 
     Attributes:
-        layout: as given.
+        layout: the argument of the same name.
         names: the parameters' names, in the order of the gradients.
-        transport: an object of the given class.
+        transport: an instance of the class ``transport``.
 
     Example:
         >>> model = L.Linear(2, 2)
@@ -406,17 +411,17 @@ class Bucket:
         return self.transport.filled().views
 
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
-        """Begins to replace ``values`` by their sum over the ranks; for ``wire_dtype`` see
+        """Begins to replace ``values`` with their sum over the ranks; for ``wire_dtype`` see
         :meth:`mpchain.distributed.Communicator.iallreduce`."""
         return self.transport.begin_sum(comm, wire_dtype)
 
     def begin(self, losses_are_weighted: bool = False) -> None:
-        """Starts a step: nothing is taken yet. With weighted losses no gradient is multiplied."""
+        """Starts a step with an empty bucket. With weighted losses no gradient is multiplied."""
         self._taken = {}
         self.transport.begin(losses_are_weighted)
 
     def begin_in_graph(self) -> None:
-        """Starts a step in memory of the graph of a GPU that is being captured."""
+        """Starts a step in the memory of the GPU graph that is being captured."""
         self._taken = {}
         transport: Any = self.transport  # the transport of gradients on a GPU
         transport.begin_in_graph()
@@ -427,7 +432,7 @@ class Bucket:
         return len(self._taken) == len(self._params)
 
     def take(self, name: str, factor: float) -> bool:
-        """Takes the final gradient of a parameter, None included, times ``factor``.
+        """Copies the final gradient of a parameter, times ``factor``; the gradient may be None.
 
         Returns:
             Whether the gradients of all parameters have been taken.
@@ -454,14 +459,14 @@ class Bucket:
         return self._taken[name]
 
     def presence(self) -> list[bool]:
-        """Returns for each of :attr:`names` what :meth:`had` returns."""
+        """Returns the result of :meth:`had` for each of :attr:`names`."""
         return list(map(self._taken.__getitem__, self._params))
 
     def gradients(self) -> dict[str, Array]:
-        """Returns the entry of ``values`` for each name, in the gradients' dtype.
+        """Returns the part of ``values`` for each name, in the gradients' dtype.
 
-        These are copies while others hold parts of all other memory: they might hold these, too,
-        when the next step begins and needs memory.
+        The parts are copies while the program holds parts of all other slots: it might still hold
+        views of this slot, too, when the next step begins and needs memory.
         """
         views, copies = self.views(), self.transport.all_others_are_held()
         if self.transport.keeps_dtype and not copies:
@@ -489,9 +494,9 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     Memory for the gradients is kept for the next call as long as the model exists.
 
     Args:
-        model: its parameters must be the same on all ranks.
-        zero_fill: whether a gradient that is None on some ranks counts as zeros there. One that is
-            None on all ranks stays None.
+        model: the model; its parameters must be the same on all ranks.
+        zero_fill: whether a gradient that is None on some ranks counts as zeros there. A gradient
+            that is None on all ranks stays None.
 
     Raises:
         ValueError: a gradient is None on some ranks only, and ``zero_fill`` is False.

@@ -1,7 +1,7 @@
 """How buckets of gradients travel between ranks.
 
 A compression is a function, or a callable object: it takes the communicator and a bucket of
-gradients (``buckets.py``), starts to replace ``bucket.values`` by their sum over the ranks, and
+gradients (``buckets.py``), starts to replace ``bucket.values`` with their sum over the ranks, and
 returns a request with ``Test()`` and ``Wait()``. Buckets come in the same order on all ranks. Only
 :func:`exact` is exact; the others save time on slow networks.
 """
@@ -23,8 +23,8 @@ class Bucket(Protocol):
     """A compression's view of a ``Bucket`` of ``mpchain/distributed/gradients/buckets.py``.
 
     Attributes:
-        values: the gradients of this rank, a flat array; their sum takes its place.
-        layout: maps each parameter to its elements.
+        values: the gradients of this rank, a flat array, which their sum overwrites.
+        layout: maps each parameter to its elements in ``values``.
     """
 
     values: Array
@@ -35,11 +35,11 @@ class Bucket(Protocol):
         raise NotImplementedError
 
     def begin_sum(self, comm: Communicator, dtype: str | None = None) -> Any:
-        """Starts to replace ``values`` by their sum, sent with a dtype; returns the request."""
+        """Starts to replace ``values`` with their sum, sent in ``dtype``; returns the request."""
 
 
 def exact(comm: Communicator, bucket: Bucket) -> Any:
-    """Sums in the gradients' own precision, the default.
+    """Sums gradients in their own precision. This is the default.
 
     Example:
         >>> from mpchain.distributed.gradients import compression
@@ -53,7 +53,7 @@ def float16(comm: Communicator, bucket: Bucket) -> Any:
     """Sends gradients in half precision between hosts, and sums them in their own precision; NCCL
     also sums in half precision.
 
-    Magnitudes below 6e-8 vanish, and above 65504 become infinite: scale the loss.
+    Magnitudes below 6e-8 become zero, and those above 65504 become infinite: scale the loss.
 
     Example:
         >>> from mpchain.distributed.gradients import compression
@@ -88,8 +88,8 @@ class ErrorFeedback:
     """Base of compressions that send an approximation, and add its error to the next gradients.
 
     Each rank keeps its errors by parameter name, and saves them with the optimizer. A rank restores
-    the errors that it saved, and starts with none if it saved none. It is therefore best if every
-    rank saves a snapshot: if only rank 0 does, the other ranks' errors are lost on resuming.
+    the errors that it saved, and starts with none if it saved none. Every rank should therefore
+    save a snapshot: if only rank 0 does, the other ranks' errors are lost on resuming.
 
     Example:
         >>> class Signs(ErrorFeedback):
@@ -119,7 +119,7 @@ class ErrorFeedback:
 
 
 def serialize_arrays(serializer: AbstractSerializer, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Saves arrays by name, or returns the saved ones; none if the file has none.
+    """Saves arrays by name, or returns the saved arrays: an empty dict if the file has none.
 
     Example:
         >>> saved = mpchain.serializers.DictionarySerializer()
@@ -136,7 +136,7 @@ def serialize_arrays(serializer: AbstractSerializer, arrays: dict[str, Any]) -> 
 
 
 class TopK(ErrorFeedback):
-    """Sends only the largest elements of a bucket; the others wait, and add up.
+    """Sends only the largest elements of a bucket; the others accumulate until they are sent.
 
     See A. F. Aji, K. Heafield, Sparse communication for distributed gradient descent, EMNLP 2017.
 
@@ -209,7 +209,7 @@ class PowerSGD(ErrorFeedback):
         if rank < 1:
             raise ValueError(f"PowerSGD: rank must be at least 1, not {rank}")
         self.rank, self.seed = rank, seed
-        self._factors = {}  # keyed by name: the next step begins with those of the last one
+        self._factors = {}  # keyed by name: each step starts from the factors of the last one
         self._room = {}
 
     def serialize(self, serializer: AbstractSerializer, comm: Communicator) -> None:
@@ -231,10 +231,10 @@ class PowerSGD(ErrorFeedback):
         return comm.begin(self._steps(comm, matrices, others, self._room[tuple(views)]))
 
     def _make_room(self, comm, values, matrices, others):
-        """Makes two flat arrays with views: of all first factors and the other gradients, and of
-        all second factors.
+        """Makes two flat arrays with views: one for all first factors and the gradients that are
+        sent exactly, the other for all second factors.
 
-        They can be summed in any order, relative to those of other buckets.
+        The arrays of different buckets may be summed in any order.
         """
         first, second = FlatLayout(values.dtype), FlatLayout(values.dtype)
         for name, matrix in matrices.items():

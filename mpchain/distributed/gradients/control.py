@@ -1,4 +1,4 @@
-"""The message of numbers that ranks exchange in every step, besides gradients."""
+"""The message of scalars that ranks exchange in every step, besides gradients."""
 
 import functools
 import hashlib
@@ -22,28 +22,28 @@ from mpchain.utils.work_clock import clocks
 from mpchain.variable import Parameter
 
 COPY_STATE = "copy the state"
-"""The flag by which a rank asks all ranks to copy their state after this iteration."""
+"""Flag: a rank asks all ranks to copy their state after this iteration."""
 
 WARN = "warn"
-"""The flag by which a rank asks that rank 0 warns of what it tells (:meth:`Control.tell`)."""
+"""Flag: a rank asks rank 0 to issue the warning passed to :meth:`Control.tell`."""
 
 COPY_PERSISTENTS = "copy persistent values"
-"""The flag by which a rank asks for persistent values that its lack of samples made old."""
+"""Flag: a rank with too few samples asks for the current persistent values of the others."""
 
 FLAGS = (signal.SIGTERM, signal.SIGINT, COPY_STATE, WARN, COPY_PERSISTENTS)
-"""What a rank can ask of all ranks (:meth:`Control.ask`), the same list on each."""
+"""Requests that a rank can make (:meth:`Control.ask`), in an order that all ranks share."""
 
 TURNS = 50
-"""Number of messages, at most, in which each rank once tells its times."""
+"""Each rank sends its times once in at most this many messages."""
 
 MOST_NAMES = 1000
-"""Number of names beyond which those of values that are no longer reported are forgotten."""
+"""Number of names above which the names of values that are no longer reported are forgotten."""
 
 SLOWER = 1.2
-"""A rank that works this many times as long as the others on average is named."""
+"""A rank whose steps take this many times the others' average work time is called a straggler."""
 
 COST = 10.0
-"""It is named when the others have waited for it for as many seconds, in one stretch."""
+"""A straggler is reported once the others have waited this many seconds for it, in one stretch."""
 
 _STEPS = 50  # a period has at least this many steps; a stretch has at least two consecutive periods
 
@@ -56,19 +56,19 @@ _update_rule = operator.attrgetter("update_rule")
 class Control:
     """Requests between the ranks of a communicator, and their working times.
 
-    It travels with the :class:`ControlMessage` of each step of any of the communicator's
-    optimizers. Every rank therefore knows the same after the same step.
+    The requests travel with the :class:`ControlMessage` of each step of any of the communicator's
+    optimizers. All ranks therefore have the same information after the same step.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Attributes:
         times: float64 array of shape (2, size): seconds that each rank has worked, and waited for
-            others. Each rank tells the means of its last steps once in ``n_turns`` steps, at most
-            :data:`TURNS`; then the times of all ranks are added here.
-        n_turns: see above.
+            others. Each rank sends the means of its last steps once in ``n_turns`` steps; then the
+            times of all ranks are added to this array.
+        n_turns: the number of steps in which each rank sends its times once, at most :data:`TURNS`.
         n_messages: number of messages that were received.
-        n_numbers: the number of elements that it needs, the first ones of a message.
+        n_numbers: the number of elements that ``Control`` uses at the beginning of a message.
 
     Example:
         >>> control = Control.of(comm)
@@ -99,7 +99,7 @@ class Control:
 
     @classmethod
     def of(cls, comm: Communicator) -> Self:
-        """Returns the communicator's own; a new one if the ranks have changed."""
+        """Returns the ``Control`` of a communicator; a new one if the ranks have changed."""
         control = vars(comm).get("_control")
         if control is None or control._mpi_comm is not comm.mpi_comm:
             control = vars(comm)["_control"] = cls(comm)
@@ -114,9 +114,10 @@ class Control:
         self._asked.add(FLAGS[FLAGS.index(flag)])
 
     def take(self, flag: Hashable) -> bool:
-        """Returns whether any rank has asked; then forgets it, and what this rank has asked since.
+        """Returns whether any rank has made the request; then clears it, and any that this rank has
+        made since.
 
-        All ranks must call it at the same place of the program, to learn the same.
+        All ranks must call this method at the same point of the program to get the same answer.
         """
         if flag not in self._received:
             return False
@@ -125,8 +126,8 @@ class Control:
         return True
 
     def tell(self, place: str, text: str) -> None:
-        """Asks rank 0 to warn in the next :meth:`warn`, which names all reasons that were told
-        until then; later ones at the same place are ignored.
+        """Asks rank 0 to issue a warning in the next :meth:`warn`, which lists all reasons given
+        until then; later reasons for the same place are ignored.
 
         Args:
             place: the line of the program that the warning is about.
@@ -137,9 +138,10 @@ class Control:
             self.ask(WARN)
 
     def warn(self) -> None:
-        """Lets rank 0 warn of what ranks have told with the messages so far.
+        """Lets rank 0 issue the warnings that ranks have requested with :meth:`tell`.
 
-        All ranks must call it at the same place of the program. It communicates only then.
+        All ranks must call this method at the same point of the program. It communicates only if
+        there is a warning.
         """
         if not self.take(WARN):
             return
@@ -155,7 +157,7 @@ class Control:
 
     def agree(self) -> bool:
         """Makes sure that flags were exchanged since the last call: waits for the other ranks if no
-        step was done in the meantime. Flags that steps have not carried yet stay for the next.
+        step was done in the meantime. Flags that were not sent yet wait for the next step.
 
         Returns:
             Whether there are flags to :meth:`take`.
@@ -168,8 +170,8 @@ class Control:
         return bool(self._received)
 
     def compare(self, n: int) -> tuple[bool, int]:
-        """Returns whether a number is the same on all ranks, and on how many it is 0; waits for
-        all of them.
+        """Returns whether a number is the same on all ranks, and the number of ranks where it is 0;
+        waits for all ranks.
 
         >>> Control.of(comm).compare(3)
         (True, 0)
@@ -189,10 +191,10 @@ class Control:
         self._comm.iallreduce(self._sums).Wait()
         return part
 
-    # This part of a message
+    # These methods write and read the control's part of a message.
 
     def write(self, message: Array) -> int:
-        """Writes what this rank tells into a message of zeros; returns the number of the turn."""
+        """Writes this rank's flags and times into a message of zeros; returns the turn's number."""
         if self._asked:
             message[: len(FLAGS)] = self._asked_flags()
         turn = self._n_sent % self.n_turns
@@ -208,7 +210,7 @@ class Control:
         return turn
 
     def read(self, message: Array, turn: int, asked: Sequence[float]) -> None:
-        """Reads the sums of what all ranks have written, the first of which are ``asked``."""
+        """Reads the sums of the messages of all ranks; ``asked`` holds the sums of the flags."""
         self.n_messages += 1
         if any(asked):
             self._receive_flags(asked)
@@ -255,18 +257,18 @@ class Control:
 
 
 class ControlMessage:
-    """The numbers that ranks sum once per step: what :class:`Control` needs, hashes of which
-    parameters are updated and of NumPy's random state, the sums and weights of reported values, and
-    the counts of the reducer.
+    """The scalars that ranks sum once per step: the data of :class:`Control`, hashes of the set of
+    updated parameters and of NumPy's random state, the sums and weights of reported values, and the
+    counts of the reducer.
 
-    The places of values are agreed on when a rank has one without a place. Then the values are sent
-    as objects, once.
+    Each reported value has a position in the message. When a rank reports a new value, the ranks
+    send their values once as objects and agree on the positions.
 
     Args:
         comm: the ranks.
 
     Attributes:
-        params: by name, the parameters that must be updated on all ranks or on none.
+        params: dict of the parameters that must be updated on all ranks or on none, by name.
 
     Example:
         >>> message = ControlMessage(comm)
@@ -293,9 +295,9 @@ class ControlMessage:
         """Sets what the next message carries.
 
         Args:
-            sums: by name the sum of values times weights, and that of weights, which is not 0. With
-                a reproducible communicator one dict for each of this rank's micro-shards, else one
-                for all samples of this rank, or none.
+            sums: dicts that map a name to the sum of values times weights and the sum of weights,
+                which is not 0. With a reproducible communicator there is one dict for each of this
+                rank's micro-shards, otherwise one for all samples of this rank, or none.
             draws: whether random states are compared, which takes 0.1 ms.
         """
         self.wait()
@@ -303,21 +305,21 @@ class ControlMessage:
         self._pieces = _pieces_of_random_state() if draws else None
 
     def begin(self, counts: Iterable[float] = ()) -> Any:
-        """Begins to sum the numbers, and counts, as many on each rank; waits first for the sums
-        before.
+        """Begins to sum the message's scalars and ``counts``, which has the same length on all
+        ranks; first waits for the sums of the previous message.
 
         Returns:
-            A request.
+            The request of the sums.
         """
         self.wait()
         control = Control.of(self._comm)
-        # The message: numbers of the control, of the random state, of values, and the counts.
+        # The message consists of the control's elements, the hashes, the values, and the counts.
         head = control.n_numbers + _N_OF_UPDATES + 2 * _N_PIECES
         values = self._values.numbers()
         tail = [*values, *counts]
         if self._sums is None or self._sums.size != head + len(tail):
             (self._sums,) = self._comm.make_buffers([(head + len(tail), np.float64)])
-            # Structs read and write numbers faster than arrays. The head begins as zeros.
+            # Structs read and write floats faster than arrays do. The header starts as zeros.
             n_others = head - len(FLAGS)
             self._written = struct.Struct(f"{8 * head}x{len(tail)}d")
             self._read_parts = struct.Struct(f"{len(FLAGS)}d{8 * n_others}x{len(tail)}d")
@@ -334,7 +336,7 @@ class ControlMessage:
         return self._request
 
     def wait(self) -> list[float]:
-        """Waits for the sums, and returns those of the counts.
+        """Waits for the sums, and returns the sums of the counts.
 
         Raises:
             ValueError: a parameter is updated on some ranks only.
@@ -365,7 +367,7 @@ class ControlMessage:
         return all(map(functools.partial(_are_equal, self._comm.size), pieces[::2], pieces[1::2]))
 
     def _check_updates(self):
-        """Raises an error on all ranks that names a parameter which some of them do not update."""
+        """Raises an error on all ranks; it names a parameter that some ranks do not update."""
         held = self._comm.allgather_obj(dict(zip(self.params, _are_updated(self.params))))
         for name in self.params:
             flags = [of_rank.get(name) for of_rank in held]
@@ -378,9 +380,9 @@ class ControlMessage:
                 )
 
     def means(self) -> dict[str, Any]:
-        """Returns the weighted means of the values over all ranks, the same on all of them.
+        """Returns the weighted means of the values over all ranks, the same on all ranks.
 
-        Means of values on GPUs that are connected stay there, and are not waited for.
+        Means of values on GPUs that NCCL connects stay on the GPU; the host does not wait for them.
         """
         self.wait()
         return {str(name): mean for name, (mean, _) in self._means.items()}
@@ -391,7 +393,7 @@ class ControlMessage:
         return {str(n): w for n, (_, w) in self._means.items() if isinstance(n, OfWeighted)}
 
     def have_equal_random_states(self) -> bool:
-        """Returns whether the ranks' random states, which :meth:`put` has compared, were equal."""
+        """Returns whether the ranks' random states were equal, if :meth:`put` asked for that."""
         self.wait()
         return self._are_random_states_equal
 
@@ -399,19 +401,20 @@ class ControlMessage:
 class _Values:
     """Sums of values, by name and micro-shard; without micro-shards, only by name.
 
-    Sums of micro-shards are added in the order of these, so that the ranks do not matter.
+    The sums are added in the order of the micro-shards, so the result does not depend on which rank
+    has which micro-shard.
     """
 
     def __init__(self, comm):
         self._comm = comm
         self._places = {}  # column by name, the same on all ranks
         self._on_gpu = []  # names of values whose sums are on GPUs
-        # Each of this rank's micro-shards has pairs of sum and weight by name.
+        # For each of this rank's micro-shards, a dict maps names to pairs of sum and weight.
         self.own: Sequence[Mapping[str, tuple[Any, float]]] = []
 
     def numbers(self):
-        """Returns this rank's values: how many have no place; then, of each slot, the weights of
-        all names; then the sums likewise."""
+        """Returns this rank's scalars: the number of values without a position; then the weights of
+        all names for each slot; then the sums in the same order."""
         n_slots, places, on_gpu = self._comm.micro_shards or 1, self._places, {}
         n_names = len(places)
         n = n_slots * n_names
@@ -459,7 +462,7 @@ class _Values:
         return _means(dict(zip(self._places, zip(sums, weights, strict=True), strict=True)))
 
     def agree(self):
-        """Gives places to all ranks' values, which it sends as objects; returns the means."""
+        """Assigns positions to all ranks' values, which are sent as objects; returns the means."""
         if self._on_gpu:
             self._request.Wait()
         own = [

@@ -1,7 +1,7 @@
 """Gradients whose bits do not depend on the number of ranks.
 
-A batch is divided into a fixed number of micro-shards, and each is processed on its own: matrices
-have the same shapes, and rounding is the same, on any rank. The results are summed in the order of
+A batch is divided into a fixed number of micro-shards, and each is processed separately: on any
+rank, matrices have the same shapes and rounding is the same. The results are summed in the order of
 a fixed binary tree.
 """
 
@@ -25,8 +25,8 @@ class Tree:
     Each rank has a contiguous part of the terms.
 
     Args:
-        comm: the ranks.
-        n_terms: at least the number of ranks.
+        comm: the communicator of the ranks.
+        n_terms: the number of terms, at least the number of ranks.
         make_room: function that returns a new flat array for a term.
 
     Example:
@@ -44,7 +44,7 @@ class Tree:
         self._total = None
 
     def room(self) -> Array:
-        """Returns an array for the next term, maybe the one that :meth:`sum` returned."""
+        """Returns an array for the next term, possibly the array that :meth:`sum` returned."""
         if self._total is not None:
             self._free.append(self._total)
             self._total = None
@@ -88,13 +88,13 @@ class Tree:
         return self._total
 
     def _places(self, rank):
-        """Returns the largest nodes of the tree whose terms this rank has completely."""
+        """Returns the largest nodes of the tree whose terms are all on the given rank."""
         first, last = (self._n_terms * r // self._comm.size for r in (rank, rank + 1))
         return list(_within((0, self._n_terms), first, last))
 
 
 def _rows(xp, arrays, place):
-    """Returns a slice of some arrays, one row of each."""
+    """Returns the same slice of several arrays, stacked as rows."""
     return arrays[0][None, place] if len(arrays) == 1 else xp.stack([x[place] for x in arrays])
 
 
@@ -124,10 +124,10 @@ class DeterministicReducer(Reducer):
     """Averages gradients over the samples of all ranks, with the same bits on any number of ranks.
 
     The parts of a batch are this rank's micro-shards, which may be empty. Their losses must be
-    weighted. Persistent values are combined likewise (:class:`MicroShardPersistents`).
+    weighted. :class:`MicroShardPersistents` combines persistent values in the same way.
 
     Args:
-        comm: the ranks; a reproducible one.
+        comm: a reproducible communicator.
         zero_fill: whether a gradient that only some micro-shards have counts as zeros in the
             others.
 
@@ -167,7 +167,7 @@ class DeterministicReducer(Reducer):
         ]
 
     def end_part(self, n_part: float | None) -> None:
-        """Takes the gradients of a micro-shard of ``n_part`` samples, and clears them."""
+        """Adds the gradients of a micro-shard of ``n_part`` samples to the sum, and clears them."""
         grads = {name: param.grad if n_part else None for name, param in self._params.items()}
         counts = [bool(n_part), *(grad is not None for grad in grads.values())]
         self._counts = self._counts + np.array(counts, np.int64)

@@ -1,4 +1,4 @@
-"""Averaging gradients while the next step is computed already."""
+"""Averaging gradients while the next step is computed."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from mpchain.variable import Parameter, Variable
 class DoubleBufferingReducer(Reducer):
     """Like a :class:`GradientReducer`, but sets in each step the means of the step before.
 
-    Communication therefore has a whole step of time. The first step has no gradients yet.
+    Communication therefore has the time of a whole step. The first step has no gradients yet.
 
     Args:
         comm, zero_fill, compression: see :class:`GradientReducer`.
@@ -64,7 +64,7 @@ class DoubleBufferingReducer(Reducer):
         return type(self)(self._comm, zero_fill=self._zero_fill, compression=compression)
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
-        """Sets the parameters; means that wait for their step stay."""
+        """Sets the parameters; keeps the means that are waiting for the next step."""
         self._settle()
         super().watch(params)
         self._current.watch(params)
@@ -104,7 +104,8 @@ class DoubleBufferingReducer(Reducer):
             self._is_pending = False
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the means that wait for their step, and the compression's state."""
+        """Saves or restores the means that are waiting for the next step, and the compression's
+        state."""
         self._settle()
         self._current.serialize(serializer["current"])
         self._previous.serialize(serializer["previous"])

@@ -55,7 +55,7 @@ def named_persistents(model: Link) -> dict[str, Persistent]:
 
 
 def remember(comm: Communicator, model: Link) -> None:
-    """Notes that a model is trained on these ranks; all of them call this in the same order.
+    """Records that a model is trained on these ranks; all ranks must call this in the same order.
 
     Example:
         >>> model = L.Linear(2, 2)
@@ -81,8 +81,8 @@ def remembered(comm: Communicator) -> dict[int, Link]:
 
 
 def are_initialized(comm: Communicator) -> bool:
-    """Returns whether no persistent value of the models is None, to be initialized by a forward
-    pass.
+    """Returns whether all persistent values of the models are initialized. A value that is None
+    still needs a forward pass.
 
     Example:
         >>> are_initialized(mpchain.create_communicator())
@@ -96,14 +96,14 @@ class MicroShardPersistents:
     """The persistent values that a step's forward passes update, the same for any number of ranks.
 
     Each micro-shard starts from the values at the start of the step. The new value of a
-    floating-point number or array is the mean of its values after each micro-shard, weighted by
-    numbers of samples: running statistics are updated once, by the step's mean statistics. Any
-    other value must be equal after all of them: a counter counts the step once. Micro-shards
-    without samples do not count. The values are those of all models that are trained on these
-    ranks, since one model's loss function may call another model (a generator and its critic).
+    floating-point number or array is the mean of its values after each micro-shard, weighted by the
+    number of samples: running statistics are updated once, with the step's mean statistics. Any
+    other value must be equal after all micro-shards: a counter counts the step once. Micro-shards
+    without samples do not count. The values of all models that are trained on these ranks are
+    included, since one model's loss function may call another model (a generator and its critic).
 
     Args:
-        comm: the ranks; a reproducible one.
+        comm: a reproducible communicator.
 
     Example:
         >>> ranks = mpchain.create_communicator(reproducible=True, micro_shards=2)
@@ -127,10 +127,10 @@ class MicroShardPersistents:
                     seen.add(place)
                     self._values[i, path] = persistent
         self._start = {key: (p.value, _copy(p.value)) for key, p in self._values.items()}
-        self._own = []  # each micro-shard has its number of samples, and the values that it changed
+        self._own = []  # for each micro-shard, its number of samples and the values that it changed
 
     def add(self, n: int) -> None:
-        """Takes the values after the next micro-shard, of ``n`` samples, and resets them."""
+        """Records the values after the next micro-shard, of ``n`` samples, and resets them."""
         changed = {}
         for key, persistent in self._values.items():
             value, (original, copy) = persistent.value, self._start[key]
@@ -172,7 +172,7 @@ def _are_equal(x, y):
 
 
 def _combined(name, weights, values):
-    """Returns the weighted mean of values, exactly the value where all are equal."""
+    """Returns the weighted mean of values; if all values are equal, exactly that value."""
     first = values[0]
     arrays = [np.asarray(value) for value in values]
     if len({(array.shape, array.dtype) for array in arrays}) > 1 or not is_floating(

@@ -16,8 +16,8 @@ from mpchain.variable import Parameter, Variable
 class Reducer:
     """Replaces the gradients of parameters by their means over the samples of all ranks.
 
-    This base class leaves gradients unchanged, as one rank needs it. Each rank processes its
-    samples in one part or several. A step is::
+    This base class leaves gradients unchanged, which is right for a single rank. Each rank
+    processes its samples in one or several parts. A step is::
 
         reducer.begin(n_samples)
         for n_part, loss in parts:  # the mean loss over a part
@@ -25,26 +25,27 @@ class Reducer:
             reducer.end_part(n_part)
         reducer.finish()
 
-    where ``on_leaf`` is only for the last part: after the others gradients are not final.
+    Pass ``on_leaf`` only for the last part: gradients are not final before its backward pass.
 
     Args:
-        comm: the ranks.
-        zero_fill: whether a gradient that is None in some places counts as zeros there. If not,
+        comm: the communicator of the ranks.
+        zero_fill: whether a gradient that is None on some ranks counts as zeros there. If not,
             :meth:`finish` raises ValueError.
         message: the value of :attr:`message`; None makes a new one.
 
     Attributes:
-        parts_per_batch: the number of parts on each rank, if that is fixed. Then the gradients of
-            each part are taken by :meth:`end_part`, and may be cleared before the next one.
-        pieces: if :meth:`finish` has given this rank only its part of some gradients, these parts
-            by name: flat arrays, or None where no rank has a gradient. None if all are whole.
-        has_gathered: whether ranks have asked for whole gradients in a step that divides them.
+        parts_per_batch: the number of parts on each rank, if it is fixed. In that case,
+            :meth:`end_part` takes the gradients of each part, which may be cleared afterwards.
+        pieces: if :meth:`finish` has given this rank only slices of some gradients, a dict of these
+            slices by name: flat arrays, or None where no rank has a gradient. None if all gradients
+            are whole.
+        has_gathered: whether a rank has asked for whole gradients in a step that divides them.
         overlaps: whether :meth:`ready` has something to do in this step.
         is_exact: whether gradients are those of the step, up to the rounding of their sums.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
-        can_be_replayed: whether captured steps may pass gradients on and take their means.
+        can_be_replayed: whether captured steps may pass gradients to the reducer and use the means.
         message: data that the ranks exchange in :meth:`finish`, besides gradients.
-        params: the parameters that are watched, also those that are not initialized.
+        params: the parameters that are watched, including those that are not initialized.
 
     Example:
         >>> reducer = Reducer(comm)
@@ -75,9 +76,9 @@ class Reducer:
         self.watch({})
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
-        """Sets the parameters by name, the same on all ranks.
+        """Sets the parameters, given by name; names must be the same on all ranks.
 
-        Those that are not initialized are left out until the next call.
+        Parameters that are not initialized are left out until the next call.
         """
         self.message.params = params
         self.params = list(params.values())
@@ -92,18 +93,17 @@ class Reducer:
         is_empty: bool = False,
         losses_are_weighted: bool = False,
     ) -> None:
-        """Starts a step. It is best called before the forward pass, to overlap communication.
+        """Starts a step. Call it before the forward pass, so that communication overlaps it.
 
         Args:
             n_samples: this rank's number of samples, or another weight. None on all ranks weighs
-                them equally.
-            n_total: the number of samples of all ranks, if it is known, on all of them. Then it is
+                the ranks equally.
+            n_total: the number of samples of all ranks, if all ranks know it. The number is then
                 only checked, at the end of the step.
-            n_empty: the number of ranks that compute no loss in this step, if it is known, on all
-                of them.
-            is_empty: whether this rank computes none.
+            n_empty: the number of ranks that compute no loss in this step, if all ranks know it.
+            is_empty: whether this rank computes no loss.
             losses_are_weighted: whether gradients are those of losses times :meth:`weight`. If not,
-                they are multiplied by this rank's weight.
+                the gradients are multiplied by this rank's weight.
         """
         self._n_samples = 1 if n_samples is None else n_samples
         self._n_total, self._n_empty = n_total, n_empty
@@ -112,7 +112,7 @@ class Reducer:
             self._total_request = self._comm.iallreduce(self._total)
 
     def n_samples(self) -> float:
-        """Returns the number of samples of all ranks (the number of ranks, if they are unknown)."""
+        """Returns the number of samples on all ranks; if it is unknown, the number of ranks."""
         if self._n_total is None:
             self._total_request.Wait()
             n = float(self._total[0])
@@ -120,14 +120,14 @@ class Reducer:
         return self._n_total
 
     def n_empty(self) -> int:
-        """Returns on how many ranks no loss is computed in this step."""
+        """Returns the number of ranks that compute no loss in this step."""
         if self._n_empty is None:
             self._total_request.Wait()
             self._n_empty = int(self._total[1])
         return self._n_empty
 
     def _check_total(self, n):
-        """Checks the known number of samples of all ranks, given the sum of theirs."""
+        """Checks the known total number of samples against the sum over the ranks, ``n``."""
         if not math.isclose(n, self.n_samples()):  # sums of weights may be rounded
             raise ValueError(
                 f"MultiNodeOptimizer.update: the batch of all ranks has {self._n_total} samples, "
@@ -136,9 +136,10 @@ class Reducer:
             )
 
     def weight(self, n_part: float | None = None) -> float:
-        """Returns the share of ``n_part`` samples (None: 1) in those of all ranks.
+        """Returns ``n_part`` (None: 1) divided by the number of samples on all ranks.
 
-        All ranks call it at the same place, if only for 0 samples: the first call may communicate.
+        All ranks must call this method at the same point, even for 0 samples: the first call may
+        communicate.
         """
         return float((1 if n_part is None else n_part) / (self.n_samples() or 1))
 
@@ -146,10 +147,10 @@ class Reducer:
         """Marks the gradient of ``param`` as final; ignores variables that are not watched."""
 
     def take(self, param: Variable) -> bool:
-        """Takes the gradient of ``param``, which is final, but begins no sum.
+        """Takes the final gradient of ``param``, but starts no sum.
 
         Returns:
-            Whether a sum could begin.
+            Whether a sum could start.
         """
         return False
 
@@ -161,8 +162,8 @@ class Reducer:
         """Ends the step, and sets the gradients.
 
         Returns:
-            The number of samples, of all ranks, that the gradients are means over: 0 if there are
-            none to step by.
+            The number of samples on all ranks that the gradients are means over: 0 if there are no
+            gradients to update parameters with.
         """
         self.message.begin([self._n_samples])
         self._check_total(*self.message.wait())

@@ -34,10 +34,10 @@ def replicate(
     initialized there. A value that no rank has stays unchanged.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         params: parameters by name, with the same names on all ranks.
-        persistents: persistent values by path, likewise.
-        root: the rank that has the values.
+        persistents: persistent values by path, with the same paths on all ranks.
+        root: the rank whose values are copied.
 
     Raises:
         ValueError: names, shapes or dtypes differ between ranks.
@@ -68,16 +68,17 @@ def replicate(
 class SharedPersistents:
     """Keeps persistent values up to date on ranks that had no samples in a step.
 
-    Forward passes may change them, as they do the vector of spectral normalization: a rank that
-    made fewer passes than another lacks changes. It asks for them with the step's message; then all
-    ranks take the values of the first rank that made the most. Running statistics
-    (:attr:`mpchain.Link.running_statistics`) stay: they are those of the rank's own samples.
+    Forward passes may change persistent values, such as the vector of spectral normalization: a
+    rank that made fewer passes than another lacks changes. That rank asks for the changes with the
+    step's message; then all ranks copy the values of the first rank that made the most passes.
+    Running statistics (:attr:`mpchain.Link.running_statistics`) are not copied: they describe each
+    rank's own samples.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Attributes:
-        n_passes: forward passes of this rank in the step so far.
+        n_passes: the number of forward passes of this rank in the step so far.
 
     Example:
         >>> persistents = SharedPersistents(comm)
@@ -97,7 +98,7 @@ class SharedPersistents:
             Control.of(self._comm).ask(COPY_PERSISTENTS)
 
     def finish(self) -> None:
-        """Ends a step, after its message; collective."""
+        """Ends a step, after its message was received; collective."""
         comm, n_passes = self._comm, self.n_passes
         if comm.size > 1 and Control.of(comm).take(COPY_PERSISTENTS):
             own = self._changing()
@@ -109,7 +110,7 @@ class SharedPersistents:
                 replicate(comm, {}, held, of_ranks.index(max(of_ranks)))
 
     def _changing(self):
-        """Returns the values of all models, since one's loss function may call another model."""
+        """Returns the values of all models, since one model's loss function may call another."""
         return {
             f"{i}{path}": persistent
             for i, model in remembered(self._comm).items()
@@ -129,7 +130,7 @@ def are_alike(comm: Communicator, params: Mapping[str, Parameter]) -> bool:
 
 
 def digest(arrays: Mapping[str, Array | None]) -> bytes:
-    """Returns a checksum of arrays, and of the names of those that are None.
+    """Returns a checksum of arrays and their names, in which an array may be None.
 
     >>> digest({"/W": None}) == digest({"/W": np.zeros(2)})
     False
@@ -151,7 +152,7 @@ def _tables_of_all(comm, table):
 
 
 def _kind(value):
-    """Returns what ranks compare: shape and dtype of an array, any other value unchanged."""
+    """Returns the data that ranks compare: an array's shape and dtype, or another value itself."""
     if value is None:
         return None
     return ("array", value.shape, str(value.dtype)) if is_array(value) else ("value", value)
@@ -179,7 +180,7 @@ def _room_in_persistent(persistent, kind):
 
 
 def _broadcast(comm, arrays, root):
-    """Overwrites arrays with those of the root, with all messages in flight at the same time."""
+    """Overwrites arrays with the root's arrays; all messages are in flight at the same time."""
     requests, small = [], {}
     for i, array in enumerate(arrays):
         if (
@@ -200,7 +201,7 @@ def _broadcast(comm, arrays, root):
 
 
 def _send_together(comm, xp, layout, arrays, root):
-    """Begins to broadcast arrays as one; returns the request, and a function that unpacks it."""
+    """Begins to broadcast arrays as one message; returns the request and an unpacking function."""
     n_bytes = layout.size * layout.dtype.itemsize
     message = xp.empty(-(-n_bytes // 4), np.int32)
     flat = message.view(np.uint8)[:n_bytes].view(layout.dtype)
@@ -227,7 +228,7 @@ def _check_names(tables):
 
 
 def _check_alike(what, name, held):
-    """Raises ValueError if shapes or dtypes differ, or only some are arrays."""
+    """Raises ValueError if shapes or dtypes differ, or if only some ranks hold an array."""
     kinds = [None if kind is None else kind if kind[0] == "array" else "a value" for kind in held]
     if len({kind for kind in kinds if kind is not None}) > 1:
         text = ", ".join(

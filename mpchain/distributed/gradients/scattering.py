@@ -20,11 +20,11 @@ from mpchain.variable import Parameter
 class ScatteringReducer(GradientReducer):
     """Sums gradients over the ranks; each slice is summed on one rank, the only one to get it.
 
-    This is half of what it takes to sum them on all ranks; the parameters' ``grad`` is then None.
-    The ranks get the other half, whole gradients, in each step in which one of them asks.
+    This costs half as much communication as a sum on all ranks, but leaves the parameters' ``grad``
+    None. If a rank asks for whole gradients in a step, all ranks gather the slices.
 
-    The norm of the gradients, which is that of all parts, travels with the message if all ranks ask
-    for it. The message then waits until this rank has its parts.
+    The norm of the gradients, over all slices, is computed with the message if all ranks ask for
+    it. The message then waits until this rank has its slices.
 
     Gradients on GPUs that NCCL does not connect, and those of parameters without a layout, are
     summed on all ranks.
@@ -34,10 +34,10 @@ class ScatteringReducer(GradientReducer):
             or half precision.
 
     Attributes:
-        layouts: flat arrays of parameters. Rank i has part i of each (``FlatLayout.part``).
+        layouts: flat arrays of parameters. Rank i has slice i of each (``FlatLayout.part``).
         asks: whether this rank asks for whole gradients in this step.
         needs_norm: whether this rank asks for the norm in this step.
-        square_norm: its square; None if not all ranks asked, or parts are on GPUs.
+        square_norm: the square of the norm; None if not all ranks asked, or slices are on GPUs.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
@@ -131,7 +131,7 @@ class ScatteredBucket(Bucket):
     """
 
     _is_whole = False
-    _request: Any = None  # the request's result is this rank's slice
+    _request: Any = None  # a request whose result is this rank's slice
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class ScatteredBucket(Bucket):
         return self._request
 
     def pieces(self) -> dict[str, Array]:
-        """Returns this rank's part of each gradient, flat, in the gradients' dtype."""
+        """Returns this rank's slice of each gradient, flat, in the gradients' dtype."""
         own, pieces = self._request.result, {}
         for name, part in self._parts_of_rank.items():
             begin = self.layout.slices[name].start - self._rank * own.size
@@ -165,7 +165,7 @@ class ScatteredBucket(Bucket):
         return pieces
 
     def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
-        """Returns what :meth:`Gathering.gather` takes to make the gradients whole."""
+        """Returns a pair for :meth:`Gathering.gather`, which makes the gradients whole."""
         return self._request.result, self._set_whole
 
     def _set_whole(self, values):
@@ -173,7 +173,7 @@ class ScatteredBucket(Bucket):
         self._is_whole = True
 
     def gradients(self) -> dict[str, Array]:
-        """Returns what :class:`Bucket` does once all ranks have whole gradients, before nothing."""
+        """Returns the gradients by name once all ranks have them whole; an empty dict before."""
         return super().gradients() if self._is_whole else {}
 
 
@@ -181,7 +181,7 @@ class Gathering:
     """Gathers flat arrays; each rank has an equal slice of them.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Example:
         >>> Gathering(comm).gather([(np.ones(2), print)])
@@ -195,8 +195,8 @@ class Gathering:
         """Gathers arrays one after the other, two at a time, so that copies overlap messages.
 
         Args:
-            pieces: pairs of this rank's piece, of the same size on all ranks, and a function that
-                is called with the whole array, which it must not keep.
+            pieces: pairs of this rank's slice, of the same size on all ranks, and a function that
+                is called with the whole array. The function must not keep the array.
         """
         pending = collections.deque()
         for i, (piece, use) in enumerate(pieces):

@@ -1,4 +1,4 @@
-"""How gradients get into the memory of a bucket, and from there to the other ranks."""
+"""Copying gradients into the memory of a bucket, and summing them over the ranks."""
 
 import itertools
 import operator
@@ -19,10 +19,10 @@ class Slot:
 
     Args:
         values: flat array.
-        layout: the places of the gradients.
+        layout: the offsets of the gradients in the array.
 
     Attributes:
-        values: as given.
+        values: the argument of the same name.
         views: the gradients by name, parts of ``values`` in the shapes of the parameters.
 
     Example:
@@ -37,11 +37,11 @@ class Slot:
         self.views = layout.views(values)
 
     def is_held(self, params: Iterable[Parameter] = ()) -> bool:
-        """Returns whether anything but the ``grad`` of these parameters, which come in the order of
-        ``views``, refers to a part of the memory."""
-        # Each array is referred to by its attribute or dict and by getrefcount's argument, and
-        # ``values`` by all arrays that are parts of it, also by parts of the views. A gradient that
-        # has become a Variable may be held as such, and counts as held.
+        """Returns whether any reference to a part of the memory exists, other than the ``grad`` of
+        these parameters, which must be in the order of ``views``."""
+        # An array has two references of its own: the attribute or dict entry, and getrefcount's
+        # argument. Each array that is a part of ``values``, or of a view, also refers to
+        # ``values``. A gradient that has become a Variable may be held by it, and counts as held.
         views = self.views.values()
         n_own = 2 * len(views) + sum(map(operator.is_, map(own_grad, params), views))
         return (
@@ -54,15 +54,15 @@ class HostTransport:
     """Copies gradients into a bucket as soon as they are taken.
 
     Args:
-        layout: the places of the gradients.
-        params: the parameters by name, those of the layout.
+        layout: the offsets of the gradients in the memory.
+        params: the parameters of the layout, by name.
         wire_dtype: the dtype in which gradients are summed.
         length: the number of elements of the memory.
 
     Attributes:
         keeps_dtype: whether gradients are summed in their own dtype.
         slot: the memory in use.
-        specification: the number of elements that are needed in host memory, and their dtype.
+        specification: the number of elements that the bucket needs in host memory, and their dtype.
 
     Example:
         >>> params = dict(L.Linear(2, 2).namedparams())
@@ -86,7 +86,7 @@ class HostTransport:
         self.specification = 0 if self.is_on_gpu else length, wire_dtype
 
     def allocate(self, arrays: Sequence[Array]) -> None:
-        """Uses flat arrays that were made as specified."""
+        """Sets the flat arrays to use, which were made with :attr:`specification`."""
         self._unused, self._slots = list(arrays), []
         self.slot = self._new_slot()
 
@@ -119,15 +119,15 @@ class HostTransport:
             )
 
     def put(self, name: str, grad: Array | None, factor: float) -> None:
-        """Takes a gradient times a factor, and frees memory for the rest of backward."""
+        """Copies a gradient times a factor, and frees its memory for the rest of backward."""
         view = self.slot.views[name]
         put(view, grad, factor)
         if grad is not None and self.keeps_dtype:
             set_grads([(self._params[name], view)])
 
     def put_all(self, grads: Iterable[Array | None]) -> bool:
-        """Takes the unchanged gradients of all parameters at once; returns False if it cannot,
-        or if one is None."""
+        """Copies the gradients of all parameters at once, without a factor; returns False if this
+        is not possible, or if a gradient is None."""
         grads = list(grads)
         if not (self.keeps_dtype and all(map(operator.is_not, grads, itertools.repeat(None)))):
             return False
@@ -138,19 +138,19 @@ class HostTransport:
         return True
 
     def filled(self) -> Slot:
-        """Returns the memory once all gradients are there that were put."""
+        """Returns the memory, after all gradients that were put have been copied into it."""
         return self.slot
 
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
-        """Begins to replace the values by their sum over the ranks; for ``wire_dtype`` see
+        """Begins to replace the values with their sum over the ranks; for ``wire_dtype`` see
         :meth:`mpchain.distributed.Communicator.iallreduce`."""
         return comm.iallreduce(self.slot.values, wire_dtype)
 
 
 class GpuTransport(HostTransport):
-    """Lets the sum read gradients on a GPU where they are, and multiply them.
+    """Lets the sum on a GPU read gradients without a copy, and multiply them.
 
-    What needs the values before the sum makes one kernel copy all gradients.
+    If code needs the values before the sum, one kernel copies all gradients first.
 
     Args:
         layout, params, wire_dtype, length: see :class:`HostTransport`.
@@ -175,15 +175,15 @@ class GpuTransport(HostTransport):
         self._grads, self._factor = {}, None if losses_are_weighted else 1.0
 
     def begin_in_graph(self) -> None:
-        """Starts a step in memory of the graph that is being captured."""
+        """Starts a step in the memory of the graph that is being captured."""
         self._own_slots = self._slots, self.slot
-        # Replays overwrite this array, so arrays that a program keeps from other steps are copies.
+        # Replays overwrite this array, so the program's gradients of other steps need other memory.
         self.slot = Slot(self._xp.empty(self._length, self._wire_dtype), self._layout)
         self._slots = [self.slot]
         self._grads, self._factor = {}, None
 
     def end_in_graph(self) -> None:
-        """Returns to the memory of steps outside of the graph."""
+        """Switches back to the memory of steps outside the graph."""
         self._slots, self.slot = self._own_slots
         self._grads = {}
 
@@ -214,7 +214,7 @@ class GpuTransport(HostTransport):
         return request
 
     def _parts(self):
-        """Returns the gradients in the order of the values, flat."""
+        """Returns the flattened gradients in the order of the values."""
         grads, dtype = self._grads, self._layout.dtype
         return [
             self._xp.zeros(view.size, dtype)
@@ -235,7 +235,7 @@ class GpuTransport(HostTransport):
         self._set_gradients()
 
     def _set_gradients(self):
-        """Lets the parameters have parts of the values as their gradients."""
+        """Sets the parameters' gradients to views of the values."""
         for name, grad in self._grads.items():
             if grad is not None and self.keeps_dtype:
                 self._params[name].grad = self.slot.views[name]  # this frees memory
