@@ -1,10 +1,10 @@
 """Elementwise formulas for NumPy arrays, rewritten so that small arrays cost less.
 
-NumPy takes about 0.4 microseconds to make an array of a Python number and 0.2 to find memory for a
-result of a few kilobytes; the operation itself takes as long. A formula that can be traced is
-therefore rewritten: its numbers are arrays, made once for each dtype; intermediate results reuse
-the memory of those no longer needed; comparisons are converted before they are multiplied. The
-values are the same, bit by bit.
+NumPy takes about 0.4 microseconds to convert a Python number to an array and 0.2 to allocate memory
+for a result of a few kilobytes; the operation itself takes about as long. A formula that can be
+traced is therefore rewritten: its constants become arrays, made once for each dtype; intermediate
+results reuse the memory of those no longer needed; comparisons are converted before they are
+multiplied. The values are the same, bit by bit.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,15 +26,16 @@ def program(
     loop: Callable | None = None,
     large: int = 0,
 ) -> Callable:
-    """Returns a function that computes ``formula`` on NumPy arrays; the formula itself if untraced.
+    """Returns a function that computes ``formula`` on NumPy arrays; itself if it cannot be traced.
 
     Args:
-        formula: elementwise, of arrays and then constants.
-        names: its parameters.
-        n_arrays: how many of them are arrays.
-        full: the parameters that have the shape of the result; of others it is not known.
-        loop: what is asked first for arrays of ``large`` elements; it may return None.
-        large: a number of elements.
+        formula: an elementwise function of arrays, followed by constants.
+        names: the names of the formula's parameters.
+        n_arrays: the number of parameters that are arrays.
+        full: the parameters that certainly have the shape of the result.
+        loop: a function that is called first if arrays have at least ``large`` elements; if it
+            returns None, NumPy computes the formula.
+        large: the number of elements from which on ``loop`` is called.
 
     Example:
         >>> y = program(lambda x: 1 - x * x, ["x"], 1, ["x"])

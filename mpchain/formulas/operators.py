@@ -1,4 +1,4 @@
-"""The table of operators: each operation that a formula may have, and how the dialects write it."""
+"""The table of operators: the operations that formulas may have, as each dialect writes them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,13 +13,14 @@ class Operator(NamedTuple):
 
     Attributes:
         c: an expression over the type ``T``.
-        python: an expression of Variables and of Python's numbers. Empty: a call.
-        numba: an expression in a loop over elements, with the values of NumPy. Empty: there is
-            none that is as fast as NumPy.
-        special: the same in a loop that has a function of
-            :mod:`mpchain.kernels.cpu.special_loops`, where NumPy's values are not to be had.
+        python: an expression of Variables and Python numbers. If empty, the function is called.
+        numba: an expression in a loop over elements, which gives NumPy's values. Empty if no such
+            expression is as fast as NumPy.
+        special: the same in a loop that calls functions of
+            :mod:`mpchain.kernels.cpu.special_loops`, whose values differ from NumPy's in the last
+            places.
         kind: ``"number"``; ``"comparison"`` of numbers; ``"logic"`` of truth values; or
-            ``"choice"`` of numbers by a truth value, which comes first.
+            ``"choice"`` of numbers by a truth value, the first operand.
 
     Example:
         >>> OPERATORS[np.greater].c.format("x", "y"), OPERATORS[np.where].takes_bool(0)
@@ -33,7 +34,7 @@ class Operator(NamedTuple):
     special: str = ""
 
     def takes_bool(self, i: int) -> bool:
-        """Returns whether the operand at place ``i`` is a truth value."""
+        """Returns whether operand ``i`` is a truth value."""
         return self.kind == "logic" or (self.kind == "choice" and i == 0)
 
 

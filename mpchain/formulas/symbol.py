@@ -1,7 +1,8 @@
 """Formulas traced: an elementwise formula applied to symbols becomes a list of steps.
 
-The symbols follow NumPy's dispatch protocols, as Variables do, so the very text that computes on
-arrays is traced. What can be traced is in the table of :mod:`mpchain.formulas.operators`.
+The symbols follow NumPy's dispatch protocols, as Variables do, so the same code that computes on
+arrays can be traced. :mod:`mpchain.formulas.operators` has the table of operations that can be
+traced.
 """
 
 import functools
@@ -31,13 +32,14 @@ class UntraceableError(AttributeError):
 
 
 class Symbol(Mixin):
-    """A value of a formula that is being written down; it passes for a 0-d array.
+    """A value in a formula that is being traced; it behaves like a 0-d array.
 
     Args:
-        steps: where every operation appends its result.
+        steps: the list to which every operation appends its result.
         name: the name that holds the value in the text.
-        function, operands: how it was computed; None for a parameter of the formula.
-        is_constant: whether it is computed only from constants.
+        function, operands: the operation that computed the value; None for a parameter of the
+            formula.
+        is_constant: whether the value is computed only from constants.
 
     Example:
         >>> steps = []
@@ -108,8 +110,9 @@ class Symbol(Mixin):
 class Whole(Symbol):
     """A symbol for which a declared function is one step, whatever operations its body has.
 
-    The step is differentiated by the function's own derivative. That of its body is another one
-    where operations of the body have kinks, or where the function declares what its body is not.
+    The step is differentiated with the function's declared derivative. The derivative of the
+    function's body can differ: operations of the body may have kinks, and the declared derivative
+    may be a different one on purpose.
 
     Example:
         >>> steps = []
@@ -119,7 +122,7 @@ class Whole(Symbol):
     """
 
     def call(self, declaration: Any, arguments: Sequence) -> Any:
-        """Returns a declared elementwise function of symbols, one of which is this."""
+        """Appends a call of a declared elementwise function on symbols, including this one."""
         n = len(self.steps)
         result = declaration.body(*arguments)
         names = [getattr(step.function, "__name__", "").lstrip("_") for step in self.steps[n:]]
@@ -155,8 +158,8 @@ class Written(Protocol[P, R]):
 def written_as(text: str, special: str = "") -> Callable[[Callable[P, R]], Written[P, R]]:
     """Decorator: gives a function of arrays its counterpart in C.
 
-    Its attribute ``declared``, to be set, is the declared function that takes Variables. It may
-    have a keyword ``out`` as NumPy's have, which saves memory.
+    The caller sets the result's attribute ``declared`` to the declared function that takes
+    Variables. The function may have a keyword ``out`` like NumPy's functions, which saves memory.
 
     Args:
         text: an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
@@ -216,7 +219,7 @@ def needed(*results: Any) -> set[str]:
 
 
 def in_order(*results: Any) -> list[Symbol]:
-    """Returns the operations that lead to the results, in the order in which they were made.
+    """Returns the operations that lead to the results, in the order in which they were traced.
 
     Example:
         >>> [step.name for step in in_order(trace(lambda x: np.exp(x) + 1, ["x"]))]
@@ -243,13 +246,13 @@ def trace_operation(
 ) -> Symbol | None:
     """Applies a formula of arrays and then constants to symbols; returns its result.
 
-    None if the formula cannot be written down, or returns a number or a parameter.
+    The result is None if the formula cannot be traced, or returns a number or a parameter.
 
     Args:
         formula: a function.
-        names: its parameters.
-        n_arrays: how many of them are arrays.
-        prefix: stands before the names of arrays.
+        names: the names of the function's parameters.
+        n_arrays: the number of parameters that are arrays.
+        prefix: a prefix for the names of arrays.
 
     Example:
         >>> y = trace_operation(lambda x, a: x * (a + 1), ["x", "a"], 1, "x_")
@@ -276,7 +279,7 @@ class _Element(Symbol):
 
 
 def trace_step(step: Callable, written: Sequence[str], scalars: dict[str, Any]) -> tuple:
-    """Applies the step of an optimizer to symbols x_NAME of arrays; returns its results.
+    """Applies an optimizer's step to symbols named x_NAME for arrays; returns the step's results.
 
     Args:
         step: see :class:`mpchain.UpdateRule`.

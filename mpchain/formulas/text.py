@@ -13,14 +13,14 @@ _numbers = itertools.count(1)
 def compile_text(
     name: str, text: str, namespace: dict[str, Any], file: str | None = None
 ) -> Callable:
-    """Compiles the text of one function: the only place that executes text.
+    """Compiles the text of one function. All text is executed here and nowhere else.
 
     Tracebacks, debuggers and profilers show the lines of the text.
 
     Args:
-        name: the name that tracebacks show in place of a file name.
+        name: the name that tracebacks show instead of a file name.
         text: a ``def`` statement.
-        namespace: the global names that the function uses; it keeps this dictionary.
+        namespace: the global names that the function uses; the function keeps this dictionary.
         file: a file that has the text, if there is one.
 
     Example:
@@ -38,7 +38,7 @@ def compile_text(
 
 @functools.cache
 def parameters_of(function: Callable | None) -> tuple[str, ...]:
-    """Returns the names of a function's parameters; of None, none.
+    """Returns the names of a function's parameters; for None, an empty tuple.
 
     Example:
         >>> parameters_of(lambda g, x_shape: np.reshape(g, x_shape))

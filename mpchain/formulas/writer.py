@@ -1,7 +1,7 @@
 """Writers of formulas: the operations that were traced become statements, one each.
 
-Each dialect is a class. :mod:`mpchain.formulas.in_place` has one more, for NumPy arrays, and the
-ONNX exporter writes nodes.
+Each dialect is a class. :mod:`mpchain.formulas.in_place` has another dialect, for NumPy arrays, and
+the ONNX exporter writes nodes.
 """
 
 import functools
@@ -19,7 +19,7 @@ _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_wide")
 
 
 class Writer:
-    """Writes operations by one column of the table of operators.
+    """Writes operations with one column of the table of operators.
 
     Args:
         number: function that returns the text of a number.
@@ -58,7 +58,7 @@ class Writer:
         return self.as_number(x.name) if x.is_bool and not as_bool else x.name
 
     def as_number(self, name: str) -> str:
-        """Returns the text that makes 0 or 1 of a truth value."""
+        """Returns the text that converts a truth value to 0 or 1."""
         raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ class C(Writer):
         return operator.c
 
     def as_number(self, name: str) -> str:
-        """Returns a cast."""
+        """Returns the text of a cast."""
         return f"(T){name}"
 
 
@@ -86,7 +86,8 @@ class Numba(Writer):
         is_special: whether the loop has functions of :mod:`mpchain.kernels.cpu.special_loops`.
 
     Raises:
-        UntraceableError: an operation has no text of numba's, or its operands no values of NumPy's.
+        UntraceableError: an operation has no text for numba, or its values would differ from
+            NumPy's.
 
     Example:
         >>> Numba(repr).lines(trace(lambda x: x * np.greater(x, 0), ["x"]))
@@ -98,7 +99,8 @@ class Numba(Writer):
         self.is_special = is_special
 
     def text(self, operator: Operator, operands: Sequence) -> str:
-        """Returns the text of an operator, if truth values are no numbers to NumPy either."""
+        """Returns the text of an operator, if NumPy does not treat its truth values as numbers
+        either."""
         bools = [x for x in operands if isinstance(x, Symbol) and x.is_bool]
         if operator.kind == "number":
             fits = len(bools) < len(operands)
@@ -113,7 +115,7 @@ class Numba(Writer):
         return text
 
     def as_number(self, name: str) -> str:
-        """Returns a choice of two numbers."""
+        """Returns the text that chooses between two numbers."""
         return f"({self.number(1)} if {name} else {self.number(0)})"
 
 
@@ -151,7 +153,7 @@ class Python(Writer):
 
 
 def number_in_python(x: float) -> str:
-    """Returns a number as it may stand in an expression; of a symbol, its name.
+    """Returns the text of a number in an expression; for a symbol, its name.
 
     Example:
         >>> number_in_python(-0.5)
@@ -163,7 +165,7 @@ def number_in_python(x: float) -> str:
 
 
 class Numbers(list):
-    """Numbers that a text finds in an array or in its parameters: another one, the same text.
+    """Numbers that text reads from an array or parameters, so that other numbers need no new text.
 
     Example:
         >>> numbers = Numbers()
@@ -196,7 +198,7 @@ def render_c(*results: Any) -> str:
 def fused_kernel(name: str, formula: Callable) -> Any:
     """Returns the fused ``cupy.ElementwiseKernel`` of a formula.
 
-    None if the formula cannot be fused, or returns a parameter: that needs no kernel.
+    Returns None if the formula cannot be fused, or returns a parameter, which needs no kernel.
 
     Example:
         >>> fused_kernel("of_sums", lambda x: np.sum(x)) is None  # it cannot be fused
@@ -216,7 +218,8 @@ def fused_kernel(name: str, formula: Callable) -> Any:
 
 
 def _kernel(ins, outs, code, name, **options):
-    """Returns the kernel of arrays and numbers of one type; with the annex, its loads are wide."""
+    """Returns the kernel of arrays and numbers of one type; with the annex, it loads 128 bits at
+    once."""
     if _on_gpu is not None:
         return _on_gpu.wide(ins, outs, code, name, **options)
     declared = [", ".join(f"T {name}" for name in names) for names in (ins, outs)]
@@ -274,7 +277,7 @@ def _leaves(tree):
 
 
 def _structure(tree):
-    """Returns the nesting of a tree, as tuples."""
+    """Returns the structure of a tree, as nested tuples."""
     return tuple(map(_structure, tree)) if isinstance(tree, (list, tuple)) else None
 
 
@@ -286,7 +289,7 @@ def _filled(structure, leaves):
 
 @fused
 def add_arrays(x: Any, y: Any) -> Any:
-    """Returns the sum; on GPUs, that of arrays with the channels last has them there, too.
+    """Returns the sum; on GPUs, the sum of arrays with channels last has this layout, too.
 
     Example:
         >>> add_arrays(np.ones(2), np.ones(2))

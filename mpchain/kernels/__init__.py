@@ -3,8 +3,8 @@
 An operation has one reference kernel, which runs anywhere, and may have others: of a vendor's
 library, or our own for particular sizes. The first that accepts the arguments runs, in the order:
 libraries named in ``config.kernels``, vendors' libraries, our own (compiled ones first), the
-reference. With ``config.autotune``, those that accept NumPy arrays are measured once for each kind
-of arguments, and the fastest runs; results can then differ in rounding from run to run.
+reference. With ``config.autotune``, the kernels that accept NumPy arrays are timed once for each
+kind of arguments, and the fastest runs; results can then differ in rounding from run to run.
 
 Example:
     >>> x, W = np.ones((2, 3)), np.ones((4, 3))
@@ -76,7 +76,7 @@ operations = {value.name: value for value in list(vars().values()) if isinstance
 
 
 def explain(operation: str, *args: Any) -> str:
-    """Says, in one line per kernel, which one runs for these arguments and why others do not.
+    """Returns one line per kernel: which kernel runs for these arguments, and why others do not.
 
     Example:
         >>> print(explain("linear", np.zeros((2, 3)), np.zeros((4, 3)), None))

@@ -1,4 +1,4 @@
-"""The logistic function of arrays, exact to a few units in the last place also where it is tiny."""
+"""The logistic function of arrays, exact to a few units in the last place even for tiny values."""
 
 import numpy as np
 
@@ -16,19 +16,19 @@ except (ImportError, KeyError):  # the ufunc is private to NumPy
         return np.minimum(np.maximum(x, low, out=out), high, out=out)
 
 
-# Keyed by dtype: minus infinity, one, and a number above which the function rounds to one.
+# This maps dtypes to minus infinity, one, and a number above which the function rounds to one.
 _NUMBERS = {np.dtype(d): [np.array(n, d) for n in (-np.inf, 1, 40)] for d in "fd"}
 
 
 def logistic(x: Array, out: Array | None = None) -> Array:
     """Returns exp(x) / (exp(x) + 1), elementwise.
 
-    Half of tanh(x / 2) + 1 loses all digits where x is negative and its exponential below the
-    precision. The quotient loses none, and the exponential cannot overflow if x is limited.
+    The formula (tanh(x / 2) + 1) / 2 loses all digits where exp(x) is below the precision. The
+    quotient loses none, and the exponential cannot overflow if x is limited.
 
     Args:
-        x: array of NumPy or CuPy, floating point.
-        out: NumPy array for the result, which may be ``x``; None makes one.
+        x: a floating-point array of NumPy or CuPy.
+        out: a NumPy array for the result, which may be ``x``; None means a new array.
 
     Example:
         >>> logistic(np.array([-100.0, 0.0, 100.0]))
@@ -51,7 +51,7 @@ def logistic(x: Array, out: Array | None = None) -> Array:
 
 
 def _in_blocks(x, y, low, one, high):
-    """Does the same with little memory, which stays in caches."""
+    """Does the same block by block, with temporary arrays that stay in caches."""
     work = np.empty(thresholds.logistic_block, x.dtype)
     for i in range(0, x.size, thresholds.logistic_block):
         e = _clip(
@@ -70,7 +70,7 @@ def limited(x: Array, low: float, high: float, out: Array | None = None) -> Arra
     Args:
         x: array of NumPy or CuPy.
         low, high: numbers, or arrays that broadcast.
-        out: NumPy array for the result, which may be ``x``; None makes one.
+        out: a NumPy array for the result, which may be ``x``; None means a new array.
 
     Example:
         >>> limited(np.array([-3.0, 0.5, 3.0]), -1, 2)

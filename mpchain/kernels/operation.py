@@ -2,17 +2,18 @@
 
 An operation's *contract* is what its other kernels rely on: arrays of one library, of shapes that
 fit and, mostly, of one dtype. It is declared with the reference and checked once, before another
-kernel computes. What breaks it goes to the reference, which broadcasts and promotes as NumPy does,
-or raises an error.
+kernel computes. Arguments that break the contract go to the reference, which broadcasts and
+promotes as NumPy does, or raises an error.
 
-A kernel then says which dtypes it takes, and by its *refusal* what else its library cannot do, or
-does no faster. A refusal may look at the dtypes, shapes, strides and addresses of arrays, at the
-other arguments (a window, axes), at ``config``, at :mod:`mpchain.kernels.thresholds`, at installed
-libraries and at the number of threads. It never reads the values of an array: two calls that agree
-in all of the above get the same kernel. So an operation remembers which kernel it chose for NumPy
-arrays, by their dtypes, shapes and strides and by the other arguments, which it compares in each
-call; at most :data:`MOST` choices, until a number of thresholds, the number of threads, or the
-kernels change. Where ``config`` names kernels or measures them, nothing is remembered.
+A kernel then declares the dtypes that it accepts. Its *refusal* rejects other arguments that its
+library cannot compute, or not faster. A refusal may look at the dtypes, shapes, strides and
+addresses of arrays, at the other arguments (a window, axes), at ``config``, at
+:mod:`mpchain.kernels.thresholds`, at installed libraries and at the number of threads. It never
+reads the values of an array: two calls that agree in all of the above get the same kernel. So an
+operation remembers which kernel it chose for NumPy arrays, keyed by their dtypes, shapes and
+strides and by the other arguments. It remembers at most :data:`MOST` choices, until a threshold,
+the number of threads, or the kernels change. If ``config`` names kernels or measures them, nothing
+is remembered.
 """
 
 import functools
@@ -59,7 +60,8 @@ class Kernel(NamedTuple):
 
     Attributes:
         operation: the name of the operation.
-        library: what it is chosen by in ``config.kernels``; ``reference`` is the specification.
+        library: the name that selects the kernel in ``config.kernels``; ``reference`` is the
+            specification.
         compute: the function of arrays.
         refuse: a function of the same arguments that returns why the kernel does not take them, or
             None; None takes all.
@@ -80,14 +82,14 @@ R = TypeVar("R")
 
 
 class Operation(Generic[P, R]):
-    """An operation: called with arrays, it runs the first kernel that does not refuse them.
+    """A callable operation, which runs the first kernel that does not refuse the arguments.
 
     Args:
-        reference: the kernel that runs anywhere; name and docstring are those of the operation.
+        reference: the kernel that runs anywhere; it gives the operation its name and docstring.
         rule: the contract in words.
-        is_kept: a function of the arguments that returns whether they keep the contract; None for
-            an operation of arguments that always do.
-        first: the place of the first array among the arguments.
+        is_kept: a function of the arguments that returns whether they satisfy the contract; None if
+            all arguments do.
+        first: the index of the first array among the arguments.
 
     Example:
         >>> from mpchain.kernels.operation import Operation
@@ -127,7 +129,7 @@ class Operation(Generic[P, R]):
     def given(
         cls, rule: str, is_kept: Callable[..., bool], first: int = 0
     ) -> "Callable[[Callable[P, R]], Operation[P, R]]":
-        """Decorator: the operation of a reference kernel and its contract; see the class."""
+        """Decorator: makes an operation from its reference kernel and a contract; see the class."""
         return lambda reference: cls(reference, rule, is_kept, first)
 
     def kernel(
@@ -139,11 +141,11 @@ class Operation(Generic[P, R]):
         """Decorator: adds a kernel.
 
         Args:
-            library: see :class:`Kernel`; those of GPUs begin with "cu".
-            refuse: what the library cannot do, beside arrays of other dtypes and arguments that
-                break the contract; the module says what it may look at.
-            dtypes: the names of the dtypes that the first array may have, which is one of NumPy, or
-                of CuPy; () for any dtype, None for anything at all.
+            library: see :class:`Kernel`; names of GPU libraries begin with "cu".
+            refuse: see :class:`Kernel`. It need not check dtypes or the contract; the module's
+                docstring says what it may look at.
+            dtypes: the names of the dtypes that the first array, of NumPy or CuPy, may have; () for
+                any dtype, None for arguments of any kind.
         """
 
         def add(compute):
@@ -203,7 +205,8 @@ class Operation(Generic[P, R]):
                 return self.select(*args).compute(*args)
             if not self._has_choice:
                 return self._choose(args)(*args)
-            # The key of an array begins with a tuple, that of another argument with a class.
+            # The key of an array begins with a tuple; the key of another argument begins with a
+            # class.
             key = []
             for x in args:
                 if x.__class__ is np.ndarray:
@@ -236,7 +239,7 @@ class Operation(Generic[P, R]):
         return self._reference
 
     def _ask(self, first):
-        """Finds the kernels that take arrays like the first one."""
+        """Finds the kernels that accept arrays like the given first array."""
         asked = []
         for kernel in self._kernels[:-1]:
             why_not: Any = kernel.refuse  # a partial call of _why_not
@@ -248,7 +251,8 @@ class Operation(Generic[P, R]):
         return asked
 
     def explain(self, *args: Any) -> str:
-        """Says, in one line per kernel, which one runs and why each before it does not."""
+        """Returns one line per kernel: which kernel runs, and why each kernel before it does
+        not."""
         lines, chosen = [], False
         for kernel in self.kernels:
             _explained.by = []
@@ -269,7 +273,7 @@ _explained = _Explained()
 
 
 def explain_by(what: str) -> None:
-    """Adds to what :meth:`Operation.explain` says of a kernel, if it asks whether the kernel runs.
+    """Adds text to the line of :meth:`Operation.explain` for a kernel, if one is being written.
 
     Example:
         >>> explain_by("plan eng0")

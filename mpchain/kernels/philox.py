@@ -17,11 +17,11 @@ _ROUNDS = 10
 
 
 class Counters(NamedTuple):
-    """Where the random words of an array come from; see :func:`random_words`.
+    """The counters and key of an array's random words; see :func:`random_words`.
 
     Attributes:
-        first: the sample of the first row; the others have the next numbers.
-        n_rows: the number of rows, into which the elements are divided in their order.
+        first: the sample index of the first row; the following rows have the next indices.
+        n_rows: the number of rows, into which the array's elements are divided in order.
         call, step: two more counters.
         low, high: the key.
 
@@ -54,8 +54,8 @@ def random_words(
     modulo 2**32.
 
     Args:
-        samples, begins: one each per row.
-        n_blocks, call, step: see above.
+        samples, begins: one value each per row.
+        n_blocks, call, step: values in the formula above.
         low, high: the key.
 
     Returns:
@@ -88,12 +88,12 @@ def random_words(
     lambda x, h, *_: h is None or (h.shape == x.shape and are_alike(x, h)),
 )
 def drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
-    """h + dropout(x): elements whose uniform random number is below ``ratio`` are zeroed.
+    """Returns h + dropout(x), where elements whose random number is below ``ratio`` are zeroed.
 
-    The number is (word + 1/2) / 2**32 for the word of the element.
+    An element's uniform random number is (word + 1/2) / 2**32 for the element's word.
 
     Args:
-        h: array of the shape and dtype of ``x``, or None for zero.
+        h: an array of the shape and dtype of ``x``, or None for zero.
 
     Example:
         >>> from mpchain.kernels import Counters, drop

@@ -1,13 +1,14 @@
 """A layer of recurrent cells over all time steps, on arrays: forward and first derivative.
 
-A cell's ``forward`` takes what the input contributes to the gates at all times, (rows, gates * N),
-the matrices of the state, and the first states (B, N). ``spans`` are the slices of the rows of
-each time step, in the order in which the steps are taken: a step concerns the first rows of the
-states, those of sequences that are not over (or, backwards, have begun). It returns the outputs
-(rows, N) and the final states, and what its ``backward`` needs, beside the gradients of these.
+A cell's ``forward`` takes the input's contribution to the gates at all times, (rows, gates * N),
+the matrices of the state, and the first states (B, N). ``spans`` are the slices of the rows of each
+time step, in the order in which the steps are taken: a step changes only the first rows of the
+states, which belong to sequences that have not ended (or, backwards, have begun). ``forward``
+returns the outputs (rows, N), the final states, and the values that ``backward`` needs besides the
+gradients of the outputs and final states.
 
-In backward, all that does not depend on the gradient is computed at once for all times, and the
-gradients of matrices are one product each: what remains in the loop is little.
+In ``backward``, everything that does not depend on the gradient is computed at once for all times,
+and the gradients of matrices are one product each, so that little work remains in the loop.
 """
 
 from collections import Counter
@@ -24,7 +25,7 @@ from mpchain.typing import Array
 
 Spans: TypeAlias = list[slice]
 
-_REPEATED = 3  # from this number of steps on, a matrix is rearranged once for all of them
+_REPEATED = 3  # with at least this many steps, a matrix is rearranged once for all steps
 
 
 def _sigmoid_slope(y):
@@ -38,13 +39,14 @@ def _tanh_slope(y):
 def _spread(g, factors):
     """Multiplies each gate's factors (n, gates * N) by the gradient (n, N), in place."""
     n, size = g.shape
-    # A view, since this only splits an axis.
+    # This reshape is a view, because it only splits an axis.
     gates = factors.reshape(n, factors.shape[1] // size, size)
     gates *= g[:, None]
 
 
 def _multiplier(spans: Spans, matrix: Array) -> Callable[[Array, Array], object]:
-    """Returns a function that multiplies the rows of a step by a matrix, into another array."""
+    """Returns a function that multiplies the rows of a step by a matrix and writes to another
+    array."""
     steps = Counter(rows.stop - rows.start for rows in spans)
     repeated = {n: repeated_product(matrix, n) for n in steps if steps[n] >= _REPEATED}
 
@@ -108,7 +110,7 @@ class Lstm:
 
 
 def _lstm_step(g, u, c, t, h, y):
-    """Activates the gates of a time step, and moves the states, in place."""
+    """Activates the gates of a time step, and updates the states, in place."""
     size = c.shape[1]
     g += u
     np.tanh(g[:, :size], out=g[:, :size])
@@ -122,7 +124,7 @@ def _lstm_step(g, u, c, t, h, y):
 
 
 def _lstm_factors(gates, tanh_c, c_before):
-    """Factors of gradients, of the gates and of the memory."""
+    """Returns the factors of the gradients of the gates and of the memory."""
     size = tanh_c.shape[1]
     a, i, f, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
     factors = [
@@ -190,7 +192,7 @@ class Gru:
 
 
 def _gru_step(g, x, u, b, u_n, h, y):
-    """Computes the gates of a time step, and moves the state, in place."""
+    """Computes the gates of a time step, and updates the state, in place."""
     size = h.shape[1]
     u += b
     u_n[...] = u[:, 2 * size :]
@@ -207,7 +209,7 @@ def _gru_step(g, x, u, b, u_n, h, y):
 
 
 def _gru_factors(gates, u_n, h_before):
-    """What is multiplied by gradients, of what the state contributes to the gates, and of n."""
+    """Returns the factors of gradients for the state's contribution to the gates, and for n."""
     size = u_n.shape[1]
     r, z, new = (gates[:, k * size : (k + 1) * size] for k in range(3))
     of_n = (1 - z) * _tanh_slope(new)
@@ -216,7 +218,7 @@ def _gru_factors(gates, u_n, h_before):
 
 
 class Simple:
-    """One gate: h = f(x + R h), f being tanh or relu.
+    """One gate: h = f(x + R h), where f is tanh or relu.
 
     Example:
         >>> x, R, h = np.ones((1, 2)), np.eye(2), np.ones((1, 2))

@@ -14,7 +14,7 @@ from mpchain.typing import Array
 
 
 def _wide(*arrays):
-    """Half-precision arrays as single precision: products are summed there."""
+    """Converts half-precision arrays to single precision, in which products are summed."""
     return [x.astype(np.float32) if x.dtype == np.float16 else x for x in arrays]
 
 
@@ -28,7 +28,7 @@ def _are_rows(x, W, b):
 
 @Operation.given("x (N, I), W (O, I), b (O,) or None, of one dtype", _are_rows)
 def linear(x: Array, W: Array, b: Array | None) -> Array:
-    """y = x W^T + b for x (N, I), W (O, I), b (O,) or None.
+    """Returns y = x W^T + b for x (N, I), W (O, I), b (O,) or None.
 
     Example:
         >>> linear(np.ones((2, 3)), np.ones((1, 3)), np.ones(1))
@@ -69,7 +69,7 @@ def _broadcast(shape, other):
     "a (..., n, k), b (..., k, m), out (..., n, m) or None, of one dtype", _are_factors
 )
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Returns the product of two matrices, or of two stacks of them that broadcast.
+    """Returns the product of two matrices, or of two stacks of matrices that broadcast.
 
     Half precision is summed in single precision.
 
@@ -169,7 +169,7 @@ def below_zero(x: Array, axis: int) -> Array:
 
 @Operation.given("an axis of x", _has_axis)
 def softmax(x: Array, axis: int, scale: float = 1.0) -> Array:
-    """exp(scale x) / sum(exp(scale x)) along ``axis``.
+    """Returns exp(scale x) / sum(exp(scale x)) along ``axis``.
 
     Example:
         >>> softmax(np.zeros((1, 2)), 1)
@@ -185,7 +185,7 @@ def softmax(x: Array, axis: int, scale: float = 1.0) -> Array:
 
 @Operation.given("an axis of x", _has_axis)
 def log_softmax(x: Array, axis: int) -> Array:
-    """x - log(sum(exp(x))) along ``axis``.
+    """Returns x - log(sum(exp(x))) along ``axis``.
 
     Example:
         >>> np.exp(log_softmax(np.zeros((1, 2)), 1))
@@ -231,7 +231,7 @@ def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
 
 @Operation.given("x of elements along the second axis", lambda x: x.ndim > 1 and x.shape[1] > 0)
 def exponentials(x: Array) -> tuple[Array, Array, Array]:
-    """exp(x - most) along the second axis, their sum, and the largest element, ``most``.
+    """Returns exp(x - most) along the second axis, its sum, and the largest element ``most``.
 
     Example:
         >>> exponentials(np.log([[1.0, 2.0]]))[0]
@@ -251,7 +251,7 @@ def _at_least_single(x):
 
 @Operation.given("x of two axes", lambda x: x.ndim == 2)
 def row_sums(x: Array) -> Array:
-    """The sum of each row of a matrix.
+    """Returns the sum of each row of a matrix.
 
     Example:
         >>> row_sums(np.ones((2, 3)))
@@ -266,7 +266,7 @@ def _has_elements(x, axes, is_least):
 
 @Operation.given("x of elements along the axes", _has_elements)
 def extremum(x: Array, axes: tuple[int, ...], is_least: bool) -> Array:
-    """The greatest or the least element along axes, NaN if there is one.
+    """Returns the greatest or the least element along axes, NaN if any element is NaN.
 
     Example:
         >>> extremum(np.array([[1.0, 3.0], [2.0, 0.0]]), (1,), False)
@@ -277,7 +277,7 @@ def extremum(x: Array, axes: tuple[int, ...], is_least: bool) -> Array:
 
 @Operation.given("x of one axis or more", lambda x, is_backward: x.ndim > 0)
 def running_sums(x: Array, is_backward: bool) -> Array:
-    """Sums along the last axis up to each element, from the first or, backward, from the last.
+    """Returns cumulative sums along the last axis, from the first or, backward, from the last.
 
     Example:
         >>> running_sums(np.array([1.0, 2.0, 4.0]), False), running_sums(np.ones(2), True)
@@ -290,7 +290,7 @@ def running_sums(x: Array, is_backward: bool) -> Array:
 
 @Operation.given("x of one axis or more", lambda x: x.ndim > 0)
 def products(x: Array) -> Array:
-    """Products along the last axis. Half precision is multiplied in single precision.
+    """Returns products along the last axis; half precision is multiplied in single precision.
 
     Example:
         >>> products(np.array([[1.0, 2.0, 4.0]]))
@@ -301,7 +301,7 @@ def products(x: Array) -> Array:
 
 @Operation.given("x of elements along the last axis", lambda x: x.ndim > 0 < x.shape[-1])
 def products_of_others(x: Array) -> Array:
-    """Returns for each element, the product of all others along the last axis, without division.
+    """Returns for each element the product of all others along the last axis, without division.
 
     Example:
         >>> products_of_others(np.array([2.0, 3.0, 0.0]))
@@ -355,7 +355,7 @@ _OF_ATTENTION = "query (..., L, E), key (..., S, E) and value (..., S, V) of one
 def attention(
     query: Array, key: Array, value: Array, scale: float, is_causal: bool, bias: Array | None = None
 ) -> tuple[Array, Array]:
-    """softmax(scale query key^T + bias) value of (..., L, E), (..., S, E) and (..., S, V).
+    """Returns softmax(scale query key^T + bias) value of (..., L, E), (..., S, E), (..., S, V).
 
     Also returns the logarithms of the sums of exponentials (..., L, 1). With ``is_causal``, query i
     attends to keys 0 to i only. The bias broadcasts to (..., L, S).
@@ -423,9 +423,10 @@ _OF_BATCH = "a number for each channel, with axes of size one for the others"
 def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
-    """gamma (x - mean) / sqrt(var + eps) + beta over ``axis``; gamma and beta broadcast to x.
+    """Returns gamma (x - mean) / sqrt(var + eps) + beta, with statistics over ``axis``.
 
-    Also returns mean, 1 / sqrt(var + eps) and var, with axes of size one.
+    Gamma and beta broadcast to x. Also returns mean, 1 / sqrt(var + eps) and var, with axes of size
+    one.
 
     Example:
         >>> one = np.ones((1, 1))
@@ -470,7 +471,7 @@ def batch_normalization_gradient(
 
 @Operation
 def shift_and_scale(x: Array, mean: Array, scale: Array, beta: Array) -> Array:
-    """(x - mean) scale + beta, of arrays that broadcast to x, in one piece of memory.
+    """Returns (x - mean) scale + beta for arrays that broadcast to x; allocates one array.
 
     Example:
         >>> shift_and_scale(np.array([[1.0, 7.0]]), *np.ones((3, 1, 2)))
@@ -491,7 +492,7 @@ def shift_and_scale(x: Array, mean: Array, scale: Array, beta: Array) -> Array:
 
 
 def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[Array, Array]:
-    """Mean and inverse standard deviation over ``axis``, kept as axes of size one.
+    """Returns mean and inverse standard deviation over ``axis``, kept as axes of size one.
 
     Of Variables too.
 
@@ -506,7 +507,7 @@ def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[A
 
 
 def _average(x, axis):
-    """The mean over axes that are kept; of an empty batch, which has none, the sum, zero."""
+    """Returns the mean over axes that are kept; for an empty batch, which has no mean, zero."""
     if x.__class__ is not np.ndarray or x.dtype.char not in "fd" or not x.size:
         return (np.mean if x.size else np.sum)(x, axis=axis, keepdims=True)
     y = np.add.reduce(x, axis, keepdims=True)  # this gives the bits of np.mean in half the time
@@ -515,7 +516,7 @@ def _average(x, axis):
 
 
 def _total(x, axis):
-    """The sum over axes that are kept; the method takes twice as long for few elements."""
+    """Returns the sum over axes that are kept; ``x.sum`` takes twice as long for few elements."""
     if x.__class__ is not np.ndarray:
         return x.sum(axis=axis, keepdims=True)
     return np.add.reduce(x, axis, keepdims=True)
@@ -537,7 +538,7 @@ _OF_SAMPLES = "parameters of one shape, and statistics of a number for each samp
 def sample_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
-    """gamma (x - mean) / sqrt(var + eps) + beta, by the mean and variance over trailing axes.
+    """Returns gamma (x - mean) / sqrt(var + eps) + beta, with statistics over trailing axes.
 
     Gamma and beta broadcast to x. Also returns mean and 1 / sqrt(var + eps), with axes of size one.
 
@@ -601,7 +602,7 @@ def scale_gradients(
         g: the gradient of y.
         gamma: broadcasts to x.
         normalized: inverse x, or with ``is_centered`` inverse (x - mean).
-        inverse: the scale of x: a function of its deviation, or its squares, over ``axis``.
+        inverse: the scale of x: a function of the deviations or squares of x over ``axis``.
 
     Example:
         >>> g, one = np.array([[1.0, 3.0]]), np.ones((1, 1))
@@ -623,7 +624,7 @@ def scale_gradients(
 
 
 def inverse_rms(x: Array, axis: tuple[int, ...], eps: float) -> Array:
-    """1 / sqrt(mean(x ** 2) + eps) over ``axis``, kept as axes of size one. Of Variables too.
+    """Returns 1 / sqrt(mean(x ** 2) + eps) over ``axis``, kept; takes Variables, too.
 
     Example:
         >>> inverse_rms(np.array([1.0, 7.0]), (0,), 0.0)
@@ -637,7 +638,7 @@ def inverse_rms(x: Array, axis: tuple[int, ...], eps: float) -> Array:
 def rms_normalization(
     x: Array, gamma: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, Array]:
-    """gamma x / sqrt(mean(x ** 2) + eps), by the mean over trailing axes.
+    """Returns gamma x / sqrt(mean(x ** 2) + eps), with the mean over trailing axes.
 
     Gamma broadcasts to x. Also returns 1 / sqrt(mean(x ** 2) + eps), with axes of size one.
 
@@ -666,7 +667,7 @@ def rms_normalization_gradient(
 
 
 def _padded(x, window, value=0):
-    """``x`` (N, C, *spatial) with its padding, cut to what the windows reach."""
+    """Returns ``x`` (N, C, *spatial) with its padding, cut to the part that windows reach."""
     padded_size, inner, _ = layout(window)
     if padded_size == x.shape[2:]:
         return x
@@ -676,7 +677,7 @@ def _padded(x, window, value=0):
 
 
 def _columns(x, window):
-    """All windows of ``x`` side by side: (groups, C / groups * k, N * out)."""
+    """Returns all windows of ``x`` side by side: (groups, C / groups * k, N * out)."""
     n, c = x.shape[:2]
     xp = get_array_module(x)
     padded = _padded(x, window).swapaxes(0, 1)
@@ -687,18 +688,18 @@ def _columns(x, window):
 
 
 def _by_group(y, window):
-    """``y`` (N, O, *out) as a matrix for each group: (groups, O / groups, N * out)."""
+    """Returns ``y`` (N, O, *out) as a matrix for each group: (groups, O / groups, N * out)."""
     channels = y.shape[1] // window.groups
     return (
         get_array_module(y).ascontiguousarray(y.swapaxes(0, 1)).reshape(window.groups, channels, -1)
     )
 
 
-# Preconditions of kernels of windows. The first array is x (N, C, *in_size) or y (N, O, *out_size).
+# Preconditions of kernels of windows: the first array is x (N, C, *in_size) or y (N, O, *out_size).
 
 
 def _is_filter(W, n_in, n_out, window):
-    """Returns whether W is (O, C / groups, *ksize), as all groups are of one size."""
+    """Returns whether W is (O, C / groups, *ksize), because all groups have one size."""
     return (
         W.shape[2:] == window.ksize
         and W.shape[0] == n_out
@@ -764,7 +765,7 @@ _OF_CONVOLUTION = f"{_OF_WINDOWS} and of one dtype"
 
 @Operation.given(_OF_CONVOLUTION, _are_of_output)
 def convolution_output(x: Array, W: Array, window: Window) -> Array:
-    """y of x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size).
+    """Returns y = x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size).
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -780,7 +781,7 @@ def convolution_output(x: Array, W: Array, window: Window) -> Array:
 
 @Operation.given(_OF_CONVOLUTION, _are_of_output_with_bias)
 def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array:
-    """:func:`convolution_output` + b, for b (O,).
+    """Returns :func:`convolution_output` + b, for b (O,).
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -883,8 +884,8 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
         xp.maximum(y, value, out=y)  # NaN propagates through maximum
     places = xp.zeros(y.shape, np.int32)
     is_nan = y != y
-    has_nan = xp is not np or bool(is_nan.any())  # a GPU would wait for the answer
-    # Backwards, so that the first one is written last.
+    has_nan = xp is not np or bool(is_nan.any())  # on a GPU, the host would wait for the answer
+    # The loop runs backwards, so that the first maximum is written last.
     for i in range(len(values) - 1, -1, -1):
         found = values[i] == y
         if has_nan:
@@ -895,7 +896,7 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
 
 @Operation.given(_OF_WINDOWS, _are_taken)
 def take_from_windows(x: Array, places: Array, window: Window) -> Array:
-    """From each window the element at its place.
+    """Returns from each window the element at the window's place.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -931,7 +932,7 @@ def place_in_windows(y: Array, places: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_input)
 def unfold_windows(x: Array, window: Window) -> Array:
-    """All elements of each window, padding as zeros: (N, C, n_elements, *out_size).
+    """Returns all elements of each window, padding as zeros: (N, C, n_elements, *out_size).
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -950,7 +951,7 @@ def unfold_windows(x: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _are_elements)
 def fold_windows(y: Array, window: Window) -> Array:
-    """The adjoint of :func:`unfold_windows`: each element is the sum of its copies in the windows.
+    """Returns the adjoint of :func:`unfold_windows`: each element sums its copies in the windows.
 
     Example:
         >>> from mpchain.kernels.window import Window

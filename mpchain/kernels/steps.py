@@ -1,11 +1,11 @@
-"""Optimizer steps: one elementwise body on arrays, in place, with the fastest implementation.
+"""Optimizer steps: applies one elementwise body to arrays in place, as fast as possible.
 
 All implementations return the same bits: NumPy on whole arrays, NumPy on blocks that stay in the
-cache, and one fused loop that numba compiles from the trace of the body; on a GPU one kernel.
+cache, a fused loop that numba compiles from the trace of the body, and one kernel on a GPU.
 
 Arrays of many parameters are gathered, the step is taken once, and the results are scattered. On
-the host gathering copies small arrays into flat ones, since calls cost more than copies. On a GPU
-it copies nothing but pointers (:mod:`mpchain.kernels.gpu.cuda_steps`).
+the host, gathering copies small arrays into flat arrays, because calls cost more than copies. On a
+GPU, gathering copies only pointers (:mod:`mpchain.kernels.gpu.cuda_steps`).
 """
 
 import functools
@@ -47,8 +47,8 @@ def take_step(
             overwrite the arrays except ``grad``, and returns the new values of all but ``grad``.
         param, grad: the arrays, of one shape and on one device; ``grad`` is not changed.
         states: further arrays of that shape.
-        scalars: returns further arguments of ``step``, Python numbers. Before each replay of a
-            captured step it is asked again.
+        scalars: a function that returns further arguments of ``step``, Python numbers. It is called
+            again before each replay of a captured step.
 
     Example:
         >>> p = np.array([1.0, 2.0])
@@ -70,15 +70,16 @@ def take_steps(
     halves: Sequence[Array] = (),
     inverse: Array | float | None = None,
 ) -> None:
-    """Does what :func:`take_step` does for each of many parameters on one device, in less time.
+    """Applies :func:`take_step` to many parameters on one device, faster than one by one.
 
     Args:
-        step, scalars: as there.
+        step, scalars: see :func:`take_step`.
         written: the parameters; then, for each state of the step, those of the parameters. The
             arrays of one list have one dtype; those of a parameter have one shape.
         grads: the gradients, of one dtype.
-        halves: on a GPU, the parameters of half precision whose copies ``written`` has. They are
-            written, too; where they are no rounded copies, because others set them, they count.
+        halves: on a GPU, the half-precision parameters of which ``written`` holds copies in higher
+            precision. They are written, too. Where other code changed them, so that they are not
+            the rounded copies, the step starts from their values.
         inverse: on a GPU, a factor on the gradients of ``halves``: a number or a float32 array ().
 
     Example:
@@ -103,7 +104,8 @@ def take_steps(
 
 
 def is_plain_on_gpu(x: Array | None) -> bool:
-    """Returns whether :func:`multiply_all` takes an array: on the current GPU, float32, contiguous.
+    """Returns whether :func:`multiply_all` accepts an array: on the current GPU, float32,
+    contiguous.
 
     Example:
         >>> is_plain_on_gpu(np.ones(2, np.float32))
@@ -115,10 +117,10 @@ def is_plain_on_gpu(x: Array | None) -> bool:
 
 
 def multiply_all(arrays: Sequence[Array], factor: Array | float) -> list[Array]:
-    """Returns products of arrays with one factor, on GPUs by one kernel for all of them.
+    """Returns products of arrays with one factor; on GPUs, one kernel computes all of them.
 
     Args:
-        arrays: such as :func:`is_plain_on_gpu` takes.
+        arrays: arrays for which :func:`is_plain_on_gpu` is True.
         factor: a number or a float32 array ().
 
     Example:
@@ -174,7 +176,7 @@ def _portions(rows):
 
 
 def _step_gathered(step, rows, scalars):
-    """Takes a step on copies of small arrays, one after the other in flat ones."""
+    """Takes a step on small arrays by copying them into flat arrays, one after another."""
     lists = [*zip(*rows)]
     shapes = tuple([array.shape for array in lists[0]])
     flat, views = _rooms.of(shapes, tuple([arrays[0].dtype for arrays in lists]))
@@ -187,7 +189,8 @@ def _step_gathered(step, rows, scalars):
 
 
 class _Rooms(threading.local):
-    """Memory in which arrays are gathered, for a thread: views take longer to make than to copy."""
+    """A thread's memory for gathered arrays; it is cached, since making its views costs more than
+    copies."""
 
     def __init__(self):
         self.of = functools.lru_cache(maxsize=8)(self._make)
@@ -228,7 +231,7 @@ def _step_once(step, written, grad, scalars):
 
 
 def _step_fused(step, written, grad, scalars):
-    """Takes the step by a compiled loop, if it pays and can be done; returns whether it did."""
+    """Takes the step with a compiled loop if that is possible and pays; returns whether it did."""
     dtype = grad.dtype
     if dtype not in (np.float32, np.float64) or any(array.dtype != dtype for array in written):
         return False
@@ -292,7 +295,8 @@ def _square_sum(array):
 def _write_down(step, n_written, scalars):
     """Returns Python text of a loop that takes the step, and the constants that it needs.
 
-    Numbers are written as elements of an array of constants: another learning rate, the same text.
+    Numbers are written as elements of an array of constants, so that another learning rate needs no
+    new text.
     """
     arrays = [f"a{i}" for i in range(n_written)]
     results = trace_step(step, arrays, dict(scalars))

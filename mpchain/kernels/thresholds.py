@@ -1,9 +1,9 @@
-"""The numbers from which on another way to compute pays, as measured on one machine.
+"""The sizes from which on another implementation is faster, as measured on one machine.
 
-They are numbers of elements, of multiplications or of bytes. None changes what is computed, only by
-which kernel and in which parts. They were measured on two cores of an x86 processor with AVX-512.
-``python -m tests.benchmarks.thresholds`` measures the main ones again, and prints both ways to
-compute at several sizes; for the others, the headings below name the benchmark that shows them.
+They count elements, multiplications or bytes. None changes what is computed; they only choose the
+kernel and the parts of the work. They were measured on two cores of an x86 processor with AVX-512.
+``python -m tests.benchmarks.thresholds`` measures the main ones again, and prints the times of both
+implementations at several sizes; for the others, the headings below name the benchmark.
 
 Example:
     >>> from mpchain.kernels import thresholds
@@ -22,10 +22,10 @@ _caches = []  # functions that clear caches
 
 
 def remembered(maxsize: int) -> Callable[[Callable], Callable]:
-    """Decorator: remembers what a function returns while the numbers and the threads are the same.
+    """Decorator: caches a function's results until the thresholds or the number of threads change.
 
     Args:
-        maxsize: the most results that are kept.
+        maxsize: the maximum number of results that are kept.
 
     Example:
         >>> @remembered(maxsize=8)
@@ -44,7 +44,7 @@ def remembered(maxsize: int) -> Callable[[Callable], Callable]:
 
 
 def forgets(choices: dict) -> None:
-    """Has a dictionary cleared when a number or the number of threads changes.
+    """Registers a dictionary that is cleared when a threshold or the number of threads changes.
 
     Example:
         >>> choices = {"a": 1}
@@ -57,7 +57,7 @@ def forgets(choices: dict) -> None:
 
 
 def forget() -> None:
-    """Forgets what was remembered: what it depends on has changed.
+    """Clears all caches, because something that they depend on has changed.
 
     Example:
         >>> forget()
@@ -72,7 +72,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def using(**values: Any) -> Iterator[None]:
-    """Context manager: sets numbers for the whole process, and restores them.
+    """Context manager: sets thresholds for the whole process, and restores them.
 
     Elementwise functions that have already been called keep the :data:`loop` of their first call.
 
@@ -96,7 +96,7 @@ def using(**values: Any) -> Iterator[None]:
 
 
 def put(**values: Any) -> dict[str, Any]:
-    """Sets numbers for the whole process; returns what they were.
+    """Sets thresholds for the whole process; returns their previous values.
 
     Args:
         values: numbers by name.

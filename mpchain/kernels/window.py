@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """How windows lie on the spatial axes; every field but ``groups`` is a tuple, by axis.
+    """The geometry of windows; every field but ``groups`` is a tuple with one value per spatial
+    axis.
 
     Example:
         >>> Window((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), (8, 8)).n_elements
@@ -30,10 +31,10 @@ class Window(NamedTuple):
 
 
 def cache_windows(function: Callable) -> Callable:
-    """Decorator: remembers what a function of shapes and sizes returns.
+    """Decorator: caches the results of a function of shapes and sizes.
 
-    Checks in the function thus run once for each geometry. Lists, which have no hash, are accepted,
-    but not remembered.
+    Checks in the function thus run once for each geometry. Calls with lists, which have no hash,
+    are not cached.
 
     Example:
         >>> @cache_windows
@@ -73,9 +74,10 @@ class Layout(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def layout(window: Window) -> Layout:
-    """Returns the padded spatial size, where in it the array lies, and slices per window element.
+    """Returns the padded spatial size, the array's position in it, and slices per window element.
 
-    The slices pick, from the padded array, that element of every window: the output's size.
+    The slices for an element pick it from every window of the padded array; the result has the
+    output's size.
 
     Example:
         >>> layout(Window((2,), (2,), (1,), (1,), 1, (4,), (3,))).padded_size

@@ -1,1 +1,1 @@
-"""Kernels for NumPy arrays: of libraries (oneDNN, BLAS) and our own (compiled loops, NumPy)."""
+"""Kernels for NumPy arrays, from libraries (oneDNN, BLAS) and our own (compiled loops, NumPy)."""

@@ -1,4 +1,4 @@
-"""The threads of NumPy's BLAS, which stay out of the way of oneDNN's."""
+"""Limits the threads of NumPy's BLAS, so that they do not compete with oneDNN's."""
 
 import functools
 import os
@@ -14,7 +14,8 @@ from mpchain.kernels.reference import product
 
 
 class _OneThread:
-    """Context manager: OpenBLAS computes on one thread, until the last that entered has left."""
+    """Context manager: OpenBLAS computes on one thread until the last thread has left the
+    context."""
 
     def __init__(self):
         self.forget()
@@ -50,7 +51,7 @@ def _openblas() -> tuple[Callable, Callable]:
 
 
 def _refuse(a, b, out=None):
-    """Takes stacks of matrices so large that NumPy's BLAS would use threads for each of them."""
+    """Accepts stacks of matrices so large that NumPy's BLAS would use threads for each of them."""
     if a.ndim == b.ndim == 2:
         return "two matrices"
     is_beside = onednn.has_threads_beside(a.shape[-2] * a.shape[-1] * b.shape[-1])

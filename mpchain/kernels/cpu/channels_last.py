@@ -1,8 +1,8 @@
 """Arrays (N, C, *size) in memory as (N, *size, C): the channels of a pixel lie side by side.
 
 oneDNN's convolutions read and write this layout without rearranging anything, so they return it.
-To NumPy such an array is one of its shape with other strides: elementwise functions keep the
-layout, everything else computes the same numbers, and ``np.ascontiguousarray`` undoes it. Kernels
+To NumPy such an array has the same shape with other strides: elementwise functions keep the layout,
+all other functions compute the same values, and ``np.ascontiguousarray`` undoes the layout. Kernels
 that work through memory ask :func:`is_last`. "Plain" is the order N, C, *size.
 """
 
@@ -23,7 +23,7 @@ _LIKE = {n: np.empty(range(2, 2 + n)).transpose(axes) for n, axes in _FROM_LAST.
 def is_last(x: Array) -> bool:
     """Returns whether memory holds the channels of ``x`` side by side, without gaps.
 
-    Also of arrays that are plain at the same time, which have one channel or one pixel.
+    True also for arrays with one channel or one pixel, which are plain at the same time.
 
     Example:
         >>> x = np.zeros((2, 3, 4, 5))
@@ -44,7 +44,7 @@ def is_only_last(x: Array) -> bool:
 
 
 def empty_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Returns a new array of three or four axes, the channels side by side in memory.
+    """Returns a new array of three or four axes whose channels lie side by side in memory.
 
     Example:
         >>> x = empty_last((2, 3, 4, 5), np.float32)
@@ -55,11 +55,11 @@ def empty_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike, *, out: np.ndarray | None = None) -> np.ndarray:
-    """Returns memory for the result of a kernel: that which was planned, if it fits, or new.
+    """Returns memory for the result of a kernel: the planned memory if it fits, or a new array.
 
     Args:
-        shape, dtype: of the result.
-        out: where a replay of a captured step wants it, if anywhere.
+        shape, dtype: the shape and dtype of the result.
+        out: the memory that a captured step planned for the result, if any.
 
     Example:
         >>> empty((2, 3), np.float32).shape
@@ -90,7 +90,7 @@ def result(
 def result_last(
     shape: tuple[int, ...], dtype: DTypeLike, *, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns memory for the result of a kernel, the channels side by side; see :func:`empty`.
+    """Returns memory for a kernel's result whose channels lie side by side; see :func:`empty`.
 
     Example:
         >>> is_last(result_last((2, 3, 4), np.float32))
@@ -124,7 +124,7 @@ def as_last(x: np.ndarray) -> np.ndarray:
 
 
 def reordered(x: np.ndarray) -> np.ndarray:
-    """Returns a view of a copy, in calls that recorders see, whose channels lie side by side.
+    """Returns a view of a copy whose channels lie side by side, using calls that recorders see.
 
     Example:
         >>> is_last(reordered(np.zeros((2, 3, 4, 5))))
@@ -134,7 +134,7 @@ def reordered(x: np.ndarray) -> np.ndarray:
 
 
 def in_memory(x: np.ndarray) -> np.ndarray:
-    """Returns a view of the elements of an array without gaps in the order of its memory.
+    """Returns a 1-D view of an array without gaps, with its elements in memory order.
 
     Example:
         >>> in_memory(as_last(np.array([[[1, 2], [3, 4]]])))

@@ -26,7 +26,7 @@ _RANKS = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
 
 @functools.cache
 def say(text: str) -> None:
-    """Prints a line to standard error, once in a process; of several ranks, rank 0 does.
+    """Prints a line to standard error, once per process; with several ranks, only rank 0 prints.
 
     Example:
         >>> say("compiling takes long")
@@ -36,8 +36,8 @@ def say(text: str) -> None:
 
 
 def is_safe(folder: str | os.PathLike) -> bool:
-    """Returns whether nobody but this user can write into a folder, if it exists; otherwise says
-    so. What is cached is code, which is executed.
+    """Returns whether nobody but this user can write into a folder, if it exists; prints a line if
+    somebody can. The cache holds code that is executed.
 
     Example:
         >>> is_safe("/nowhere")
@@ -63,7 +63,7 @@ def is_safe(folder: str | os.PathLike) -> bool:
 
 
 def _has_own_group(folder):
-    """Whether the group of a folder is the one that many systems create for only its owner."""
+    """Returns whether a folder's group is the one that many systems create for its owner only."""
     try:
         return pathlib.Path(folder).group() == pathlib.Path(folder).owner()
     except KeyError:  # the user or group id has no name
@@ -74,7 +74,7 @@ def cache(compiled: Any) -> None:
     """Lets a function that ``numba.njit`` has made be cached on the disk.
 
     Each file ends with its checksum. Files that are damaged, or that belong to another user, are
-    passed over, and written anew.
+    ignored and written again.
 
     Args:
         compiled: the function, without a cache.
@@ -149,7 +149,7 @@ def _checksum(data):
 
 
 def _checked(path):
-    """Returns what a file holds; None if it is missing, damaged, or another user's."""
+    """Returns the contents of a file; None if it is missing, damaged, or another user's."""
     try:
         with open(path, "rb") as file:
             contents = file.read() if os.fstat(file.fileno()).st_uid in _OWNERS else b""
@@ -160,7 +160,8 @@ def _checked(path):
 
 
 def _patience():
-    """Returns a listener of numba, which says so if compiling mpchain's loops takes long."""
+    """Returns a numba listener that prints a line if compiling mpchain's loops takes a long
+    time."""
     from numba.core.event import Listener
 
     class Patience(Listener):

@@ -1,13 +1,13 @@
 """Elementwise formulas of large NumPy arrays as one loop, where NumPy would make several passes.
 
-A loop takes a formula of additions, products, comparisons and the like. It is compiled by numba
-when the formula has cost about what compiling costs. Its values are those of NumPy; only the sign
-of a zero may differ, where NumPy's maximum of two zeros depends on the processor.
+A loop takes a formula of additions, products, comparisons and the like. Numba compiles it once the
+formula has taken about as long as compiling takes. Its values are those of NumPy; only the sign of
+a zero may differ, where NumPy's maximum of two zeros depends on the processor.
 
-A formula with a special function, such as that of errors, or with an exponential among other
-operations, is compiled when it is first called for an array that is not small: its values differ
-from SciPy's and NumPy's in the last places, and the size alone decides which of both a program
-gets.
+A formula with a special function, such as the error function, or with an exponential among other
+operations, is compiled when it is first called for an array that is not small. The loop's values
+differ from SciPy's and NumPy's in the last places, so that only the size decides which values a
+program gets.
 """
 
 import functools
@@ -33,16 +33,17 @@ from mpchain.typing import Array
 _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)
 _WARNING = (np.divide, np.sqrt)  # NumPy warns about zeros or negative numbers in arrays
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
-# Operations per exponential: beyond this, NumPy's passes through memory take longer than it.
+# With more operations per exponential than this, NumPy's passes through memory take longer than the
+# exponential.
 _AMONG = 4
 _EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as one of these
-_MUCH = 16  # times smaller
+_MUCH = 16  # least ratio of the sizes of a result and of a divisor that is checked for zeros
 _MOST_PLANS = 256  # number of plans that a loop remembers
 _ROW = 1 << 10  # assumed row length if the arrays do not determine it
 
 
 class _Text(NamedTuple):
-    """The text of a loop: the names of its arrays, what precedes it, what it does, its result."""
+    """The text of a loop: its arrays' names, the lines before it, its statements and its result."""
 
     arrays: Sequence[str]
     before: Sequence[str]
@@ -50,13 +51,13 @@ class _Text(NamedTuple):
     result: str
 
     def of_all(self) -> str:
-        """The loop over all elements of arrays of one shape."""
+        """Returns the text of a loop over all elements of arrays of one shape."""
         text = [f"def run(numbers, y_, {', '.join(self.arrays)}):", *self.before]
         lines = [*(f"x_{x} = {x}[i]" for x in self.arrays), *self.lines, f"y_[i] = {self.result}"]
         return "\n    ".join([*text, "for i in range(y_.size):", *("    " + s for s in lines)])
 
     def of_rows(self, moves: Sequence[bool]) -> str:
-        """The loop over rows of the result; arrays that do not move have one number for a row."""
+        """Returns the text of a loop over rows; arrays that do not move have one number per row."""
         rows, elements = ["out_ = y_[row_ * n_ : (row_ + 1) * n_]"], []
         for i, (x, does_move) in enumerate(zip(self.arrays, moves)):
             rows.append(f"p_ = row_ // m_ * sizes[{2 * i + 2}] + row_ % m_ * sizes[{2 * i + 3}]")
@@ -70,17 +71,17 @@ class _Text(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How a loop computes for arrays of certain shapes, strides and dtypes.
+    """A loop's plan for arrays of certain shapes, strides and dtypes.
 
     Attributes:
         text: the text to compile.
-        shape, dtype: of the result.
+        shape, dtype: the shape and dtype of the result.
         is_last: whether the result has channels last.
-        takes: functions that return the elements of each array, each once, in order.
-        sizes: rows that belong together, elements of a row, and by what each array moves; None
-            for arrays of one shape.
-        n_rows: rows of the result.
-        numbers: those that the loop needs, if no constant changes them.
+        takes: a function for each array, which returns its elements, each once, in order.
+        sizes: the number of rows that belong together, the elements of a row, and the distances by
+            which each array moves; None for arrays of one shape.
+        n_rows: the number of rows of the result.
+        numbers: the numbers that the loop needs, if they do not depend on the formula's constants.
         pays: whether the arrays are large enough.
     """
 
@@ -98,24 +99,24 @@ class _Plan(NamedTuple):
 class Loop:
     """A formula that is computed by one loop: called with its arguments, it returns an array.
 
-    It returns None for arguments that it does not take, and while NumPy is to compute them. Arrays
-    may broadcast: the loop then goes row by row of the result. A text is compiled for each way in
-    which rows of the arrays repeat.
+    It returns None for arguments that it does not support, and while NumPy should compute them.
+    Arrays may broadcast: the loop then goes row by row of the result. A text is compiled for each
+    way in which rows of the arrays repeat.
 
     Args:
-        name: of the formula.
-        text: of the loop.
+        name: the name of the formula.
+        text: the text of the loop.
         numbers: function that returns the numbers that the loop needs, given the constants.
-        names: the parameters of the formula: arrays, then constants.
-        is_special: whether it has functions of :mod:`mpchain.kernels.cpu.special_loops`.
-        is_slow: whether one of these is slow elsewhere, so that small arrays gain, too.
+        names: the parameters of the formula: arrays, followed by constants.
+        is_special: whether the loop calls functions of :mod:`mpchain.kernels.cpu.special_loops`.
+        is_slow: whether one of these functions is slow in SciPy, so that small arrays gain, too.
         only_rows: whether arrays of one shape are left to NumPy, whose single pass is as fast.
-        divisors: the places of numbers that must not be zero, as NumPy would warn.
-        divides: whether the second array is the divisor, which must not have zeros, either.
+        divisors: the indices of numbers that must not be zero, because NumPy would warn.
+        divides: whether the second array is a divisor, which must not contain zeros either.
 
     Attributes:
-        name: of the formula.
-        n_elements: how many NumPy has computed instead of each text.
+        name: the name of the formula.
+        n_elements: for each text, the number of elements that NumPy has computed instead.
 
     Example:
         >>> loop = loop_of(lambda x, a: np.maximum(x, 0) * a, ["x", "a"], 1)
@@ -144,7 +145,7 @@ class Loop:
 
     @property
     def least(self) -> int:
-        """The least elements of arrays that the loop takes."""
+        """The smallest number of elements of arrays that the loop computes."""
         return thresholds.special_loop if self._is_slow else thresholds.loop
 
     def __call__(self, *arguments: Any) -> Array | None:
@@ -176,7 +177,8 @@ class Loop:
         return all([numbers[i] for i in self._divisors])
 
     def or_else(self, formula: Callable) -> Callable:
-        """Returns a function: the loop, and ``formula`` for what the loop does not take."""
+        """Returns a function that calls the loop, and ``formula`` for arguments that the loop
+        refuses."""
 
         def compute(*arguments):
             y = self(*arguments)
@@ -185,13 +187,13 @@ class Loop:
         return compute
 
     def select(self, *arguments: Any) -> "Loop":
-        """Returns the function that computes the formula, as kernels do: the loop itself."""
+        """Returns the loop itself, which computes the formula; operations have the same method."""
         return self
 
     def compute(
         self, *arguments: Any, out: Array | None = None, plan: _Plan | None = None
     ) -> Array:
-        """Returns the result for arguments that the loop takes."""
+        """Returns the result for arguments that the loop supports."""
         plan = plan or self._plan(arguments)
         text, shape, dtype, is_last, takes, sizes, n_rows, numbers, _ = cast(_Plan, plan)
         new = channels_last.result_last if is_last else channels_last.empty
@@ -217,7 +219,8 @@ class Loop:
         return y
 
     def _plan(self, arguments):
-        """Returns how arrays are computed, None if they are not; remembered by their layouts."""
+        """Returns the plan for arrays, remembered by their layouts; None if the loop cannot compute
+        them."""
         key = []
         for x in arguments[: self._n_arrays]:
             if not isinstance(x, np.ndarray):
@@ -264,14 +267,16 @@ class Loop:
 
 
 def _are_whole(x, y):
-    """Returns whether nothing repeats in two arrays: NumPy is as fast, and no plan is needed."""
+    """Returns whether two arrays have one shape and no gaps: NumPy is as fast, and no plan is
+    needed."""
     if x.__class__ is not np.ndarray or y.__class__ is not np.ndarray or x.shape != y.shape:
         return False
     return x.flags.c_contiguous and y.flags.c_contiguous
 
 
 def _divides_without_warning(y, shape):
-    """Asks only a divisor that is much smaller than the result, as this takes time."""
+    """Returns whether a divisor has no zeros; checks only small divisors, because checks take
+    time."""
     return _MUCH * y.size <= math.prod(shape) and bool(y.all())
 
 
@@ -281,9 +286,10 @@ def _in_order(values, is_last):
 
 
 def _way(x, shape, is_last):
-    """Returns the axes of the result along which an array moves, and what takes its elements.
+    """Returns the result's axes along which an array moves, and a function that returns its
+    elements.
 
-    The axes are in the order of memory. None for an array with gaps.
+    The axes are in the order of memory. The result is None for an array with gaps.
     """
     spread = np.broadcast_to(x, shape)
     sizes, strides = _in_order(shape, is_last), _in_order(spread.strides, is_last)
@@ -304,7 +310,7 @@ def _way(x, shape, is_last):
 
 
 def _way_of_copy(x, shape, is_last):
-    """The same for an array of the other layout."""
+    """Does the same as :func:`_way` for an array of the other layout, which is copied."""
     if x.shape != shape or not (x.flags.c_contiguous or channels_last.is_last(x)):
         return None
     lay = channels_last.as_last if is_last else np.ascontiguousarray
@@ -316,7 +322,7 @@ def _flat(x):
 
 
 def _groups(sizes, moves):
-    """Joins neighboring axes along which the same arrays move: lists of size and moves."""
+    """Joins neighboring axes along which the same arrays move; returns lists of size and moves."""
     groups = []
     for n, *moving in zip(sizes, *moves):
         if n > 1 and groups and groups[-1][1] == moving:
@@ -338,12 +344,12 @@ def _sizes(groups):
 
 
 def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | None:
-    """Returns the loop of a formula, None where there is none, or where it would not be faster.
+    """Returns the loop of a formula, None if it has no loop or the loop would not be faster.
 
     Args:
-        formula: elementwise, of arrays and then constants.
-        names: its parameters.
-        n_arrays: how many of them are arrays.
+        formula: an elementwise function of arrays, followed by constants.
+        names: the names of the formula's parameters.
+        n_arrays: the number of parameters that are arrays.
 
     Example:
         >>> loop_of(lambda x: np.exp(x) + 1, ["x"], 1)  # NumPy's exponential is faster
@@ -398,7 +404,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
 
 
 def in_one_pass(formula: Callable, *arrays: Array) -> Any:
-    """Computes an elementwise formula, for large arrays of NumPy by a loop.
+    """Computes an elementwise formula, with a loop for large NumPy arrays.
 
     Example:
         >>> in_one_pass(lambda x, y: x * y + 1, np.ones(2), np.ones(2))
@@ -431,7 +437,7 @@ def _is_number(x):
 
 
 def _warns(step):
-    """Returns whether NumPy warns of some arrays: not where a number divides."""
+    """Returns whether NumPy may warn about an operation: not if its divisor is a number."""
     by_number = step.function is np.divide and _is_number(step.operands[1])
     return step.function in _WARNING and not by_number
 

@@ -1,8 +1,8 @@
 """Steps of recurrent cells in loops for numba, where NumPy passes ten times through the gates.
 
-Each function of a step is given the rows of one time step: gates (n, gates * N) in blocks, and
+Each function of a step receives the rows of one time step: gates (n, gates * N) in blocks, and
 states (n, N). The loops are short, so that each reads few arrays and processors compute several
-elements at once. Exponentials are those of :mod:`mpchain.kernels.cpu.special_loops`.
+elements at once. They call the exponential of :mod:`mpchain.kernels.cpu.special_loops`.
 """
 
 import functools
@@ -150,7 +150,7 @@ def _compiled(name, dtype):
 
 
 def compiled_step(name: str, arrays: Sequence[Array]) -> Callable[..., None] | None:
-    """Returns the compiled step of a cell, None where NumPy is to compute it.
+    """Returns the compiled step of a cell, None if NumPy should compute the step.
 
     Args:
         name: ``'lstm'``, ``'gru'``, ``'lstm backward'`` or ``'gru backward'``.

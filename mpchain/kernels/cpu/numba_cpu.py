@@ -1,6 +1,6 @@
 """Loops compiled by numba, where NumPy would pass through memory many times.
 
-Compiling takes a second or two, once for each dtype: the result is kept on the disk if it can be.
+Compiling takes a second or two, once for each dtype; compiled loops are cached on disk if possible.
 """
 
 import functools
@@ -54,10 +54,10 @@ def why_not_compiled() -> str | None:
 
 
 def compile_loop(function: Callable, **options: Any) -> Callable:
-    """Compiles a function by numba and caches the result on the disk, if possible.
+    """Compiles a function with numba and caches the result on disk, if possible.
 
-    Each process compiles for itself where no folder can be written (read-only containers), where
-    other users may write into it, and on a full disk.
+    Each process compiles for itself if no folder can be written (as in read-only containers), if
+    other users may write into the folder, or if the disk is full.
 
     Args:
         function: the function, which writes into its arguments and returns None.
@@ -100,7 +100,8 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
 
 
 def as_writable(x):
-    """The array itself, or one of the same memory: numba would compile again if it is read-only."""
+    """Returns the array, or a writable view of it: numba would compile again for a read-only
+    array."""
     if not isinstance(x, np.ndarray) or x.flags.writeable:
         return x
     interface = x.__array_interface__
@@ -111,14 +112,15 @@ def as_writable(x):
 def compile_written_loop(
     name: str, text: str, known: dict[str, Any] | None = None, **options: Any
 ) -> Callable:
-    """Compiles the text of a function as :func:`compile_loop`.
+    """Compiles the text of a function like :func:`compile_loop`.
 
     The text is kept in a file, beside which numba caches what it compiled.
 
     Args:
         name: the file name in tracebacks if the text cannot be stored.
         text: a ``def`` statement, which may use ``np``.
-        known: what else it may use, by name; another value needs another text, as caches go by it.
+        known: other objects that the text may use, by name. A different object needs a different
+            text, because caches are keyed by the text.
         options: options of ``numba.njit``.
 
     Example:
@@ -132,7 +134,7 @@ def compile_written_loop(
 
 
 def _kept(text, options=""):
-    """Returns the path of a file that has the text, None where none can be written."""
+    """Returns the path of a file with the text, None if no file can be written."""
     name = f"loop_{hashlib.sha256((text + options).encode()).hexdigest()[:24]}.txt"
     folders = [pathlib.Path(__file__).parent / "__pycache__", "~/.cache/mpchain"]
     if chosen := load_numba().config.CACHE_DIR:  # NUMBA_CACHE_DIR sets this folder
@@ -165,7 +167,7 @@ def _compiled(function):
 
 
 def in_parts_of(function: Callable, n: int, n_elements: int, *arguments: Any) -> None:
-    """Calls a compiled function, whose first arguments say which part of range(n) to do.
+    """Calls a compiled function, whose first two arguments are a part of range(n), for all parts.
 
     Example:
         >>> def fill(begin, end, x):
@@ -235,7 +237,8 @@ def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta
 
 
 def _sums_of_columns(function, x, *arrays):
-    """Two sums for each column, by a loop over parts of the rows, which threads do not change."""
+    """Returns two sums for each column, by a loop over parts of the rows that threads do not
+    change."""
     n_rows = max(thresholds.sum_part // x.shape[1], 4)
     sums = np.zeros((-(-len(x) // n_rows), 2, x.shape[1]))
     in_parts_of(function, len(sums), x.size // thresholds.light_loop, n_rows, x, *arrays, sums)
@@ -270,7 +273,7 @@ def _refuse_scaling(x, *parameters):
 
 @reference.shift_and_scale.kernel("numba_cpu", _refuse_scaling, SINGLE_OR_DOUBLE)
 def _shift_and_scale(x, mean, scale, beta, out=None):
-    """Computes the same as the reference, in one pass."""
+    """Computes the same as the reference in one pass."""
     y = result(x.shape, x.dtype, x, out=out)
     numbers = [v.reshape(-1) for v in (mean, scale, beta)]
     if is_only_last(x):
@@ -363,13 +366,13 @@ def _sum_rows(rows, ids, n):
 
 
 def add_rows(x: Array, rows: Array, ids: Array) -> bool:
-    """Adds rows to those of ``x`` that ``ids`` name, one after another, in place.
+    """Adds each row to the row of ``x`` with its id, one after another, in place.
 
     Returns:
-        whether it has: False, and nothing is added, for arrays that the loop does not take.
+        whether the rows were added: False for arrays that the loop does not support.
 
     Raises:
-        IndexError: an id is no row of ``x``.
+        IndexError: an id is not a row of ``x``.
 
     Example:
         >>> add_rows(np.zeros((2, 3)), np.ones((1, 3)), np.array([1]))  # too small to compile for
@@ -388,7 +391,7 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
     return True
 
 
-# Compiled code. Sums are in double precision; loads have the array's dtype.
+# The functions below are compiled. Sums are in double precision; loads have the array's dtype.
 
 
 def _normalize(begin, end, x, y, eps, gamma, beta, mean, inverse_std, var):
@@ -540,7 +543,8 @@ def _take_at_places(begin, end, x, y, places, rows, columns, down, right, top, l
                 y[n, i, j] = x[n, row, column] if is_inside else 0
 
 
-# Windows of pixels, whose channels lie side by side: all elements of a window that are inside.
+# This loops over windows of pixels whose channels lie side by side, and over those elements of a
+# window that lie inside the array.
 _LAST = """
 def run(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
     for n in range(begin, end):

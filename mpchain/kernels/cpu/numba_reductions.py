@@ -1,8 +1,8 @@
-"""Softmax, extrema, sums, products and running sums of rows, by loops for numba.
+"""Softmax, extrema, sums, products and running sums of rows, in loops for numba.
 
-A row is what is reduced, contiguous in memory. Softmax passes through a row while it is in the
-cache, with the exponential of :mod:`mpchain.kernels.cpu.special_loops`. Sums of single precision
-are in double precision. Running sums add in NumPy's order, four rows at a time.
+Each row is reduced, and is contiguous in memory. Softmax passes through a row while the row is in
+the cache, and uses the exponential of :mod:`mpchain.kernels.cpu.special_loops`. Single precision is
+summed in double precision. Running sums add in NumPy's order, four rows at a time.
 """
 
 import functools
@@ -212,7 +212,7 @@ _TEXTS |= {
 
 
 def _in_three(x, axes):
-    """Returns the elements before, along and after the axes, None where others are between."""
+    """Returns the elements before, along and after the axes, None if the axes are not neighbors."""
     if axes != tuple(range(axes[0], axes[0] + len(axes))) if axes else True:
         return None
     before, after = x.shape[: axes[0]], x.shape[axes[-1] + 1 :]
@@ -286,7 +286,7 @@ def _running_sums(x, is_backward, out=None):
 
 @reference.products.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _products(x, out=None):
-    """Computes the same as the reference; those of single precision are of double precision."""
+    """Computes the same as the reference; single precision is multiplied in double precision."""
     y = empty(x.shape[:-1], x.dtype, out=out)
     rows = x.reshape(-1, x.shape[-1])
     in_parts_of(_multiply, len(rows), x.size, rows, y.reshape(-1))

@@ -1,8 +1,8 @@
-"""Normalization of samples by loops for numba: layers, and groups of channels, row by row.
+"""Layer and group normalization in loops for numba, row by row.
 
-A row is what is normalized together: a sample of a layer (n_rows, size), or a group of channels of
-a sample (n_rows, channels, pixels). Sums are in double precision. Those over rows are of parts that
-threads do not change.
+The elements of a row are normalized together: a sample of a layer (n_rows, size), or a group of
+channels of a sample (n_rows, channels, pixels). Sums are in double precision. Sums over rows are
+computed in parts that do not depend on the number of threads.
 """
 
 import math
@@ -16,7 +16,8 @@ from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 
 
 def _groups(x, gamma, axis):
-    """Returns how many groups of channels have parameters, 0 for a layer; None for others."""
+    """Returns the number of groups of channels with parameters, 0 for a layer; None if
+    unsupported."""
     if tuple(a % x.ndim for a in axis) != tuple(range(x.ndim - len(axis), x.ndim)):
         return None
     if gamma.shape == x.shape[x.ndim - len(axis) :]:

@@ -1,4 +1,4 @@
-"""Our own kernels for NumPy arrays, where a special case is worth its lines."""
+"""Our own kernels for NumPy arrays, for special cases that are worth their code."""
 
 import math
 
@@ -11,7 +11,7 @@ from mpchain.typing import Array
 
 
 def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
-    """Takes those products that BLAS spends on rearranging W.
+    """Accepts the products for which BLAS would spend most of its time on rearranging W.
 
     Example:
         >>> refuse_unless_few_rows(np.ones((5, 2)), np.ones((3, 2)), None)
@@ -36,7 +36,7 @@ def _linear_of_few_rows(x, W, b):
 
 
 def _refuse_unless_pointwise(first, second, window):
-    """Takes 1x1 filters that are applied everywhere: these need only a matrix product."""
+    """Accepts 1x1 filters that are applied everywhere, which need only a matrix product."""
     if (
         window.n_elements != 1
         or window.groups != 1
@@ -80,5 +80,5 @@ def _refuse_rows(x):
 
 @reference.row_sums.kernel("numpy_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _row_sums(x):
-    """The same by instructions on several elements, which np.sum does not use."""
+    """Computes the same as the reference with SIMD instructions, which np.sum does not use."""
     return np.einsum("ij->i", x)

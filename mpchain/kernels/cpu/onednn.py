@@ -1,6 +1,7 @@
 """Intel's oneDNN: convolutions and products of matrices of single precision.
 
-With several threads all that is large is oneDNN's; see :mod:`mpchain.kernels.cpu.onednn_library`.
+With several threads, oneDNN computes everything large; see
+:mod:`mpchain.kernels.cpu.onednn_library`.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ NOT_WORTH_IT, GAPS = "not worth it: NumPy is as fast", "an array that has gaps"
 
 
 def _miscounts_slices(window):
-    """Returns whether oneDNN's gradient of a 3-D filter is wrong, because of the depth.
+    """Returns whether oneDNN's gradient of a 3-D filter is wrong because of the depth.
 
     oneDNN counts the slices that each window shares with the input. For the first window past the
     front padding the count is right if that window ends inside the input, or if the padding is at
@@ -39,11 +40,12 @@ def _miscounts_slices(window):
 def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
     """Returns why a convolution is not taken, None if it is.
 
-    Taken is what was measured faster than a matrix product of the windows side by side: all
-    channels by themselves; and windows of several elements, with enough channels for the library's
-    blocks, but not so many that the filters outweigh the windows. With several threads, so is all
-    else that is large: the product would be one of NumPy's BLAS, whose threads are others. Where
-    ``config.kernels`` names onednn it takes all that it can, and ``config.autotune`` measures.
+    A convolution is taken where oneDNN was measured to be faster than a matrix product of the
+    windows side by side: depthwise convolutions, and windows of several elements, with enough
+    channels for the library's blocks, but not so many that the filters outweigh the windows. With
+    several threads, all other large convolutions are taken too, because the product would use
+    NumPy's BLAS, which has threads of its own. If ``config.kernels`` names onednn, everything that
+    oneDNN supports is taken; with ``config.autotune``, measurements decide.
 
     Example:
         >>> refusal("output", np.ones((0, 1, 3)), np.ones((1, 1, 3)), Window((3,), *[(1,)] * 6))
@@ -94,12 +96,13 @@ def _refuse_with_bias(x, W, b, window):
 
 @reference.convolution_with_bias.kernel("onednn", _refuse_with_bias, SINGLE)
 def _output_with_bias(x, W, b, window, out=None):
-    """y of x * W + b."""
+    """Returns y = x * W + b."""
     return onednn_convolution.output(x, W, window, b, out=out)
 
 
 def _lines(shape, strides, n=4):
-    """Whether a matrix is the transpose of one in rows, and their distance; n bytes are one."""
+    """Returns whether a matrix is the transpose of one in rows, and the rows' distance, in elements
+    of ``n`` bytes."""
     down, right = strides
     if right == n and down >= n * shape[1]:
         return (b"N", down // n) if down % n == 0 else None
@@ -112,7 +115,8 @@ def _rows(x):
 
 
 def _refuse_product(a, b, out=None):
-    """Takes what was measured faster than NumPy's BLAS, or what that would use its threads for."""
+    """Accepts products measured faster than NumPy's BLAS, or for which BLAS would use its
+    threads."""
     if a.itemsize == _BYTES_OF_BFLOAT16:
         return _refuse_bfloat16(a, b, out)
     work = a.size * b.shape[-1]
@@ -154,7 +158,7 @@ def _refuse_bfloat16(a, b, out=None):
 
 
 def _refuse_stacks(a, b, out, threads):
-    """Takes stacks for which threads pay: NumPy multiplies one matrix after the other."""
+    """Accepts stacks for which threads pay, because NumPy multiplies one matrix after the other."""
     if threads == 1:
         return NOT_WORTH_IT
     if a.shape[:-2] != b.shape[:-2]:
@@ -166,7 +170,7 @@ def _refuse_stacks(a, b, out, threads):
 
 
 def _has_lines(x):
-    """Whether elements of rows or columns lie side by side, and nothing lies in two places."""
+    """Returns whether elements of rows or columns lie side by side, and no two share memory."""
     *_, down, right = x.strides
     lines = (down >= 4 * x.shape[-1]) if right == 4 else (down == 4 and right >= 4 * x.shape[-2])
     return lines and all(step > 0 and step % 4 == 0 for step in x.strides)
@@ -174,7 +178,7 @@ def _has_lines(x):
 
 @reference.product.kernel("onednn", _refuse_product, SINGLE_OR_BFLOAT16)
 def _product(a, b, out=None):
-    """a b, of two matrices or of two stacks; that of bfloat16 is rounded once."""
+    """Returns a b for two matrices or two stacks; a product of bfloat16 is rounded once."""
     y = np.empty((*a.shape[:-1], b.shape[-1]), a.dtype) if out is None else out
     is_for_sgemm = y.ndim == 2 and a.itemsize != _BYTES_OF_BFLOAT16
     (multiply if is_for_sgemm else matmul)(a, b, y)
@@ -182,11 +186,11 @@ def _product(a, b, out=None):
 
 
 def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
-    """Writes the product of two matrices of single precision to ``y``, or adds it.
+    """Writes the product of two matrices of single precision to ``y``, or adds it to ``y``.
 
     Args:
-        a, b, y: arrays (n, k), (k, m) and (n, m), whose rows have no gaps in them; those of a and b
-            may be columns.
+        a, b, y: arrays (n, k), (k, m) and (n, m), whose rows have no gaps in them; a and b may be
+            transposed.
         is_sum: whether to add the product to ``y``.
 
     Example:
@@ -204,7 +208,8 @@ def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
 
 
 def _is_for_primitive(a, b):
-    """Whether the product is x W^T of many rows of x, which the primitive computes faster."""
+    """Returns whether the product is x W^T of many rows of x, which the primitive computes
+    faster."""
     (n_rows, n), (down, right) = a.shape, b.strides
     return (
         down < right
@@ -244,11 +249,12 @@ def _linear(x, W, b):
 def repeated_product(b: Array, n: int) -> Callable[[Array, Array], object]:
     """Returns a function that writes the products of many arrays (n, k) and ``b`` to arrays (n, m).
 
-    Where it pays, ``b`` is rearranged now, and not once for each product.
+    If that pays, ``b`` is rearranged now instead of once for each product.
 
     Args:
         b: array (k, m), which does not change.
-        n: rows of the other factors. These and the results are contiguous, of the dtype of ``b``.
+        n: the number of rows of the other factors. These factors and the results are contiguous and
+            have the dtype of ``b``.
 
     Example:
         >>> y = np.empty((1, 2))
@@ -267,7 +273,7 @@ def _multiply_by(b, a, y):
 
 
 def has_threads_beside(work: int) -> bool:
-    """Returns whether NumPy's BLAS would use threads for a product beside those of oneDNN.
+    """Returns whether NumPy's BLAS would use threads for a product while oneDNN also has threads.
 
     Args:
         work: the number of multiplications.
@@ -280,7 +286,7 @@ def has_threads_beside(work: int) -> bool:
 
 
 class _Address(ctypes.c_void_p):
-    """The address of an array, which it keeps."""
+    """The address of an array; it keeps the array alive."""
 
     def __init__(self, array):
         super().__init__(array.ctypes.data)
@@ -290,8 +296,8 @@ class _Address(ctypes.c_void_p):
 def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | None:
     """Returns a function and its arguments that write the product of two matrices to ``y``.
 
-    They are for calls that are repeated on the same memory, of which none is too small. None if
-    the library is absent, and for arrays that it does not take.
+    The function is meant for repeated calls on the same memory, however small. The result is None
+    if the library is absent, or does not support the arrays.
 
     Example:
         >>> prepared_product(np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4)))  # double precision

@@ -1,10 +1,10 @@
 """Convolutions by oneDNN's primitives, with the layouts of their arrays.
 
-With one and two spatial axes they compute on arrays whose channels lie side by side (see
-:mod:`mpchain.kernels.cpu.channels_last`), and return such: neighbors in a network rearrange nothing
-but filters. With three, oneDNN chooses blocked layouts, and what is given and returned is plain. A
-call is up to two reorders in, the convolution, and one out; those of a geometry are made once. The
-numbers below are those of oneDNN's headers.
+With one and two spatial axes, the primitives read and write arrays whose channels lie side by side
+(see :mod:`mpchain.kernels.cpu.channels_last`), so that consecutive layers rearrange only filters.
+With three axes, oneDNN chooses blocked layouts, while arguments and results are plain. A call runs
+up to two reorders of inputs, the convolution, and one reorder of the output; these objects are made
+once for each geometry. The constants below come from oneDNN's headers.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
 _SIDE_BY_SIDE = (1, 2)  # spatial axes
 
-# Maps each open slot to the kinds of the two operands, in the order of our kernels, and of the
+# This maps each open slot to the kinds of the two operands, in the order of our kernels, and of the
 # result.
 _KINDS = {
     "output": (_SRC, _WEIGHTS, _DST),
@@ -59,7 +59,8 @@ class _Convolution(Objects):
         kinds = _KINDS[operation]
         # Memory objects of our arrays, and those in the arena with their offsets.
         self.ours, self.blocked = [], []
-        # Bytes that it needs in the arena, and the arena's address in the last call.
+        # The bytes that the convolution needs in the arena, and the arena's address in the last
+        # call.
         self.size, self.arena = 0, None
         used = {kind: self._argument(descriptor, kind) for kind in kinds}
         memories = {kind: memory for kind, (memory, _) in used.items()}
@@ -105,7 +106,7 @@ class _Convolution(Objects):
         return self.make(name, engine, direct, x, W, None, y, *geometry, forward, None)
 
     def _argument(self, descriptor, kind):
-        """Returns the memory that the primitive uses, and the reorder from or to our array's."""
+        """Returns the memory that the primitive uses, and the reorder from or to our array."""
         c, engine = self.onednn.c, self.onednn.engine
         given = self._describe(_NAMES[kind])
         chosen = ctypes.c_void_p(c.dnnl_primitive_desc_query_md(descriptor, _QUERIES[kind], 0))
@@ -142,7 +143,7 @@ class _Convolution(Objects):
         return y
 
     def _place(self, begin):
-        """Lets the memories of the arena be those from an address on."""
+        """Moves the memory objects of the arena to a new address."""
         for memory, start in self.blocked:
             pointer = ctypes.c_void_p(begin + start)
             self.onednn.c.dnnl_memory_set_data_handle(memory, pointer)
@@ -183,7 +184,7 @@ def _last(window, **arrays):
 def output(
     x: Array, W: Array, window: Window, b: Array | None = None, *, out: Array | None = None
 ) -> Array:
-    """y of x * W, + b if there is one; single precision.
+    """Returns y = x * W, plus b if given, in single precision.
 
     Example:
         >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))

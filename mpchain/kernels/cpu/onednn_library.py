@@ -1,9 +1,9 @@
 """Intel's oneDNN, found and loaded: its C interface, an engine, a stream and its threads.
 
 The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2). Its threads are those of OpenMP
-(libgomp). NumPy's BLAS has threads too, and both kinds wait in a loop for more work: where they
-take turns, each keeps the other from its core. So with several threads all large products are
-oneDNN's, and NumPy's BLAS keeps its threads for other programs.
+(libgomp). NumPy's BLAS has threads too, and both kinds wait in a loop for more work: when they take
+turns, each kind keeps the other's threads off the cores. So with several threads all large products
+are oneDNN's, and NumPy's BLAS keeps its threads for other programs.
 """
 
 import contextlib
@@ -46,16 +46,16 @@ class Library:
     """The loaded library, with an engine and a stream; every call is checked.
 
     Args:
-        path: of the shared library.
+        path: the path of the shared library.
 
     Attributes:
-        c: the functions.
-        sgemm: that of products, whose arguments must have C's types.
-        threads: how many it uses.
-        lock: held while memory of :meth:`arena` is in use.
+        c: the library's functions.
+        sgemm: the function for matrix products, whose arguments must have C's types.
+        threads: the number of threads that the library uses.
+        lock: the lock that is held while memory of :meth:`arena` is in use.
 
     Raises:
-        OSError: it cannot be loaded, or may not get its threads.
+        OSError: the library cannot be loaded, or may not use its threads.
 
     Example:
         >>> loaded = load()
@@ -74,7 +74,7 @@ class Library:
         # This function object converts no arguments, because conversion takes as long as a small
         # product.
         self.sgemm = self.c["dnnl_sgemm"]
-        # The OpenMP runtime that it was loaded with.
+        # This is the OpenMP runtime that the library was loaded with.
         self.openmp = ctypes.CDLL("libgomp.so.1")
         self._threads = self.openmp.omp_get_max_threads()
         if self.threads > 1 and self.openmp.omp_get_dynamic():
@@ -88,7 +88,7 @@ class Library:
 
     @functools.cached_property
     def multiplies_bfloat16(self) -> bool:
-        """Whether the processor has instructions for products of bfloat16 that it uses."""
+        """Whether the library uses instructions of this processor for products of bfloat16."""
         return self.c.dnnl_get_effective_cpu_isa() & _AVX512_BF16 == _AVX512_BF16
 
     def make(self, name: str, *args: Any) -> ctypes.c_void_p:
@@ -104,7 +104,8 @@ class Library:
 
     @property
     def threads(self) -> int:
-        """How many threads it uses; choices of kernels depend on it, and are forgotten with it."""
+        """The number of threads of the library; setting it clears the remembered choices of
+        kernels."""
         return self._threads
 
     @threads.setter
@@ -130,7 +131,8 @@ class Library:
         self.lock = threading.Lock()
 
     def arena(self, size: int) -> int:
-        """Returns the address of memory of a size, which all convolutions use in turn."""
+        """Returns the address of at least ``size`` bytes of memory that all convolutions share in
+        turn."""
         if size > self.buffer.size:
             self.buffer = np.empty(size + 64, np.uint8)
             self.begin = self.buffer.ctypes.data
@@ -149,7 +151,7 @@ class _Argument(ctypes.Structure):
 
 
 def dims(values: Iterable[int]) -> Any:
-    """Returns numbers as oneDNN takes those of several axes.
+    """Returns one number per axis as oneDNN's C type.
 
     Example:
         >>> list(dims([2, 3]))[:3]
@@ -159,7 +161,7 @@ def dims(values: Iterable[int]) -> Any:
 
 
 class Objects:
-    """Objects of the library, which live as long as this one.
+    """Objects of the library, which live as long as this Python object.
 
     Example:
         >>> if not isinstance(load(), str):
@@ -190,9 +192,9 @@ class Objects:
         """Returns the description of an array.
 
         Args:
-            shape: of the array.
-            strides: in elements; None lets the library choose a layout.
-            dtype: the library's number of it: :data:`FLOAT32` or :data:`BFLOAT16`.
+            shape: the shape of the array.
+            strides: the strides in elements; None lets the library choose a layout.
+            dtype: the library's code of the dtype: :data:`FLOAT32` or :data:`BFLOAT16`.
         """
         args = ctypes.c_int(len(shape)), dims(shape), ctypes.c_int(dtype)
         if strides is None:

@@ -1,4 +1,4 @@
-"""Products of matrices, and of stacks of them, by oneDNN's primitive.
+"""Products of matrices and of stacks of matrices, with oneDNN's primitive.
 
 oneDNN has another function for one product, ``dnnl_sgemm``, which takes less time to call and is as
 fast, except for x W^T where x has many rows (see :mod:`mpchain.kernels.cpu.onednn`).
@@ -42,7 +42,7 @@ class _Product(Objects):
         self.steps = [(self.primitive, self.arguments(zip(self.kinds, self.memories)))]
 
     def _adding(self):
-        """Returns the attributes of a primitive that adds its result to what was there."""
+        """Returns the attributes of a primitive that adds its result to its output array."""
         c, check = self.onednn.c, self.onednn.check
         after = self.make("dnnl_post_ops_create")
         one, kept = ctypes.c_float(1), ctypes.c_int(0)
@@ -54,7 +54,7 @@ class _Product(Objects):
         return attributes
 
     def memories_of(self, *arrays):
-        """Memories of the arguments, at the addresses of arrays if they are given."""
+        """Returns memory objects of the arguments, at the addresses of arrays if they are given."""
         places = map(address, arrays) if arrays else (None for _ in self.described)
         create, engine = "dnnl_memory_create", self.onednn.engine
         return [self.make(create, d, engine, place) for d, place in zip(self.described, places)]
@@ -71,13 +71,13 @@ _product = thresholds.remembered(maxsize=1024)(_Product)
 
 
 def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool = False) -> None:
-    """Writes the product of two matrices, or of stacks of them, to ``y``, or adds it.
+    """Writes the product of two matrices or two stacks to ``y``, or adds it to ``y``.
 
     Args:
-        a, b, y: arrays (n, k), (k, m) and (n, m) of single precision, or stacks of as many, which
-            are not empty. Elements of rows lie side by side, or those of columns of a and b. Those
-            of a and b may be bfloat16, also y's then, which is rounded.
-        bias: array (m,) that is added to each row.
+        a, b, y: arrays (n, k), (k, m) and (n, m) of single precision, or stacks of equal size, not
+            empty. Elements of rows lie side by side; in a and b, elements of columns may do so
+            instead. a and b may be bfloat16; then y may be, too, and is rounded.
+        bias: an array (m,) that is added to each row.
         is_sum: whether to add the product to ``y``.
 
     Example:
@@ -119,9 +119,9 @@ def prepared_matmul(a: Array, b: Array, y: Array) -> Callable[[], None]:
 
 
 class _Packing(Objects):
-    """How many matrices (n, k) are multiplied by one of a shape (k, m), which is rearranged once.
+    """The setup for multiplying matrices (n, k) by one matrix (k, m), which is rearranged once.
 
-    ``strides`` are those of the one matrix, in bytes.
+    ``strides`` are the strides of the one matrix, in bytes.
     """
 
     def __init__(self, n, shape, strides):
@@ -142,7 +142,7 @@ class _Packing(Objects):
 
 
 class _Packed(Objects):
-    """Products of matrices by one that was rearranged: called with a factor and the result."""
+    """Products of matrices and one rearranged matrix: called with a factor and the result."""
 
     def __init__(self, packing, b):
         super().__init__(load())
@@ -172,11 +172,11 @@ _packing = thresholds.remembered(maxsize=256)(_Packing)
 def packed_matmul(b: Array, n: int) -> Callable[[Array, Array], None]:
     """Returns a function that writes the product of a matrix and ``b`` to another matrix.
 
-    It multiplies a copy of ``b`` in a layout of the library: many products cost less.
+    The function uses a copy of ``b`` in a layout of the library, which makes many products faster.
 
     Args:
         b: array (k, m) of single precision, not empty, whose rows or columns have no gaps in them.
-        n: the number of rows of what the function takes: arrays (n, k) and (n, m), contiguous.
+        n: the number of rows of the function's arguments: contiguous arrays (n, k) and (n, m).
 
     Example:
         >>> a, b, y = np.ones((3, 2, 2), np.float32)

@@ -1,9 +1,10 @@
-"""Pointwise convolutions, filters of one element, as products of matrices by oneDNN.
+"""Pointwise convolutions, whose filters have one element, as matrix products by oneDNN.
 
 Where the channels of a pixel lie side by side, such a convolution is one product of matrices. For
-plain arrays, oneDNN's convolutions would rearrange inputs, filters and outputs, at every call. A
-product of each sample's pixels rearranges nothing, and one of all samples only the smaller arrays,
-which pays where a sample has few pixels, and for several threads, which then meet once.
+plain arrays, oneDNN's convolutions would rearrange inputs, filters and outputs at every call. A
+product for each sample's pixels rearranges nothing. One product of all samples rearranges only the
+smaller arrays; this pays if a sample has few pixels, and with several threads, which then
+synchronize once.
 """
 
 import functools
@@ -51,22 +52,22 @@ def _goes_by_samples(operation, first, second, window):
 
 
 def _in_windows(x, window):
-    """A view of the elements of ``x`` (N, C, *in_size) that are in windows: (N, C, *out_size)."""
+    """Returns a view of the elements of ``x`` (N, C, *in_size) in windows: (N, C, *out_size)."""
     return x[(..., *(slice(None, None, stride) for stride in window.stride))]
 
 
 def _matrices(x):
-    """``x`` (N, C, *size) as a matrix for each sample."""
+    """Returns ``x`` (N, C, *size) as a matrix for each sample."""
     return np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
 
 
 def _matrix(x):
-    """``x`` (N, C, *size) as one matrix (C, N * size)."""
+    """Returns ``x`` (N, C, *size) as one matrix (C, N * size)."""
     return np.ascontiguousarray(x.swapaxes(0, 1)).reshape(x.shape[1], -1)
 
 
 def _products(operation, W, x, window, out):
-    """W x at every pixel: the channels of ``x`` (N, C, *out_size) turned into others."""
+    """Returns W x at every pixel: maps the channels of ``x`` (N, C, *out_size) to new channels."""
     shape = (len(W), *x.shape[2:])
     if _goes_by_samples(operation, x, W, window):
         y = empty((len(x), *shape), np.float32, out=out)
@@ -80,7 +81,7 @@ def _products(operation, W, x, window, out):
 
 @reference.convolution_output.kernel("pointwise", functools.partial(refusal, "output"), SINGLE)
 def _output(x, W, window, out=None):
-    """y of x * W."""
+    """Returns y = x * W."""
     if is_only_last(x):
         return _output_last(x, W, window, out=out)
     W = np.ascontiguousarray(W).reshape(W.shape[:2])
@@ -99,7 +100,7 @@ def _refuse_with_bias(x, W, b, window):
 
 @reference.convolution_with_bias.kernel("pointwise", _refuse_with_bias, SINGLE)
 def _output_with_bias(x, W, b, window, out=None):
-    """y of x * W + b."""
+    """Returns y = x * W + b."""
     if is_only_last(x):
         return _output_last(x, W, window, b, out=out)
     y = _output(x, W, window, out)

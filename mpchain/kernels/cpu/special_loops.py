@@ -1,10 +1,10 @@
 """Special functions of one number, as polynomials that compiled loops compute many at a time.
 
-SciPy takes some 15 ns an element, these less than 3. Each has one text for both dtypes, with
-coefficients of its own for each: Chebyshev interpolants that mpmath made with 60 digits. Against
-mpmath, the values are exact to 5 units in the last place, half a unit in the mean; zeros,
-infinities and NaN are those of SciPy. Exponentials take half as long as NumPy's, and stay in
-registers.
+SciPy takes some 15 ns an element, these functions less than 3. Each function has one text for both
+dtypes, with separate coefficients: Chebyshev interpolants that mpmath computed with 60 digits.
+Compared with mpmath, values differ by at most 5 units in the last place, and by half a unit on
+average; zeros, infinities and NaN agree with SciPy's. Exponentials take half as long as NumPy's,
+and stay in registers.
 
 The complementary error function is exp(-z^2) p(z), where p(z) (z + 3) is a polynomial of
 (z - 3) / (z + 3), as in M. Shepherd and J. Laframboise, Chebyshev approximation of
@@ -34,7 +34,7 @@ _EXP = """
 def exp(x):
     return exp_of_sum(x, FLOAT(0))
 """
-# The largest exponent here overflows to infinity, the smallest underflows to zero.
+# The largest exponent overflows to infinity, and the smallest underflows to zero.
 _EXP_OF_SUM = """
 def exp_of_sum(x, y):
     x = FLOAT(LARGEST) if x > FLOAT(LARGEST) else x
@@ -284,7 +284,7 @@ _DOUBLE_COEFFICIENTS = {
 
 
 def texts(dtype: np.dtype) -> list[str]:
-    """Returns the texts of the functions for numbers of a dtype, those that others call first.
+    """Returns the functions' texts for a dtype; functions that others call come first.
 
     Example:
         >>> print(texts(np.dtype(np.float32))[1])
@@ -312,7 +312,7 @@ def _filled(text, names, coefficients):
 
 
 def _horner(numbers, variable, kind):
-    """Returns a polynomial by products and sums, the highest coefficient first."""
+    """Returns the text of a polynomial in Horner's form, starting from the highest coefficient."""
     text = f"{kind}({numbers[0]})"
     for number in numbers[1:]:
         text = f"({text} * {variable} + {kind}({number}))"
@@ -320,7 +320,7 @@ def _horner(numbers, variable, kind):
 
 
 def fingerprint(dtype: np.dtype) -> str:
-    """Returns a hash of the texts, by which caches of loops that call them are told apart.
+    """Returns a hash of the texts, which distinguishes caches of loops that call the functions.
 
     Example:
         >>> len(fingerprint(np.dtype(np.float32)))

@@ -1,4 +1,4 @@
-"""Work of one kernel for all threads of OpenMP: those that oneDNN uses, and no others."""
+"""Divides the work of one kernel among the OpenMP threads that oneDNN uses."""
 
 import ctypes
 import functools
@@ -24,15 +24,15 @@ class _Job:
 
 
 def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None:
-    """Calls ``run(begin, end)`` for parts of range(n), at the same time if that pays.
+    """Calls ``run(begin, end)`` for parts of range(n), in parallel if that pays.
 
-    It pays for compiled loops, which let other threads run Python, if they compute: one thread that
-    does next to nothing but read and write memory is as fast as two.
+    Threads pay for compiled loops that release the GIL and mostly compute. For loops that mostly
+    read and write memory, one thread is as fast as two.
 
     Args:
-        run: function; parts must not write where others read or write.
-        n: the number of parts that there could be, such as rows.
-        n_elements: of an array that ``run`` works through in total.
+        run: a function; a part must not write to memory that other parts read or write.
+        n: the largest possible number of parts, such as rows.
+        n_elements: the number of array elements that all calls of ``run`` process together.
 
     Raises:
         BaseException: an error of ``run``; other slices are completed nevertheless.

@@ -1,8 +1,8 @@
-"""Convolutions of filters of few taps by Winograd's tiles: half of the multiplications, or fewer.
+"""Convolutions with small filters by Winograd's tiles, which need at most half the multiplications.
 
-The filters have 3 or 2 taps along both axes; those of a stride of 2 have as many in each of four
-phases, the elements of the input that one tap meets. Tiles are read and written by compiled loops,
-and multiplied by oneDNN. What is computed in one go fits the caches.
+The filters have 3 or 2 taps along both axes. With a stride of 2, they have that many taps in each
+of four phases; a phase is the set of input elements that one tap meets. Compiled loops read and
+write tiles, and oneDNN multiplies them. Each block of tiles fits into the caches.
 """
 
 import functools
@@ -44,11 +44,11 @@ class _Geometry(NamedTuple):
 
     @property
     def reads(self):
-        """For each phase the distance of elements in the input, and where the first ones start."""
+        """For each phase, the distance of elements in the input, and the position of the first."""
         return [(self.stride, self.starts(phase)) for phase in self.phases]
 
     def starts(self, phase):
-        """Returns where the first window's elements of a phase begin in the input."""
+        """Returns the position in the input of the first window's first element of a phase."""
         return [f - p for f, p in zip(phase, self.pad)]
 
 
@@ -175,7 +175,7 @@ def _read(name, tiles, block, image, into, numbers, step, starts, channel=0):
 
 
 def _read_inputs(tiles, block, x, reads, numbers):
-    """Returns the tiles of a block of rows, those of all phases: (q, q, tiles, channels)."""
+    """Returns the tiles of a block of rows for all phases: (q, q, tiles, channels)."""
     begin, end = block
     V = _empty_tiles(tiles, (end - begin) * numbers[1], len(reads) * x.shape[3])
     name = "phases of inputs" if len(reads) > 1 else "inputs"
@@ -189,12 +189,12 @@ def _empty_tiles(tiles, n, channels):
 
 
 def _stack(x):
-    """Tiles (q, q, n, channels) as a stack of matrices."""
+    """Returns tiles (q, q, n, channels) as a stack of matrices."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def _multiply(V, U, products):
-    """Multiplies tiles by filters, by parts of the channels: a sum of fewer terms rounds less."""
+    """Multiplies tiles by filters in parts of the channels: a sum of fewer terms rounds less."""
     n = U.shape[1]
     step = thresholds.tile_channels * (2 if n > 128 else 1)
     for i in range(0, n, step):
@@ -202,17 +202,17 @@ def _multiply(V, U, products):
 
 
 def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
-    """Writes elements of an image: products of filters and of elements that are read at places.
+    """Writes elements of an image: products of filters and of elements read from another image.
 
     Args:
         x: the image that is read.
         reads: where elements are read; see :attr:`_Geometry.reads`.
         U: filters (q, q, phases * channels of x, channels of y).
         y: the image that is written.
-        size: how many elements are written along both axes.
-        step, start: their distance in y, and the place of the first.
+        size: the numbers of elements that are written along both axes.
+        step, start: the distance of these elements in y, and the position of the first.
         tiles: the kind of tiles.
-        bias: of each channel of y, or none.
+        bias: an array with an element for each channel of y, or an empty array.
     """
     numbers = ny, nx = _numbers_of_tiles(size, tiles)
     write = loop_of(tiles, "outputs")
@@ -230,7 +230,7 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
 
 @reference.convolution_output.kernel("winograd", functools.partial(refusal, "output"), SINGLE)
 def _output(x, W, window, b=None, *, out=None):
-    """y of x * W, + b if there is one."""
+    """Returns y = x * W, plus b if given."""
     geometry = _known(window)
     y = result_last((len(x), len(W), *window.out_size), np.float32, out=out)
     tiles, phases, channels = geometry.tiles, geometry.phases, x.shape[1]
@@ -250,7 +250,7 @@ def _refuse_with_bias(x, W, b, window):
 
 @reference.convolution_with_bias.kernel("winograd", _refuse_with_bias, SINGLE)
 def _output_with_bias(x, W, b, window, out=None):
-    """y of x * W + b."""
+    """Returns y = x * W + b."""
     return _output(x, W, window, b, out=out)
 
 

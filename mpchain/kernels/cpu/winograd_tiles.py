@@ -5,9 +5,9 @@ filter of r x r taps. Polynomials of degree q - 1 are multiplied by their values
 
     tile of y = A^T [(G W G^T) * (B^T x B)] A,    * elementwise,
 
-which takes q^2 multiplications instead of m^2 r^2. At each of the q^2 places, sums over channels
-are a product of matrices: of all tiles by all filters. A gradient applies the transposed matrices.
-See Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016.
+which takes q^2 multiplications instead of m^2 r^2. At each of the q^2 positions, the sums over
+channels are one matrix product, of all tiles and all filters. A gradient applies the transposed
+matrices. See Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016.
 """
 
 import functools
@@ -24,14 +24,14 @@ _Matrix = Sequence[Sequence[Fraction]]
 class Tiles(NamedTuple):
     """The tiles of a convolution F(m, r).
 
-    The points are those, of small fractions, for which results of single precision were nearest to
-    the exact ones. Most of what is left is the rounding of sums over channels, not of transforms:
-    these are therefore summed in parts (:data:`mpchain.kernels.thresholds.tile_channels`).
+    The points are the small fractions for which single-precision results were closest to the exact
+    ones. Most of the remaining error comes from the sums over channels, not from the transforms, so
+    that channels are summed in parts (:data:`mpchain.kernels.thresholds.tile_channels`).
 
     Attributes:
         outputs: m.
         taps: r.
-        points: all but the last, which is infinity; those of opposite signs in pairs.
+        points: all points but the last, which is infinity; points of opposite signs are neighbors.
 
     Example:
         >>> tiles = Tiles(2, 3, (0, 1, -1))
@@ -78,7 +78,7 @@ def _last(n):
 
 
 def _polynomial(roots):
-    """Returns the coefficients of the product of all x - root, the constant first."""
+    """Returns the coefficients of the product of all (x - root), starting with the constant."""
     product = [Fraction(1)]
     for root in roots:
         product = [a - root * b for a, b in zip([Fraction(0), *product], [*product, Fraction(0)])]
@@ -222,7 +222,8 @@ def write(begin, end, first, y, tiles, bias, ny, nx, height, width, step, top, l
 
 
 def _writing(matrix):
-    """The text of a loop that applies a matrix (m, q) to q x q places and writes m x m elements."""
+    """Returns the text of a loop that applies a matrix (m, q) to q x q tiles and writes m x m
+    elements."""
     m, q = len(matrix), len(matrix[0])
     return _WRITING.format(
         q=q,
@@ -237,7 +238,8 @@ def _lines(depth, lines):
 
 
 def _unrolled(matrix, read, written):
-    """Statements that multiply a matrix and a vector; pairs of points share half of their sums.
+    """Returns statements that multiply a matrix by a vector; pairs of points share half of their
+    sums.
 
     Args:
         matrix: rows of fractions.

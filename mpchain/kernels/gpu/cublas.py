@@ -1,12 +1,13 @@
-"""Products of stacked matrices on GPUs by cuBLAS, which takes them as they lie in memory.
+"""Products of stacked matrices on GPUs by cuBLAS, without copies of the operands.
 
-CuPy's own product copies matrices that are transposed or have gaps, launches kernels to find those
-that are repeated, and multiplies half precision in single. This one takes transposed matrices and
-rows with gaps as they are, repeats a matrix by a stride of zero, and multiplies half precision by
-tensor cores, summed in single precision. In captured steps it multiplies single matrices, too.
+CuPy's own product copies matrices that are transposed or have gaps, launches kernels to find
+repeated matrices, and multiplies half precision in single. This product accepts transposed matrices
+and rows with gaps without copies, repeats a matrix with a stride of zero, and multiplies half
+precision on tensor cores, summed in single precision. In captured steps it multiplies single
+matrices, too.
 
-With ``config.use_cudnn_tensor_core = "always"`` tensor cores multiply single precision, whose
-factors then keep ten bits (TF32), in all products, of two matrices, too.
+With ``config.use_cudnn_tensor_core = "always"``, tensor cores multiply single precision in all
+products, including those of two matrices; factors then keep ten bits (TF32).
 """
 
 import ctypes
@@ -31,7 +32,7 @@ _LARGEST = (1 << 31) - 1
 
 
 def _matrix(x) -> Any:
-    """Returns whether the matrices of a stack are transposed, and from one row to the next.
+    """Returns whether the matrices of a stack are transposed, and the distance between rows.
 
     None if neither the rows nor the columns are contiguous, or they are too far apart for cuBLAS.
     """
@@ -44,7 +45,8 @@ def _matrix(x) -> Any:
 
 
 def _step(x, stack):
-    """Returns the elements from one matrix to the next, 0 if one is repeated, else None."""
+    """Returns the distance in elements between matrices, 0 if one is repeated; None if it
+    varies."""
     missing = len(stack) + 2 - x.ndim
     own = [0 if n == 1 else s // x.itemsize for n, s in zip(x.shape[:-2], x.strides)]
     axes = [(n, s) for n, s in zip(stack, [0] * missing + own) if n > 1]
@@ -56,7 +58,7 @@ def _step(x, stack):
 
 
 def _operand(x, stack) -> tuple[Any, Any, Any, Any]:
-    """Returns the array, whether it is transposed, the elements to the next row and matrix."""
+    """Returns the array, whether it is transposed, and the distances to the next row and matrix."""
     matrix, step = _matrix(x), _step(x, stack)
     if matrix is None or step is None:
         xp = cuda.get_array_module(x)
@@ -78,7 +80,8 @@ def _refuse(a, b, out=None):
 
 
 def _rounds(x):
-    """Whether tensor cores multiply single precision; CuPy asks an environment variable for it."""
+    """Returns whether tensor cores multiply single precision; CuPy reads an environment
+    variable."""
     return x.dtype == np.float32 and config.use_cudnn_tensor_core == "always"
 
 
@@ -113,7 +116,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     return result
 
 
-# cuBLAS by its C interface, for streams that capture: CuPy refuses to call it there.
+# The functions below call cuBLAS's C interface in streams that capture, where CuPy refuses to.
 
 
 def captured_product(handle: int, *args: Any) -> None:
@@ -121,7 +124,7 @@ def captured_product(handle: int, *args: Any) -> None:
 
     Args:
         handle: CuPy's handle of cuBLAS.
-        args: the other arguments, numbers; pointers are addresses.
+        args: the other arguments, as numbers; pointers are addresses.
 
     Raises:
         RuntimeError: cuBLAS returns an error.
@@ -159,7 +162,7 @@ def _check(status):
 
 
 def workspace_bytes(compute_capability: int) -> int:
-    """Returns how much memory cuBLAS wants for itself, by NVIDIA's advice.
+    """Returns the workspace size that NVIDIA recommends for cuBLAS, in bytes.
 
     Example:
         >>> workspace_bytes(90) >> 20

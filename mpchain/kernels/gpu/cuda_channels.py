@@ -1,6 +1,7 @@
 """Elementwise kernels with a value for each channel, whose threads load 128 bits at once.
 
-See :mod:`mpchain.kernels.gpu.cuda_wide`. The channels are the last axis, or each lies in one piece.
+See :mod:`mpchain.kernels.gpu.cuda_wide`. The channels are the last axis, or the elements of each
+channel are contiguous.
 """
 
 import functools
@@ -38,14 +39,14 @@ extern "C" __global__ void {name}({parameters}, Word* words_y,
 
 
 class ChannelKernel(NamedTuple):
-    """A kernel that computes ``y`` of one element.
+    """A kernel that computes one element ``y`` from its inputs.
 
     Attributes:
-        name: its name.
-        reads: names of arrays.
+        name: the name of the kernel.
+        reads: the names of the input arrays.
         channels: names of arrays with an element for each channel.
-        numbers: names of numbers, of the type ``W`` in which sums are computed.
-        operation: C.
+        numbers: names of scalars, of the type ``W`` in which sums are computed.
+        operation: C code for one element.
     """
 
     name: str
@@ -55,7 +56,7 @@ class ChannelKernel(NamedTuple):
     operation: str
 
     def text(self, char: str, of_channels: str) -> str:
-        """Returns the text for arrays of one dtype, and the dtypes of those of channels."""
+        """Returns the text for arrays of one dtype, given the dtypes of the arrays of channels."""
         kind, many = TYPES[char], WIDTH // np.dtype(char).itemsize
         words = [f"const Word* words_{x}" for x in self.reads]
         words += [f"const {TYPES[c]}* of_{x}" for x, c in zip(self.channels, of_channels)]
@@ -82,13 +83,13 @@ class ChannelKernel(NamedTuple):
         sizes: tuple[int, int, int],
         numbers: Sequence[float] = (),
     ) -> Array | None:
-        """Returns a new array; None for arrays whose words have several channels in part.
+        """Returns a new array; None if some 128-bit words would hold parts of several channels.
 
         Args:
-            arrays: of one shape and dtype.
-            of_channels: of any shape, with an element for each channel.
-            sizes: the axes before, of, and after the channels.
-            numbers: the numbers.
+            arrays: arrays of one shape and dtype.
+            of_channels: arrays of any shape, with an element for each channel.
+            sizes: the numbers of elements before, along, and after the channels' axis.
+            numbers: the scalars.
         """
         first, (_, n_channels, inner) = arrays[0], sizes
         many = WIDTH // first.itemsize
@@ -120,7 +121,7 @@ def _compiled(kernel, char, of_channels):
 
 
 def in_order(x: "cuda.GpuArray", axis: tuple[int, ...]) -> Any:
-    """Returns a view of x in the order of memory, the axes in it, and how to turn it back.
+    """Returns a view of x in memory order, the axes in this view, and a function that undoes it.
 
     Example:
         >>> in_order(x, (0, 2, 3))  # doctest: +SKIP

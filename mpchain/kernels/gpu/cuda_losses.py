@@ -1,4 +1,4 @@
-"""Cross entropies on GPUs, by the sums of :mod:`mpchain.kernels.gpu.cuda_reductions`."""
+"""Cross entropies on GPUs, using the sums of :mod:`mpchain.kernels.gpu.cuda_reductions`."""
 
 import math
 from typing import Any, NamedTuple
@@ -47,9 +47,9 @@ class CrossEntropy(NamedTuple):
 
     Attributes:
         t: the labels.
-        weight: of the sample in the loss, but for ``scale``.
+        weight: the weight of each sample in the loss, without ``scale``.
         top, total: the maximum of x, and the sum of exp(x - top).
-        scale: factor on all weights.
+        scale: a factor on all weights.
 
     Example:
         >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
@@ -84,17 +84,17 @@ def cross_entropy(
     ignore_label: int,
     reduce: str,
 ) -> tuple[Array, CrossEntropy]:
-    """Cross entropy of the softmax along axis 1 with labels, of CuPy arrays.
+    """Computes the cross entropy of labels and the softmax along axis 1, for CuPy arrays.
 
-    A label that does not exist has the loss NaN.
+    A label that is out of range gives the loss NaN.
 
     Args:
-        divisor: with reduce='mean', what the sum is divided by; 0 for the number of labels that are
+        divisor: the divisor of the sum with reduce='mean'; 0 means the number of labels that are
             not ignored.
         x, t, class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
 
     Returns:
-        The loss, and what :func:`cross_entropy_gradient` needs.
+        The loss, and the values that :func:`cross_entropy_gradient` needs.
 
     Example:
         >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
@@ -115,7 +115,7 @@ def cross_entropy(
 
 
 def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:
-    """The gradient of x from that of the loss; see :func:`cross_entropy`.
+    """Returns the gradient of x from that of the loss; see :func:`cross_entropy`.
 
     Example:
         >>> gx = cross_entropy_gradient(g, x, kept)  # doctest: +SKIP

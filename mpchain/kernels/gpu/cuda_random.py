@@ -1,4 +1,4 @@
-"""Random words on GPUs, and dropout by them: one kernel each, with the words of the host."""
+"""Random words and dropout on GPUs: one kernel each, with the same words as on the host."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ unsigned int a = begins[row] + i % n_blocks, b = call, c = step, d = samples[row
 words[4 * i] = a; words[4 * i + 1] = b; words[4 * i + 2] = c; words[4 * i + 3] = d;
 """
 
-# Each thread computes the four words of its element's block, which is faster than to store them.
+# Each thread computes the four words of its element's block, which is faster than storing them.
 _DROP = f"""
 const ptrdiff_t row = i / n, element = i - row * n;
 unsigned int a = element / 4, b = call, c = step, d = begin + (unsigned int)row;
@@ -38,7 +38,7 @@ const int place = element % 4;
 const unsigned int word = place == 0 ? a : place == 1 ? b : place == 2 ? c : d;
 """
 
-# A thread computes a block for each four elements of the 128 bits that it loads.
+# A thread computes one block for every four elements of the 128 bits that it loads.
 _WIDE_DROP = """{header}
 extern "C" __global__ void {name}_wide({parameters}, Word* words_y, const T factor,
     unsigned long long least, long long n, long long per_row, unsigned int begin,
@@ -87,7 +87,7 @@ def _wide_drop(name, value, reads, char):
 
 
 def _can_be_wide(arrays, n):
-    """Whether words of 128 bits hold whole blocks of elements of one row."""
+    """Returns whether words of 128 bits hold whole blocks of elements of one row."""
     return all(
         x.dtype.char in "ef"
         and x.flags.c_contiguous
@@ -127,7 +127,7 @@ def _drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
     name, value = "mpchain_drop", "word >= least ? x * factor : 0"
     if h is not None:
         ins, name, value = f"T h, {ins}", "mpchain_add_dropped", f"h + ({value})"
-    least = np.uint64(math.ceil(ratio * 2**32 - 0.5))  # the first word of what is kept
+    least = np.uint64(math.ceil(ratio * 2**32 - 0.5))  # smallest word of an element that is kept
     begin, n_rows, *numbers = counters
     numbers = [np.uint32(x % (1 << 32)) for x in (begin, *numbers)]
     factor, n = x.dtype.type(1 / (1 - ratio)), x.size // n_rows

@@ -1,9 +1,9 @@
-"""Normalizations and softmax on GPUs: kernels that compute a few sums, and what follows from them.
+"""Normalizations and softmax on GPUs: kernels that compute a few sums, and results from the sums.
 
-A group of threads, its lanes, computes the sums of one row or channel: each lane those of some
-elements, which are then added up pairwise in shared memory. Few long sums are computed in parts, so
-that there are threads enough for a GPU, and joined by a second kernel. The order of a sum is always
-the same. Half precision is computed in single.
+A group of threads (lanes) computes the sums of one row or channel: each lane sums some of the
+elements, and the lanes' sums are then added pairwise in shared memory. If there are few but long
+sums, they are computed in parts, which keeps all of the GPU busy, and a second kernel joins the
+parts. The order of a sum is always the same. Half precision is computed in single.
 """
 
 import functools
@@ -103,19 +103,20 @@ extern "C" __launch_bounds__({threads}, {blocks}) __global__ void mpchain_{name}
 
 
 class SumKernel(NamedTuple):
-    """The parts of a kernel.
+    """The parts of a kernel's text.
 
     Attributes:
-        name: its name.
-        parameters: names of arrays that are read, of arrays that are written, and of numbers:
+        name: the name of the kernel.
+        parameters: names of arrays that are read, of arrays that are written, and of scalars:
             floating point, or integers (``long:NAME``).
-        fields, zero: the sums, and what they are without elements.
+        fields, zero: the names of the sums, and their values for no elements.
         add: adds the element at ``at`` to the sums ``a``. It reads each array at one place.
         merge: adds the sums ``b`` to the sums ``a``.
         finish: uses the sums ``a`` of sum ``r``; ``EACH``, at its end, repeats a statement like
             ``add`` for its elements.
-        first, last: before and after the elements of a thread, which begin with ``begin + lane``.
-        has_parts: whether long sums are computed in parts: ``finish`` uses no elements.
+        first, last: code before and after the elements of a thread, which begin with ``begin +
+            lane``.
+        has_parts: whether long sums may be computed in parts, because ``finish`` uses no elements.
     """
 
     name: str
@@ -156,7 +157,7 @@ class SumKernel(NamedTuple):
     def run(
         self, shape: dict, ins: Sequence[Array], outs: Sequence[tuple], numbers: Sequence = ()
     ) -> list[Array]:
-        """Returns new arrays, of the shapes and dtypes ``outs``."""
+        """Returns new arrays with the shapes and dtypes in ``outs``."""
         xp, wide = cuda.get_array_module(ins[0]), wide_dtype(ins[0])
         if (parts := _parts(**shape) if self.has_parts else 1) > 1:
             kept = [((parts, shape["n_sums"]), wide)] * (self.fields.count(",") + 1)
@@ -192,7 +193,7 @@ def _compiled(kernel, dtypes, wide, threads):
 
 @functools.cache
 def _stages(kernel):
-    """Returns the kernels of the parts of sums, and of the sums from their parts."""
+    """Returns the kernel that computes parts of sums, and the kernel that joins the parts."""
     reads, writes, numbers = kernel.parameters
     names = [name.strip() for name in kernel.fields.split(",")]
     kept = " ".join(f"of_{name}" for name in names)
@@ -236,7 +237,7 @@ def _lanes(n, across):
 
 
 def _parts(n, n_sums, across, **_):
-    """Returns in how many parts sums are computed: in one unless threads are few and busy."""
+    """Returns the number of parts of each sum: one unless few threads would have long sums."""
     lanes = _lanes(n, across)
     return max(1, min(-(-n // (lanes * _FEW)), _FILLING // (n_sums * lanes)))
 
@@ -255,7 +256,7 @@ def _sized(across, parts=1, **sizes):
 
 
 def _samples(n_rows, n, groups, per):
-    """Sums over rows, whose elements have parameters: each row those of ``per`` channels."""
+    """Describes sums over rows whose elements have parameters; each row has ``per`` channels."""
     parameters = {"groups": groups, "per": per, "span": n // per, "far": n // per}
     return row_sums(n_rows, n) | parameters
 
@@ -272,14 +273,14 @@ def row_sums(outer: int, n: int, inner: int = 1) -> dict:
 
 
 def _channels(outer, n, inner, groups=0, per=1):
-    """Sums over the first and the last of three axes."""
+    """Describes sums over the first and the last of three axes."""
     shape = {"n_sums": n, "n": outer * inner, "inner": 1, "outer": inner, "span": inner}
     shape |= {"far": n * inner, "near": 1, "groups": groups, "per": per}
     return shape | {"across": inner == 1}
 
 
 def refusal(*arrays: Any) -> str | None:
-    """Returns why kernels of sums refuse arrays, None if they do not.
+    """Returns why these kernels refuse arrays, None if they accept them.
 
     Example:
         >>> refusal(np.ones(2))
@@ -296,8 +297,8 @@ def _refuse_empty(x):
     return None if x.size else "no elements"
 
 
-# Each thread sums deviations from its first element, which need no division; those of threads are
-# joined by T. F. Chan et al., 1979.
+# Each thread sums deviations from its first element, which need no division; the threads' sums are
+# joined as in T. F. Chan et al., 1979.
 _MOMENTS = {
     "fields": "count, mean, squares",
     "zero": "0, 0, 0",
@@ -368,7 +369,7 @@ _NORMALIZATION_GRADIENT = SumKernel(
     """const W center = mean[r], scale = inverse_std[r];
       const long long k0 = r % shape.groups * shape.per;""",
 )
-# The sum of exponentials is scaled by that of the largest element so far, -infinity (low) at first.
+# The sum of exponentials is relative to the largest element so far, -infinity (low) at first.
 EXPONENTIALS = {
     "fields": "top, total",
     "zero": "low, 0",
@@ -429,11 +430,11 @@ def sum_columns(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) ->
     """Sums a CuPy array over its first axes, such as the gradient of a bias.
 
     Args:
-        x: contiguous, of half, single or double precision.
-        axis, keepdims: as of ``x.sum``. The axes that are kept are neighbors.
+        x: a contiguous array of half, single or double precision.
+        axis, keepdims: as for ``x.sum``. The axes that are kept must be neighbors.
 
     Returns:
-        The sums, of the dtype of ``x``; None for arguments that this is not made for.
+        The sums, with the dtype of ``x``; None for unsupported arguments.
 
     Example:
         >>> sum_columns(x, axis=0, keepdims=False)  # doctest: +SKIP
@@ -448,7 +449,7 @@ def sum_columns(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) ->
 
 
 def _around(x, axis) -> Any:
-    """The shape of ``x`` as three axes, reduced but for the second; None if that cannot be."""
+    """Returns the sizes of ``x`` as three axes, of which the second is kept; None if impossible."""
     kept = [i for i in range(x.ndim) if i not in axis]
     first, last = (kept[0], kept[-1] + 1) if kept else (x.ndim, x.ndim)
     if last - first != len(kept):
@@ -529,9 +530,9 @@ def follow_statistics(
 
     Args:
         running: mean and variance (C,).
-        batch: mean and variance, of any shape of C elements.
+        batch: mean and variance, of any shape with C elements.
         decay: the fraction of the running statistics that is kept.
-        factor: on the variance of the batch.
+        factor: a factor on the variance of the batch.
 
     Example:
         >>> follow_statistics([mean, var], [batch_mean, batch_var], 0.9, 1.1)  # doctest: +SKIP
@@ -554,9 +555,10 @@ def _refuse_samples(axis, x, gamma, *others):
 
 
 def _parameters(x, gamma, axis) -> Any:
-    """Returns how many groups of samples have parameters, and how many each; None if others.
+    """Returns how many groups of samples have parameters, and how many each; None if unsupported.
 
-    Those are the elements of trailing axes, or channels in groups: x (N, groups, channels, size).
+    Supported are parameters for the elements of trailing axes, or for channels in groups: x (N,
+    groups, channels, size).
     """
     n_rows = math.prod(x.shape[: -len(axis)])
     if tuple(a % x.ndim for a in axis) != tuple(range(x.ndim - len(axis), x.ndim)):

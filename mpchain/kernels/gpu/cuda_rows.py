@@ -32,7 +32,8 @@ def _refuse_joining(axis: int, *arrays: Array) -> str | None:
 
 @functools.cache
 def _joining(n):
-    """The kernel for n arrays: element j of a row of the result is in the first that reaches it."""
+    """Returns the kernel for n arrays: element j of a row comes from the first array that reaches
+    it."""
     ins = ", ".join(f"raw T x{k}, int64 n{k}" for k in range(n))
     text = "const ptrdiff_t row = i / width; ptrdiff_t j = i % width;\n"
     for k in range(n):
@@ -65,8 +66,8 @@ def _refuse(rows: Array, ids: Array, n: int) -> str | None:
 def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     """See :func:`mpchain.kernels.reference.sum_rows`.
 
-    CuPy's ``add.at`` takes atomic operations, which add in another order each time, but needs no
-    sorting.
+    CuPy's ``add.at`` needs no sorting, but uses atomic operations, which add in a different order
+    each time.
     """
     xp, shape = cuda.get_array_module(rows), rows.shape[ids.ndim :]
     width = math.prod(shape)

@@ -1,8 +1,8 @@
 """Optimizer steps on GPUs: one kernel for the arrays of many parameters.
 
-The kernel is CUDA C, written from the trace of the step's body. It joins no product with a sum, so
-that it computes the same bits as NumPy, but for numbers of single precision below 1.2e-38: CuPy
-compiles all kernels so that they take these for zero.
+The kernel is CUDA C, written from the trace of the step's body. It does not fuse products with sums
+(FMA), so that it computes the same bits as NumPy, except for single-precision numbers below
+1.2e-38: CuPy compiles all kernels to treat these numbers as zero.
 """
 
 import contextlib
@@ -67,11 +67,12 @@ class Guard(NamedTuple):
     """Tables that the kernels of steps read on the GPU.
 
     Attributes:
-        found: int32 array; if its first element is not 0 they change nothing.
-        n_left_out: int32 array, whose first element is the number of steps that were left out.
-        n_known: how many of these the host knows of.
+        found: int32 array; if its first element is not 0, the kernels change nothing.
+        n_left_out: int32 array, whose first element is the number of steps that were skipped.
+        n_known: the number of skipped steps that the host knows of.
         n_rows: one more than the number of steps whose outcome the host may not know.
-        now: returns these two, for replays of a captured step; None where none is captured.
+        now: a function that returns ``n_known`` and ``n_rows``, for replays of a captured step;
+            None if no step is captured.
 
     Example:
         >>> guard = Guard(found, counts, 0, 1)  # doctest: +SKIP
@@ -84,8 +85,8 @@ class Guard(NamedTuple):
     now: Callable[[], tuple[int, int]] | None = None
 
     def wait(self) -> int | None:
-        """Returns how many steps were left out that the host did not know of; None if this one
-        is. The host waits for the GPU."""
+        """Waits for the GPU. Returns the number of skipped steps that the host did not know of;
+        None if this step is skipped, too."""
         return None if self.found[0] else int(self.n_left_out[0]) - self.n_known
 
 
@@ -99,7 +100,7 @@ guarding = _Guarding()
 
 @contextlib.contextmanager
 def guarded(guard: Guard | None) -> Iterator[None]:
-    """Context manager: steps on the current GPU look up ``guard``.
+    """Context manager: steps on the current GPU are subject to ``guard``.
 
     Example:
         >>> with guarded(guard):  # doctest: +SKIP
@@ -120,23 +121,25 @@ def take_steps(
     halves: Sequence[Array] = (),
     inverse: Array | float | None = None,
 ) -> bool:
-    """Takes a step for parameters on the current GPU, by one kernel where their sizes fit into one.
+    """Takes a step for parameters on the current GPU, with one kernel if it can hold all their
+    sizes.
 
     Args:
         step: as in :func:`mpchain.kernels.steps.take_step`.
         written: the parameters; then, for each state of the step, those of the parameters. The
             arrays of one list have one dtype; those of a parameter have one shape.
         grads: the gradients, of one dtype.
-        scalars: returns numbers that ``step`` takes. Before each replay of a captured step it is
-            asked again. Within :func:`guarded` it is asked for each number of updates that may
-            have been left out, its argument.
-        halves: the parameters of half precision whose copies ``written`` has. They are written,
-            too; where they are no rounded copies, because others set them, they count.
+        scalars: a function that returns the scalars of ``step``. It is called again before each
+            replay of a captured step. Within :func:`guarded`, it is called for each possible number
+            of skipped updates, which is its argument.
+        halves: the half-precision parameters of which ``written`` holds copies in higher precision.
+            They are written, too. Where other code changed them, so that they are not the rounded
+            copies, the step starts from their values.
         inverse: a factor on the gradients, a number or a float32 array (); None means 1.
 
     Returns:
-        Whether it did: some steps cannot be written as a kernel, and some arrays are not
-        contiguous.
+        Whether the step was taken: some steps cannot be written as a kernel, and some arrays are
+        not contiguous.
 
     Example:
         >>> take_steps(step, [params, momenta], grads, lambda: {"lr": 0.1})  # doctest: +SKIP
@@ -168,7 +171,7 @@ def take_steps(
 
 
 def _with_factor(numbers, texts, factor):
-    """Adds a factor, which a kernel calls ``inverse``, to its numbers and texts."""
+    """Adds a factor, named ``inverse`` in the kernel, to a step's numbers and texts."""
     declared, body, first, types = (*texts, "", "")[:4]
     if cuda.is_gpu_array(factor):
         more, first = "const float* of_inverse", f"{first}\n  const T inverse = (T)*of_inverse;"
@@ -191,7 +194,7 @@ def _n_rows():
 
 
 def _numbers(body, rows, computed, describe):
-    """Returns the arguments that have a step's numbers, and the texts of :class:`_Function`."""
+    """Returns the arguments that hold a step's numbers, and the texts of :class:`_Function`."""
     n = len(rows[0])
     if guarding.guard is not None and current.graph is None:
         return _guarded_numbers(guarding.guard, body, rows, computed)
@@ -216,7 +219,8 @@ def _guarded_numbers(guard, body, rows, computed):
 
 
 def _numbers_of_replays(graph, body, n, guard, describe):
-    """Like those of a guard; before each replay, they are written where the kernel finds them."""
+    """Does the same as ``_guarded_numbers``, with numbers in memory that is updated before each
+    replay."""
 
     def describe_all():
         n_known, n_rows = guard.now()
@@ -230,7 +234,7 @@ def _numbers_of_replays(graph, body, n, guard, describe):
 
 
 def _reading_rows(body, n):
-    """Returns the texts of a kernel that finds its row of numbers in memory."""
+    """Returns the texts of a kernel that reads its row of numbers from memory."""
     first = ["if (*found) return;"]
     first += [f"const double* c = numbers + 1 + (*left_out - (int)numbers[0]) * {n};"]
     first += [f"T c{i} = (T)c[{i}];" for i in range(n)]
@@ -251,13 +255,13 @@ class _Function(NamedTuple):
 
 
 def _launch(function, names, lists, more):
-    """Runs a kernel on lists of contiguous arrays, with more arguments."""
+    """Runs a kernel on lists of contiguous arrays, with further arguments."""
     dtypes = [arrays[0].dtype for arrays in lists]
     places = [i for i, array in enumerate(lists[-1]) if array.size]
     most = _most(len(lists), more)
     for start in range(0, len(places), most):
         portion = places[start : start + most]
-        # few sizes mean few kernels
+        # rounding to powers of two limits the number of kernels
         capacity = min(most, max(32, 1 << (len(portion) - 1).bit_length()))
         text = _text(function, names, dtypes, capacity)
         kernel = cuda.raw(text, function.name, ("--fmad=false",))
@@ -266,14 +270,14 @@ def _launch(function, names, lists, more):
 
 
 def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Array]:
-    """Finds arrays with elements that are not finite, by one kernel for those of a dtype.
+    """Finds arrays with elements that are not finite, with one kernel for each dtype.
 
     Args:
         named: names and arrays on the current GPU, of dtype float16, float32 or float64.
 
     Returns:
-        The names in another order, and an int32 array on the GPU: whether there is such an array,
-        and for each name whether it is one.
+        The names, possibly reordered, and an int32 array on the GPU: whether any array has such
+        elements, followed by a flag for each name.
 
     Example:
         >>> names, found = find_not_finite([("/l/W", grad)])  # doctest: +SKIP
@@ -302,20 +306,20 @@ def _not_finite(dtype):
 
 
 def _most(n_lists, more):
-    """Returns how many arrays of each list fit into the arguments of a kernel, beside others."""
+    """Returns how many arrays of each list fit into a kernel's arguments beside its other ones."""
     n_bytes = sum(x.nbytes if isinstance(x, np.ndarray) else 8 for x in more)
     return (_argument_bytes() - n_bytes - 8) // (8 * n_lists + 12)
 
 
 def _argument_bytes():
-    """Returns how many bytes of arguments a kernel takes."""
+    """Returns the maximum size of a kernel's arguments in bytes."""
     runtime = cuda.cupy.cuda.runtime
     is_recent = min(runtime.runtimeGetVersion(), runtime.driverGetVersion()) >= 12010
     return 32764 if is_recent else 4096
 
 
 def _body(step, n_written, scalars, dtypes, n_left_out=0, is_scaled=False):
-    """Returns the statements for an element, and the numbers that they need."""
+    """Returns the statements for an element, and the numbers that the statements need."""
     names, constants = [f"a{i}" for i in range(n_written)], Numbers()
     writer = C(constants.name_of)
     results = trace_step(step, names, scalars(n_left_out) if n_left_out else scalars())
@@ -334,7 +338,7 @@ def _body(step, n_written, scalars, dtypes, n_left_out=0, is_scaled=False):
 
 
 def _reading_numbers(body, n):
-    """Returns the parameters and the statements of a kernel that finds its numbers in memory."""
+    """Returns the parameters and the statements of a kernel that reads its numbers from memory."""
     lines = [f"    const T c{i} = (T)numbers[{i}];" for i in range(n)]
     return ["const double* numbers"], "\n".join([*lines, body])
 

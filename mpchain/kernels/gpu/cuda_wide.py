@@ -1,9 +1,10 @@
 """Elementwise kernels on GPUs whose threads load 128 bits at once.
 
-CuPy's elementwise kernels give each thread one element. Of half precision, these are 2 bytes, so
-that the loads under way at once do not fill the memory's bandwidth. Here a thread takes as many
-elements as fit into 128 bits, where arrays are alike, without gaps and aligned; else CuPy's kernel
-does the same. Arrays with the channels last keep this order, which CuPy's kernel gives up.
+CuPy's elementwise kernels give each thread one element. An element of half precision has 2 bytes,
+so that the pending loads do not fill the memory's bandwidth. Here a thread takes as many elements
+as fit into 128 bits if the arrays have one layout without gaps and are aligned; otherwise CuPy's
+kernel computes the same. Arrays with channels last keep this layout, which CuPy's kernel would
+lose.
 """
 
 import functools
@@ -50,7 +51,7 @@ extern "C" __global__ void {name}({parameters}, long long n) {{
 
 
 def is_aligned(x: "cuda.GpuArray") -> bool:
-    """Returns whether an array begins where a thread can load 128 bits at once.
+    """Returns whether an array's address allows a thread to load 128 bits at once.
 
     Example:
         >>> is_aligned(x)  # doctest: +SKIP
@@ -60,8 +61,8 @@ def is_aligned(x: "cuda.GpuArray") -> bool:
 
 
 def contiguous_view(x: Array) -> Any:
-    """Returns a view of a CuPy array in the order of its memory, with C's order, and how to turn a
-    view back; None for arrays in other orders than C's and that with the channels last.
+    """Returns a C-contiguous view of a CuPy array in memory order, and a function that undoes it;
+    None for arrays that are neither in C order nor channels last.
 
     Example:
         >>> contiguous_view(x)[0].flags.c_contiguous  # doctest: +SKIP
@@ -87,10 +88,10 @@ class WideKernel:
     """An elementwise kernel on arrays of one shape and dtype, and on numbers.
 
     Args:
-        ins, outs: names of what it reads and writes.
-        operation: C for one element, over the type ``T``.
-        name: of the kernel.
-        return_tuple: whether one result is a tuple, too.
+        ins, outs: the names of inputs and outputs.
+        operation: C code for one element, over the type ``T``.
+        name: the name of the kernel.
+        return_tuple: whether to return a tuple even for one result.
 
     Example:
         >>> double = WideKernel(["x"], ["y"], "y = x + x", "double_x")  # doctest: +SKIP
@@ -111,7 +112,7 @@ class WideKernel:
         self._text = functools.cache(self.text)
 
     def __call__(self, *args: Any) -> Any:
-        """Computes new arrays."""
+        """Returns new arrays with the results."""
         arrays = [x for x in args if cuda.is_gpu_array(x)]
         views = self._views(arrays)
         if views is None:
@@ -130,13 +131,13 @@ class WideKernel:
         return results if self._returns_tuple else results[0]
 
     def _plain(self):
-        """Returns CuPy's kernel."""
+        """Returns the equivalent CuPy kernel."""
         declared = [", ".join(f"T {x}" for x in names) for names in (self._ins, self._outs)]
         options = {"return_tuple": self._returns_tuple}
         return cuda.elementwise(*declared, self._operation, self._name, **options)
 
     def _views(self, arrays):
-        """Returns views in the order of memory, with how to turn them back; None for the others.
+        """Returns views in memory order with functions that undo them; None for unsupported arrays.
 
         If one array has the channels last, the others are copied to this order.
         """
@@ -184,7 +185,7 @@ class WideKernel:
 def wide(
     ins: Sequence[str], outs: Sequence[str], operation: str, name: str, return_tuple: bool = False
 ) -> Any:
-    """Returns a :class:`WideKernel`, made once for the same arguments.
+    """Returns the :class:`WideKernel` of these arguments, which is made only once.
 
     Example:
         >>> double = wide(("x",), ("y",), "y = x + x", "double_x")  # doctest: +SKIP

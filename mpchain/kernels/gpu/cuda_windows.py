@@ -45,7 +45,7 @@ def _joined(text, sizes, indices, n):
 
 
 def _element(n):
-    """Finds where in x element e$ of window w$ is."""
+    """Returns C that finds element e$ of window w$ in x."""
     return (
         _for_axes("int x$ = w$ * s$ - p$ + e$ * d$;", n)
         + f"\nbool inside = {_for_axes('x$ >= 0 && x$ < n$', n, ' && ')};"
@@ -54,20 +54,20 @@ def _element(n):
 
 
 def _one_element(n, choose):
-    """Returns a result for element number e of a window."""
+    """Returns C that computes a result from element e of a window."""
     parts = ["ptrdiff_t q = i;", _split("q", "o", "w", n), choose, _split("e", "k", "e", n)]
     return "\n".join([*parts, _element(n), "y = (T)0; if (inside) y = x[j];"])
 
 
 def _every_element(n, before, step, after):
-    """Returns a result for a window, from all of its elements."""
+    """Returns C that computes a result from all elements of a window."""
     loops = _for_axes("for (int e$ = 0; e$ < k$; e$++) {", n)
     parts = ["ptrdiff_t q = i; int e = 0;", _split("q", "o", "w", n), before, loops, _element(n)]
     return "\n".join([*parts, step, "e++;", "}" * n, after])
 
 
 def _every_window(n, kind, first, step):
-    """A result for an element of x: a sum over the windows that hold it, as their ELEMENT."""
+    """Returns C that sums, for an element of x, over the windows that hold it as their ELEMENT."""
     loop = "for (int e$ = 0; e$ < k$; e$++) {\n"
     loop += "int w$ = x$ + p$ - e$ * d$; if (w$ < 0 || w$ % s$) continue;\n"
     loop += "w$ /= s$; if (w$ >= o$) continue;"
@@ -83,7 +83,7 @@ def _kernel(name, ins, outs, write, n, *args):
 
 
 def _run(kernel, window, arguments, shape, *dtypes):
-    """Returns new arrays of a shape, which a kernel has written."""
+    """Returns new arrays of a shape, written by a kernel."""
     xp = cuda.get_array_module(arguments[0])
     arguments = [xp.ascontiguousarray(x) if cuda.is_gpu_array(x) else x for x in arguments]
     by_axis = zip(*window[:4], window.in_size, window.out_size, strict=True)
@@ -98,7 +98,7 @@ _OF_CHANNELS += " q += (ptrdiff_t)sample * channels;"
 
 
 def _columns(x, window):
-    """All windows of ``x`` side by side: (C, n_elements, N, *out)."""
+    """Returns all windows of ``x`` side by side: (C, n_elements, N, *out)."""
     n, c = x.shape[:2]
     ins = "raw T x, int32 elements, int32 samples, int32 channels"
     kernel = _kernel("unfold", ins, "T y", _one_element, len(window.ksize), _OF_CHANNELS)
@@ -177,7 +177,7 @@ def fold_windows(y: Array, window: Window) -> Array:
 
 
 def _is_pointwise(window):
-    """Returns whether the windows are the elements of x, in their order."""
+    """Returns whether each window is one element of x, in order."""
     return window.n_elements == 1 and window.in_size == window.out_size and not any(window.pad)
 
 

@@ -1,8 +1,8 @@
-"""NVIDIA's cuDNN: convolutions and products on GPUs, by the graphs of its front end.
+"""NVIDIA's cuDNN: convolutions and products on GPUs, using the graphs of its front end.
 
-The wheels are ``nvidia-cudnn-frontend`` and ``nvidia-cudnn-cu13``. A graph names what is computed
-from which tensors; cuDNN plans how, for one GPU, and says if it cannot. Plans are kept by the
-shapes, strides and dtypes of the arrays, by the GPU and by what the configuration permits:
+The wheels are ``nvidia-cudnn-frontend`` and ``nvidia-cudnn-cu13``. A graph describes operations on
+tensors; cuDNN plans their execution for one GPU, or reports that it cannot. Plans are cached by the
+shapes, strides and dtypes of the arrays, by the GPU, and by what the configuration permits:
 
 * ``use_cudnn = "never"``: nothing;
 * ``cudnn_deterministic``: only what gives the same bits each time;
@@ -14,7 +14,7 @@ shapes, strides and dtypes of the arrays, by the GPU and by what the configurati
 * ``mpchain.cuda.set_max_workspace_size``: the memory for a call, beside copies of its arrays in
   the order of axes that the plan needs.
 
-What is refused is computed by the kernels of other files.
+Kernels in other files compute whatever cuDNN refuses.
 """
 
 import functools
@@ -54,8 +54,8 @@ class Tensor(NamedTuple):
 
     Attributes:
         shape: its shape.
-        strides: from one element to the next along each axis, in elements.
-        dtype: its name.
+        strides: the distance between elements along each axis, in elements.
+        dtype: the name of the dtype.
 
     Example:
         >>> Tensor((2, 3), (3, 1), "float32").n_bytes
@@ -80,8 +80,8 @@ class Request(NamedTuple):
         reads: the arrays that are read.
         writes: the arrays that are written.
         arguments: further arguments.
-        n_scalars: the number of tensors after these that are numbers in the host's memory.
-        n_extra: how many bytes of workspace are not counted.
+        n_scalars: the number of further tensors that are scalars in the host's memory.
+        n_extra: the number of workspace bytes that do not count toward the limit.
     """
 
     add: Callable
@@ -116,7 +116,7 @@ def why_absent() -> str | None:
 
 
 class _Handles(threading.local):
-    """The handles of a thread, by the number of the GPU: two threads must not use one at once."""
+    """A thread's handles, by GPU id: two threads must not use one handle at the same time."""
 
     def __init__(self):
         self.of = {}
@@ -137,7 +137,7 @@ def make_graph(library: ModuleType, request: Request, **where: Any) -> Any:
     Args:
         library: the front end's module.
         request: the computation of the graph.
-        where: ``handle``, or ``device_property`` for a GPU that is not there.
+        where: ``handle``, or ``device_property`` for a GPU that is not installed.
 
     Example:
         >>> graph = make_graph(cudnn, request, handle=handle)  # doctest: +SKIP
@@ -173,13 +173,13 @@ def make_plan(
     n_bytes: int,
     takes_python: bool = False,
 ) -> str:
-    """Chooses the plan of a graph, by cuDNN's heuristics, and returns its name.
+    """Chooses the plan of a graph with cuDNN's heuristics, and returns the plan's name.
 
     Args:
         library: the front end's module.
         graph: as :func:`make_graph` returns it.
         avoided: names of numerical notes; plans that have one of them are skipped.
-        n_bytes: the most workspace.
+        n_bytes: the maximum size of the workspace.
         takes_python: whether the plan may be one of the front end's own engines, written in Python.
             They declare no notes, so that nobody knows which of ``avoided`` hold for them.
 
@@ -210,7 +210,7 @@ class _Plan:
 
     Attributes:
         name: cuDNN's name of the plan.
-        n_bytes: of the workspace.
+        n_bytes: the size of the workspace.
     """
 
     def __init__(self, library, request, avoided, n_bytes, device_id, takes_python):
@@ -235,12 +235,12 @@ class _Plan:
 
 
 def avoided_notes(dtype: str, is_convolution: bool = False) -> tuple[str, ...]:
-    """Returns the numerical notes of plans that the configuration rules out for a dtype.
+    """Returns the numerical notes that the configuration rules out for plans of a dtype.
 
-    Sums of half precision in half precision are always ruled out.
+    Summing half precision in half precision is always ruled out.
 
     Args:
-        dtype: of the arrays.
+        dtype: the dtype of the arrays.
         is_convolution: whether the plan is one of a convolution, or of one of its gradients.
 
     Example:
@@ -262,7 +262,7 @@ def avoided_notes(dtype: str, is_convolution: bool = False) -> tuple[str, ...]:
 def cached_plan(
     request: Request, avoided: Any, n_bytes: int, device_id: int, takes_python: bool
 ) -> Any:
-    """Returns the plan, or the reason why there is none (str)."""
+    """Returns the plan of a request, or the reason why there is none (str)."""
     library = load_library()
     try:
         return _Plan(library, request, avoided, n_bytes, device_id, takes_python)
@@ -286,7 +286,7 @@ def plan_of(request: Request, device: Any) -> Any:
 
 
 def refusal(*arrays: Array) -> str | None:
-    """Returns why cuDNN takes no arrays of this kind, whatever is computed from them.
+    """Returns why cuDNN refuses such arrays for all operations, None if it does not.
 
     Example:
         >>> with mpchain.using_config("use_cudnn", "never"):
@@ -304,7 +304,8 @@ def refusal(*arrays: Array) -> str | None:
 
 
 def unasked() -> str | None:
-    """Returns why an operation is not taken for which our own kernels are as good.
+    """Returns why cuDNN leaves an operation to our own kernels, which are as good; None if it does
+    not.
 
     Example:
         >>> unasked()
@@ -341,7 +342,7 @@ def _is_packed(x, channels_last):
 
 
 def _are_channels_last(*arrays):
-    """Whether a plan takes arrays with the channels last: as they lie, or since tensor cores do.
+    """Returns whether a plan should use channels last: because arrays do, or for tensor cores.
 
     cuDNN would copy arrays of half precision to that order, and the result back, in each call.
     """
@@ -353,7 +354,7 @@ def _are_channels_last(*arrays):
 
 
 def fit(x: "cuda.GpuArray", channels_last: bool = False) -> Array:
-    """Returns the array as a plan takes it: a copy if it has gaps, or is at an odd address.
+    """Returns the array in a form that a plan accepts: a copy if it has gaps or is misaligned.
 
     Example:
         >>> fit(x[:, ::2]).flags.c_contiguous  # doctest: +SKIP
@@ -373,11 +374,11 @@ def _empty(xp, shape, dtype, channels_last):
     return xp.moveaxis(xp.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
 
 
-# Convolutions.
+# Convolutions
 
 
 def _add_convolution(library, graph, first, second, open_slot, window):
-    """Adds a convolution, or one of its adjoints; an axis of the window is one of the graph."""
+    """Adds a convolution, or one of its adjoints; the graph has the same axes as the window."""
     axes = zip(*window[:4], window.in_size, window.out_size)
     # Extra padding for cover_all; without it, cuDNN ignores a remainder at the end.
     ends = [max((o - 1) * s + (k - 1) * d + 1 - n - p, p) for k, s, p, d, n, o in axes]
@@ -395,13 +396,13 @@ def _add_convolution(library, graph, first, second, open_slot, window):
 
 
 def _add_with_bias(library, graph, x, W, b, open_slot, window):
-    """Adds a convolution and its bias, which one kernel computes."""
+    """Adds a convolution and its bias, which one kernel computes together."""
     (y,) = _add_convolution(library, graph, x, W, open_slot, window)
     return [graph.bias(input=y, bias=b)]
 
 
 def _with_two_axes(window, tensors):
-    """Gives windows on one axis a second, since cuDNN has none of a single axis."""
+    """Adds a second axis to windows on one axis, because cuDNN has no 1-D convolutions."""
     if len(window.ksize) > 1:
         return window, tensors
     first = dict(ksize=1, stride=1, pad=0, dilate=1, in_size=1, out_size=1)
@@ -426,7 +427,7 @@ def convolution_request(
     Args:
         open_slot: ``'output'``, ``'input'`` or ``'filter'``.
         first, second: shapes of the operands, in the order of the kernels.
-        dtype: its name.
+        dtype: the name of the dtype.
         window: the geometry.
         channels_last: the layout of all arrays.
         has_bias: whether a bias is added to the output.
@@ -441,7 +442,7 @@ def convolution_request(
     shapes = first, second, *biases, result
     tensors = tuple(Tensor(shape, packed(shape, channels_last), dtype) for shape in shapes)
     window, tensors = _with_two_axes(window, tensors)
-    # Tensor cores take channels last: the others are copied into the workspace.
+    # Tensor cores need channels last: arrays in the other layout are copied into the workspace.
     n_extra = sum(x.n_bytes for x in tensors)
     add = _add_with_bias if has_bias else _add_convolution
     return Request(add, tensors[:-1], tensors[-1:], (open_slot, window), n_extra=n_extra)
@@ -516,8 +517,8 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     return _convolution("filter", x, y, window)
 
 
-# Matrix products with the bias added in the same kernel, if ``config.kernels`` names it: it
-# compiles a kernel for each shape, which takes seconds. It uses only tensor cores, so single
+# Matrix products with the bias added in the same kernel are used if ``config.kernels`` names cuDNN,
+# which compiles a kernel for each shape, for seconds. It uses only tensor cores, so single
 # precision has a plan only with ``config.use_cudnn_tensor_core = "always"``.
 
 
@@ -528,7 +529,7 @@ def _add_linear(library, graph, x, W, b=None):
 
 @functools.lru_cache(maxsize=1024)
 def linear_request(n: int, n_in: int, n_out: int, dtype: str, has_bias: bool) -> Request:
-    """Returns the request for y = x W^T + b: all are matrices (1, rows, columns).
+    """Returns the request for y = x W^T + b, where all arrays are matrices (1, rows, columns).
 
     Example:
         >>> linear_request(8, 3, 5, "float16", True).reads[1]

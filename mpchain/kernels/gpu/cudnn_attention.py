@@ -1,6 +1,6 @@
-"""Attention by cuDNN: in one kernel, which never stores the weights, and one for its gradient.
+"""Attention by cuDNN: one kernel that never stores the weights, and one for the gradient.
 
-Half precision alone: cuDNN has no plan for another one. Each shape is compiled, for seconds.
+Only half precision is supported: cuDNN has no plan for others. Compiling takes seconds per shape.
 """
 
 import functools
@@ -31,7 +31,7 @@ def _add_gradient(library, graph, g, q, k, v, y, log_sums, *others):
 
 
 def _strides(shape):
-    """Returns the strides of (B, heads, L, E) that is stored as (B, L, heads, E)."""
+    """Returns the strides of an array (B, heads, L, E) that is stored as (B, L, heads, E)."""
     _, heads, length, e = shape
     return length * heads * e, e, heads * e, 1
 
@@ -49,9 +49,9 @@ def attention_request(
     """Returns the request for attention, or its gradient.
 
     Args:
-        arrays: shapes and strides, in elements, of query, key and value; of the gradient: of g,
+        arrays: shapes and strides, in elements, of query, key and value; for the gradient, of g,
             query, key, value and y.
-        bias: its shape and strides, (1 or B, 1 or heads, L, S); None for none.
+        bias: shape (1 or B, 1 or heads, L, S) and strides of the bias; None for no bias.
 
     Example:
         >>> like = (2, 3, 16, 8), (384, 8, 24, 1)
@@ -76,7 +76,7 @@ def attention_request(
 
 
 def _layout(x):
-    """Returns the shape of an array, and the strides that cuDNN gets: if it can, those it has."""
+    """Returns the shape of an array, and the strides for cuDNN: the array's own if possible."""
     own, step = [stride // x.itemsize for stride in x.strides], ALIGNMENT // x.itemsize
     plain = packed(x.shape)
     own = tuple(p if n == 1 else stride for n, stride, p in zip(x.shape, own, plain))
@@ -104,7 +104,7 @@ def _reason(of_gradient, arrays, scale, is_causal, bias):
         return reason
     if any(x.ndim != 4 or x.shape[:2] != arrays[0].shape[:2] for x in arrays):
         return "not arrays of four axes, the first two alike"
-    if arrays[0].shape[2] == 1:  # query or g, which have the same layout
+    if arrays[0].shape[2] == 1:  # the first array is query or g, which have the same length
         return "one query, for which the weights are few, and the keys of another length each time"
     query, key = arrays[1:3] if of_gradient else arrays[:2]
     of_scores = (*query.shape[:3], key.shape[2])

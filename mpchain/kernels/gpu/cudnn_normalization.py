@@ -1,7 +1,7 @@
-"""Normalizations by cuDNN, where ``config.kernels`` names it.
+"""Normalizations by cuDNN, used if ``config.kernels`` names it.
 
-Our own kernels take as few launches and are there at once. cuDNN compiles its own for each shape,
-for seconds, and copies arrays whose channels are not the last axis in memory.
+Our own kernels need as few launches and compile quickly. cuDNN compiles kernels for each shape, for
+seconds, and copies arrays whose channels are not the last axis in memory.
 """
 
 import functools
@@ -47,8 +47,8 @@ def batch_request(of_gradient: bool, shape: tuple, dtype: str) -> cudnn.Request:
     """Returns the request for a batch normalization, or its gradient.
 
     Args:
-        shape: of x, (N, C, ...).
-        dtype: that of x; all but x, y and their gradients are in single precision.
+        shape: the shape of x, (N, C, ...).
+        dtype: the dtype of x, y and their gradients; all other arrays are in single precision.
 
     Example:
         >>> batch_request(True, (8, 3), "float16").reads[0].shape

@@ -1,9 +1,10 @@
 """A dynamic loss scale that stays on a GPU, so that the host never waits for it.
 
-The kernels of a step find out there whether a gradient is not finite, and leave parameters and
-states unchanged if so. The host learns of it when the GPU has come that far, which may be some
-steps later; until then it does not know how many updates each parameter had. The numbers of a step
-that depend on that, such as Adam's, are given to the kernels for each count that is possible.
+The kernels of a step check on the GPU whether a gradient is not finite, and leave parameters and
+states unchanged if so. The host learns of a skipped step once the GPU has run it, possibly some
+steps later; until then the host does not know how many updates each parameter had. Scalars of a
+step that depend on the number of updates, such as Adam's, are passed to the kernels for each
+possible count.
 """
 
 import collections
@@ -56,9 +57,10 @@ class LossScaleOnGpu:
     """The scale, and the steps that the GPU may have skipped without the host's knowledge so far.
 
     Args:
-        scale: of the next step.
-        growth: the scale's factor after a good step, once a step was skipped.
-        was_reduced: whether one was left out already; before, the scale doubles.
+        scale: the scale of the next step.
+        growth: the factor on the scale after a good step, once a step has been skipped.
+        was_reduced: whether a step has been skipped already; until then, good steps double the
+            scale.
 
     Attributes:
         factor: the scale, a float64 array on the current GPU.
@@ -80,9 +82,10 @@ class LossScaleOnGpu:
         """Takes a step that leaves parameters unchanged if a gradient is not finite.
 
         Args:
-            t: its number.
+            t: the number of the step.
             named: names and arrays of the gradients.
-            update: does it, by :func:`mpchain.kernels.gpu.cuda_steps.take_steps`.
+            update: a function that takes the step with
+                :func:`mpchain.kernels.gpu.cuda_steps.take_steps`.
             rules: the update rules.
         """
         names, found = find_not_finite(named)
@@ -103,7 +106,7 @@ class LossScaleOnGpu:
         return [self.factor, self._counts]
 
     def note(self, t: int, found: "cuda.GpuArray", names: Sequence[str], rules: Sequence) -> None:
-        """Asks the GPU for what it found in a step, and does not wait for the answer.
+        """Starts to copy a step's flags from the GPU, without waiting for the copy.
 
         Args:
             t, rules: see :meth:`step`.
@@ -117,10 +120,10 @@ class LossScaleOnGpu:
         self._pending.append((event, flags, names, t, rules))
 
     def outcomes(self, waits: bool) -> Iterator[Outcome]:
-        """Yields what the host has learned of steps, in their order.
+        """Yields the outcomes of steps that the host has learned of, in order.
 
         Args:
-            waits: whether to wait for the GPU until all is known.
+            waits: whether to wait for the GPU until all outcomes are known.
         """
         while self._pending:
             event, flags, names, t, rules = self._pending[0]
