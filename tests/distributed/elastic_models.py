@@ -136,8 +136,8 @@ def _classifier(model, make_optimizer=create_multi_node_optimizer):
         optimizer = make_optimizer(optimizers.Adam(), comm).setup(made)
         if make_optimizer is create_sharded_optimizer:
             optimizer.add_hook(mpchain.optimizer_hooks.GradientClipping(0.1))
-        if model is Recurrent:
-            optimizer.add_rank_state(made.predictor.lstm, "h", "c")
+        if isinstance(made.predictor, Recurrent):
+            optimizer.add_rank_state(made.predictor.layer, "h", "c")
         return MultiNodeUpdater(batches, optimizer, comm, device=_device(comm))
 
     return make
