@@ -1,4 +1,4 @@
-"""Counts of the whole batch, which losses divide by: exchanged by ranks, collected over parts."""
+"""Counts over the whole batch, for losses to divide by: ranks exchange them, or parts add up."""
 
 import contextlib
 import functools
@@ -39,15 +39,16 @@ _COUNT, _ARRAY, _END = range(3)
 
 _DTYPES = [np.dtype(name) for name in "float32 float64 int32 int64".split()]
 
-_ROUND = struct.Struct("10d")  # structs read and write numbers faster than arrays
+_ROUND = struct.Struct("10d")  # structs read and write floats faster than arrays do
 
 # Limits the ids of call sites, so that sums of their squares stay exact for thousands of ranks.
 _NUMBERS = 1 << 20
 
 _MOST_SITES = 4096  # the number of call sites that are remembered
 
-# How a pass finds its denominators: by exchange with other ranks at each call; from the previous
-# pass; by collecting them for the next pass; or locally, if gradients are not exchanged.
+# A pass gets its denominators in one of these ways: it exchanges them with other ranks at each
+# call; it uses those of the previous pass; it collects them for the next pass; or it uses local
+# counts, if gradients are not exchanged.
 _EXCHANGED, _KNOWN, _COLLECTED, _ALONE = range(4)
 
 _EXACT_FORMS = (
@@ -63,12 +64,12 @@ _IN_PARTS = (
 
 
 class Site(NamedTuple):
-    """Where a program asks for a count.
+    """A place where a program asks for a count.
 
     Attributes:
-        number: the same on all ranks for the same place.
-        text: the line.
-        place: the instruction within it.
+        number: an id that is the same on all ranks for the same place.
+        text: the program's file and line.
+        place: the instruction within the line.
     """
 
     number: int
@@ -84,7 +85,7 @@ class _Call(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """Questions that replays of a captured step repeat."""
+    """A request for a count, which replays of a captured step repeat."""
 
     method: Callable[[Site, Any], Any]
     site: Site
@@ -104,17 +105,18 @@ class Counts:
 
     The k-th call of each rank in a step is one mean over the batch: one small sum over the ranks,
     a *round*, adds the counts. Ranks that compute no loss take part as long as the others call
-    (:meth:`serve`); these end it by a last round (:meth:`end`). Such steps are *sparse*: there all
-    rounds come before the sums of gradients. Ranks that call at other places are found by a number
-    of the call site in each round, ranks that call more often by the last round or the watchdog.
+    (:meth:`serve`); the others end this with a last round (:meth:`end`). Such steps are *sparse*:
+    all their rounds come before the sums of gradients. Each round includes a number of the call
+    site, which detects ranks that call at different places; the last round, or the watchdog,
+    detects ranks that call more often.
 
-    A batch in several parts takes a first pass without backward over all of them if the loss of the
-    first one asks for a count.
+    If the loss of the first of several parts asks for a count, all parts are first computed without
+    backward to collect the counts.
 
     Args:
-        comm: the ranks.
-        are_of_batch: whether losses divide by counts of the whole batch, unless the program says
-            something else.
+        comm: the communicator of the ranks.
+        are_of_batch: whether losses divide by counts of the whole batch, unless the program
+            overrides this.
     """
 
     def __init__(self, comm: Communicator, are_of_batch: bool = True):
@@ -134,20 +136,20 @@ class Counts:
         is_accumulated: bool = False,
         n_total: int | None = None,
     ) -> list[tuple[float | None, Callable[[], Any]]]:
-        """Begins a step, which the reducer has begun.
+        """Begins a step that the reducer has already begun.
 
         Args:
-            reducer: knows the share of each part in the batch.
+            reducer: the reducer, which knows each part's share of the batch.
             parts: pairs of a weight and a loss function without arguments.
             n_rows: the number of samples of each part; 0 if it is unknown.
             exchanges: whether gradients are exchanged in this step.
-            is_accumulated: whether gradients of earlier updates are a part of it.
-            n_total: the number of samples of all ranks, if weights are something else; 0 if it is
-                unknown.
+            is_accumulated: whether the step includes gradients of earlier updates.
+            n_total: the number of samples of all ranks, if the weights are not numbers of samples;
+                0 if it is unknown.
 
         Returns:
-            The parts, with functions that know counts, and take part in the other ranks' rounds if
-            all parts are empty.
+            The parts, with loss functions that use the counts of the batch. If all parts are empty,
+            the functions take part in the other ranks' rounds.
         """
         self._reducer, self._parts, self._n_rows = reducer, parts, n_rows
         self._exchanges, self._is_accumulated, self._n_total = exchanges, is_accumulated, n_total
@@ -163,7 +165,8 @@ class Counts:
         return len(self._places) > 1
 
     def in_use(self) -> contextlib.AbstractContextManager[None]:
-        """Context manager: losses ask for counts here, if these may be others than their own."""
+        """Context manager: losses inside the block get their counts from this object, if the counts
+        of the batch may differ from the losses' own."""
         is_whole = self._comm.size == 1 and self._exchanges and not self._is_accumulated
         over = None if self._are_of_batch else counting.CALL
         return counting.using(None if is_whole and not self._has_parts else self, over)
@@ -173,26 +176,26 @@ class Counts:
         return 0 < self._reducer.n_empty() < self._comm.size
 
     def end_rounds(self) -> None:
-        """Lets the ranks that :meth:`serve` return; they serve again if more rounds follow."""
+        """Makes :meth:`serve` return on the ranks that serve; they serve again if rounds follow."""
         if self._is_open and self._places and self._comm.size > 1 and self.is_sparse():
             self._round(Site(0, "the end of its step"), _END)
 
     def repeat(self) -> None:
-        """Forgets the counts of a loss that will be computed again."""
+        """Discards the counts of a loss that will be computed again."""
         self._totals = None
 
     def end(self) -> None:
-        """Ends the step, after backward."""
+        """Ends the step; call it after backward."""
         self.end_rounds()
         if self._is_open:
             self._ratios = []
         self._is_open = False
 
     def reset(self) -> None:
-        """Forgets the current step, and memory that was shared with ranks that are lost."""
+        """Discards the current step, and memory that was shared with lost ranks."""
         self._room, self._is_open, self._ratios = None, False, []
 
-    # Passes over the micro-batches
+    # These methods run the passes over the micro-batches.
 
     def _compute(self, i):
         if i not in self._places:
@@ -216,7 +219,7 @@ class Counts:
         return loss
 
     def _collect(self):
-        """Computes the losses of all parts, if the first one asks for a count, to learn counts."""
+        """Computes the losses of all parts to collect counts, if the first loss asks for one."""
         self._mode, self._collected = _COLLECTED, []
         before = Before(remembered(self._comm).values())
         for i in self._places:
@@ -227,7 +230,7 @@ class Counts:
                 self._totals = []
                 return loss
             del loss
-            if self._comm.micro_shards:  # each micro-shard begins with the previous step's values
+            if self._comm.micro_shards:  # each micro-shard starts from the previous step's values
                 before.restore_all()
         before.restore_all()
         sites = [[site for site, _ in calls] for calls in self._collected]
@@ -248,10 +251,10 @@ class Counts:
             f"the same calls, but part {self._part + 1} makes {why}"
         )
 
-    # Queries of losses
+    # Losses call these methods.
 
     def denominator(self, count: object, least: object, elements: object) -> Any:
-        """See :mod:`mpchain.functions.counting`; ``least`` is what one process divides by."""
+        """See :mod:`mpchain.functions.counting`; ``least`` is the divisor for a single process."""
         return self._denominator(self._at_least_one, count, least, elements)
 
     def weight_sum(self, total: Any, elements: Any) -> Any:
@@ -260,7 +263,7 @@ class Counts:
             if total.requires_grad:
                 return self.sum(total) * self._reducer.weight(self._parts[self._part][0])
             total = total.array
-        # In a first pass, any number works that can be divided by.
+        # The first pass needs only some nonzero divisor.
         own = cuda.get_array_module(total).where(total == 0, 1, total)
         own = own if self._mode == _COLLECTED else total
         result = self._denominator(self._shared, total.reshape(()), own, elements)
@@ -278,7 +281,7 @@ class Counts:
         return result
 
     def _shared(self, site, count):
-        """This rank's share of the count of the whole batch."""
+        """Returns this rank's share of the count of the whole batch."""
         total, share = self._total(site, count)
         return total * share
 
@@ -303,14 +306,14 @@ class Counts:
         return self._total(site, count)[0]
 
     def sum(self, x: Variable) -> Variable:
-        """Returns the sum over the ranks of a Variable, which may be differentiated."""
+        """Returns the sum of a Variable over the ranks; the sum is differentiable."""
         self._check_whole("batch_sum")
         (y,), _ = communicate("allreduce", self, [x])
         self._calls.append(_Call(self._site()))
         return y
 
     def share(self) -> float:
-        """Returns the share of this rank's loss in the mean over the whole batch."""
+        """Returns the weight of this rank's loss in the mean over the whole batch."""
         return self._reducer.weight(self._parts[self._part][0])
 
     def _check_whole(self, function):
@@ -323,7 +326,7 @@ class Counts:
             )
 
     def allreduce(self, x: Array) -> Array:
-        """Sums an array over the ranks, also those that compute no loss."""
+        """Sums an array over all ranks, including those that compute no loss."""
         if not self._is_open:
             raise RuntimeError(
                 "batch_sum: its result is differentiated after the update in which it was "
@@ -353,7 +356,7 @@ class Counts:
             self._calls.append(_Call(site))
 
     def _check_ratio(self, k, ratio):
-        """Checks that counts are in proportion to weights, so that gradients can be accumulated."""
+        """Checks that counts are proportional to weights, so that gradients can be accumulated."""
         if k == len(self._ratios):
             self._ratios.append(ratio)
         elif not math.isclose(ratio, self._ratios[k], rel_tol=1e-9):
@@ -363,10 +366,10 @@ class Counts:
                 f"and {ratio:g} in another, so that later counts are needed: {_EXACT_FORMS}"
             )
 
-    # Sums over the ranks
+    # These methods compute sums over the ranks.
 
     def _total(self, site, count):
-        """Returns the count of the whole batch, and the share of this part's samples in it."""
+        """Returns the count of the whole batch, and this part's share of the batch's samples."""
         k = len(self._calls)
         if current.graph is not None:
             return self._total_in_graph(site, count)
@@ -399,8 +402,8 @@ class Counts:
         return total, graph.number(lambda: self._reducer.weight(self._parts[0][0]), total)
 
     def _sum_counts(self, site, counts, own):
-        """Sums this rank's counts, one for each part that is not empty, over the ranks; returns the
-        sum, and that of weights, of which this rank has ``own``."""
+        """Sums counts over the ranks, one for each of this rank's parts that is not empty; returns
+        the sum of the counts, and the sum of the ranks' weights, where this rank's is ``own``."""
         n_shards, on_gpu = self._comm.micro_shards, cuda.is_gpu_array(counts[0])
         if not (n_shards or on_gpu):
             total = sum(map(np.float64, counts))
@@ -416,7 +419,7 @@ class Counts:
         return sums.sum(), own
 
     def serve(self) -> None:
-        """Takes part in the rounds of the other ranks until these end them."""
+        """Takes part in the rounds of the other ranks until they end."""
         if self._comm.size == 1 or not self.is_sparse():
             return
         for k in itertools.count():
@@ -431,8 +434,8 @@ class Counts:
                 self._check_ratio(k, total / weight)
 
     def _round(self, site, kind=0, value=0.0, weight=0.0, size=0, code=0, on_gpu=False):
-        """Makes a round; returns the sums of the values and weights and, without a site, what the
-        other ranks do."""
+        """Performs a round; returns the sums of the values and weights and, without a site, the
+        current action of the other ranks."""
         if self._room is None:
             (self._room,) = self._comm.make_buffers([(10, np.float64)])
         room, number = self._room, site and site.number
@@ -449,7 +452,7 @@ class Counts:
         return (value, weight) if site is not None else [value, weight, *(x // n for x in about)]
 
     def _raise_mismatch(self, site):
-        """Raises an error on all ranks that names the call site of each."""
+        """Raises an error on all ranks that lists the call site of each rank."""
         held = {}
         for rank, text in enumerate(self._comm.allgather_obj(site and site.text)):
             if text is not None:
@@ -462,10 +465,10 @@ class Counts:
             "mpchain.own_counts()"
         )
 
-    # Calls that may or may not cover the whole batch
+    # These methods check calls that may or may not cover the whole batch.
 
     def _check_calls(self):
-        """Refuses several calls at one place that might be of one sample each, if that matters."""
+        """Refuses repeated calls at one place if it matters that each may cover one sample."""
         n, of_sites = self._n_rows[self._part], {}
         for call in self._calls:
             if call.rows is not None:
@@ -492,7 +495,7 @@ class Counts:
             is_unclear = is_single and rows != [1]
         elif not n or any(k % n for k in rows):
             return True
-        elif set(rows) == {n}:  # this is a loop over time, unless each sample has n rows
+        elif set(rows) == {n}:  # the calls loop over time, unless each sample has n rows
             is_unclear = (n_calls == n and self._are_alike(n)) or is_single
         else:
             is_unclear = n_calls % n == 0 and self._are_alike(n)
@@ -501,8 +504,8 @@ class Counts:
         return is_unclear and site not in self._batches
 
     def _are_alike(self, n):
-        """Whether all parts may have n samples. If not, loops over samples make more calls for some
-        parts than for others, which is refused anyway."""
+        """Returns whether all parts may have n samples. If not, loops over samples make more calls
+        for some parts than for others, which is an error anyway."""
         if {self._n_rows[i] for i in self._places} != {n}:
             return False
         n_total = self._reducer.n_samples() if self._n_total is None else self._n_total
@@ -511,14 +514,14 @@ class Counts:
         return n_total == n * (self._comm.size - self._reducer.n_empty())
 
     def _are_single(self):
-        """Returns whether no part of the batch has more than one sample, as far as is known."""
+        """Returns whether no part of the batch is known to have more than one sample."""
         if self._has_parts and not self._comm.micro_shards:
             return max(self._n_rows) == 1
         n_total = self._reducer.n_samples() if self._n_total is None else self._n_total
         return n_total <= (self._comm.micro_shards or self._comm.size - self._reducer.n_empty())
 
     def _site(self, *kind):
-        """Returns where the program asks, and which function of the library does."""
+        """Returns the current call site: the program's line and the library function it called."""
         inner, outer = calling_frames(sys._getframe(2), _ASKING)
         outer = outer or inner
         key = id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti, kind

@@ -1,4 +1,4 @@
-"""Numbering the samples of a batch over all ranks, for draws by sample."""
+"""Numbers the samples of a batch over all ranks, so that random draws depend on the sample."""
 
 import contextlib
 import functools
@@ -38,26 +38,27 @@ def batch(
 ) -> contextlib.AbstractContextManager[slice]:
     """Context manager: divides a batch of ``n`` samples among the ranks.
 
-    Multi-node optimizers that are updated within it weight each rank by its samples, and dropout
-    and other noise inside their loss functions belong to samples: any number of ranks draws the
-    numbers that one rank draws.
+    Updates of multi-node optimizers inside the block weight each rank by its number of samples.
+    Dropout and other noise inside their loss functions depend on the sample: any number of ranks
+    draws the same random numbers as one rank.
 
     Args:
-        n: the number of samples on all ranks together, the same on all ranks.
-        mine: this rank's samples, if the program divides the batch itself; then ``n`` is not
-            needed, but saves a message in each update. All ranks' slices must cover the batch
+        n: the total number of samples on all ranks; every rank must pass the same number.
+        mine: this rank's samples, if the program divides the batch itself. ``n`` is then
+            optional, but saves a message in each update. All ranks' slices must cover the batch
             without overlapping.
-        weight: what ranks are weighted by, in place of numbers of samples: for a loss that is a
-            mean over something else, such as words, the number of those. An array of a number at
-            least 0 for each of the ``n`` samples or, with ``mine``, for each of this rank's; or the
-            sum of this rank's, which may be 0, but not on all ranks.
+        weight: weights to use instead of numbers of samples: for a loss that is a mean over
+            something else, such as words, the number of words. Either an array with a number of at
+            least 0 for each of the ``n`` samples (with ``mine``, for each of this rank's samples),
+            or the sum of this rank's weights, which may be 0, but not on all ranks.
 
     Returns:
-        A context manager, whose value is this rank's samples, which may be none.
+        A context manager whose value is the slice of this rank's samples, which may be empty.
 
     Raises:
-        ValueError: ``n`` is no number of samples, or ``weight`` has another length, is negative or
-            not finite, or the communicator is reproducible (pass it to MultiNodeUpdater).
+        ValueError: ``n`` is not a number of samples; ``weight`` has the wrong length, or is
+            negative or not finite; or ``weight`` is used with a reproducible communicator (pass it
+            to MultiNodeUpdater instead).
 
     Example:
         >>> x = np.arange(6.0)
@@ -95,10 +96,10 @@ def batch(
 
 
 def check_weight(function: str, weight: ArrayLike) -> float:
-    """Returns a weight as a number.
+    """Returns a weight as a float.
 
     Raises:
-        ValueError: it is not a finite number of at least 0.
+        ValueError: the weight is not a finite number of at least 0.
 
     >>> check_weight("f", np.int32(3))
     3.0
@@ -110,7 +111,7 @@ def check_weight(function: str, weight: ArrayLike) -> float:
 
 
 def n_without(comm: Communicator, n: int) -> int:
-    """Returns how many ranks have no part of ``n`` samples that ``comm.share_of`` divides.
+    """Returns the number of ranks without samples when ``comm.share_of`` divides ``n`` samples.
 
     >>> n_without(comm, 3), n_without(comm, 0)
     (0, 1)
@@ -122,13 +123,13 @@ def n_without(comm: Communicator, n: int) -> int:
 
 
 class Division(NamedTuple):
-    """How a batch is divided among the ranks; None: unknown.
+    """The division of a batch among the ranks; None stands for unknown.
 
     Attributes:
         mine: this rank's samples.
         n: the number of samples of all ranks.
         n_empty: the number of ranks without samples.
-        weight: this rank's weight, if that is not its number of samples.
+        weight: this rank's weight, if it is not its number of samples.
 
     Example:
         >>> with comm.batch(6, weight=20):
@@ -158,7 +159,7 @@ class _Division(
 
 
 def weighted(comm: Communicator, weight: float) -> contextlib.AbstractContextManager:
-    """Context manager: this rank has a weight, within what :func:`batch` says.
+    """Context manager: sets this rank's weight, inside the block of :func:`batch`.
 
     Example:
         >>> with comm.batch(6), weighted(comm, 20.0):
@@ -174,18 +175,19 @@ Communicator.divided, Communicator.n_draw_keys = Division(), 0
 
 
 class SampleDraws:
-    """Makes the parts of an optimizer's batches draw by sample, and counts them.
+    """Makes the random draws of an optimizer's loss functions depend on the sample, and counts the
+    samples.
 
-    The number of a rank's first sample is known within ``comm.batch``. Otherwise the ranks are
-    assumed to have equal numbers of samples. If the last step has shown that they have not, each
-    rank draws from a stream that is independent of the other ranks'. Rank 0 warns of this, and of
-    arrays whose shape does not tell their samples.
+    Within ``comm.batch`` the index of a rank's first sample is known. Otherwise the ranks are
+    assumed to have equal numbers of samples. If the last step has shown that the numbers differ,
+    each rank draws from a stream that is independent of the other ranks'. Rank 0 warns about this,
+    and about arrays whose shape does not show which axis holds the samples.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Attributes:
-        n_own: samples of this rank in the step so far.
+        n_own: the number of samples of this rank in the step so far.
 
     Example:
         >>> draws = SampleDraws(comm)
@@ -200,7 +202,7 @@ class SampleDraws:
         self._key = (0, 0)
         self._n_turns = self.n_own = 0
         self._are_equal = True
-        self._shapes = {}  # SampleGenerator explains this
+        self._shapes = {}  # see SampleGenerator
         self._compares_scales, self._scales, self._loss_place = False, {}, None
         self._persistents = SharedPersistents(comm)
 
@@ -224,7 +226,8 @@ class SampleDraws:
         Args:
             parts: pairs of a number of samples, None if unknown, and a function without arguments.
             step: the number of updates that the optimizer has done.
-            weights: of the parts, if they are others than numbers of samples; 0: it does not count.
+            weights: the weights of the parts, if they are not numbers of samples; a part of weight
+                0 does not count.
         """
         counts = [_n_samples(part[1]) if part[0] is None else part[0] for part in parts]
         n, comm, numbered = sum(counts), self._comm, []
@@ -254,7 +257,7 @@ class SampleDraws:
         return numbered
 
     def generator(self, n: int, step: int) -> random.SampleGenerator:
-        """Returns what ``n`` samples, all that this rank has in a step, draw from."""
+        """Returns the generator for all ``n`` samples of this rank in a step."""
         first, comm = self._first(n) if n else None, self._comm
         place = self._place(first, n, comm.rank, comm.size > 1)
         return random.SampleGenerator(self._key, step, self._n_turns, **place)
@@ -266,7 +269,7 @@ class SampleDraws:
         return place | {"tell": self._tell if is_told else None}
 
     def _tell(self, reason):
-        """Lets rank 0 warn of a draw that may differ from that of one process."""
+        """Lets rank 0 warn about a draw that may differ from the draw of a single process."""
         text = f"{reason}. Other numbers of ranks, or parts of a batch, draw other numbers"
         Control.of(self._comm).tell(_calling_place(), text)
 
@@ -276,12 +279,12 @@ class SampleDraws:
         Control.of(self._comm).tell(place, reason)
 
     def _take_scales(self, part, weight, place, scales):
-        # A micro-batch may be computed twice to find its counts; only the last time counts.
+        # A micro-batch may be computed twice to find its counts; only the last pass is used.
         self._scales[part] = weight, scales
         self._loss_place = place
 
     def _compare_scales(self):
-        """Warns of the first loss that is scaled by values that differ between ranks or parts."""
+        """Warns about the first loss whose scaling differs between ranks or parts."""
         own = [*self._scales.values()]
         self._compares_scales, self._scales = False, {}
         parts = [*itertools.chain(*self._comm.allgather_obj(own))]
@@ -293,8 +296,8 @@ class SampleDraws:
             self._tell_of_loss(self._loss_place, f"the loss {found}, or part of a batch. {remedy}")
 
     def count(self, n: int, n_passes: int = 1, n_parts: int = 1) -> None:
-        """Counts an update of ``n`` samples of this rank, in ``n_passes`` forward passes of the
-        ``n_parts`` that ranks with many samples make."""
+        """Records an update of ``n`` samples of this rank, for which it made ``n_passes`` forward
+        passes. Ranks with many samples make ``n_parts`` passes."""
         self._n_turns += 1
         self.n_own += n
         self._persistents.count(n_passes, n_parts)
@@ -309,8 +312,8 @@ class SampleDraws:
         return self._comm.rank * n
 
     def finish(self, n_total: int) -> None:
-        """Ends a step of ``n_total`` samples on all ranks together, after its message. Collective:
-        here ranks without samples take persistent values of others, and rank 0 warns."""
+        """Ends a step of ``n_total`` samples on all ranks, after its message was received.
+        Collective: ranks without samples copy persistent values of others, and rank 0 warns."""
         # Totals count samples or, if these are unknown, ranks.
         if n_total > 0 and self._n_turns:
             self._are_equal = n_total in (self.n_own * self._comm.size, self._comm.size)
@@ -321,7 +324,7 @@ class SampleDraws:
         Control.of(self._comm).warn()
 
     def reset(self) -> None:
-        """Forgets the current step."""
+        """Discards the current step."""
         self._n_turns = self.n_own = self._persistents.n_passes = 0
         self._scales = {}
 
@@ -343,7 +346,7 @@ def _draw_from(key, step, turn, place, compute_loss):
 def _seeded(seed, shard, initializes, compute_loss):
     """Calls a function with the global generators seeded for a micro-shard.
 
-    If it initializes persistent values, they get the same values in all micro-shards.
+    Persistent values that the function initializes are the same in all micro-shards.
     """
     rng = config.rng
     if rng is None and initializes:
@@ -359,7 +362,7 @@ def _seeded(seed, shard, initializes, compute_loss):
 
 
 def _n_samples(compute_loss):
-    """The length of the first argument that has one, or 0, for an unknown number of samples."""
+    """Returns the length of the first argument that has one; 0 if the length is unknown."""
     lengths = (_length(x) for x in getattr(compute_loss, "args", ()))
     return next((length for length in lengths if length is not None), 0)
 

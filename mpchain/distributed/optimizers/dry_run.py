@@ -1,4 +1,4 @@
-"""Running a forward pass that initializes parameters, alike on all ranks."""
+"""Runs a forward pass that initializes parameters to the same values on all ranks."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ from mpchain.variable import Parameter
 
 
 class Before:
-    """The attributes and arrays of models, and random states, before a forward pass.
+    """A copy of models' attributes and arrays, and of random states, before a forward pass.
 
     Args:
         models: the models.
@@ -49,8 +49,8 @@ class Before:
         ]
 
     def restore_all(self) -> None:
-        """Restores them. Parameters that were initialized since will be once more, by the same
-        draws."""
+        """Restores everything. Parameters that have been initialized since will be initialized
+        again, with the same random numbers."""
         self.restore()
         for param, attributes in self._uninitialized:
             vars(param).clear()
@@ -70,17 +70,17 @@ class Before:
 
 
 class DryRun(Before):
-    """Context manager: the forward pass within it either counts (:meth:`keep`), or is reverted but
-    for initialized parameters (:meth:`undo`), and repeated.
+    """Context manager: the forward pass inside the block is either kept (:meth:`keep`), or reverted
+    except for initialized parameters (:meth:`undo`) and repeated.
 
-    Within it, initializers draw from a copy of rank 0's random state of NumPy, unless
+    Inside the block, initializers draw from a copy of rank 0's NumPy random state, unless
     ``config.rng`` is set. Initial values are therefore the same on all ranks that initialize in the
-    same order. They do not depend on other draws of the pass (dropout), whose number depends on the
-    rank's share of the batch.
+    same order. They do not depend on other draws of the pass (dropout), because the number of those
+    draws depends on the rank's share of the batch.
 
     Args:
         models: the models.
-        comm: the ranks, all of which make one.
+        comm: the communicator of the ranks; every rank must create a DryRun.
 
     Example:
         >>> model = L.BatchNormalization(2)
@@ -110,14 +110,14 @@ class DryRun(Before):
         self._scope.__exit__(*exc_info)
 
     def agree(self, params: Mapping[str, Parameter]) -> str:
-        """Returns on all ranks what becomes of the pass: ``"keep"`` it, ``"repeat"`` it, or
+        """Returns the decision of all ranks on the pass: ``"keep"`` it, ``"repeat"`` it, or
         ``"skip"`` the step, after a warning.
 
-        It is kept if all ranks that have initialized anything have the same values. Otherwise it is
-        repeated, unless ranks have communicated with others that do not repeat it.
+        The pass is kept if all ranks that have initialized anything have the same values. Otherwise
+        it is repeated, unless ranks communicated during the pass: the step is then skipped.
 
         Args:
-            params: by name, those that may have been initialized.
+            params: the parameters that may have been initialized, by name.
         """
         values = {name: param.array for name, param in params.items()}
         mine = (
@@ -131,7 +131,7 @@ class DryRun(Before):
             return "keep"
         of_params, of_attributes, calls = map(set, zip(*held))
         if calls == {0}:
-            # Each micro-shard draws initial values of attributes as the second pass does.
+            # Micro-shards draw initial values of attributes in the way of the second pass.
             are_alike = len(of_params) == len(of_attributes) == 1 and not self._comm.micro_shards
             return "keep" if are_alike else "repeat"
         if len(of_params) == 1:
@@ -144,35 +144,35 @@ class DryRun(Before):
         return "skip"
 
     def _initialized(self):
-        """Yields paths and values of the links' attributes that have become arrays."""
+        """Yields the paths and values of link attributes that the pass has turned into arrays."""
         for i, (link, attributes) in enumerate(self._attributes):
             for name, value in attributes.items():
                 if value is None and is_array(vars(link).get(name)):
                     yield f"{i} {name}", vars(link)[name]
 
     def keep(self) -> None:
-        """Lets the pass count. NumPy's random state gets the draws of initializers behind it, if
-        nothing else has drawn."""
+        """Keeps the pass. Advances NumPy's random state past the initializers' draws, if nothing
+        else has drawn."""
         if _are_equal(np.random.get_state(), self._state):
             self._set_random_state()
 
     def _set_random_state(self):
-        """Draws as initializers did, on ranks whose random state was rank 0's."""
+        """Repeats the initializers' draws on ranks whose random state was rank 0's."""
         has_drawn = not config.rng and _are_equal(self._state, self._of_rank_0)
         np.random.set_state(self._rng.get_state() if has_drawn else self._state)
 
     def undo(self) -> None:
         """Restores the links' attributes and arrays, and NumPy's random state.
 
-        That state has the draws of initializers behind it, as if these had run before.
+        The random state is advanced past the initializers' draws, as if they had run earlier.
         """
         self._reverts = any(True for _ in self._initialized())
         self.restore()
         self._set_random_state()
 
     def initial_values(self) -> contextlib.AbstractContextManager:
-        """Context manager for the pass after :meth:`undo`: initial values of attributes that were
-        reverted, such as random vectors, are the same on all ranks."""
+        """Context manager for the pass after :meth:`undo`: makes initial values of reverted
+        attributes, such as random vectors, the same on all ranks."""
         # Micro-shards all draw the same initial values.
         if config.rng or self._comm.micro_shards or not self._reverts:
             return contextlib.nullcontext()
@@ -180,7 +180,7 @@ class DryRun(Before):
 
 
 def warn_of_skipping(comm: Communicator, remedy: str) -> None:
-    """Warns on rank 0 that a step is skipped, because initial parameters differed."""
+    """Warns on rank 0 that a step is skipped because initial parameters differed."""
     if comm.rank == 0:
         warnings.warn(
             "MultiNodeOptimizer.update: this step is skipped, because its gradients were "

@@ -1,4 +1,4 @@
-"""Optimizers that step by the gradients of all ranks."""
+"""Optimizers that use the gradients of all ranks."""
 
 import contextlib
 import functools
@@ -50,16 +50,16 @@ def create_multi_node_optimizer(
     Args:
         actual_optimizer: any optimizer. Its hooks (clipping, weight decay, ...) see the mean
             gradients.
-        communicator: the ranks.
-        double_buffering: whether gradients may be exchanged during the next step as well. Then each
-            update uses the gradients of the step before, and the first one none. Gradients that
-            wait are saved with the optimizer.
-        zero_fill: whether a gradient that is None on some ranks counts as zeros there; if not, it
-            is an error.
-        compression: how gradients are sent, if not exactly
-            (:mod:`mpchain.distributed.gradients.compression`).
-        batch_counts: whether losses that are means over counts are those of the whole batch; if
-            not, they are means of the ranks' means, as ChainerMN's are.
+        communicator: the communicator of the ranks.
+        double_buffering: whether the exchange of gradients may extend into the next step. Each
+            update then uses the gradients of the previous step, and the first update uses none.
+            Gradients that have not been used are saved with the optimizer.
+        zero_fill: whether a gradient that is None on some ranks counts as zeros there; if not, a
+            gradient that only some ranks have is an error.
+        compression: a function that sends gradients in fewer bytes
+            (:mod:`mpchain.distributed.gradients.compression`); None sends them exactly.
+        batch_counts: whether losses that are means over counts use the counts of the whole batch;
+            if not, the loss is the mean of the ranks' means, as in ChainerMN.
 
     Raises:
         ValueError: ``double_buffering`` or ``compression`` with a reproducible communicator.
@@ -105,7 +105,7 @@ class OfInner:
     """Descriptor: an attribute of a multi-node optimizer that is the wrapped optimizer's.
 
     Args:
-        name: the attribute's.
+        name: the attribute's name.
 
     Example:
         >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(), comm)
@@ -128,8 +128,8 @@ class MultiNodeOptimizer(Optimizer):
     """The optimizer that :func:`create_multi_node_optimizer` returns.
 
     The attributes and methods that the wrapped optimizer has when it is wrapped or set up, such as
-    its hyperparameters, are attributes of this one as well, and can be set.
-    Those that it gets later are attributes of :attr:`actual_optimizer` alone.
+    its hyperparameters, are also attributes of this optimizer, and can be set. Attributes that the
+    wrapped optimizer gets later are available only through :attr:`actual_optimizer`.
 
     Each rank computes the mean loss over its own samples, weighted by its share of the samples of
     all ranks. The sum of the losses over the ranks is therefore the mean over all samples, and its
@@ -137,30 +137,30 @@ class MultiNodeOptimizer(Optimizer):
     step on every rank. Collectives inside the loss (:mod:`mpchain.distributed.functions`) are
     therefore differentiated correctly for any split of the batch.
 
-    Parameters are the same on all ranks before they are used. :meth:`setup` copies those that are
-    initialized from rank 0, and the first update the others, as soon as a forward pass has
-    initialized them; it repeats that pass if the ranks' values differed. :meth:`setup` also copies
-    persistent values (running statistics). Later each rank updates its own, see
+    Parameters are the same on all ranks before they are used. :meth:`setup` copies initialized
+    parameters from rank 0. The first update copies the others as soon as a forward pass has
+    initialized them, and repeats that pass if the ranks' values differed. :meth:`setup` also copies
+    persistent values (running statistics). Later each rank updates its own persistent values, see
     :class:`mpchain.distributed.extensions.AllreducePersistent`.
 
-    Random numbers that functions and distributions draw inside a loss function belong to samples:
-    any number of ranks draws the numbers that one rank draws with this class
+    Random numbers that functions and distributions draw inside a loss function depend on the
+    sample: any number of ranks draws the same numbers as one rank with this class
     (:mod:`mpchain.random`). This requires that the optimizer knows which samples of the batch a
     rank has: from :class:`MultiNodeUpdater`, from ``comm.batch``, or because all ranks have equal
     numbers of samples, which are assumed to be in the order of the ranks. Otherwise the ranks draw
-    independently of each other. Draws outside of a loss function given to :meth:`update`, and a
-    program's own, come from ``numpy.random``.
+    independently of each other. Draws outside a loss function given to :meth:`update`, and draws
+    that the program makes itself, come from ``numpy.random``.
 
     Args:
         actual_optimizer, communicator, zero_fill: see :func:`create_multi_node_optimizer`.
-        reducer: averages the gradients.
+        reducer: the object that averages the gradients.
         batch_counts: see :func:`create_multi_node_optimizer`.
 
     Attributes:
-        communicator, zero_fill: as given.
+        communicator, zero_fill: the arguments of the same names.
         current_step: the current step, or the last one.
         n_samples: this rank's number of samples in the next update, which updaters set; 0 for a
-            rank that has none, but takes part. None on all ranks weights the ranks equally.
+            rank that takes part without samples. None on all ranks weights the ranks equally.
 
     Example:
         >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(), comm)
@@ -195,7 +195,7 @@ class MultiNodeOptimizer(Optimizer):
 
     hyperparam: Any = OfInner("hyperparam")
 
-    if TYPE_CHECKING:  # attributes of the wrapped optimizer are found here, too
+    if TYPE_CHECKING:  # attributes of the wrapped optimizer are attributes of this class, too
 
         def __getattr__(self, name: str) -> Any: ...
         def __setattr__(self, name: str, value: object) -> None: ...
@@ -227,7 +227,7 @@ class MultiNodeOptimizer(Optimizer):
     def setup(self, link: Link) -> Self:
         """Sets the model, and copies its parameters and persistent values from rank 0 to all ranks.
 
-        Parameters that are not initialized yet follow in the first update.
+        Parameters that are not initialized yet are copied in the first update.
 
         Returns:
             The optimizer itself.
@@ -252,12 +252,13 @@ class MultiNodeOptimizer(Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Context manager: updates within only accumulate gradients, without exchanging them.
+        """Context manager: updates inside the block only accumulate gradients, without exchanging
+        them.
 
-        The first update after it averages over all their samples. The number of these updates may
-        differ between ranks, with two exceptions: all ranks take part in the very first update,
-        which may still have to copy parameters; and a link that computes with all ranks together
-        (MultiNodeBatchNormalization) communicates in every update.
+        The first update after the block averages over the samples of all these updates. Their
+        number may differ between ranks, with two exceptions: all ranks take part in the very first
+        update, which may still have to copy parameters; and a link that computes with all ranks
+        together (MultiNodeBatchNormalization) communicates in every update.
 
         Example:
             >>> model = L.Linear(3, 1)
@@ -286,14 +287,14 @@ class MultiNodeOptimizer(Optimizer):
         """Updates the parameters.
 
         New parameters, such as those of a link that was added, are first copied from rank 0.
-        Without ``lossfun`` their gradients exist already; if the ranks' values differed, the step
+        Without ``lossfun``, their gradients exist already; if the ranks' values differed, the step
         is skipped, with a warning.
 
         With a reproducible communicator the loss function is called for one micro-shard at a time.
         Every array, Variable and list among ``args`` and ``kwds``, also within tuples and dicts, is
-        a batch of this rank's samples (within ``comm.batch``, those) and is cut along its first
-        axis; other arguments, such as models and numbers, are passed on unchanged. Values that
-        the function reports are reported as means over this rank's samples.
+        a batch of this rank's samples (within ``comm.batch``, of the samples given there) and is
+        cut along its first axis; other arguments, such as models and numbers, stay unchanged.
+        Values that the function reports are reported as means over this rank's samples.
 
         Args:
             lossfun: function of ``args`` and ``kwds`` that returns the loss, the mean over this
@@ -301,9 +302,10 @@ class MultiNodeOptimizer(Optimizer):
                 gradients are used unchanged.
 
         Raises:
-            RuntimeError: with a reproducible communicator, without ``lossfun`` or in ``no_sync``.
-            ValueError: with a reproducible communicator, there is no batch among the arguments, or
-                their lengths differ, or one is a Variable that was computed outside of ``lossfun``.
+            RuntimeError: the communicator is reproducible, and ``lossfun`` is missing or the update
+                is inside ``no_sync``.
+            ValueError: the communicator is reproducible, and there is no batch among the arguments,
+                their lengths differ, or one is a Variable that was computed outside ``lossfun``.
         """
         if self._is_elsewhere():
             with self.target.device.create_context():
@@ -339,7 +341,7 @@ class MultiNodeOptimizer(Optimizer):
             self._finish()
 
     def _evaluate(self, lossfun, args, kwds):
-        """Finds the gradients, and returns the loss, of the whole batch."""
+        """Computes the gradients of the whole batch, and returns its loss."""
         losses, n_samples = [], self.n_samples
         n_parts = self._reducer.parts_per_batch
 
@@ -368,19 +370,19 @@ class MultiNodeOptimizer(Optimizer):
         observations: Observations | None = None,
         weights: Sequence[float] | None = None,
     ) -> dict[str, Any] | None:
-        """Updates the parameters by a batch that is processed in parts, which saves memory.
+        """Updates the parameters with a batch that is processed in parts, which saves memory.
 
         Args:
             parts: pairs of a number of samples, and a function without arguments that computes the
-                mean loss over them, which is not called if there are none. With a reproducible
-                communicator one pair for each of this rank's micro-shards.
-            observations: values that these functions report; None: they are not combined.
-            weights: what the parts are weighted by, in place of numbers of samples, for losses that
-                are means over something else. A part of weight 0 is left out.
+                mean loss over them; the function is not called for 0 samples. With a reproducible
+                communicator, one pair for each of this rank's micro-shards.
+            observations: values that these functions report; None does not combine them.
+            weights: weights of the parts, to use instead of numbers of samples for losses that are
+                means over something else. A part of weight 0 is left out.
 
         Returns:
-            The means of the observations over the samples of all ranks, the same on all of them;
-            None without observations, and within :meth:`no_sync`.
+            The means of the observations over the samples of all ranks, the same on all ranks;
+            None without observations, and inside :meth:`no_sync`.
         """
         if self._is_elsewhere():
             with self.target.device.create_context():
@@ -440,12 +442,12 @@ class MultiNodeOptimizer(Optimizer):
                 reducer.end_part(n_part)
 
     def _n_samples(self):
-        """This rank's number of samples; None if it is unknown."""
+        """Returns this rank's number of samples; None if it is unknown."""
         mine = self.communicator.divided.mine
         return self.n_samples if mine is None else mine.stop - mine.start
 
     def _weights(self, parts):
-        """This rank's weight, if it is not its number of samples."""
+        """Returns this rank's weight, if it is not its number of samples."""
         weight = self.communicator.divided.weight
         if weight is not None and len(parts) > 1:
             raise ValueError(
@@ -455,7 +457,7 @@ class MultiNodeOptimizer(Optimizer):
         return None if weight is None else [weight]
 
     def _scale_accumulated(self):
-        """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
+        """Scales the accumulated gradients to become a part of the mean over all samples."""
         step = self.current_step
         if not step.n_accumulated:
             set_grads(zip(step.reducer.params, itertools.repeat(None)))
@@ -468,8 +470,9 @@ class MultiNodeOptimizer(Optimizer):
     def add_rank_state(self, link: Link, *names: str) -> None:
         """Declares attributes of a link that belong to this rank's samples of each batch.
 
-        Such is the hidden state of a recurrent network that continues from batch to batch. Files
-        and copies then have the state of the whole batch, which any number of ranks divides anew.
+        An example is the hidden state of a recurrent network that continues from batch to batch.
+        Files and copies then hold the state of the whole batch, and any number of ranks can divide
+        it again.
         The ranks' samples must be in the order of the ranks, divided by ``comm.share_of``.
 
         Args:
@@ -484,9 +487,9 @@ class MultiNodeOptimizer(Optimizer):
         self.current_step.rank_states.add(link, names, self.target)
 
     def fit_to_ranks(self) -> None:
-        """Forgets the current step, after the communicator has lost ranks.
+        """Discards the current step, after the communicator has lost ranks.
 
-        Parameters that are not initialized any more will be, in the next update.
+        Parameters that are not initialized any more are initialized in the next update.
         """
         self.current_step.fit_to_ranks()
         if self.target is not None:
@@ -502,9 +505,9 @@ class MultiNodeOptimizer(Optimizer):
         """Returns on all ranks the signal that any rank has received, so that all end together.
 
         Updaters call it before each iteration; see
-        :meth:`mpchain.training.updaters.Updater.agree_on_signal`. With several ranks the signal
-        travels with the next step, after which all of them learn it. If none was done since the
-        last call, it waits for the other ranks.
+        :meth:`mpchain.training.updaters.Updater.agree_on_signal`. With several ranks, the signal
+        travels with the next step; all ranks know it afterwards. If no step was done since the last
+        call, this method waits for the other ranks.
         """
         if self.communicator.size == 1:
             return number
@@ -516,17 +519,17 @@ class MultiNodeOptimizer(Optimizer):
         return taken[0] if taken else None
 
     def rank_times(self) -> np.ndarray | None:
-        """Returns for how long each rank has worked and waited, as the ranks have told with steps;
+        """Returns the time that each rank has worked and waited, which the ranks send with steps;
         see :meth:`mpchain.training.updaters.Updater.rank_times`."""
         if self.communicator.size == 1:
             return None
         return Control.of(self.communicator).times.copy()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the wrapped optimizer, and gradients that wait to be sent or used.
+        """Saves or restores the wrapped optimizer, and gradients that were not yet sent or used.
 
-        Gradients that have not been sent differ between ranks. It is therefore best if all ranks
-        save snapshots.
+        Gradients that have not been sent differ between ranks. All ranks should therefore save
+        snapshots.
         """
         self._inner.serialize(serializer)
         self.current_step.rank_states.serialize(serializer["rank_states"])
@@ -536,7 +539,7 @@ class MultiNodeOptimizer(Optimizer):
             self._reducer.serialize(serializer["exchange"])
 
     def _finish(self, observations=None):
-        """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
+        """Averages the gradients over the ranks and lets the wrapped optimizer update with them."""
         step, reducer = self.current_step, self._reducer
         step.end_losses()
         if self.has_dynamic_loss_scale and not reducer.allows_dynamic_loss_scale:
@@ -551,19 +554,20 @@ class MultiNodeOptimizer(Optimizer):
             self._step(reducer.message.have_equal_random_states() if draws else True)
 
     def _step(self, draws_alike):
-        """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""
+        """Updates with the wrapped optimizer; hooks draw the same random numbers on all ranks."""
         if draws_alike:
             self._inner.update(None)
         else:
             with random_numbers_of_rank_0(self.communicator):
                 self._inner.update(None)
 
-    # Interface for captured steps
+    # Captured steps use these methods.
 
     def why_not_replayed(
         self, parts: Sequence[tuple[int | None, Any]], observations: Observations | None
     ) -> str | None:
-        """Returns why an update is more than a loss, its gradients and one message; None if not."""
+        """Returns the reason why an update does more than compute a loss and its gradients and send
+        one message; None if it does not."""
         step = self.current_step
         if len(parts) > 1 or step.reducer.parts_per_batch or step.n_accumulated:
             return "a multi-node optimizer processes the batch in parts"
@@ -576,12 +580,12 @@ class MultiNodeOptimizer(Optimizer):
         return None
 
     def computes_no_loss(self) -> bool:
-        """Returns whether this rank's batch counts for nothing in an update of one part."""
+        """Returns whether this rank's batch has no weight in an update of one part."""
         weight = self.communicator.divided.weight
         return (self._n_samples() if weight is None else weight) == 0
 
     def why_not_in_graphs(self) -> str | None:
-        """Returns why a graph of a GPU cannot hold an update; None if it can."""
+        """Returns the reason why a GPU's graph cannot hold an update; None if it can."""
         comm = self.communicator
         if comm.size > 1 and not comm.is_connected:
             return "gradients are not summed by NCCL"
@@ -596,14 +600,14 @@ class MultiNodeOptimizer(Optimizer):
         return self._reducer.why_not_in_graphs()
 
     def are_equal(self, number: int) -> bool:
-        """Returns whether a number is the same on all ranks, and waits for all of them."""
+        """Waits for all ranks, and returns whether a number is the same on all of them."""
         return Control.of(self.communicator).compare(number)[0]
 
     def begin_replay(self, n_own: int, *, in_graph: bool = False) -> int:
         """Begins the messages of a step in one part.
 
         Args:
-            n_own: this rank's number of samples if the optimizer does not know it.
+            n_own: this rank's number of samples, used if the optimizer does not know it.
             in_graph: whether a graph holds the sums of gradients.
 
         Returns:
@@ -622,7 +626,7 @@ class MultiNodeOptimizer(Optimizer):
         return self.current_step.own_weight() * (1 if scale is None else scale)
 
     def begin_backward(self) -> float:
-        """Clears the gradients; returns what :meth:`own_factor` does."""
+        """Clears the gradients; returns the result of :meth:`own_factor`."""
         self.target.cleargrads()
         return self.own_factor()
 
@@ -656,7 +660,7 @@ class MultiNodeOptimizer(Optimizer):
         return bool(self._waiting)
 
     def _were_alike(self):
-        """Makes new parameters the same on all ranks; returns whether they were so before."""
+        """Makes new parameters the same on all ranks; returns whether they already were."""
         if not self._has_new_parameters():
             return True
         alike = replication.are_alike(self.communicator, self._new_parameters())
@@ -667,8 +671,8 @@ class MultiNodeOptimizer(Optimizer):
         return alike
 
     def _first_loss(self, compute_loss, n_part):
-        """Returns the loss, computed with parameters that this initializes alike on all ranks. If
-        that cannot be, the step is skipped."""
+        """Returns the loss; initializes its parameters to the same values on all ranks. If this is
+        not possible, the step is skipped."""
         comm, step = self.communicator, self.current_step
         with DryRun(remembered(comm).values(), comm) as dry_run:
             loss = compute_loss()
@@ -676,7 +680,7 @@ class MultiNodeOptimizer(Optimizer):
         outcome = dry_run.agree(self._new_parameters())
         if outcome == "skip":
             weight, step.skips = step.active_reducer.weight(n_part), True
-            if n_part != 0:  # Other ranks wait for the gradients of the arrays that they have sent.
+            if n_part != 0:  # Other ranks wait for gradients of arrays that they sent.
                 self._backward(loss, weight, None, None)
             else:
                 compute_loss()
@@ -691,7 +695,7 @@ class MultiNodeOptimizer(Optimizer):
             return compute_loss()
 
     def _new_parameters(self):
-        """Parameters by name that were not initialized, or missing, at the last look."""
+        """Returns the parameters that were uninitialized or missing at the last check, by name."""
         return {
             name: param
             for name, param in self._params().items()

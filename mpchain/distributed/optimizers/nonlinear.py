@@ -1,4 +1,4 @@
-"""Seeing in the graph of a loss that it is no sum of the losses of a rank's samples."""
+"""Detects from the graph of a loss that it is not a sum of the losses of a rank's samples."""
 
 import functools
 import sys
@@ -18,24 +18,24 @@ _CURVED = frozenset(
     "power_of_constant_exponent divide_constant tanh sigmoid softplus relu absolute maximum "
     "minimum elu selu gelu silu leaky_relu softmax log_softmax normalize sin cos".split()
 )
-"""Labels of functions that are not linear in any of what they take."""
+"""Labels of functions that are not linear in any of their arguments."""
 
 _PRODUCTS = frozenset("multiply matrix_product squared_difference contract".split())
-"""Labels of functions that are linear in each argument, but not in several at once."""
+"""Labels of functions that are linear in each argument, but not in several together."""
 
 _COUPLED = frozenset("max min prod logsumexp".split())
-"""Labels of functions of arrays whose result is no sum over samples."""
+"""Labels of functions of arrays whose result is not a sum over samples."""
 
 REMEDY = (
     "The mean of their values is minimized, which is not that of the whole batch: take the mean, "
     "or the sums, by mpchain.batch_mean, batch_sum and batch_count"
 )
-"""What a warning of a loss ends with."""
+"""The end of a warning about a loss."""
 
 REMEDY_WITHOUT_NUMBERS = (
     f"{REMEDY}. Ranks count equally, as their numbers of samples are unknown: comm.batch says them"
 )
-"""The same where ranks are not weighted by samples."""
+"""The end of the warning if ranks are not weighted by samples."""
 
 
 def watched(
@@ -45,16 +45,16 @@ def watched(
     take: Callable[[str | None, Scales], None],
     in_shards: bool = False,
 ) -> Callable[[], Any]:
-    """Returns a loss function that tells of a loss that ranks cannot average.
+    """Returns a loss function that reports a loss that ranks cannot average.
 
     Args:
         compute_loss: the loss function.
         n: the number of its samples.
-        tell: is called with the program's line, None if it is unknown, and the reason.
-        take: is called with the line that computes the loss, and with what
-            :func:`~mpchain.distributed.optimizers.scales.scales_of` returns.
-        in_shards: whether any number of ranks computes the same parts of a batch, so that their
-            statistics are declared.
+        tell: function to call with the program's line, None if it is unknown, and the reason.
+        take: function to call with the line that computes the loss, and with the result of
+            :func:`~mpchain.distributed.optimizers.scales.scales_of`.
+        in_shards: whether any number of ranks computes the same parts of a batch, so that
+            statistics of a part are intended.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -80,7 +80,7 @@ def watched(
 
 
 class _Lines(Observer):
-    """Remembers which lines of a loss function called the functions of its graph."""
+    """Records which line of a loss function called each function of its graph."""
 
     def __enter__(self):
         self._found, self._begin = {}, sys._getframe(1)
@@ -100,7 +100,7 @@ class _Lines(Observer):
 
 
 def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
-    """Returns the reason that :func:`find_cause` finds, None if it finds none.
+    """Returns the reason that :func:`find_cause` finds; None if it finds none.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -114,18 +114,18 @@ def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
 
 
 def find_cause(graph: SampleGraph, in_shards: bool = False) -> tuple[Any, str]:
-    """Returns why the mean of the losses of several ranks is not that of their samples.
+    """Returns the reason why the mean of several ranks' losses is not the mean over their samples.
 
-    A function that occurs at least as often as there are samples may belong to one of them each,
-    and is ignored, as are functions of what depends on parameters alone, or was computed by all
-    ranks together.
+    A function that occurs at least as often as there are samples may be called once for each
+    sample, and is ignored. Also ignored are functions of values that depend only on parameters, or
+    that all ranks computed together.
 
     Args:
-        graph: of a loss.
+        graph: the graph of a loss.
         in_shards: see :func:`watched`.
 
     Returns:
-        The node of the function that causes it, and the reason; None and "" if none is seen.
+        The node of the function that is the cause, and the reason; None and "" if none is found.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -161,7 +161,7 @@ def find_cause(graph: SampleGraph, in_shards: bool = False) -> tuple[Any, str]:
 
 
 def _is_nonlinear(function, graph, state, states):
-    """Whether a function is nonlinear in sums over samples, on which its inputs depend so."""
+    """Returns whether a function is nonlinear in inputs that depend on sums over samples."""
     label = function.label
     if label in _COUPLED and state is State.SUMS:
         return any(x.shape != () for x in function.inputs if graph.depends(x))
@@ -173,10 +173,10 @@ def _is_nonlinear(function, graph, state, states):
 
 
 def batches_of(value: Any) -> Iterator[Array]:
-    """Yields the arrays that a loss function was given as arguments.
+    """Yields the arrays among the arguments of a loss function.
 
     Args:
-        value: the function, with its arguments by ``functools.partial``.
+        value: the function, with its arguments bound by ``functools.partial``.
 
     Example:
         >>> [x.shape for x in batches_of(functools.partial(F.mean, np.ones((3, 2))))]

@@ -1,4 +1,4 @@
-"""The parts of a batch: cut from the arguments of a loss function, and what each reports."""
+"""The parts of a batch, cut from the arguments of a loss function, and the values they report."""
 
 import contextlib
 import functools
@@ -13,14 +13,14 @@ from mpchain.variable import Parameter, Variable
 
 
 class Observations:
-    """Collects what each part of a batch reports.
+    """Collects the values that each part of a batch reports.
 
     Args:
         parts: pairs of a number of samples, and a function without arguments.
 
     Attributes:
-        parts: as given, with functions whose reports are collected here.
-        is_kept: whether :meth:`collect` is called in each step, also in those that are replayed.
+        parts: the given parts, with functions whose reports this object collects.
+        is_kept: whether :meth:`collect` is called in each step, including replayed steps.
 
     Example:
         >>> report = lambda x: mpchain.report({"x": x})
@@ -43,15 +43,15 @@ class Observations:
             self.parts.append((n, functools.partial(_observed, function, values)))
 
     def collect(self, n: int) -> contextlib.AbstractContextManager:
-        """Forgets all values; returns a context manager in which those of ``n`` samples are
-        collected."""
+        """Discards all values; returns a context manager that collects the values of ``n``
+        samples."""
         values = {}
         self._kept, self.is_kept = [(n, values)], True
         return collecting(values)
 
     def sums(self, *, by_part: bool = False) -> list[dict[str, tuple[Any, float]]]:
-        """Returns sums of values times weights, and of weights, by name: those of each part, or one
-        dict for all. Weights are numbers of samples, unless they were reported."""
+        """Returns sums of values times weights, and sums of weights, by name: one dict for each
+        part, or one for all parts. Weights are numbers of samples, unless they were reported."""
         sums = [{} for _ in self._kept] if by_part else [{}] * len(self._kept)
         for of_part, (n, values) in zip(sums, self._kept):
             for name, number, weight in weighted_numbers(values, n):
@@ -67,14 +67,14 @@ class Observations:
         return sums if by_part else sums[:1]
 
     def summary(self) -> DictSummary:
-        """Returns the same of all parts as a summary."""
+        """Returns the sums over all parts as a summary."""
         summary = DictSummary()
         for n, values in self._kept:
             summary.add(values, default_weight=n)
         return summary
 
     def last(self) -> dict[str, Any]:
-        """Returns all values, in which later parts replace values of earlier ones."""
+        """Returns the last value of each name; later parts replace values of earlier parts."""
         merged = {}
         for _, values in self._kept:
             merged.update(values)
@@ -96,7 +96,7 @@ def cut(
     """Cuts the batch among the arguments of a loss function into parts.
 
     Every array, Variable and list among the arguments, also within tuples and dicts, is a batch and
-    is cut along its first axis. All others are passed on unchanged.
+    is cut along its first axis. All others are passed to the function unchanged.
 
     Args:
         lossfun: the loss function.
@@ -108,7 +108,8 @@ def cut(
         Pairs of a number of samples, which may be 0, and a function without arguments.
 
     Raises:
-        ValueError: there is no batch, lengths differ, or a Variable was computed outside.
+        ValueError: there is no batch, lengths differ, or a Variable was computed outside the
+            loss function.
 
     Example:
         >>> [(n, part()) for n, part in cut(sum, ([1, 2, 3],), {}, None, 2)]
@@ -157,7 +158,7 @@ def _is_batch(value):
 
 
 def _batches(value):
-    """Yields the place of each batch within an argument, and the batch."""
+    """Yields the path of each batch within an argument, and the batch."""
     if isinstance(value, (tuple, dict)):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:

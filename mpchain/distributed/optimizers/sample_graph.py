@@ -1,4 +1,4 @@
-"""How the nodes of a loss's graph depend on the samples of a rank."""
+"""The dependence of the nodes of a loss's graph on the samples of a rank."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable, VariableNode
 
 REDUCTIONS = frozenset("sum mean max min prod logsumexp".split())
-"""Labels of functions whose first constant says over which axes they reduce."""
+"""Labels of functions whose first constant is the axes that they reduce."""
 
 
 class State(enum.Enum):
@@ -29,18 +29,19 @@ class State(enum.Enum):
 class SampleGraph:
     """The nodes that a loss depends on, and how they depend on the samples.
 
-    Functions that are not known here are taken to leave an axis where it is as long as the samples
-    before and behind them. What all ranks computed together, and what depends on parameters alone,
-    does not depend on the samples of one rank.
+    Functions that this class does not know are assumed to keep the axis of the samples if that axis
+    has the same length in the input and the output. Values that all ranks computed together, or
+    that depend only on parameters, do not depend on the samples of one rank.
 
     Args:
         loss: the loss of some samples.
-        n: their number.
-        batches: the arrays that the loss was computed from. Their rows are samples, as are those of
-            other arrays with ``n`` rows, unless an axis of a parameter is as long.
+        n: the number of samples.
+        batches: the arrays that the loss was computed from. Their rows are samples. The rows of
+            other arrays with ``n`` rows are samples, too, unless a parameter has an axis of that
+            length.
 
     Attributes:
-        n: as given.
+        n: the argument of the same name.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -52,7 +53,7 @@ class SampleGraph:
     def __init__(self, loss: Variable, n: int, batches: Iterable[Array] = ()):
         self.n = n
         self._batches = {_address(x): x.size for x in batches if x.shape[:1] == (n,)}
-        # Keyed by the id of a node, which the loss keeps alive.
+        # The keys are ids of nodes, which the loss keeps alive.
         self._states: dict[int, int | State | None] = {}
         # Lengths of parameters' axes; constants of the same length are taken to have the same axes.
         self._lengths = set()
@@ -65,14 +66,14 @@ class SampleGraph:
             self._states[id(node)] = self._find(node)
 
     def nodes(self) -> Iterator[VariableNode]:
-        """Yields those computed nodes that depend on samples, each after its dependencies."""
+        """Yields the computed nodes that depend on samples, each after its dependencies."""
         for node in self._order:
             if node.creator_node is not None and self.depends(node):
                 yield node
 
     def arrays(self) -> Iterator[Array]:
-        """Yields the arrays that the program passed to functions of samples, and that have a row
-        for each of these, as far as the graph keeps them."""
+        """Yields the arrays that the program passed to functions of samples and that have a row for
+        each sample, if the graph keeps them."""
         leaves = {}
         for node in self.nodes():
             leaves |= {id(x): x for x in node.creator_node.inputs if x.creator_node is None}
@@ -92,8 +93,8 @@ class SampleGraph:
         return self._states[id(node)] is not None
 
     def state(self, node: VariableNode) -> int | State | None:
-        """Returns the axis of the samples; a :class:`State` if there is none, or no such axis
-        alone; None for a node that does not depend on them."""
+        """Returns the axis of the samples; a :class:`State` if an axis does not describe the
+        dependence; None for a node that does not depend on the samples."""
         return self._states[id(node)]
 
     def reduces(self, function: Any) -> bool:
@@ -127,7 +128,8 @@ class SampleGraph:
         return 0 if node.shape[0] == self.n else State.OTHER
 
     def _is_batch(self, array):
-        """Whether an array has the samples, maybe divided into more rows, such as words."""
+        """Returns whether an array holds the samples, possibly divided into more rows, such as
+        words."""
         if array is None or not array.flags.c_contiguous or not array.size:
             return False
         base, address = array.base, _address(array)
@@ -159,7 +161,7 @@ class SampleGraph:
         return axis
 
     def _broadcast(self, function, n_axes):
-        """Returns the state of a function of elements, whose inputs are aligned at the end."""
+        """Returns the state of an elementwise function; its inputs are aligned at the last axis."""
         pairs = [(x, self._states[id(x)]) for x in function.inputs]
         axes = {n_axes - len(x.shape) + axis for x, axis in pairs if isinstance(axis, int)}
         return axes.pop() if len(axes) == 1 else State.PAIRS
@@ -186,7 +188,7 @@ def axes_of(function: Any) -> tuple[int, ...]:
 
 
 def _moved(function, axis, n_axes):
-    """Returns the axis of the samples behind a function that may move it."""
+    """Returns the axis of the samples in the output of a function that may move it."""
     label, x = function.label, function.inputs[0]
     if label in REDUCTIONS and not any(function.constants[1:2]):
         return axis - sum(i < axis for i in axes_of(function))
@@ -196,7 +198,7 @@ def _moved(function, axis, n_axes):
         return [*order].index(axis)
     if label == "get_item":
         return _behind_indices(function.constants[0], axis, len(x.shape))
-    # Broadcasting aligns axes at the end.
+    # Broadcasting aligns the last axes.
     return axis + n_axes - len(x.shape) if label == "broadcast_to" else axis
 
 
@@ -240,7 +242,7 @@ def _is_of_all_ranks(function):
 
 
 def _ordered(root):
-    """Returns the nodes below one, each behind those that it was computed from."""
+    """Returns the nodes that a root was computed from, each after its own inputs."""
     order, is_done = [], {}
     stack = [root]
     while stack:

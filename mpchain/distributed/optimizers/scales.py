@@ -1,4 +1,4 @@
-"""What a loss multiplies its sums over samples by, which must not depend on what a rank has."""
+"""The factors of a loss's sums over samples, which must not depend on a rank's samples."""
 
 import itertools
 import math
@@ -14,25 +14,26 @@ from mpchain.parameter_tree import is_array
 from mpchain.variable import Parameter, Variable
 
 _MOST_STEPS = 10000
-"""Steps from a loss to its sums, after which these are not looked for."""
+"""Maximum number of steps in the search for the sums of a loss."""
 
 _LINEAR = frozenset(
     "negative add subtract add_constant subtract_from_constant reshape transpose cast get_item "
     "concat stack where expand_dims squeeze identity".split()
 )
-"""Labels of functions whose results are sums of what they take, or of parts of that."""
+"""Labels of functions whose results are sums of their arguments, or of parts of them."""
 
 
 _PRODUCTS = ("matrix_product", "contract")
-"""Labels of functions that, for a single result, sum the products of elements."""
+"""Labels of functions that sum products of elements if the result is a single number."""
 
 
 class Weights(NamedTuple):
-    """The numbers by which a loss multiplies values of samples, in one sum.
+    """The weights by which a loss multiplies the values of samples, in one sum.
 
     Attributes:
-        total: their sum.
-        squares: the sum of the squares of the rows' sums: rows of probabilities all have the same.
+        total: the sum of the weights.
+        squares: the sum of the squares of the rows' sums. All rows of probabilities have the same
+            sum.
 
     Example:
         >>> Weights.of(np.array([0.5, 1.5]), 0.5)
@@ -49,15 +50,15 @@ class Weights(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """By what a loss multiplies its sums over samples.
+    """The factors by which a loss multiplies its sums over samples.
 
     Attributes:
-        factors: the magnitudes of numbers, of each sum; a mean divides by its number of elements.
-        weights: arrays with a number for each sample.
+        factors: the magnitude of the factor of each sum; a mean divides by its number of elements.
+        weights: the :class:`Weights` of each sum that is multiplied by an array.
         is_plain_sum: whether a sum over the samples is not divided by anything.
-        standardized: the sums of the magnitudes of arrays that have the mean 0 and the standard
-            deviation 1 over the samples.
-        class_weights: the sums of the weights of classes that functions were given.
+        standardized: for each array with mean 0 and standard deviation 1 over the samples, the sum
+            of its magnitudes.
+        class_weights: for each function with class weights, the sum of these weights.
 
     Example:
         >>> Scales([0.5]).weights
@@ -83,14 +84,14 @@ class _Path(NamedTuple):
 
 
 def scales_of(loss: Variable, graph: SampleGraph) -> Scales:
-    """Returns by what a loss multiplies each sum or mean over samples, without the signs.
+    """Returns the factors of each sum or mean over samples in a loss, without their signs.
 
-    Numbers that the program has computed from its samples, such as those that a mask counts, differ
-    between ranks, and so do the means that they make.
+    Factors that the program has computed from its samples, such as a count from a mask, differ
+    between ranks; so do means that are computed with these factors.
 
     Args:
-        loss, graph: the loss of some samples. If there are as many sums as samples, they may belong
-            to one of them each; then only a factor that all have is returned.
+        loss, graph: the loss of some samples, and its graph. If there are as many sums as samples,
+            each sum may belong to one sample; only a factor that all sums have is then returned.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -114,7 +115,7 @@ def scales_of(loss: Variable, graph: SampleGraph) -> Scales:
 
 
 def _ends(root, graph):
-    """Returns the ways from a loss through functions that are linear."""
+    """Returns the paths from a loss through linear functions."""
     ends, stack, n_steps = [], [_Path(root)], 0
     while stack:
         path = stack.pop()
@@ -159,7 +160,7 @@ def _used(label, number):
 
 
 def _times(path, function, graph):
-    """Returns a path behind a product with, or quotient by, what does not depend on samples."""
+    """Returns a path extended by a product or quotient with a factor independent of samples."""
     are_given = [not graph.depends(x) or x.creator_node is None for x in function.inputs]
     if are_given not in ([False, True], [True, False]) or (
         function.label == "divide" and are_given[0]
@@ -186,7 +187,7 @@ def _times(path, function, graph):
 
 
 def _standardized(graph):
-    """Returns the sums of magnitudes of those arrays that were standardized over the samples."""
+    """Returns the sums of magnitudes of the arrays that were standardized over the samples."""
     found = []
     for array in graph.arrays() if graph.n > 2 else ():
         if not is_floating(array.dtype):
@@ -205,18 +206,19 @@ def _standardized(graph):
 
 
 def _class_weights(graph):
-    """Returns the entry of :class:`Scales` for class weights."""
+    """Returns the field ``class_weights`` of :class:`Scales`."""
     functions = [node.creator_node for node in graph.nodes()]
     options = [f.constants[2:3] for f in functions if f.label == "softmax_cross_entropy"]
     return [float(weights.sum()) for weights in itertools.chain(*options) if is_array(weights)]
 
 
 def difference(parts: Sequence[tuple[float, Scales]], tolerance: float) -> str | None:
-    """Returns how the scales of the parts of a batch show that a loss is no mean over its samples.
+    """Returns the reason why the scales of a batch's parts show that a loss is not a mean over its
+    samples; None if they do not show it.
 
     Args:
-        parts: the weight of each part, and its scales.
-        tolerance: the relative difference that rounding makes.
+        parts: pairs of the weight of a part and its scales.
+        tolerance: the relative difference that rounding may cause.
 
     Example:
         >>> difference([(2, Scales([0.5, 0.1])), (3, Scales([0.5, 0.2]))], 1e-6)
@@ -247,7 +249,7 @@ def difference(parts: Sequence[tuple[float, Scales]], tolerance: float) -> str |
 
 
 def _columns(parts):
-    """Yields the totals of each sum's weights, and the weight and squares of all parts."""
+    """Yields for each sum the totals of its weights, and the weights and squares of all parts."""
     if len({len(held) for _, held in parts}) == 1 and len(parts) > 1:
         for column in zip(*[held for _, held in parts]):
             shares = [(w, [weights.squares]) for (w, _), weights in zip(parts, column)]
@@ -255,7 +257,7 @@ def _columns(parts):
 
 
 def _differing(parts, tolerance):
-    """Returns factors that differ between parts, as no mean over samples has them."""
+    """Returns factors that differ between parts in a way that no mean over samples does."""
     if len({len(held) for _, held in parts}) != 1:
         return None
     for own in zip(*[held for _, held in parts]):

@@ -37,10 +37,10 @@ def create_sharded_optimizer(
     """Wraps an optimizer whose state is partitioned across ranks (ZeRO stage 1).
 
     Args:
-        actual_optimizer: any optimizer whose update rules treat each element on its own.
+        actual_optimizer: any optimizer whose update rules treat each element separately.
         communicator, zero_fill, batch_counts: see :func:`create_multi_node_optimizer`.
-        whole_gradients: whether all ranks get whole gradients, as ``param.grad``, which makes
-            hosts send half as much again.
+        whole_gradients: whether all ranks get whole gradients, as ``param.grad``. Hosts then send
+            50 percent more data.
 
     Example:
         >>> model = L.Linear(2, 1, initialW=0)
@@ -64,18 +64,18 @@ def create_sharded_optimizer(
 class ShardedOptimizer(MultiNodeOptimizer):
     """A :class:`MultiNodeOptimizer` that keeps the optimizer's state only once among all ranks.
 
-    Parameters are laid out one after the other, and each rank holds the state of an equal part of
-    that row (also the float32 copies of float16 parameters), takes the step for it, and sends the
-    new values to the others. Only hooks after the update of a single parameter are not possible.
+    Parameters are laid out one after the other in a row. Each rank holds the state of an equal part
+    of that row (including float32 copies of float16 parameters), updates this part, and sends the
+    new values to the others. The only hooks that are not supported are those that run after the
+    update of a single parameter. A rank gets only the gradients of its part; with the new values,
+    the ranks send no more data than a :class:`MultiNodeOptimizer` sends for gradients. The results
+    have the same bits, except for norms of gradients, whose last bit may differ. After an update
+    ``param.grad`` is None. All ranks get whole gradients instead, and keep them, in each step in
+    which a rank has
 
-    A rank gets the gradients of its part alone, which with the new values is no more to send than
-    gradients are for a :class:`MultiNodeOptimizer`. The results have the same bits, but for norms
-    of gradients, whose last bit may differ. After an update ``param.grad`` is None. All ranks get
-    whole gradients instead, and keep them, in each step in which a rank has
-
-    * a hook that does not say that it works on parts of gradients (:mod:`mpchain.optimizer_hooks`),
-      or an optimizer that overrides how :class:`~mpchain.optimizer.GradientMethod` updates. This is
-      printed once;
+    * a hook that does not declare that it works on parts of gradients
+      (:mod:`mpchain.optimizer_hooks`), or an optimizer that overrides the update of
+      :class:`~mpchain.optimizer.GradientMethod`. The reason is printed once;
     * :attr:`whole_gradients`;
     * gradients on a GPU that NCCL does not connect, or a reproducible communicator.
 
@@ -88,10 +88,10 @@ class ShardedOptimizer(MultiNodeOptimizer):
     SC 2020, stage 1.
 
     Attributes:
-        whole_gradients: whether all ranks get whole gradients in any case.
+        whole_gradients: whether all ranks get whole gradients in every step.
 
     Raises (by :meth:`setup`):
-        ValueError: an update rule does not treat each element on its own.
+        ValueError: an update rule does not treat each element separately.
 
     Example:
         >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.SGD(), comm)
@@ -130,14 +130,13 @@ class ShardedOptimizer(MultiNodeOptimizer):
         """Returns the part of the state that this rank holds; does not communicate.
 
         Returns:
-            For each parameter that is initialized and has an update rule, by its name, a dict with:
+            A dict by name, for each parameter that is initialized and has an update rule, with:
             ``start`` and ``stop`` (int), the elements of the flattened (C order) parameter whose
-            state this rank holds, possibly none; ``shape``, the parameter's; ``t``, the number of
-            its updates; and ``state``, a dict of the rule's states by name, empty before the first
-            update: arrays of shape (stop - start,), and values that are not arrays of the
-            parameter's shape as they are. ``fp32_param`` is the copy that :meth:`use_fp32_update`
-            keeps. The ranges of all ranks, in the order of ranks, make up
-            each parameter.
+            state this rank holds, possibly none; ``shape``, the parameter's shape; ``t``, the
+            number of its updates; and ``state``, a dict of the rule's states by name, empty before
+            the first update: arrays of shape (stop - start,), and values that are not arrays of the
+            parameter's shape, unchanged. ``fp32_param`` is the copy that :meth:`use_fp32_update`
+            keeps. The ranges of all ranks, in the order of ranks, make up each parameter.
         """
         return {
             name: {
@@ -151,13 +150,13 @@ class ShardedOptimizer(MultiNodeOptimizer):
         }
 
     def set_local_state(self, parts: dict[str, dict[str, Any]]) -> None:
-        """Sets what :meth:`local_state` returned, here or, put together, on other ranks.
+        """Sets a result of :meth:`local_state`, of this rank or combined from other ranks.
 
         Args:
-            parts: the same form, for the ranges that :meth:`local_state` has now.
+            parts: a dict in the form of :meth:`local_state`, for the ranges that it returns now.
 
         Raises:
-            ValueError: names or ranges differ from these.
+            ValueError: names or ranges differ from those of :meth:`local_state`.
         """
         divided = dict(self._divided())
         if unlike := divided.keys() ^ parts.keys():
@@ -222,14 +221,14 @@ class ShardedOptimizer(MultiNodeOptimizer):
                 row.drop_gradients()
 
     def _clips_first(self):
-        """Whether the first sum of a step will be that of the squares of gradients as they are."""
+        """Returns whether a step first sums the squares of the unscaled gradients."""
         assert self._hooks is not None  # setup has created the hooks
         hooks = self._hooks.at("pre")
         has_no_scale = not self.has_dynamic_loss_scale and self._loss_scale in (None, 1)
         return has_no_scale and bool(hooks) and type(hooks[0]) is GradientClipping
 
     def _why_whole(self):
-        """Returns why this rank needs whole gradients in the next step; None if it does not."""
+        """Returns the reason why this rank needs whole gradients in the next step, or None."""
         if overridden := _overridden(type(self._inner)):
             return f"{type(self._inner).__name__} overrides {overridden}"
         for hook in all_hooks(self._inner, self._reducer.params):
@@ -273,7 +272,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         return {name: param for name, param in params if not _is_divided(param)}
 
     def _divide(self):
-        """Divides the parameters that are not divided yet; the same ones on all ranks."""
+        """Divides the parameters that are not divided yet, which are the same on all ranks."""
         new = self._undivided()
         _check_rules(new)
         on_gpu = any(param.xp is not np for param in new.values())
@@ -298,8 +297,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
 @functools.cache
 def _overridden(optimizer_class):
-    """Returns the name of a method by which a class updates in another way; None if there is
-    none."""
+    """Returns the name of an update method that a class overrides; None if there is none."""
     names = (
         "update _update_params reallocate_cleared_grads check_nan_in_grads is_safe_to_update "
         "update_loss_scale call_hooks call_hook rules_and_params"
@@ -310,7 +308,7 @@ def _overridden(optimizer_class):
 
 
 def _works_on_parts(hook):
-    """Whether a hook says so; a class that derives from such a hook may do something else."""
+    """Returns whether a hook itself declares that it works on parts; a subclass may not."""
     says = {**vars(type(hook)), **getattr(hook, "__dict__", {})}
     return bool(says.get("works_on_parts"))
 

@@ -64,12 +64,12 @@ def all_hooks(optimizer: Optimizer, params: Iterable[Parameter]) -> list[Callabl
 def random_numbers_of_rank_0(comm: Communicator, are_equal: bool = False) -> Iterator[None]:
     """Context manager: within it, NumPy's global generator yields rank 0's numbers on all ranks.
 
-    Afterwards it continues from there on rank 0, and on ranks where it was in the same state as on
-    rank 0 before. On others it returns to its state, so that their other draws (dropout) stay
-    different.
+    Afterwards the generator continues from there on rank 0, and on ranks where its state was equal
+    to rank 0's before. On the other ranks its previous state is restored, so that their other draws
+    (dropout) stay different.
 
     Args:
-        comm: the ranks, all of which enter it.
+        comm: the communicator of the ranks; all ranks must enter the block.
         are_equal: whether all ranks know that their states are equal.
 
     Example:

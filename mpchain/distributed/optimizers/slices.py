@@ -1,4 +1,4 @@
-"""The slices of parameters that a rank updates, and whose state its update rules keep."""
+"""The slices of parameters that a rank updates and whose state its update rules keep."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -21,15 +21,15 @@ from mpchain.variable import Parameter, Variable
 class Row:
     """Parameters of one dtype in a flat layout that is divided equally among the ranks.
 
-    The parameters' update rules are told to update this rank's slices alone.
+    Their update rules are set to update only this rank's slices.
 
     Args:
-        comm: the ranks.
-        layout: the places of the parameters.
+        comm: the communicator of the ranks.
+        layout: the offsets of the parameters in the row.
         params: the parameters by name, at least those in the layout.
 
     Attributes:
-        layout: the places of those parameters that the row still has.
+        layout: the offsets of the parameters that the row still has.
 
     Example:
         >>> model = L.Linear(3, 2)
@@ -52,11 +52,11 @@ class Row:
             rule.slice = Slice(rule, place, params[name].shape, self)
 
     def keep(self, params: Mapping[str, Parameter]) -> bool:
-        """Forgets all but these parameters, which may have other names now, and those that another
-        row has.
+        """Removes parameters that are not among these, or that another row has; the parameters
+        that stay may have new names.
 
         Returns:
-            Whether any are left.
+            Whether any parameters are left.
         """
         names = {id(param): name for name, param in params.items()}
         kept = {
@@ -88,13 +88,13 @@ class Row:
         return self._parts
 
     def drop_gradients(self) -> None:
-        """Forgets the gradients of parts, and parts that are copies."""
+        """Discards the gradients of parts, and parts that are copies."""
         for part in self._parts.values():
             part.cleargrad()
         self._parts = {name: x for name, x in self._parts.items() if x.shows(x.whole)}
 
     def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
-        """Returns what :meth:`Gathering.gather` takes to give all ranks the new values."""
+        """Returns a pair for :meth:`Gathering.gather`, which sends the new values to all ranks."""
         xp = next(iter(self._params.values())).xp
         piece = xp.zeros(self._length, self.layout.dtype)
         for name, param in self._params.items():
@@ -112,11 +112,11 @@ class Row:
 
 
 class Part(Parameter):
-    """This rank's part of a parameter, flat, as hooks and its update see it.
+    """This rank's part of a parameter, flattened, for hooks and the update.
 
     Args:
         param: the parameter.
-        ranks: the ranks among which it is divided.
+        ranks: the ranks among which the parameter is divided.
 
     Attributes:
         whole: the parameter's array.
@@ -135,16 +135,16 @@ class Part(Parameter):
         self.divided_among = ranks
 
     def shows(self, whole: Array) -> bool:
-        """Returns whether this is a part of an array, and not a copy."""
+        """Returns whether this part is a view of an array, and not a copy."""
         return whole is self.whole and whole.flags.c_contiguous
 
 
 class PartsOfModel:
-    """The object that an optimizer updates in place of a model.
+    """The object that an optimizer updates instead of a model.
 
     Args:
         model: the model.
-        params: by name, its parameters, or their parts.
+        params: the model's parameters, or their parts, by name.
 
     Example:
         >>> model = L.Linear(3, 2)
@@ -163,13 +163,13 @@ class PartsOfModel:
 
 
 class RanksOfParts:
-    """The ranks that parameters are divided among, which sum few numbers without many messages.
+    """The ranks that parameters are divided among; sums a few scalars with few messages.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Attributes:
-        known: the next sum, if the ranks have it already.
+        known: the result of the next sum, if the ranks have it already.
 
     Example:
         >>> RanksOfParts(comm).iallreduce(np.array([3, 4])).Wait()
@@ -183,7 +183,7 @@ class RanksOfParts:
         self._comm, self._rooms = comm, {}
 
     def iallreduce(self, x: Array) -> Request:
-        """Sums an array, whose numbers float64 holds, over the ranks."""
+        """Sums an array over the ranks; float64 must be able to hold its elements."""
         if self.known is not None:
             known, self.known = self.known, None
             return Request(np.full_like(x, known))
@@ -202,14 +202,14 @@ class Slice:
 
     Args:
         rule: the rule, which may have the state of the whole parameter.
-        place: the elements.
-        shape: the whole parameter's.
-        row: the row that the parameter is in.
+        place: the slice of the elements.
+        shape: the whole parameter's shape.
+        row: the row that holds the parameter.
 
     Attributes:
-        place, shape, row: as given.
-        whole: what the rule keeps for the whole parameter, as loaded or gathered, until the next
-            update; None if it is not known here.
+        place, shape, row: the arguments of the same names.
+        whole: the rule's loaded or gathered state of the whole parameter, until the next update;
+            None if this rank does not have it.
 
     Example:
         >>> model = L.Linear(3, 2)
@@ -228,7 +228,7 @@ class Slice:
         rule.keep(rule.t, kept | cut)
 
     def again(self, rule: UpdateRule) -> "Slice":
-        """Returns such a slice of what a rule has loaded for the whole parameter."""
+        """Returns a new slice from the state that a rule has loaded for the whole parameter."""
         return Slice(rule, self.place, self.shape, self.row)
 
     def forget(self) -> None:
@@ -236,15 +236,16 @@ class Slice:
         self.whole = self._copy = None
 
     def is_own(self, array: Any) -> bool:
-        """Returns whether this is an array of only the slice, or a parameter."""
+        """Returns whether an array, or a parameter, holds only the slice."""
         return array.shape == (self.place.stop - self.place.start,)
 
     def of(self, array: Array) -> Array:
-        """Returns the slice of an array, which may be that already."""
+        """Returns the slice of an array, or the array itself if it already is the slice."""
         return array if self.is_own(array) else array.reshape(-1)[self.place]
 
     def update(self, rule: UpdateRule, param: Parameter) -> None:
-        """Like :meth:`UpdateRule.update`, but updates only the slice; hooks see the whole."""
+        """Like :meth:`UpdateRule.update`, but updates only the slice; hooks see the whole
+        parameter."""
         updated = rule.updated_param(param)
         if rule.enabled and updated.grad is not None:
             if rule.hooks_at("post"):
@@ -267,7 +268,7 @@ class Slice:
             self._copy = None
 
     def copy_of(self, rule: UpdateRule, param: Parameter) -> Parameter:
-        """Returns a float32 copy of the whole parameter, with what the rule keeps of the slice."""
+        """Returns a float32 copy of the whole parameter; in the slice, the rule's own copy."""
         if self._copy is None:
             part = self._part_of(param)
             kept = rule.copy_of(part).array
@@ -282,16 +283,16 @@ class Slice:
         return Parameter(self.of(param.array), name=param.name)
 
     def _set(self, whole, own):
-        """Writes the slice back if it is a copy."""
+        """Writes the slice back into the whole parameter, if it is a copy."""
         if not whole.flags.c_contiguous:
             flat = whole.reshape(-1)
             flat[self.place] = own
             whole[...] = flat.reshape(self.shape)
 
-    # Saving and loading
+    # These methods save and load the rule's state.
 
     def gather(self, rule: UpdateRule, comm: Communicator, root: int) -> None:
-        """Gathers what the rules of all ranks keep at the root."""
+        """Gathers the states of all ranks' rules at the root."""
         whole = rule.kept()
         for name, value in whole.items():
             if is_array(value) and self.is_own(value):
@@ -302,7 +303,7 @@ class Slice:
         self.whole: Any = whole if comm.rank == root else None
 
     def save(self, serializer: AbstractSerializer, name: str, value: Any) -> None:
-        """Saves what a rule keeps: as a part if the file takes parts, or else as a whole."""
+        """Saves a value of a rule's state: as a part if the file takes parts, otherwise whole."""
         if not (is_array(value) and self.is_own(value)):
             serializer(name, value)
         elif serializer.takes_parts:  # every rank gives its slice to a checkpoint
@@ -318,6 +319,6 @@ class Slice:
             )
 
     def _has_whole(self, name, value):
-        """Returns whether a whole value is known, and its slice unchanged since."""
+        """Returns whether the whole value is known, and its slice has not changed since."""
         whole = (self.whole or {}).get(name)
         return whole is not None and self.of(whole).tobytes() == value.tobytes()

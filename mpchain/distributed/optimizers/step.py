@@ -1,4 +1,4 @@
-"""The steps of a multi-node optimizer: how each rank's part of a batch becomes one of all ranks."""
+"""The steps of a multi-node optimizer, which combine the ranks' parts of a batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,27 +22,30 @@ class Step:
     """The current step, or the last one. Its phases are::
 
         parts, rows = step.number(parts, t, weights)  # losses draw by sample
-        parts = step.begin(parts, rows, weights)  # the share of this rank in the batch is known
+        parts = step.begin(parts, rows, weights)  # this rank's share of the batch is now known
         with step.counts.in_use():
             ...  # compute losses and gradients, which go to step.active_reducer
         step.end_losses()
         n_total = step.finish(sums, draws=False)  # gradients are means over all ranks
 
-    Where gradients are not exchanged (:attr:`exchanges`), :meth:`accumulate` is the last phase.
+    If gradients are not exchanged (:attr:`exchanges`), :meth:`accumulate` is the last phase.
 
     Args:
-        comm: the ranks.
-        reducer: averages the gradients.
+        comm: the communicator of the ranks.
+        reducer: the object that averages the gradients.
         are_of_batch: see :class:`Counts`.
 
     Attributes:
-        reducer, draws, counts: what averages gradients, numbers draws, and knows counts.
+        reducer: the object that averages gradients.
+        draws: the object that assigns random draws to samples.
+        counts: the counts of the whole batch.
         rank_states: states that belong to this rank's samples.
-        active_reducer: the reducer of this step: one that changes nothing if gradients are not
-            exchanged.
+        active_reducer: the reducer of this step: a reducer that changes nothing if gradients are
+            not exchanged.
         exchanges: whether gradients are exchanged.
         skips: whether the step changes no parameter.
-        n_accumulated: samples of this rank whose mean gradients wait for the next step.
+        n_accumulated: the number of this rank's samples whose mean gradients wait for the next
+            step.
 
     Example:
         >>> step = Step(comm, Reducer(comm))
@@ -64,12 +67,12 @@ class Step:
         self.drop_accumulated()
 
     def drop_accumulated(self) -> None:
-        """Forgets the samples that wait for the next step."""
+        """Discards the samples that wait for the next step."""
         self.n_accumulated: float = 0
         self._n_all_accumulated: float | None = 0  # the count over all ranks; None if unknown
 
     def fit_to_ranks(self) -> None:
-        """Forgets the current step, after the communicator has lost ranks."""
+        """Discards the current step, after the communicator has lost ranks."""
         self.drop_accumulated()
         self.reducer = self.reducer.renewed()
         self.draws.reset()
@@ -78,15 +81,16 @@ class Step:
     def number(
         self, parts: Parts, t: int, weights: Sequence[float] | None = None
     ) -> tuple[Parts, list[float]]:
-        """Lets the losses of the parts draw by sample.
+        """Makes the random draws of the parts' losses depend on the sample.
 
         Args:
             parts: pairs of a number of samples, None if unknown, and a loss function.
-            t: the number of steps before.
-            weights: of the parts, if they are others than numbers of samples.
+            t: the number of previous steps.
+            weights: the weights of the parts, if they are not numbers of samples.
 
         Returns:
-            The parts, at least one, and the number of samples of each; that of the rank if unknown.
+            The parts, at least one, and the number of samples of each part; if this is unknown, the
+            rank's number of samples.
         """
         numbered: Parts = self.draws.numbered(parts, t, weights) or [(0, None)]
         return numbered, [self.draws.n_own if n is None else n for n, _ in numbered]
@@ -99,15 +103,15 @@ class Step:
         *,
         in_graph: bool = False,
     ) -> Parts:
-        """Begins the exchange: tells reducer and counts the share of this rank.
+        """Begins the exchange: passes this rank's share to the reducer and the counts.
 
         Args:
             parts, rows: the results of :meth:`number`.
-            weights: of the parts, if they are others than numbers of samples.
-            in_graph: whether a graph of a GPU holds the sums of gradients.
+            weights: the weights of the parts, if they are not numbers of samples.
+            in_graph: whether a GPU's graph holds the sums of gradients.
 
         Returns:
-            The parts, with loss functions that know counts.
+            The parts, with loss functions that use the counts of the batch.
         """
         n_all, n_empty = self._comm.divided[1:3]
         if weights is not None:
@@ -136,8 +140,8 @@ class Step:
         return self.counts.begin(self.active_reducer, parts, rows, *known)
 
     def check(self, counts: Sequence[float | None], joint_link: str | None) -> None:
-        """Checks the numbers of samples of this rank's parts, and of the other ranks' if a link
-        computes with all ranks together: all of them then raise ValueError.
+        """Checks the numbers of samples of this rank's parts. If a link computes with all ranks
+        together, also checks the other ranks' parts; all ranks then raise ValueError on a mismatch.
 
         Args:
             counts: the number of samples of each part.
@@ -177,7 +181,7 @@ class Step:
             self.reducer.begin(self.n_accumulated or (n if weight is None else weight))
 
     def own_weight(self) -> float:
-        """Returns the share of this rank in a step of one part."""
+        """Returns this rank's share of the batch in a step of one part."""
         return self.active_reducer.weight(self._n)
 
     def ready(self, param: Variable) -> None:
@@ -193,7 +197,7 @@ class Step:
         self._n_all_accumulated = self._n_total
 
     def end_losses(self) -> None:
-        """Ends what ranks exchange while they compute losses."""
+        """Ends the exchange of counts, after the losses have been computed."""
         self.counts.end()
         self.drop_accumulated()
 
@@ -205,7 +209,8 @@ class Step:
             draws: whether random states are compared.
 
         Returns:
-            The number of samples, of all ranks, whose gradients are there; 0 to step by none.
+            The number of samples on all ranks that the gradients are means over; 0 if there are no
+            gradients to update parameters with.
         """
         self.reducer.message.put(sums, draws=draws)
         # Double buffering would return the result of the previous step.
@@ -216,7 +221,7 @@ class Step:
         return 0 if self.skips else n_total
 
     def finish_launch(self, sums: Sequence[Any], presence: Sequence[bool], n: int) -> None:
-        """Tells the other ranks what :meth:`finish` does, of a step whose gradients a graph sums.
+        """Sends the message of :meth:`finish` in a step whose gradients a GPU's graph sums.
 
         Args:
             sums: see :meth:`finish`.
@@ -230,7 +235,7 @@ class Step:
         self._end(n_total)
 
     def _end(self, n_total):
-        """Notes the number of samples of all ranks, given their weight."""
+        """Records the number of samples on all ranks, given their total weight."""
         n_samples = n_total if self._n_weighted is None else self._n_weighted
         if self.reducer.parts_per_batch and n_samples:
             self._check_shards(int(n_samples))
@@ -238,7 +243,7 @@ class Step:
         self.draws.finish(n_samples)
 
     def _check_shards(self, n_total):
-        """Lets rank 0 warn if micro-shards are others than those of one process."""
+        """Lets rank 0 warn if the micro-shards differ from those of a single process."""
         comm = self._comm
         shards = [partition(n_total, i, comm.micro_shards) for i in comm.own_shards]
         if list(self._rows) != [end - begin for begin, end in shards]:
@@ -258,10 +263,10 @@ class RankStates:
     """Attributes of links that hold one row for each of this rank's samples.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Attributes:
-        n_samples: the number of samples of all ranks in the last step.
+        n_samples: the number of samples on all ranks in the last step.
     """
 
     def __init__(self, comm: Communicator):
@@ -286,7 +291,7 @@ class RankStates:
             self._places[f"{paths[id(link)]}/{name}".strip("/")] = link, name
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves this rank's rows, as parts of the whole; restores those of its share."""
+        """Saves this rank's rows as parts of the whole; restores the rows of this rank's share."""
         for path, (link, name) in self._places.items():
             if isinstance(serializer, Deserializer):
                 self._restore(serializer, path, link, name)
