@@ -1,15 +1,16 @@
 """Starts a program on N ranks, supervises them and reports how they ended.
 
 ``mpchain-launch -n 2 train.py`` and ``python -m mpchain.launch -n 2 train.py`` do the same. The
-launcher uses the standard library only and imports nothing of mpchain. The first form starts
+launcher uses only the standard library and does not import mpchain. The first form starts
 faster, because the second imports the enclosing package.
 
 The launcher starts mpirun, which starts one guard per rank (rank.py). A guard forks a supervisor
-out of mpirun's reach, and the supervisor runs the program, sends what it prints and how it ended
-to the launcher (messages.py), and ends it when told to, or when the launcher or its guard is gone.
+out of mpirun's reach, and the supervisor runs the program, sends the program's output and its end
+to the launcher (messages.py), and ends the program when told to, or when the launcher or the guard
+is gone.
 """
 
-# _signal has the few names of the module signal that are needed here; signal itself imports slowly.
+# _signal has all that is needed here from the module signal, which is slow to import.
 import _signal
 
 

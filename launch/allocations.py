@@ -10,9 +10,9 @@ class Allocation:
 
     Args:
         name: Its name in messages.
-        variables: Names of environment variables, of which it sets one at least: the path of a file
-            that lists the hosts. Without any, it stands for no batch system.
-        remote_shell: Command that runs another one on a host, as mpirun does by itself.
+        variables: Names of environment variables. The batch system sets at least one of them, to
+            the path of a file that lists the hosts. No names stand for no batch system.
+        remote_shell: Command that runs another command on a host; mpirun itself does the same.
 
     Example:
         >>> kind = Allocation("Slurm", ("SLURM_JOB_NODELIST",), ("srun",))
@@ -26,11 +26,11 @@ class Allocation:
         self.name, self.variables, self.remote_shell = name, variables, remote_shell
 
     def detect(self, variables: Mapping[str, str]) -> bool:
-        """Returns whether it allocated hosts to us; the variables are those of the environment."""
+        """Returns whether this batch system allocated hosts; takes the environment's variables."""
         return not self.variables or any(name in variables for name in self.variables)
 
     def slots(self, variables: Mapping[str, str]) -> dict[str, int]:
-        """Number of ranks for each host; empty if only this host is used, without limit."""
+        """Returns the number of ranks for each host; empty means this host, without a limit."""
         paths = [variables[name] for name in self.variables if name in variables]
         return read_host_file(paths[0]) if paths else {}
 
@@ -41,7 +41,7 @@ class _Slurm(Allocation):
     COUNTS = ("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE")
 
     def slots(self, variables):
-        # Commas between hosts, but not those inside brackets: "a[1-2,07],b" holds two items.
+        # Hosts are separated by the commas outside of brackets: "a[1-2,07],b" holds two items.
         items = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", variables[self.variables[0]])
         hosts = [host for item in items for host in self._expand(item)]
         counts = next((variables[name] for name in self.COUNTS if name in variables), "")
@@ -61,18 +61,18 @@ class _Slurm(Allocation):
         return hosts
 
     def _repeat(self, item):
-        number, _, times = item.rstrip(")").partition("(x")  # "4(x3)" for three hosts alike
+        number, _, times = item.rstrip(")").partition("(x")  # "4(x3)" means three hosts with 4 each
         return [int(number)] * int(times or 1)
 
 
 SLURM = _Slurm(
     "Slurm", ("SLURM_JOB_NODELIST",), ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
 )
-PBS = Allocation("PBS", ("PBS_NODEFILE",))  # also Torque: a line for each slot
-LSF = Allocation("LSF", ("LSB_DJOB_HOSTFILE",), ("blaunch",))  # a line for each slot
-# A line for each host, with its slots, queue and processors.
+PBS = Allocation("PBS", ("PBS_NODEFILE",))  # Torque, too: one line per slot
+LSF = Allocation("LSF", ("LSB_DJOB_HOSTFILE",), ("blaunch",))  # one line per slot
+# The file has a line for each host, with its slots, queue and processors.
 GRID_ENGINE = Allocation("Grid Engine", ("PE_HOSTFILE",), ("qrsh", "-inherit"))
-# The workers of an MPIJob, as its launcher sees them; the MPI operator wrote the file.
+# In an MPIJob's launcher, Kubernetes' MPI operator sets these to a file that lists the workers.
 _OF_OPERATOR = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 _OF_OPERATOR += ("I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE")
 KUBERNETES = Allocation("the MPI operator of Kubernetes", _OF_OPERATOR)
@@ -81,7 +81,7 @@ ALLOCATIONS = (SLURM, PBS, LSF, GRID_ENGINE, KUBERNETES, LOCAL)
 
 
 def detect(variables: Mapping[str, str]) -> Allocation:
-    """Returns the batch system that allocated hosts to us.
+    """Returns the batch system that allocated hosts to this job.
 
     >>> variables = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "4(x2),2"}
     >>> detect(variables).slots(variables)
@@ -91,10 +91,10 @@ def detect(variables: Mapping[str, str]) -> Allocation:
 
 
 def read_host_file(path: str | os.PathLike) -> dict[str, int]:
-    """Returns the number of slots of each host in a file that lists hosts, one a line.
+    """Returns the number of slots of each host in a file that lists hosts, one per line.
 
-    A line is ``host``, ``host:2``, ``host slots=2`` or ``host 2``; what follows is not read, nor
-    what follows a ``#``. The numbers of a host that is named several times are added.
+    A line is ``host``, ``host:2``, ``host slots=2`` or ``host 2``; the rest of the line is ignored,
+    and so are comments (``#``). If a host is listed several times, its numbers of slots are added.
 
     Raises:
         ValueError: If a line does not begin with the name of a host and a number.
@@ -108,7 +108,7 @@ def read_host_file(path: str | os.PathLike) -> dict[str, int]:
         for number, line in enumerate(file, 1):
             name, *words = re.split(r"[\s:]+", line.partition("#")[0].strip())
             count = words[0].removeprefix("slots=") if words else "1"
-            if "=" in count:  # "max_slots=4" is one
+            if "=" in count:  # also "max_slots=4"
                 count = "1"
             if name:
                 items.append((name, count, f"line {number} of {path}: {line.strip()!r}"))
@@ -134,7 +134,7 @@ def read_hosts(text: str) -> dict[str, int]:
 def _add_up(items: Iterable[tuple[str, str, str]]):
     slots = {}
     for name, count, source in items:
-        # ssh must not take such a name for an option.
+        # A name that begins with a dash would be an option of ssh.
         if not (re.fullmatch(r"\w[\w.-]*", name) and count.isdecimal() and int(count)):
             raise ValueError(source)
         slots[name] = slots.get(name, 0) + int(count)

@@ -15,7 +15,7 @@ _PLUGINS = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
 
 
 def judge(starter: mpirun.Direct, variables: Mapping[str, str]) -> list[Finding]:
-    """Returns the findings about Slurm, PBS and LSF, where there are any.
+    """Returns the findings about Slurm, PBS and LSF, if any of them is installed.
 
     Args:
         starter: The program that would start the ranks.
@@ -54,7 +54,7 @@ def _judge_srun(starter, variables):
         hint = "your Open MPI was built without Slurm's PMI, so that srun cannot start its ranks"
     elif needed not in plugins and not (starter.flavour is None and plugins):
         hint = f"srun cannot start ranks, for lack of {needed or 'PMI'}"
-    elif needed and "SLURM_JOB_ID" in variables:  # a plug-in that is listed may lack its library
+    elif needed and "SLURM_JOB_ID" in variables:  # a listed plug-in may lack its library
         words = [srun, "--overlap", "--overcommit", "--nodes=1", "--ntasks=2", f"--mpi={needed}"]
         if cause := try_ranks(words):
             hint = f"a trial of srun --mpi={needed} failed ({cause})"
@@ -68,11 +68,11 @@ def _judge_srun(starter, variables):
 
 
 def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
-    """Starts two ranks; returns why they do not make one job, or nothing if they do.
+    """Starts two ranks; returns why they do not form one job, or an empty text if they do.
 
     Args:
         words: The words of the command before the program.
-        python: The Python that runs it.
+        python: The Python that runs the program.
 
     Example:
         >>> try_ranks(["sh", "-c", "echo size 1; echo size 1"])
@@ -96,7 +96,7 @@ def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
 
 
 def _pmi_of_library(starter):
-    """The version of PMIx that an Open MPI speaks, and its components for PMI before version 5."""
+    """Returns the PMIx version of an Open MPI, and the PMI components of one before version 5."""
     folder = [os.path.dirname(starter.path or "")]
     program = find_program(["ompi_info"], folder) if starter.path else None
     components = set(re.findall(r"MCA pmix: (\w+)", ask([program]))) if program else set()
@@ -114,7 +114,7 @@ def _judge_pbs(starter, variables):
     if not os.access(path, os.R_OK):
         hint = "PBS writes it on the first host of a job alone: start there, or give --hosts"
         return [Finding("PBS", FAILURE, f"cannot read {path}", hint)]
-    # Ranks that ssh starts are no tasks of the job: PBS neither limits nor ends them.
+    # PBS neither limits nor ends ranks that ssh starts, because they are not tasks of the job.
     folder = os.path.dirname(starter.path or "")
     program = find_program(["prte_info", "ompi_info"], [folder]) if starter.path else None
     if starter.flavour != mpi_library.OPEN_MPI or not program:

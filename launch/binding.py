@@ -1,4 +1,4 @@
-"""Each rank's share of its host: threads for its cores and, if asked, exclusive cores."""
+"""Each rank's share of its host: threads for its cores and, on request, exclusive cores."""
 
 import contextlib
 import itertools
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from .processes import find_program, read
 
-# How ranks are bound: to cores of their own, or to a NUMA domain that they share.
+# The mode of binding: ranks get exclusive cores, or share the cores of a NUMA domain.
 VARIABLE = "MPCHAIN_BIND"
 MODES = ("none", "cores", "numa")
 _GPUS = "/proc/driver/nvidia/gpus"
@@ -16,7 +16,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 def cores() -> int:
-    """Returns the number of physical cores that this process may use, also in a container.
+    """Returns the number of physical cores that this process may use, even in a container.
 
     Example:
         >>> cores() >= 1
@@ -29,7 +29,8 @@ def cores() -> int:
 def quota() -> float | None:
     """Returns how many processors' time the control groups allow; None without a limit.
 
-    Those are the group of this process and all that it is in, of both versions of control groups.
+    The limits of this process's group and of all enclosing groups apply. Both versions of control
+    groups are read.
 
     Example:
         >>> (quota() or 1.0) > 0
@@ -54,15 +55,15 @@ def quota() -> float | None:
 def share(
     mode: str, rank: int, n: int, job: str, wanted: Sequence[int | None] = ()
 ) -> tuple[Set[int], str]:
-    """Returns the processors that a rank is bound to, or none of them and the reason.
+    """Returns the processors to bind a rank to, or an empty set and the reason.
 
     Args:
-        mode: ``"cores"`` gives each rank as many whole cores as the others, of one NUMA domain
-            where that is possible; ``"numa"`` gives it all cores of a domain, or of several.
+        mode: ``"cores"`` gives each rank the same number of whole cores, from one NUMA domain if
+            possible; ``"numa"`` gives each rank all cores of a domain, or of several domains.
         rank: The number of the rank on its host.
-        n: The number of ranks there.
-        job: The name of the job, whose processes are not in the way.
-        wanted: The NUMA domain of the GPU of each rank, None where it is unknown.
+        n: The number of ranks on that host.
+        job: The name of the job, whose own processes may be bound already.
+        wanted: The NUMA domain of each rank's GPU, or None if it is unknown.
 
     Example:
         >>> share("cores", rank=0, n=10**6, job="")[0]
@@ -90,7 +91,7 @@ def share(
 
 @contextlib.contextmanager
 def bound(processors: Set[int]) -> Iterator[None]:
-    """Context manager: this thread runs on some processors only, if any are given.
+    """Context manager: restricts this thread to the given processors, if there are any.
 
     Example:
         >>> with bound(set()):
@@ -107,7 +108,7 @@ def bound(processors: Set[int]) -> Iterator[None]:
 
 
 def _place(rank, n, homes, wanted):
-    """Returns which part a rank gets: one in the domain of its GPU, if there is one for it."""
+    """Returns the index of a rank's part, preferably one in the domain of the rank's GPU."""
     free = list(range(len(homes)))
     chosen = {}
     for i, domain in enumerate(wanted[:n]):
@@ -119,7 +120,7 @@ def _place(rank, n, homes, wanted):
 
 
 def _parts(domains, every, n):
-    """Divides cores among ranks evenly, without crossing domains if that is possible."""
+    """Divides cores among ranks evenly; no part crosses domains if that is possible."""
     per = len(every) // n
     parts = [
         domain[i : i + per] for domain in domains for i in range(0, len(domain) - per + 1, per)
@@ -142,7 +143,7 @@ def _domains():
 
 
 def _whole_cores():
-    """The physical cores that this process may use, each as the set of its usable processors."""
+    """Returns the physical cores that this process may use, each as a set of usable processors."""
     usable, found = _usable_processors(), {}
     for processor in sorted(usable):
         path = f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
@@ -152,7 +153,7 @@ def _whole_cores():
 
 
 def _somebody_bound(usable, job):
-    """A process that is not of this job and is bound to a part of the processors; or empty."""
+    """Returns the name of another job's process that is bound to some of the processors, if any."""
     for process in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         try:
             allowed = os.sched_getaffinity(int(process))
@@ -169,7 +170,7 @@ def _somebody_bound(usable, job):
 
 
 def numbers(listing: str) -> set[int]:
-    """Returns the numbers in a list as Linux writes it.
+    """Returns the numbers in a list in Linux's format, such as ``0-3,8``.
 
     Example:
         >>> sorted(numbers("0-2,8"))
@@ -186,7 +187,7 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
     """Returns the names, for CUDA_VISIBLE_DEVICES, of the GPUs that this process may use.
 
     Args:
-        variables: The environment; its list of devices is read as CUDA does.
+        variables: The environment; its list of devices is read in the same way as CUDA reads it.
 
     Example:
         >>> gpus({"CUDA_VISIBLE_DEVICES": "0,3,-1,1"})
@@ -194,26 +195,26 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
     """
     if "CUDA_VISIBLE_DEVICES" in variables:
         names = [name.strip() for name in variables["CUDA_VISIBLE_DEVICES"].split(",")]
-        # As in CUDA, the first entry that names no device ends the list.
+        # As in CUDA, the first entry that does not name a device ends the list.
         return list(itertools.takewhile(_names_device, names))
     files = [name.removeprefix("nvidia") for name in os.listdir("/dev") if "nvidia" in name]
     number = sum(name.isdecimal() for name in files)
     if not number and find_program(["nvidia-smi"], os.get_exec_path()):
-        # Under WSL there are no device files.
+        # WSL has no device files for GPUs.
         with os.popen("nvidia-smi -L 2>/dev/null") as listing:
             number = sum(line.startswith("GPU ") for line in listing)
     return [str(i) for i in range(number)]
 
 
 def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
-    """Returns the NUMA domain of the GPU of each rank of this host, as far as they are known.
+    """Returns the NUMA domain of the GPU of each rank on this host, or None where it is unknown.
 
-    Programs choose a GPU by the number of the rank there; CUDA numbers equal ones by their place on
-    the PCI bus.
+    Programs choose a GPU by the rank's number on its host; CUDA numbers GPUs of one model by their
+    position on the PCI bus.
 
     Args:
-        variables: As in `gpus`.
-        n: The number of ranks here.
+        variables: The same as in `gpus`.
+        n: The number of ranks on this host.
 
     Example:
         >>> gpu_domains({"CUDA_VISIBLE_DEVICES": ""}, 2)
@@ -239,17 +240,17 @@ def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
 def rank_variables(variables: Mapping[str, str], local_size: int) -> dict[str, str]:
     """Returns the environment variables that give a rank its share of the host's cores.
 
-    Each rank sees all GPUs of its host: programs choose one by the number of the rank there.
+    Each rank sees all GPUs of its host; programs choose one by the rank's number on that host.
 
     Args:
-        variables: The environment so far; it keeps the numbers of threads that it sets.
-        local_size: Number of ranks on its host.
+        variables: The environment so far; its own settings for numbers of threads are kept.
+        local_size: Number of ranks on this host.
 
     Example:
         >>> rank_variables({"OMP_NUM_THREADS": "4"}, local_size=2)
         {}
     """
-    if "OMP_NUM_THREADS" in variables:  # the other ranks follow this one
+    if "OMP_NUM_THREADS" in variables:  # MKL and OpenBLAS follow this variable
         return {}
     threads = str(max(1, cores() // local_size))
     return {name: threads for name in THREAD_VARIABLES if name not in variables}
@@ -266,7 +267,7 @@ def _usable_processors():
 
 
 def listing(numbers: Iterable[int]) -> str:
-    """Returns numbers, of processors or of ranks, as a list such as Linux writes.
+    """Returns numbers (of processors or ranks) as a list in Linux's format.
 
     Example:
         >>> listing({0, 1, 2, 8})

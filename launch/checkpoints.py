@@ -5,28 +5,28 @@ import fnmatch
 import os
 import re
 
-# The last is what mpchain's own `extensions.checkpoint` writes: folders that are whole as soon as
-# they have this name. A folder that was found damaged is called iteration_<n>.damaged.
+# The last pattern matches folders of mpchain's `extensions.checkpoint`, which are complete as soon
+# as they have this name. A damaged folder has been renamed to iteration_<n>.damaged.
 PATTERNS = ("snapshot_*", "checkpoint_*", "iteration_*")
-# A file of an earlier run, which the present one would replace, is called <name>.old<n>.
+# A file of an earlier run that the current run would overwrite is renamed to <name>.old<n>.
 UNUSABLE = re.compile(r"\..*|.*\.(tmp|part)|.*\.damaged(_\d+)?|.*\.old\d+(\.[^.]*)?", re.DOTALL)
-# Subfolder of the results in which `extensions.checkpoint` writes them.
+# The subfolder of the results into which `extensions.checkpoint` writes checkpoints.
 OWN_PLACE = "checkpoints"
 OWN_FOLDER = re.compile(r"iteration_\d+")
 MANIFEST = "manifest.json"
 
 
 class Checkpoints:
-    """The checkpoints in one folder: files or folders that appear under their name when complete.
+    """The checkpoints in one folder: files or folders that get their final name when complete.
 
     Names that begin with a dot, or end with ``.tmp``, ``.part``, ``.damaged`` or ``.old1``, do not
     count. Files do not record which run wrote them: with `all_count`, give each run its own folder.
 
     Args:
-        folder: The folder, which need not exist yet. What is in its folder ``checkpoints`` counts
-            where it has none itself.
-        pattern: Shell pattern of their names; None for `PATTERNS`.
-        all_count: Whether existing ones count; if not, only those that this job writes.
+        folder: The folder, which need not exist yet. Checkpoints in its subfolder ``checkpoints``
+            count if the folder itself has none.
+        pattern: Shell pattern of checkpoints' names; None for `PATTERNS`.
+        all_count: Whether existing checkpoints count, too, and not only those that this job writes.
 
     Example:
         >>> import tempfile
@@ -44,11 +44,11 @@ class Checkpoints:
         self._old = {} if all_count else self._entries()
 
     def newest(self) -> str | None:
-        """Returns the path of the newest one, or None.
+        """Returns the path of the newest checkpoint, or None.
 
-        The numbers in the name decide, such as 900 and 1000 in ``snapshot_iter_900`` and
-        ``snapshot_iter_1000``. The time of the file decides only between equal numbers, because
-        clocks may be set back.
+        The numbers in the names decide which is newer, such as 900 and 1000 in
+        ``snapshot_iter_900`` and ``snapshot_iter_1000``. The time of the file only breaks ties,
+        because clocks may be set back.
         """
         entries = self._entries()
         new = [path for path, state in entries.items() if state != self._old.get(path)]
@@ -57,7 +57,7 @@ class Checkpoints:
         return max(direct or new, key=key, default=None)
 
     def _entries(self):
-        """Path → what changes when it is written again: time, size, number of the file."""
+        """Maps each path to values that change when it is rewritten: time, size and inode."""
         found, entries = {}, []
         for folder in (self._folder, os.path.join(self._folder, OWN_PLACE)):
             # The folder does not exist yet, or its host is unreachable.

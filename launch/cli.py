@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command `mpchain-launch`.
 
     Args:
-        arguments: Its arguments; those of this process if None.
+        arguments: The command's arguments; None for those of this process.
 
     Returns:
         The exit code of the first rank that failed, 128 + n if signal n ended it; 0 if none failed;
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(plan: Plan) -> str:
-    """Returns what a plan would run: environment variables, those of each rank, the command.
+    """Returns a text that shows a plan: environment variables, those of each rank, the command.
 
     Example:
         >>> plan = Plan(n=1, program=["train.py"], starter=mpirun.Direct(), variables={"A": "1"})
@@ -78,7 +78,7 @@ def describe(plan: Plan) -> str:
 
 def _launch(arguments):
     parser = _parser()
-    # argparse would take the script for the folder of --record.
+    # Without an equals sign, argparse would mistake the script for the folder of --record.
     options = parser.parse_args(["--record=" if a == "--record" else a for a in arguments])
     options.program = ["--record" if a == "--record=" else a for a in options.program]
     _check(parser, options)
@@ -113,7 +113,7 @@ def _launch(arguments):
 
 
 class _Version(argparse.Action):
-    """Prints the version, which is looked for only then."""
+    """Prints the version, which is looked up only on request."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, nargs=0, **options)
@@ -327,7 +327,7 @@ def _check_place(parser):
 def _check_program(parser, program, is_module):
     name = program[0]
     if is_module:
-        sys.path.insert(0, os.getcwd())  # python -m does this, too
+        sys.path.insert(0, os.getcwd())  # as python -m does
         top = name.partition(".")[0]
         if not top or not importlib.util.find_spec(top):
             parser.error(f"no module named {name!r}")
@@ -357,7 +357,7 @@ def _number_of_ranks(parser, options, allocation, hosts):
 
 
 def _added(parser, options):
-    # Without it, a rank's output would appear late, and be lost if the rank is killed.
+    # Buffered output of a rank would appear late, and be lost if the rank is killed.
     added = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     if options.elastic:
         added["MPCHAIN_ELASTIC"] = "1"  # mpchain reads it

@@ -1,4 +1,4 @@
-"""The doctor's findings about a container: its content, and whether ranks can start there."""
+"""The doctor's findings about a container: its software, and whether ranks can start in it."""
 
 import json
 import os
@@ -20,10 +20,10 @@ _START_INSIDE = "start mpchain-launch inside the container, or "
 
 
 def bind(kind: str, places: list[str]) -> str:
-    """Returns the line that makes folders of the host visible in a container.
+    """Returns the command that makes folders of the host visible in a container.
 
     Args:
-        kind: That of the container, as the probe of a host names it.
+        kind: The kind of container, as probe_host.py names it.
         places: The folders.
 
     Example:
@@ -34,10 +34,11 @@ def bind(kind: str, places: list[str]) -> str:
 
 
 def ask(words: list[str], results: str) -> tuple[dict, list[Finding]]:
-    """Returns the answers of the probe inside a container, or a failure.
+    """Runs the probe in a container; returns its answers, or a failure.
 
     Args:
-        words: The command that runs a given command inside; its last word may be the Python there.
+        words: The command that runs a given command in the container; the last word may be the
+            container's Python.
         results: The folder of results.
 
     Example:
@@ -61,8 +62,8 @@ def compare(outside: dict, inside: dict, results: str) -> list[Finding]:
     """Returns the findings about differences between the host and a container.
 
     Args:
-        outside: The answers of the probe outside.
-        inside: The answers of the probe inside.
+        outside: The answers of the probe on the host.
+        inside: The answers of the probe in the container.
         results: The folder of results.
 
     Example:
@@ -104,11 +105,11 @@ def compare(outside: dict, inside: dict, results: str) -> list[Finding]:
 
 
 def try_ranks(words: list[str], starter: mpirun.Direct | None) -> list[Finding]:
-    """Returns whether an mpirun outside can start ranks inside.
+    """Returns findings: whether the host's mpirun can start ranks in a container.
 
     Args:
-        words: As in `ask`.
-        starter: The mpirun outside, if there is one.
+        words: The same as in `ask`.
+        starter: The host's mpirun, if there is one.
 
     Example:
         >>> try_ranks(["apptainer", "exec", "train.sif"], None)[0].found
@@ -128,14 +129,14 @@ def try_ranks(words: list[str], starter: mpirun.Direct | None) -> list[Finding]:
 
 
 def _split(words):
-    """Returns the command, and the Python inside."""
+    """Returns the command, and the container's Python: the command's last word, or python3."""
     if os.path.basename(words[-1]).startswith("python"):
         return words[:-1], words[-1]
     return words, "python3"
 
 
 def _places(results):
-    """The folders that both must share: those of the results and of the program, and /dev/shm."""
+    """Returns the folders that host and container must share: results, program, and /dev/shm."""
     results = os.path.abspath(results)
     while not os.path.exists(results):
         results = os.path.dirname(results)
@@ -143,7 +144,7 @@ def _places(results):
 
 
 def _mpi(text):
-    """Flavour and version of a library."""
+    """Returns the flavor and version of an MPI library."""
     found = (
         re.match(r"(.*?),?\s+(?:v|Version:?\s*)?(\d[\w.]*)", text)
         if isinstance(text, str)

@@ -32,7 +32,7 @@ LEAST_PROCESSES = 1024  # a rank has about a dozen threads
 LEAST_ADDRESS_SPACE = 64 * GIB  # CUDA alone reserves as much address space as there is memory
 MOST_CLOCK = 300.0  # clock difference in seconds above which Slurm's munge rejects messages
 
-# Versions of Open MPI in which a loss while ranks recover can end an elastic job.
+# In these versions of Open MPI, losing a rank during recovery can end an elastic job.
 BAD_FOR_ELASTIC = r"\(Open MPI\) v?(5\.0\.1[01])\b"
 
 # Facts that must (FAILURE) or should (WARNING) be the same on all hosts.
@@ -160,8 +160,8 @@ def judge(answer: dict, host: str = "") -> list[Finding]:
     """Returns the findings about one host.
 
     Args:
-        answer: The output of probe_host.py there.
-        host: Its name; empty if there is but one.
+        answer: The output of probe_host.py on that host.
+        host: The host's name; empty if there is only one host.
 
     Example:
         >>> (finding,) = judge({"gpus": [], "numpy": "2.4.6"})[1:]
@@ -315,7 +315,7 @@ def _find_mpirun(allocation):
 
 def _ask_hosts(slots, allocation, results):
     """Returns the answers of the hosts, and a failure for each host without one."""
-    # Ranks would get this variable, too.
+    # The probe gets this variable because ranks would get it, too.
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     words = ["env", *path, sys.executable, PROBE_HOST, os.path.abspath(results)]
     shell, wanted = allocation.remote_shell, {}

@@ -1,10 +1,10 @@
-"""Which rank this process is, by the environment variables of its starter."""
+"""Finds the rank of this process from the environment variables of its starter."""
 
 from collections.abc import Mapping
 
-# The variables with the rank, the size, and both on this host. The innermost starter comes first:
-# mpirun runs inside a Slurm allocation, not the other way round. A bare PMIx server (the last) sets
-# the rank alone.
+# Each starter sets variables to the rank, the number of ranks, and both of these on this host. The
+# innermost starter comes first: mpirun runs inside a Slurm allocation, not the other way around. A
+# bare PMIx server (the last) sets only the rank.
 _MPI = "OMPI_COMM_WORLD_"
 STARTERS = {
     "Open MPI": (f"{_MPI}RANK", f"{_MPI}SIZE", f"{_MPI}LOCAL_RANK", f"{_MPI}LOCAL_SIZE"),
@@ -19,8 +19,8 @@ class Environment:
 
     Attributes:
         starter: The name of the starter.
-        rank, size: Its number among all processes, and how many they are.
-        local_rank, local_size: The same among the processes of its host.
+        rank, size: The rank of this process, and the number of ranks.
+        local_rank, local_size: The same among the ranks of this host.
 
     Example:
         >>> vars(Environment())

@@ -1,7 +1,7 @@
 """Tests the GPUs of this host: runs parts of :mod:`mpchain.gpu_doctor`, each in a separate process.
 
-Every result is a line of a file, written when it is known: what hangs, crashes or comes too late
-loses no other.
+Every result is written to a file as a line as soon as it is known, so a test that hangs, crashes
+or takes too long does not lose the results of others.
 """
 
 import collections
@@ -29,21 +29,21 @@ AT_ONCE = 6
 TIME_TO_PLAN = 60.0
 TIME_OF_RANKS = 80
 LEAST = 2.0  # seconds in which a process may still send results
-SHARED = "NCCL_MULTI_RANK_GPU_ENABLE=1"  # NCCL's own variable
+SHARED = "NCCL_MULTI_RANK_GPU_ENABLE=1"  # a variable of NCCL
 VERSIONS = ("mpchain", "GPU", "CUDA driver", "CUDA runtime", "CuPy", "NCCL")
 PARTS = "mpchain.gpu_doctor.parts"
 
 
 class Step(NamedTuple):
-    """A program that tells results.
+    """A program that prints results.
 
     Attributes:
         title: the name of a result that the program should have sent.
-        command: the arguments of Python that run it.
+        command: the arguments of Python that run the program.
         limit: seconds for each result.
-        at_once: whether others may run beside it.
-        failed: the verdict on what goes wrong.
-        can_go_on: whether it takes ``--after``.
+        at_once: whether other steps may run at the same time.
+        failed: the verdict on a failed result.
+        can_go_on: whether the program takes ``--after``.
     """
 
     title: str
@@ -55,19 +55,19 @@ class Step(NamedTuple):
 
 
 class Doctor:
-    """Runs steps, and writes and judges what they tell.
+    """Runs steps, and writes and judges their results.
 
     Args:
-        folder: where the file of the results is; made if it is not there.
-        seconds: after which nothing begins, and what runs is ended.
+        folder: the folder of the file of results, created if it does not exist.
+        seconds: the time limit: after it no step begins, and running steps are ended.
         is_double: whether the tests' double stands for the GPU.
-        say: called with each finding when it is known.
+        say: a function that is called with each finding as soon as it is known.
 
     Attributes:
-        path: of the file.
-        environment: of the processes.
+        path: the path of the file.
+        environment: the environment variables of the processes.
         rows: all results.
-        findings: about them.
+        findings: the findings about these results.
     """
 
     def __init__(
@@ -90,7 +90,8 @@ class Doctor:
         self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, *sys.path]))
 
     def run(self, step: Step) -> list[dict]:
-        """Runs a step, from the next result on if one ends the process; returns its results."""
+        """Runs a step and returns its results; if a result's test ends the process, the step
+        continues with the next one."""
         after, rows = None, []
         while True:
             told, begun, why = self._run_once(step, after)
@@ -104,8 +105,8 @@ class Doctor:
             after = begun
 
     def _run_once(self, step, after):
-        """Returns the results, what had begun last, and why the process ended: None at its end,
-        empty if that result was told."""
+        """Returns the results, the name of the last test that had begun, and why the process
+        ended: None if it finished, empty if it died after sending that test's result."""
         left = self._end - time.monotonic()
         if left < LEAST:
             return [], None, "no time left"
@@ -167,7 +168,7 @@ class Doctor:
         return row
 
     def run_all(self, steps: Iterable[Step]) -> None:
-        """Runs steps in their order, neighbors that allow it beside one another."""
+        """Runs steps in order; adjacent steps that allow it run at the same time."""
         n = min(AT_ONCE, os.cpu_count() or 1)
         with concurrent.futures.ThreadPoolExecutor(n) as pool:
             waiting: list = []
@@ -180,7 +181,7 @@ class Doctor:
             _finish(waiting)
 
     def found(self, key: str) -> Any:
-        """Returns a value of the first result that has it; None if no result has."""
+        """Returns a value of the first result that has this key; None if no result has it."""
         return next((row[key] for row in self.rows if key in row), None)
 
     def close(self) -> None:
@@ -222,7 +223,7 @@ class _Watch:
 
 
 def _parsed(line):
-    """Returns the object that a line is in JSON; an empty one for another library's words."""
+    """Parses a line of JSON; returns an empty object for a line that another library printed."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -246,11 +247,11 @@ def check_gpu(
     """Returns the findings about GPUs.
 
     Args:
-        folder: For all that is found, as lines of JSON in ``results.jsonl``.
-        seconds: After which the rest is not run.
+        folder: The folder of ``results.jsonl``, which gets all results as lines of JSON.
+        seconds: The time limit, after which the remaining steps are not run.
         is_double: Whether the tests' double stands for the GPU.
-        only: A word, or several with commas: only steps whose title has one of them.
-        say: Called with each finding when it is known.
+        only: A word, or several words joined by commas: only steps whose title contains one run.
+        say: A function that is called with each finding as soon as it is known.
 
     Example:
         >>> check_gpu("gpu")  # doctest: +SKIP
@@ -294,7 +295,8 @@ def _planned(doctor, step) -> Iterator[Step]:
 
 
 def _ranks(doctor) -> Iterator[Step]:
-    """Two ranks, each with its GPU; one GPU must be refused, unless NCCL is told to allow it."""
+    """Yields steps of two ranks, each with its own GPU. NCCL must refuse to share one GPU, unless a
+    variable allows that."""
     try:
         is_there = mpirun.find()
     except mpirun.UnknownMpirunError as error:
@@ -315,7 +317,7 @@ def _ranks(doctor) -> Iterator[Step]:
 
 
 def _suites(doctor) -> Iterator[Step]:
-    """The tests of kernels, in a source tree; then under NVIDIA's tools that see accesses."""
+    """Yields the tests of kernels if this is a source tree, then some under compute-sanitizer."""
     tests = DOUBLES.parents[1]
     if doctor.is_double or not (tests / "kernels").is_dir():
         return
@@ -384,7 +386,7 @@ def _judge_versions(row, name):
 
 
 def _judge_names(differences, path):
-    """Yields the finding about CuPy's names, if these were compared."""
+    """Yields the finding about CuPy's names, if they were compared."""
     if differences:
         found = f"{len(differences)} are not as mpchain is tested against"
         hint = f"these matter only if a check fails; {differences[0]}; all are in {path}"
@@ -394,7 +396,7 @@ def _judge_names(differences, path):
 
 
 def summary(findings: list[Finding]) -> list[Finding]:
-    """Returns findings, with those of equal cases of an operation that are well as one.
+    """Merges the findings about an operation's successful cases into one finding.
 
     Example:
         >>> good = [Finding(f"softmax, {i}, float32", OK, "as on the CPU") for i in range(3)]
@@ -415,7 +417,7 @@ def summary(findings: list[Finding]) -> list[Finding]:
 
 
 def _operation(finding):
-    """Returns the operation of a case that is well."""
+    """Returns the operation of a successful case; None for other findings."""
     words = finding.item.split(", ")
     is_case = len(words) > 2 and words[-1] in ("float16", "float32", "float64")
     is_well = finding.verdict == OK and finding.found.startswith("as on the CPU")

@@ -1,4 +1,4 @@
-"""The hosts of a job: those of the options, else those that a batch system allocated."""
+"""The hosts of a job: those named by options, or those that a batch system allocated."""
 
 import argparse
 import os
@@ -37,10 +37,10 @@ def add_hosts(parser: Parser) -> None:
 def find_hosts(
     parser: Parser, options: argparse.Namespace
 ) -> tuple[allocations.Allocation, dict[str, int]]:
-    """Returns what allocated hosts to us, and their slots; no slots mean only this host.
+    """Returns the allocation of hosts, and their slots; without slots, only this host is used.
 
     Args:
-        parser: Reports errors.
+        parser: The parser that reports errors.
         options: The options that `add_hosts` added.
 
     Example:

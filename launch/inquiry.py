@@ -1,6 +1,6 @@
 """Runs commands on hosts, and explains why ranks cannot run there.
 
-Only jobs on several hosts need it, so that others need not wait for its imports.
+Only jobs on several hosts import this module, because its imports are slow.
 """
 
 import os
@@ -13,13 +13,13 @@ from . import reach
 
 MOST_AT_ONCE = 64
 
-# Exit codes of the check that runs on each host.
+# The exit codes of the check that runs on each host.
 NO_PYTHON, NO_LAUNCHER, NO_FOLDER = 71, 72, 73
 _INSTALL = "install mpchain there at the same place as here, or on a file system that both share"
 
 
 def command_on(host: str, remote_shell: Sequence[str], line: str, seconds: float) -> list[str]:
-    """Returns the command that runs a line of shell on a host, with a timeout to connect.
+    """Returns the command that runs a shell command on a host, with a timeout for the connection.
 
     Example:
         >>> command_on("localhost", ("ssh",), "true", 5)
@@ -29,7 +29,7 @@ def command_on(host: str, remote_shell: Sequence[str], line: str, seconds: float
         return ["sh", "-c", line]
     quick = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     options = quick if remote_shell[0] == "ssh" else ()
-    # Like ssh, blaunch joins the words of a command for a shell.
+    # ssh and blaunch join the words of a command for a shell; others need an explicit shell.
     wrapped = [line] if remote_shell[0] in ("ssh", "blaunch") else ["sh", "-c", line]
     return [*remote_shell, *options, host, *wrapped]
 
@@ -40,9 +40,9 @@ def complaints(
     """Returns, for each host on which ranks cannot run, one sentence that says why.
 
     Args:
-        hosts: Their names.
-        remote_shell: As in `allocations.Allocation`.
-        needed_file: A file of the launcher that the host must have.
+        hosts: The hosts' names.
+        remote_shell: The same as in `allocations.Allocation`.
+        needed_file: A file of the launcher that each host must have.
         seconds: How long to wait for the connection, and again for the answer.
 
     Example:
@@ -61,7 +61,7 @@ def complaints(
 
 
 def with_own_path() -> list[str]:
-    """Returns the beginning of a command that finds modules as this process does, installed or not.
+    """Returns the first words of a command, which make Python find modules as this process does.
 
     Example:
         >>> with_own_path()[0]
@@ -71,10 +71,10 @@ def with_own_path() -> list[str]:
 
 
 def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
-    """Runs a command line for each host, many at once.
+    """Runs a command for each host, several at the same time.
 
     Returns:
-        For each host the exit code (None after the timeout), standard output and standard error.
+        For each host: the exit code (None after the timeout), standard output and standard error.
 
     Example:
         >>> run_on_all({"here": ["echo", "hello"]}, 30)

@@ -20,21 +20,22 @@ from .remote_rank import Rank
 from .standstill import Standstill, timeout_of
 from .talk import say
 
-# Seconds that ranks get to end after mpirun, and mpirun after ranks that failed or that did not.
+# TIME_TO_FOLLOW: seconds for ranks to end after mpirun, and for mpirun to end after failed ranks.
+# TIME_TO_CLOSE: seconds for mpirun to end after ranks that ended well.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
-# The command that started the launcher, for programs that say how to continue.
+# The variable with the launcher's command, for programs that print how to continue.
 COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 # Handshake: seconds for a connection to identify itself, and number of connections allowed besides
 # the ranks.
 TIME_TO_INTRODUCE = 30.0
 MOST_STRANGERS = 50
-# Seconds after which ranks on other hosts that have not connected are looked for.
+# Seconds after which the launcher looks for ranks on other hosts that have not connected.
 TIME_TO_START = 20.0
 MOST_KEPT_OF_MPIRUN = 1 << 16
 
-# Messages of Open MPI when it occasionally fails to start for a transient reason. Its daemons on
-# other hosts report the same by their exit status.
+# Open MPI prints these messages when it fails to start for a transient reason, in the first case
+# here, and in the second on another host, whose daemon reports the failure by its exit status.
 PASSING_FAILURES = (b"listener thread failed to start", b"Daemon exit status: 213")
 MOST_STARTS = 3
 
@@ -48,10 +49,10 @@ class Job:
 
     Attributes:
         cause: The lines of the traceback of the rank that failed first, without prefix.
-        is_final: Whether the user ended it, so that it must not be restarted.
-        losses: The `Losses` of ranks without which it continues.
-        merger: The `Merger` that shows what the ranks print.
-        ranks: The `Rank` of each number that said hello.
+        is_final: Whether the user ended the job, so that it must not be restarted.
+        losses: The `Losses`: the lost ranks without which the job continues.
+        merger: The `Merger` that shows the output of the ranks.
+        ranks: Maps each number of a rank whose supervisor has said hello to its `Rank`.
         starter_stopped: When mpirun was stopped, as `Loop.time`; None if it runs.
         standstill: The `Standstill` that watches the job.
         verdict: Why the job is being ended, with the exit code; None before that.
@@ -145,7 +146,7 @@ class Job:
         os.close(end)
 
     def _contact(self):
-        """Returns the settings that a rank needs to connect to us."""
+        """Returns the settings that a rank needs to connect to the launcher."""
         plan = self.plan
         addresses = reach.own_addresses(plan.hosts) if plan.hosts else [THIS_HOST]
         place = ",".join(addresses), self._listener.getsockname()[1], self.token.decode()
@@ -186,7 +187,7 @@ class Job:
             rank.stop(self._stop_signal, self.plan.grace, self._asks_where)
 
     def forget(self, rank: Rank) -> None:
-        """Closes the connection of a rank, or of a stranger."""
+        """Closes the connection of a rank, or of an unidentified client."""
         rank.channel.close()
         (self._strangers if rank in self._strangers else self._connections).remove(rank)
 
@@ -196,7 +197,8 @@ class Job:
         self._ends.append(rank)
         if rank.code < 0 and not rank.done and self.losses.are_tolerated:
             rank.show_rest()
-            # An ending mpirun has ended the guards first.
+            # If mpirun is ending, it has ended the guards first, and then a rank without a guard is
+            # not a loss.
             if rank.has_guard:
                 self._continue_without(rank)
             else:
@@ -218,7 +220,7 @@ class Job:
         self._first_without_guard = self._first_without_guard or rank
 
     def lose(self, rank: Rank) -> None:
-        """Called when the supervisor of a rank is gone, which is normal after its program ended."""
+        """Called when a rank's supervisor is gone, which is normal after the program has ended."""
         if rank in self._strangers:
             self._strangers.remove(rank)
             return
@@ -239,7 +241,7 @@ class Job:
     def on_program_end(self) -> None:
         """Called when the program of a rank is over, and only MPI_Finalize is left."""
         self.standstill.note_progress()
-        # After losing all ranks of a host, Open MPI waits there for its daemon.
+        # After losing all ranks of a host, Open MPI waits in MPI_Finalize for that host's daemon.
         if self.losses and all(rank.done for rank in self._survivors):
             self.loop.after(TIME_TO_FOLLOW, self._end_finalization)
 
@@ -249,14 +251,14 @@ class Job:
                 rank.stop(signal.SIGKILL, 0.0, where=False)
 
     def give_up(self, rank: Rank) -> None:
-        """Counts a rank as lost whose supervisor does not answer."""
+        """Counts a rank as lost because its supervisor does not answer."""
         rank.channel.close()  # a supervisor that loses the launcher ends its program
         if not self.plan.hosts:
             processes.signal_process(rank.process, signal.SIGKILL)  # the process may be stopped
         self.lose(rank)
 
     def _continue_without(self, rank):
-        """Continues without a rank, if the job may."""
+        """Continues without a rank, if the job allows it."""
         if rank.ended:
             self.losses.take(rank, rank.fate, processes.shell_code(rank.code))
         else:
@@ -276,7 +278,7 @@ class Job:
         return self._starter_code is None
 
     def _show_first_failure(self, rank, fate):
-        """Shows the last words of the rank that failed first before those of all others."""
+        """Shows the last output of the rank that failed first before that of all other ranks."""
         if self._culprit or self.verdict:
             return
         self._culprit = rank
@@ -297,7 +299,7 @@ class Job:
             say(f"{len(missing)} of {self.plan.n} ranks have not started yet")
 
     def _complaint_about_hosts(self):
-        """One sentence about a host on which no rank can start; empty without such a host."""
+        """Returns a sentence about a host on which no rank can start; empty without such a host."""
         from . import inquiry  # seldom needed, and slow to import
 
         seen = {rank.host for rank in self.ranks.values()}
@@ -326,13 +328,13 @@ class Job:
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
-            # No rank caused the failure.
+            # A signal ended mpirun itself, so no rank caused the failure.
             if self._starter_code < 0 and not self._survivors_ended_well:
                 code = processes.shell_code(self._starter_code)
                 self.end(self._end_of_starter, code, asks_where=True)
 
     def _failed_in_passing(self):
-        """Returns whether nothing was started, for a reason that may be gone already."""
+        """Returns whether no rank was started, for a reason that may have passed."""
         nothing = not self.ranks and not self._connections and self.verdict is None
         passing = any(words in self._starter_words for words in PASSING_FAILURES)
         return nothing and passing and self._starts < MOST_STARTS
@@ -376,7 +378,7 @@ class Job:
         self._stop(number)
 
     def stop_in_good_order(self) -> None:
-        """Asks the programs to end after this iteration, for as long as that takes."""
+        """Asks the programs to end after this iteration, however long it takes."""
         self.is_final = True
         self.verdict = self.verdict or ("training was stopped from the page", 128 + signal.SIGTERM)
         self._pass_on(signal.SIGTERM)
@@ -410,13 +412,13 @@ class Job:
     def end(
         self, sentence: str, code: int = 1, number: int = signal.SIGTERM, asks_where: bool = False
     ) -> None:
-        """Ends the job, unless that has happened already.
+        """Ends the job, unless it is already being ended.
 
         Args:
-            sentence: The reason that the user reads at the end.
+            sentence: The reason, which the final report shows.
             code: The exit code of the launcher.
             number: The signal for the ranks.
-            asks_where: Whether the ranks are asked for their stacks before.
+            asks_where: Whether to ask the ranks for their stacks first.
         """
         if not self.verdict:
             self.verdict = sentence, code
@@ -434,7 +436,7 @@ class Job:
             self._end_starter()
 
     def _kill(self):
-        """Ends what did not end when it was asked to."""
+        """Kills mpirun and the ranks that did not end when asked."""
         self._signal_starter(signal.SIGKILL)
         # Supervisors that lose the launcher kill their programs.
         for rank in list(self._connections):
@@ -460,16 +462,16 @@ class Job:
         return code
 
     def _known_failure(self):
-        """What messages of MPI mean that mpirun, or the rank that failed first, has printed."""
+        """Explains known MPI messages in the output of mpirun, or of the rank that failed first."""
         from .known_failures import explain  # seldom needed
 
         of_rank = self._culprit.last_lines() if self._culprit else b""
-        # Messages of mpirun after SIGKILL do not tell the cause.
+        # After a rank was killed by SIGKILL, mpirun's messages do not say the cause.
         was_killed = self._culprit and self._culprit.code == -signal.SIGKILL
         return explain(b"" if was_killed else self._starter_words + of_rank)
 
     def _verdict_of_mpirun(self):
-        """Called when all ranks were well until mpirun failed, or ended them all."""
+        """Returns the reason and exit code of a job that ended with mpirun, without a verdict."""
         if self._survivors_ended_well:
             return "", 0
         assert self._starter_code is not None  # mpirun has ended
@@ -499,7 +501,7 @@ class Job:
 
     @property
     def _survivors_ended_well(self):
-        """Whether there were losses, and all other ranks have come to a good end."""
+        """Whether ranks were lost, and all other ranks have ended well."""
         survivors, killed = self._survivors, -signal.SIGKILL
         is_well = all(rank.code == 0 or (rank.done and rank.code == killed) for rank in survivors)
         return self.losses and survivors and is_well and len(self.ranks) == self.plan.n
@@ -518,8 +520,8 @@ class Job:
         hint = ""
         if first := self._first_without_guard:
             hint = f"; {first.name} was ended first"
-        # A rank that ends normally or by sys.exit reports its end. One that did not, but has exit
-        # code 0, has called os._exit, which skips MPI_Finalize.
+        # A rank that ends normally or by sys.exit reports its end. A rank with exit code 0 that
+        # did not report it has called os._exit, which skips MPI_Finalize.
         if left := [rank for rank in self._ends if rank.code == 0 and not rank.done]:
             hint = f"; {left[0].name} ended first, with exit code 0 but without MPI_Finalize"
         assert self._starter_code is not None  # mpirun has ended
@@ -533,7 +535,8 @@ class Job:
 
 
 def _children():
-    """Returns the children that this process already has; some shells exec with children."""
+    """Returns the children that this process already has, because some shells exec the launcher
+    when they have children."""
     return frozenset(map(int, processes.read(f"/proc/self/task/{os.getpid()}/children").split()))
 
 
@@ -545,7 +548,7 @@ def _same_file(first, second):
 
 
 def _allow_files(number):
-    """Raises the limit of open files as far as needed and permitted."""
+    """Raises the limit on open files as far as needed and permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < number:
         limit = number if hard == resource.RLIM_INFINITY else min(number, hard)

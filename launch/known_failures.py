@@ -1,4 +1,4 @@
-"""Known messages of MPI libraries, PMIx, Slurm and UCX: what they mean, and what mends it."""
+"""Known messages of MPI libraries, PMIx, Slurm and UCX, with causes and remedies."""
 
 import re
 
@@ -38,9 +38,9 @@ _LOCKED = (
     "have ulimit -l unlimited set for the daemons of the batch system and for ssh, on all hosts",
 )
 
-# Pattern of a message, cause, and remedy. The first match is used.
+# Each row is the pattern of a message, the cause, and the remedy. The first match is used.
 KNOWN = [
-    # UCX comes first, because its failures cause others
+    # UCX comes first, because its failures cause failures of others.
     (rb"max locked memory \(ulimit -l\)", *_LOCKED),
     (rb"ibv_\w+\([^\n]*failed: Cannot allocate memory", *_LOCKED),
     (rb"UCX +WARN +network device '[^']*' is not available", "UCX_NET_DEVICES names a network "
@@ -77,7 +77,7 @@ KNOWN = [
     (rb"OpenFabrics[^\n]*failed to initialize[^\n]*\s+allocate some locked memory", *_LOCKED),
     (rb"OpenFabrics \(openib\) BTL failed to", "Open MPI's old component for InfiniBand cannot use "
      "this adapter", "set OMPI_MCA_btl=^openib, or use an Open MPI with UCX"),
-    # PMIx's messages if a folder is full or read-only, or if no more files can be opened.
+    # PMIx prints these if a folder is full or read-only, or if no more files can be opened.
     (rb"PMIX ERROR: (?:PMIX_ERR_)?FILE_WRITE_FAILURE", "the folder of temporary files is full, "
      "or read-only", "free /tmp, or set TMPDIR to a local folder with room"),
     (rb"call to mkdir was unable to create the desired directory", "mpirun cannot make "
@@ -94,7 +94,7 @@ KNOWN = [
      "Slurm's plug-in for PMIx lacks its library, or finds another version", "start by mpirun "
      "(--mpi openmpi), or have libpmix of its version installed where the plug-in looks for it"),
     (rb"PMIX ERROR: [A-Z-]+ in file [^\n]*(?:dstore|pmix_esh|gds_ds[0-9]+_lock)", *_SEGMENTS),
-    # PMIx comes last, because others are more specific
+    # These messages of PMIx come last, because others are more specific.
     (rb"PMIX ERROR:|pmixp?_[a-z_]*dmdx",
      "the PMIx of mpirun or Slurm and that of the MPI library do not understand each other",
      "take mpirun and library from one installation, in a container "

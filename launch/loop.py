@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 
 _File = int | socket.socket
-# A loop that is later than this was stopped, for example by SIGSTOP.
+# A loop that wakes up later than this many seconds was stopped, for example by SIGSTOP.
 MOST_LATE = 1.0
 
 
 class Loop:
-    """Calls actions when files become readable or writable, when signals arrive and times come.
+    """Calls actions when files become readable or writable, signals arrive, or timers expire.
 
     Its time stops while the process is stopped, because the ranks may be stopped as well.
 
@@ -64,7 +64,7 @@ class Loop:
 
     @property
     def time(self) -> float:
-        """When this round of events began, on a clock that stops while the process is stopped."""
+        """The start of this round of events, on a clock that stops while the process is stopped."""
         return self._last - self._held_up
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
@@ -106,7 +106,7 @@ class Loop:
         self._notice_delay(timeout)
         for descriptor, ready in ready_files:
             for event in (select.POLLIN, select.POLLOUT):
-                # An earlier action of this round may have ended this watch.
+                # An earlier action of this round may have removed this action.
                 action = self._actions.get(descriptor, {}).get(event)
                 if action and ready & (event | select.POLLHUP | select.POLLERR):
                     action()
@@ -126,12 +126,12 @@ class Loop:
 
 
 class Writer:
-    """Buffers bytes for a file, and writes them when it accepts them.
+    """Buffers bytes for a file, and writes them when the file accepts them.
 
     Args:
         loop: The `Loop` that serves it.
         file: A file descriptor or an object that has one.
-        write: Function that writes some bytes without blocking and returns how many.
+        write: Function that writes some bytes without blocking and returns their number.
         on_full: Called when `full` changes.
         on_error: Called with the OSError when writing fails.
 
@@ -168,7 +168,7 @@ class Writer:
         return len(self._waiting) > self.LIMIT
 
     def put(self, data: bytes) -> None:
-        """Adds bytes to the buffer; it never refuses any."""
+        """Adds bytes to the buffer, which has no limit."""
         if data and not self._closed:
             self._waiting += data
             self._loop.on_writable(self._file, self._write)

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from .job import Job
     from .remote_rank import Rank
 
-# The launcher detects most losses itself. If only other ranks notice one, because their hosts are
-# cut off from each other, the rank is ended after this time.
+# The launcher detects most losses itself. If only other ranks notice the loss of a rank, because
+# their hosts are cut off from each other, the launcher ends that rank after this time.
 TIME_TO_HEAR = 2.0
 HOUR = 3600.0
 
@@ -30,7 +30,7 @@ class Elastic:
 
 
 class Losses:
-    """The ranks that a job has lost, by number, and what the other ranks tell about them.
+    """The ranks that a job has lost, by number, and the other ranks' reports about them.
 
     Args:
         job: The `Job`.
@@ -84,9 +84,9 @@ class Losses:
             job.tell(f"{rank.name} {fate}; {left} of {job.plan.n} ranks continue")
 
     def note(self, rank: "Rank", data: bytes) -> None:
-        """Takes what a rank wrote into the pipe of ``MPCHAIN_LAUNCH_NOTES``.
+        """Takes the bytes that a rank wrote into the pipe of ``MPCHAIN_LAUNCH_NOTES``.
 
-        Each line is an object in JSON. These are understood, and others ignored:
+        Each line is a JSON object. The launcher ignores all but these:
 
             {"event": "killed", "rank": 3, "cause": "it was stopped for 20 s"}
             {"event": "lost", "ranks": [3], "causes": {"3": "no heartbeat for 20 s"}}
@@ -95,9 +95,9 @@ class Losses:
             {"event": "restart", "cause": "the parts of the optimizer's state are lost"}
 
         Ranks are numbered as in MPI_COMM_WORLD. A rank writes ``killed`` before it ends another
-        one, ``lost`` when it has noticed a loss, ``replaced`` when it has taken the place of a lost
-        one, ``recovered`` when that is overcome, ``restart`` before it ends with exit code 75 to
-        have the job restarted from its last checkpoint.
+        rank, ``lost`` when it has noticed a loss, ``replaced`` when it has replaced a lost rank,
+        ``recovered`` when the ranks have recovered, and ``restart`` before it ends with exit code
+        75, which makes the launcher restart the job from its last checkpoint.
         """
         import json  # seldom needed, and slow to import
 

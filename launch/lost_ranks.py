@@ -1,8 +1,8 @@
 """Reports lost ranks to the Open MPI of this process; start_program.py runs it under --elastic.
 
-mpirun notices a process that ended, but not a host that was cut off, which the launcher does. So
-the launcher names its ranks to the supervisors, and this thread raises the PMIx event by which Open
-MPI learns of a failed process, in this process alone.
+mpirun notices a process that ended, but not a host that was cut off. The launcher notices the host
+and sends the numbers of its ranks to the supervisors. For each of these ranks, this thread raises
+the PMIx event that tells Open MPI about a failed process, only in this process.
 """
 
 import contextlib
@@ -11,12 +11,12 @@ import os
 import sys
 import threading
 
-# From pmix_common.h.
+# These constants are from pmix_common.h.
 PMIX_ERR_PROC_TERM_WO_SYNC = -200
 PMIX_RANGE_PROC_LOCAL = 7
 PMIX_PROC = 22
 PMIX_EVENT_AFFECTED_PROC = b"pmix.evproc"
-# The exit code that restarts the job, EX_TEMPFAIL; mpchain uses the same.
+# The exit code that restarts the job (EX_TEMPFAIL); mpchain uses the same code.
 RESTART = 75
 
 
@@ -33,7 +33,7 @@ class _Info(ctypes.Structure):
 
 
 def listen(pipe: int) -> None:
-    """Starts a thread that reports the ranks whose numbers are read from a pipe, one a line.
+    """Starts a thread that reads numbers of ranks from a pipe, one per line, and reports them.
 
     Example:
         >>> reader, writer = os.pipe()
@@ -53,10 +53,10 @@ def _report_all(pipe):
 
 
 def report(rank: int, variables: "os._Environ[str] | dict[str, str]") -> bool:
-    """Marks a rank as failed in this process; returns whether MPI was ready for that.
+    """Marks a rank as failed in this process; returns whether MPI was ready for the event.
 
     Args:
-        rank: Its number in MPI_COMM_WORLD.
+        rank: The rank in MPI_COMM_WORLD.
         variables: The environment, in which PMIx left the names of the job and of this process.
 
     Example:
@@ -77,7 +77,7 @@ def report(rank: int, variables: "os._Environ[str] | dict[str, str]") -> bool:
 
 
 def _library():
-    """Returns the PMIx library that MPI has loaded into this process; None without it."""
+    """Returns the PMIx library that MPI has loaded into this process, or None."""
     with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as file:
         for line in file:
             if b"/libpmix.so" in line:

@@ -1,4 +1,4 @@
-"""Lines that several ranks print at about the same time are shown once."""
+"""Shows lines once that several ranks print at about the same time."""
 
 import bisect
 from collections import deque
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Seconds to wait for the other ranks to print the same. People do not notice this delay.
 TIME_TO_AGREE = 0.2
 MOST_HELD = 1000
-# Number of tracebacks whose frames are remembered.
+# The number of tracebacks whose frames are remembered.
 MOST_TRACEBACKS = 100
 
 
@@ -29,7 +29,7 @@ def label(ranks: list[int]) -> bytes:
 
 
 def split_traceback(lines: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """Returns the head and frames of a traceback, which may be none, and the lines after them.
+    """Returns the header and frames of a traceback (empty without one) and the lines after them.
 
     Example:
         >>> split_traceback([TRACEBACK + b"\\n", b"  File ...\\n", b"KeyError: 1\\n"])[1]
@@ -45,7 +45,7 @@ def split_traceback(lines: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[b
 
 
 class _Piece:
-    """Some lines, or a part of one, and the ranks that printed it."""
+    """Some lines, or a part of a line, and the ranks that printed the text."""
 
     __slots__ = ("due", "key", "line", "number", "ranks", "screen")
 
@@ -55,19 +55,19 @@ class _Piece:
 
 
 class Merger:
-    """Shows output, and what several ranks print within `TIME_TO_AGREE` once.
+    """Shows output; text that several ranks print within `TIME_TO_AGREE` is shown once.
 
-    A line waits for the same line of the other ranks, and for the lines that came before it. It
-    thus waits no longer than that, the lines of a rank keep their order on each screen, and none
-    is lost. If a rank prints the traceback of another one later, or with another exception, the
-    frames are not repeated.
+    A line waits at most `TIME_TO_AGREE` for the same line of the other ranks, and for the lines
+    before it. So the lines of a rank keep their order on each screen, and no line is lost. If a
+    rank prints another rank's traceback later, or with another exception, the frames are not
+    repeated.
 
     Args:
         loop: The `Loop` that serves it.
         n: The number of ranks; 1 shows everything at once, unchanged.
 
     Attributes:
-        n_lines: The number of lines that were shown or wait, equal ones counted once.
+        n_lines: The number of lines shown or waiting; equal lines of several ranks count once.
 
     Example:
         >>> from launch.loop import Loop
@@ -96,13 +96,13 @@ class Merger:
         """Adds output.
 
         Args:
-            screen: Where it is shown.
+            screen: The screen on which the output is shown.
             shown: The output; if there are several ranks, each line begins with `label`.
-            rank: The rank that printed it; None for the launcher.
-            whole: Whether the lines stay together, as those of a traceback.
+            rank: The rank that printed the output; None for the launcher.
+            whole: Whether the lines stay together, like those of a traceback.
 
         Returns:
-            The number, counted as `n_lines`, of its last line.
+            The number of the output's last line, counted in the same way as `n_lines`.
         """
         if self._n == 1:
             screen.put(shown)
@@ -116,11 +116,11 @@ class Merger:
         return line
 
     def expect(self, n: int) -> None:
-        """Waits for `n` ranks from now on, if there are several."""
+        """Lowers the number of ranks whose lines are waited for to `n`, after losses."""
         self._n = min(self._n, max(n, 2))
 
     def release(self) -> None:
-        """Shows all that waits."""
+        """Shows all waiting lines."""
         while self._waiting:
             self._show_first()
 

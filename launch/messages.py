@@ -1,7 +1,7 @@
 """The messages between a rank's supervisor and the launcher, over a socket.
 
-A message is a kind (one byte), a length (four bytes) and that many bytes. Several values are sent
-as words, because importing json would double the time of a rank's start.
+A message is a kind (one byte), a length (four bytes) and a payload of that length. Several values
+are sent as words, because importing json would double the time of a rank's start.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
 TOLD = b"T"  # supervisor: mpirun ended the guard
 PHASE = b"F"  # supervisor: the last startup phase that the program has begun
 DONE = b"D"  # supervisor: the program is over and did not fail; only MPI_Finalize is left
-# supervisor: exit code (-n for signal n), 1 if the supervisor had sent a signal, and how many
-# processes the kernel of its host ended meanwhile because memory ran out (-1 if unknown)
+# supervisor: the exit code (-n for signal n), 1 if the supervisor had sent a signal, and the number
+# of processes that its host's kernel has meanwhile ended because memory ran out (-1 if unknown)
 END = b"X"
 STACKS = b"K"  # supervisor: bytes that the program wrote about its position in the code
 REPORT = b"R"  # supervisor: bytes that the program wrote for the page
 NOTE = b"N"  # supervisor: bytes that the program wrote about lost ranks
-LOST = b"L"  # launcher: a rank that was lost without mpirun's notice
+LOST = b"L"  # launcher: a lost rank, whose loss mpirun may not notice
 PASS = b"P"  # launcher: a signal that is passed on to the program
-STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
-# launcher: 1 to ask what the program does
-# supervisor: its state, its CPU seconds, the bytes that it has read and written, its wake-ups
+STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to request stacks
+# launcher: 1 to request the state of the program
+# supervisor: the program's state, CPU seconds, bytes read and written, and number of wake-ups
 BEAT = b"B"
 
 # The maximum payload of any message, and of the first message of an unidentified client.
@@ -40,7 +40,7 @@ THIS_HOST = "127.0.0.1"  # the launcher's address if all ranks are on its host
 
 
 def words(*values: object) -> bytes:
-    """Values as the payload of a message.
+    """Returns values as the payload of a message.
 
     Example:
         >>> words("a", 1, 2.5)
@@ -50,7 +50,7 @@ def words(*values: object) -> bytes:
 
 
 def message(kind: bytes, payload: bytes = b"") -> bytes:
-    """One message, ready to be sent.
+    """Returns a message that is ready to be sent.
 
     Example:
         >>> message(OUTPUT, b"hello")
@@ -60,11 +60,11 @@ def message(kind: bytes, payload: bytes = b"") -> bytes:
 
 
 def watch_over(connection: socket.socket, seconds: float) -> None:
-    """Lets the kernel close a connection whose other side has been silent for ``seconds``.
+    """Makes the kernel close a connection whose other side has been silent for ``seconds``.
 
-    A host without power or network closes no connection, and a busy program cannot answer; the
-    kernel of a live host does. On one host a connection needs no watch, and may rest as long as
-    the user stops the terminal: the kernel counts that as silence.
+    A host that loses power or network cannot close its connections. The kernel of a live host
+    answers even if its program is busy. Connections inside one host must not use this function:
+    while the user stops the terminal they are silent for any time.
 
     Example:
         >>> with socket.socket() as connection:
@@ -88,12 +88,12 @@ class Channel:
         loop: The `Loop` that serves it.
         connection: A connected socket.
         on_message: Called with the kind and the payload of each message that arrives.
-        on_close: Called once when the other side is gone, with the OSError, or None if it closed
-            the connection.
+        on_close: Called once when the other side is gone, with the OSError, or with None if the
+            other side closed the connection.
         on_full: Called when `full` changes.
 
     Attributes:
-        longest: The longest payload of a message; a longer one ends the connection.
+        longest: The longest payload of a message; a longer payload ends the connection.
 
     Example:
         >>> from .loop import Loop
@@ -125,7 +125,7 @@ class Channel:
 
     @property
     def full(self) -> bool:
-        """Whether so much is buffered that the source should pause."""
+        """Whether the buffer is so full that the source should pause."""
         return self._writer.full
 
     @property
@@ -138,21 +138,21 @@ class Channel:
         self._writer.put(message(kind, payload))
 
     def pause(self) -> None:
-        """Takes no messages until `resume`."""
+        """Stops receiving messages until `resume`."""
         self._loop.on_readable(self._connection, None)
 
     def resume(self) -> None:
-        """Takes messages as they come."""
+        """Receives messages again."""
         if self.open:
             self._loop.on_readable(self._connection, self._receive)
 
     def say_goodbye(self) -> None:
         """Closes this side after the last message; the other side answers by closing its own.
 
-        Later messages are not sent, and those that arrive are still taken.
+        Later messages are not sent, but arriving messages are still received.
 
-        To close both sides at once would drop messages that the other side has not read yet, if
-        there are messages here that were not read.
+        Closing both directions at once while unread messages remain here would drop messages that
+        the other side has not read yet.
         """
         if self.open:
             self._writer.close()

@@ -8,7 +8,7 @@ import sys
 from .processes import ask
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
-# The names that mpi4py's wheels try in each folder, in that order.
+# The names that mpi4py's wheels try in each folder, in this order.
 NAMES = ("libmpi.so", "libmpi.so.12", "libmpi.so.40")
 DEBIANS = "libmpich.so.12"
 
@@ -16,7 +16,8 @@ DEBIANS = "libmpich.so.12"
 def mpi4py() -> importlib.machinery.ModuleSpec | None:
     """Returns where mpi4py is installed, or None.
 
-    Unlike ``python -m``, it ignores the working folder, which may hold a file of this name.
+    Unlike ``python -m``, this function ignores the working folder, which may contain a file named
+    mpi4py.py.
 
     Example:
         >>> mpi4py().name  # doctest: +SKIP
@@ -47,7 +48,7 @@ def find() -> str | None:
 
 
 def flavour(path: str) -> str | None:
-    """Returns which MPI a library is: ``OPEN_MPI``, ``MPICH`` (or derived), None if unknown.
+    """Returns a library's flavor: ``OPEN_MPI``, ``MPICH`` (or derived), or None if unknown.
 
     Example:
         >>> flavour("/usr/lib/libmpi.so.40"), flavour("libmpich.so.12"), flavour("libm.so")
@@ -74,7 +75,7 @@ def in_installation(program: str) -> list[str]:
 
 
 def _find_as_wheel(variables):
-    """The library that a wheel of mpi4py finds; None if it leaves the search to the loader."""
+    """Returns the library that a wheel of mpi4py finds; None if the loader must search."""
     if "mpi" in variables.get("LD_PRELOAD", ""):
         return None
     wanted = variables.get("MPI4PY_LIBMPI")
@@ -98,7 +99,7 @@ def _prefixes():
 
 
 def _is_library(path):
-    """Whether this is a library; libmpi.so may be a text that only the linker understands."""
+    """Returns whether a file is a library; libmpi.so may be a text that only linkers read."""
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
@@ -107,7 +108,7 @@ def _is_library(path):
 
 
 def _ask():
-    """Asks mpi4py, in a separate process."""
+    """Asks mpi4py for its library, in a separate process."""
     path = ask([sys.executable, "-P", "-m", "mpi4py", "--mpi-library"]).strip().rpartition("\n")[2]
     return path if os.path.isfile(path) else None
 

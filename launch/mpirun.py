@@ -1,4 +1,4 @@
-"""The programs that start ranks: mpirun of Open MPI, of MPICH, Slurm's srun, or nothing for one."""
+"""The programs that start ranks: mpirun of Open MPI or MPICH, srun, or none for a single rank."""
 
 import contextlib
 import os
@@ -10,18 +10,18 @@ from .processes import ask, find_program
 
 Hosts = Mapping[str, int]  # maps each host to its number of slots
 INSTALL = "pip install 'mpchain[mpi]'"
-# Variables for ranks on other hosts, besides those that the launcher sets: Open MPI forwards none
-# by default.
+# These variables, and those that the launcher sets, are forwarded to ranks on other hosts. Open MPI
+# forwards none by default.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES")
 FORWARDED_PREFIXES = ("PYTHON", "MPCHAIN_", "NCCL_", "UCX_", "OMP_", "MKL_", "OPENBLAS_", "MPI4PY_")
 
 
-# Four times the shared memory that Open MPI takes.
+# Bytes, four times as many as Open MPI takes.
 SHARED_MEMORY_OF_A_RANK = 1 << 26
 
 
 class UnknownMpirunError(Exception):
-    """No usable mpirun: those found are of an unknown kind, or do not fit mpi4py's library.
+    """No usable mpirun: those found are of an unknown kind, or do not match mpi4py's library.
 
     The message is one sentence that says what to do.
 
@@ -45,7 +45,7 @@ class NotElasticError(Exception):
 
 
 class Direct:
-    """Starts the only rank itself.
+    """Starts a single rank, without mpirun.
 
     Example:
         >>> Direct().command(1, {}, False, [])
@@ -54,12 +54,13 @@ class Direct:
 
     path: str | None = None
     flavour: str | None = None
-    # mpirun ends a rank that calls MPI_Abort like all others. MPICH's mpirun prints a message, and
-    # complains if it is not ended at once; Open MPI's is recognized by ending by itself.
+    # Seconds that a supervisor waits for its program to end by itself after the guard is gone. With
+    # Open MPI, the rank that called MPI_Abort is recognized by ending by itself. With MPICH, it
+    # prints a message, and mpirun complains unless all ranks are ended at once.
     patience = 0.0
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """Arguments that come before the program.
+        """Returns the words of the command before the program.
 
         Args:
             n: Number of ranks.
@@ -70,14 +71,14 @@ class Direct:
         return []
 
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
-        """Environment variables to be added; the arguments are as in `command`."""
+        """Returns environment variables to add; the arguments are the same as in `command`."""
         return {}
 
     def elastic(self) -> "Direct":
         """Returns a starter whose job continues when ranks are lost.
 
         Raises:
-            NotElasticError: If there is none.
+            NotElasticError: If there is no such starter.
         """
         raise NotElasticError(f"{self.path or 'there is no mpirun: it'} is not Open MPI's")
 
@@ -98,7 +99,7 @@ class Mpich(Direct):
         self.path = path
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """See `Direct`; it sets no limit to the number of ranks, and forwards all variables."""
+        """See `Direct`. Hydra does not limit the number of ranks, and forwards all variables."""
         where = ["-hosts", _list(hosts)] if hosts else []
         return [self.path, *where, "-n", str(n)]
 
@@ -117,8 +118,8 @@ class OpenMpi(Mpich):
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
         """See `Direct`.
 
-        By default Open MPI binds each rank with all its threads to one core, and two jobs to the
-        same one.
+        Binding is switched off, because by default Open MPI binds each rank with all its threads
+        to one core, and binds the ranks of two jobs to the same cores.
         """
         options = ["--oversubscribe"] if oversubscribed else []
         where = ["--host", _list(hosts)] if hosts else []
@@ -127,7 +128,8 @@ class OpenMpi(Mpich):
         return [self.path, *options, "--bind-to", "none", *where, "-n", str(n)]
 
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
-        """Returns what allows it to run as root, and keeps ranks of one host off the network."""
+        """Returns variables that allow mpirun to run as root, and keep ranks of one host off the
+        network."""
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         added = {name: "1" for name in names if environment.get(name) != "1"}
         if os.geteuid() != 0:
@@ -143,7 +145,7 @@ class OpenMpi(Mpich):
         return added
 
     def elastic(self) -> "ElasticOpenMpi":
-        """See `Direct`; it asks ``ompi_info`` beside mpirun."""
+        """See `Direct`; asks the ``ompi_info`` beside mpirun."""
         program = find_program(["ompi_info"], [os.path.dirname(self.path)])
         if not program:
             raise NotElasticError(f"{self.path} has no ompi_info beside it, which knows of ULFM")
@@ -152,7 +154,7 @@ class OpenMpi(Mpich):
         return ElasticOpenMpi(self.path)
 
     def _has_setting(self, name, environment):
-        """Whether a variable or a file, the user's or the installation's, sets a parameter."""
+        """Returns whether a variable, or a file of the user or installation, sets a parameter."""
         if f"OMPI_MCA_{name}" in environment:
             return True
         prefix = os.path.dirname(os.path.dirname(self.path))
@@ -204,7 +206,7 @@ class Srun(Mpich):
     patience = 0.5
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """See `Direct`; the launcher ends ranks, so srun must not."""
+        """See `Direct`; the options keep srun from ending ranks, because the launcher ends them."""
         options = ["--kill-on-bad-exit=0", "--cpu-bind=none", f"--ntasks={n}"]
         library = mpi_library.find()
         plugins = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
@@ -218,14 +220,14 @@ class Srun(Mpich):
 def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
     """Returns the mpirun of the MPI library that mpi4py loads, or None without any mpirun.
 
-    Without mpi4py the first one of the running interpreter's environment or in PATH.
+    Without mpi4py, it is the first mpirun in the running interpreter's environment or in PATH.
 
     Args:
         kind: ``auto``, ``openmpi``, ``mpich`` or ``srun``.
         in_slurm: Whether to use srun if there is no mpirun.
 
     Raises:
-        UnknownMpirunError: If those that were found do not fit.
+        UnknownMpirunError: If no mpirun that was found matches the library.
 
     Example:
         >>> find().path  # doctest: +SKIP
@@ -310,7 +312,7 @@ def _find_program(name):
 
 
 def _candidates(library):
-    """Paths of programs that may be the right mpirun, the likeliest first."""
+    """Returns the paths of programs that may be the right mpirun, the likeliest first."""
     folders = []
     while library and library != os.path.dirname(library):
         library = os.path.dirname(library)
@@ -327,7 +329,7 @@ def _candidates(library):
 
 
 def _fits(starter, library):
-    """Returns whether a starter and a library belong to one installation, judging by folders."""
+    """Returns whether the folders of a starter and a library show that they belong together."""
     if not library:
         return True
     others = mpi_library.in_installation(starter.path)
@@ -336,11 +338,11 @@ def _fits(starter, library):
 
 
 def _recognize(path, library):
-    """Returns the starter that a program is, None if it is of an unknown kind."""
+    """Returns the starter for a program; None if the program is of an unknown kind."""
     kinds = {kind.flavour: kind for kind in (OpenMpi, Mpich)}
     around = mpi_library.in_installation(path)
     flavours = set(map(mpi_library.flavour, around))
-    # If the library is installed next to its mpirun, that mpirun need not be asked.
+    # If the library is installed next to its mpirun, running that mpirun is unnecessary.
     if library in map(os.path.realpath, around) and len(flavours) == 1 and flavours <= set(kinds):
         return kinds[flavours.pop()](path)
     answer = ask([path, "--version"])

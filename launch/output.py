@@ -1,4 +1,4 @@
-"""The output of the ranks: lines with the number of their rank, tracebacks in one piece."""
+"""The output of the ranks: prefixes each line with its rank, and keeps tracebacks in one piece."""
 
 import os
 import re
@@ -11,28 +11,28 @@ from .loop import Writer
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # faulthandler writes this when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH prints this in the rank itself
-# MPICH prints these lines in a rank after its mpirun ended, which the launcher reports itself.
+# A rank of MPICH prints these lines after its mpirun ended, but the launcher reports that itself.
 DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
 # Open MPI prints these six lines in each rank after another rank was lost.
 LOSS_OF_OPEN_MPI = b"*** An error occurred in PMIx Event Notification"
 REST_OF_OPEN_MPI = re.compile(rb"\[[^\]\n]*:\d+\] \*\*\* ")
 FOLDED = b"Open MPI ends this rank since another one is gone (--verbose shows its message)\n"
-# Open MPI writes ten lines between two of these where a rank has called MPI_Abort.
+# When a rank has called MPI_Abort, Open MPI writes ten lines between two of these rules.
 RULE = b"-" * 74 + b"\n"
 ABORT_OF_OPEN_MPI = b"MPI_ABORT was invoked on rank"
 LONGEST_LINE = 1 << 20
-# The width of the terminal, for ranks, whose output goes into pipes.
+# The variable that tells ranks the width of the terminal, because their output goes into pipes.
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
 ERASE_LINE = b"\r\x1b[K"
 
 
 class Screen(Writer):
-    """Our standard output or error, or the terminal that is both.
+    """The launcher's standard output or error, or the terminal that is both.
 
-    On a terminal, the line that a rank redraws, such as a progress bar, stays below all else.
+    On a terminal, the line that a rank redraws, such as a progress bar, stays below all others.
 
     Args:
-        loop, file, write, on_full, on_error: As in `Writer`.
+        loop, file, write, on_full, on_error: The same as in `Writer`.
 
     Attributes:
         live: The line that is redrawn; empty if there is none.
@@ -59,7 +59,7 @@ class Screen(Writer):
 
 
 def columns_of(descriptor: int) -> int:
-    """Returns the width of a terminal; 0 if it is none.
+    """Returns the width of a terminal; 0 for other files.
 
     Example:
         >>> with open(os.devnull) as file:
@@ -73,13 +73,13 @@ def columns_of(descriptor: int) -> int:
 
 
 def fit(text: bytes, columns: int) -> bytes:
-    """Cuts a line so that it takes one row of a terminal, whose last column stays empty.
+    """Cuts a line so that it fits one row of a terminal, whose last column stays empty.
 
     Example:
         >>> fit(b"100% done", 6)
         b'100% '
     """
-    if b"\x1b" in text:  # color codes take no columns
+    if b"\x1b" in text:  # color codes take up no columns
         return text
     return text.decode(errors="replace")[: max(columns - 1, 0)].encode()
 
@@ -89,11 +89,11 @@ class Lines:
 
     Args:
         prefix: Put before each line; None passes all bytes unchanged.
-        draw: Function that redraws a line on the terminal, for those that end with a carriage
-            return; None without a terminal, where each of them is a line.
+        draw: Function that redraws a line on the terminal, for lines that end with a carriage
+            return; None without a terminal, where these are shown like other lines.
 
     Attributes:
-        prefix: As given; it may change.
+        prefix: The current prefix, which may be changed.
 
     Example:
         >>> lines = Lines(b"[1] ")
@@ -108,7 +108,7 @@ class Lines:
         self._is_inside = False  # whether the beginning of the current line was shown
 
     def take(self, data: bytes) -> bytes:
-        """Takes some output; returns what can be shown now."""
+        """Takes some output; returns the text that can be shown now."""
         return data if self.prefix is None else b"".join(self._cut(data))
 
     def finish(self) -> bytes:
@@ -119,8 +119,8 @@ class Lines:
         if self._draw:
             return self._cut_and_draw(data)
         rest = self._rest
-        # The remainder contains no end of line, except perhaps a final carriage return, which may
-        # be half of one.
+        # The remainder contains no line break, except perhaps a final carriage return, which may
+        # be the first half of one.
         start = max(0, len(rest) - 1)
         rest += data
         end = 1 + max(rest.rfind(b"\n", start), rest.rfind(b"\r", start, len(rest) - 1))
@@ -170,18 +170,18 @@ def _last_frame(line):
 
 
 class Errors(Lines):
-    """Lines of standard error, which holds back what follows the head of a traceback.
+    """Lines of standard error; lines after the header of a traceback are held back.
 
     The traceback that ends a program is therefore shown in one piece, and before the tracebacks
     that it causes on other ranks.
 
     Args:
-        prefix, draw: As in `Lines`.
+        prefix, draw: The same as in `Lines`.
         on_hold: Called when lines begin to be held back.
-        is_verbose: Whether known messages of MPI libraries without news are shown in full.
+        is_verbose: Whether known, uninformative messages of MPI libraries are shown in full.
 
     Attributes:
-        heading: A line to omit, since the prefix says the same; empty for none.
+        heading: A line to omit, because the prefix says the same; empty for none.
         showed_cause: Whether there was a traceback, or a line about a crash or an abort.
 
     Example:
@@ -217,7 +217,7 @@ class Errors(Lines):
         return [line.removeprefix(self.prefix or b"") for line in self._held]
 
     def release(self) -> bytes:
-        """Returns the held lines, which are held no longer."""
+        """Returns the held lines, and holds them no longer."""
         held, self._held = self._held, []
         return b"".join(held)
 
@@ -271,9 +271,9 @@ class LogFiles:
     """One file for each rank with all its output, in the order of arrival.
 
     Args:
-        folder: Where they are; None for no files.
+        folder: The folder of the files; None for no files.
         n: Number of ranks.
-        start: 1 for the first start of the job; later ones add to the files.
+        start: 1 for the first start of the job; later starts append to the files.
         say: Function that prints a message to the user.
 
     Example:
@@ -298,7 +298,7 @@ class LogFiles:
                 self.write(rank, f"mpchain-launch: start {start} of {n} ranks, {when}\n".encode())
 
     def write(self, rank: int, data: bytes) -> None:
-        """Adds to the file of a rank; a full disk ends the logs, not the job."""
+        """Appends to the file of a rank; a full disk ends the logs, not the job."""
         try:
             while data and self._files:
                 data = data[os.write(self._files[rank], data) :]

@@ -22,13 +22,13 @@ MOST_KEPT = 1 << 20  # bytes
 
 
 def start(parser: Parser, command: str, mode: str) -> "Page":
-    """Starts the page, and prints where it is.
+    """Starts the page, and prints its address.
 
-    The address has a secret token. It is printed on a terminal only, whose lines no other user
-    reads; else the file that has it.
+    The address contains a secret token, so it is only printed on a terminal, which no other user
+    can read. Otherwise the path of the file that contains the address is printed.
 
     Args:
-        parser: Reports that the page did not start.
+        parser: The parser that reports an error if the page does not start.
         command: The command that the ranks run.
         mode: "view", or "control" if browsers may stop training.
 
@@ -47,7 +47,7 @@ def start(parser: Parser, command: str, mode: str) -> "Page":
 
 
 class Page:
-    """The process that serves the page: it gets events, and sends requests, as lines.
+    """The process that serves the page; it receives events and sends requests as lines.
 
     Args:
         command: The command that the ranks run.
@@ -55,7 +55,7 @@ class Page:
 
     Attributes:
         address: The address with the token.
-        path: The file that has it; empty if the process did not start.
+        path: The file that contains the address; empty if the process did not start.
 
     Example:
         >>> page = Page("train.py", has_control=False)  # doctest: +SKIP
@@ -71,7 +71,7 @@ class Page:
             stdout=subprocess.PIPE,
             bufsize=0,
             env=environment,
-            start_new_session=True,  # Ctrl-C ends it after the job
+            start_new_session=True,  # so that Ctrl-C ends the page only after the job
         )
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None  # stdin and stdout were opened as pipes
@@ -99,14 +99,14 @@ class Page:
         self._look(job)
 
     def take(self, rank: int, data: bytes) -> None:
-        """Takes what a rank has written for the page: lines of JSON."""
+        """Takes the lines of JSON that a rank has written for the page."""
         *lines, rest = (self._reports.get(rank, b"") + data).split(b"\n")
         self._reports[rank] = rest[:MOST_KEPT]
         for line in lines:
             self._put(b'{"rank": %d, "said": %b}\n' % (rank, line))
 
     def close(self) -> None:
-        """Shows how the last job ended, and ends the page when browsers have seen it."""
+        """Shows how the last job ended, and ends the page when browsers have received this."""
         if self._job:
             sentence, code = self._job.verdict or ("the launcher failed", 1)
             state = "failed" if code else "finished"
@@ -150,7 +150,7 @@ class Page:
         self._put(json.dumps(event).encode() + b"\n")
 
     def _put(self, line):
-        # Otherwise the page does not read, and the line is dropped.
+        # If the page has stopped reading, the line is dropped.
         if len(self._waiting) + len(line) <= MOST_KEPT:
             self._waiting += line
             self._flush()
@@ -180,7 +180,7 @@ def describe(rank: "Rank") -> dict[str, str]:
         if rank.ended_itself:
             state = "finished" if rank.code == 0 else "failed"
             text = report.describe_end(rank.code) + rank.cause if rank.code else ""
-        # Survivors of a loss are ended by this signal, because MPI does not end without it.
+        # The launcher kills survivors of a loss that are done, because MPI would not end.
         elif rank.done:
             state, text = "finished", ""
     line = rank.last_line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]

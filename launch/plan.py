@@ -23,19 +23,19 @@ class Plan:
         program: The arguments of ``python`` on each rank.
         starter: The starter of the ranks.
         hosts: Number of slots of each host; empty if all ranks run on this host.
-        remote_shell: As in `allocations.Allocation`.
+        remote_shell: The same as in `allocations.Allocation`.
         oversubscribed: Whether there may be more ranks than cores or slots.
         variables: Environment variables added for all ranks.
-        prefix: Whether lines get the number of their rank.
-        merge: Whether equal lines of several ranks are shown once, if they have a prefix.
-        is_verbose: Whether messages of MPI libraries are shown that say nothing new.
+        prefix: Whether lines begin with the number of their rank.
+        merge: Whether equal lines of several ranks are shown once; needs prefixes.
+        is_verbose: Whether known, uninformative messages of MPI libraries are shown in full.
         log_dir: Folder for one file per rank, or None.
         timeout: Seconds after which the job is ended, or None.
         grace: Seconds between asking a rank to end and SIGKILL.
         host_timeout: Seconds without a heartbeat after which the launcher gives up on a host.
         page: The `page.Page` that shows the job, or None.
-        elastic: The limits within which the job continues without lost ranks; None to end it.
-        spares: How many of the ranks, the last ones, wait to take the places of lost ones.
+        elastic: The limits within which the job continues without lost ranks; None ends the job.
+        spares: The number of ranks, the last ones, that wait to replace lost ranks.
 
     Example:
         >>> plan = Plan(n=2, program=["train.py"], starter=mpirun.OpenMpi("mpirun"))
@@ -75,7 +75,7 @@ class Plan:
         self.elastic, self.spares = elastic, spares
 
     def replace(self, **changes: object) -> "Plan":
-        """Returns a copy of this plan with some things changed."""
+        """Returns a copy of this plan with some settings changed."""
         return Plan(**{**vars(self), **changes})
 
     def command(self, environment: Mapping[str, str], added: Iterable[str] = ()) -> list[str]:

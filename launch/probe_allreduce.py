@@ -1,7 +1,7 @@
-"""Measures messages and all-reduces; a program that the doctor runs on all ranks.
+"""Measures messages and all-reduces; the doctor runs this program on all ranks.
 
-Rank 0 prints, as JSON, the seconds of an all-reduce for each number of bytes: the median over the
-repetitions of the slowest rank; and how fast messages are between the first and the last rank.
+Rank 0 prints, as JSON, the seconds of an all-reduce for each number of bytes (the median, over the
+repetitions, of the slowest rank's time), and the speed of messages between the first and last rank.
 """
 
 import json
@@ -33,7 +33,7 @@ def measure(world: MPI.Comm, size: int) -> float:
         world.Allreduce(source, target)
         end = MPI.Wtime()
         slowest = np.array([end - start, end - begin])
-        # All ranks must know the same times, so that they stop at once.
+        # All ranks need the same times, so that all stop after the same repetition.
         world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
         times.append(float(slowest[0]))
         spent += float(slowest[1])
@@ -60,7 +60,7 @@ def measure_between(world: MPI.Comm, size: int) -> float:
             world.Send(buffer, 0)
         times.append((MPI.Wtime() - start) / 2)
     world.Barrier()
-    return statistics.median(times[2:] or times)  # the first call connects the ranks
+    return statistics.median(times[2:] or times)  # the first calls connect the ranks
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
     seconds = {size: measure(world, size) for size in SIZES}
     short, long = measure_between(world, SHORT), measure_between(world, LONG)
     places = world.gather(f"rank {world.rank} on {MPI.Get_processor_name()}")
-    if places:  # printed by rank 0
+    if places:  # rank 0 prints the results
         between = {"latency": short, "speed": LONG / max(long, 1e-9)}
         between["places"] = [places[0], places[-1]]
         print(json.dumps({"ranks": world.size, "seconds": seconds, "between": between}))

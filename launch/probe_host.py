@@ -1,8 +1,8 @@
-"""Prints as JSON what this host has; a program that the doctor starts on each host.
+"""Prints facts about this host as JSON; the doctor starts this program on each host.
 
-Its arguments are the folder of the results; on another host, addresses of the doctor and its port,
+The arguments are the folder of the results; on another host, the doctor's addresses and port,
 joined by commas; and in a container, folders that it should share with the host. Each answer is a
-text, a number, a list or a dictionary, with an ``error`` where there is none.
+text, a number, a list, or a dictionary. A question without an answer gets an ``error``.
 """
 
 import json
@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def blas() -> str:
-    """Name and version of the BLAS of NumPy.
+    """Returns the name and version of NumPy's BLAS.
 
     Example:
         >>> blas()  # doctest: +SKIP
@@ -48,15 +48,15 @@ def mpi() -> str:
 
 
 def cuda_aware() -> str:
-    """Returns whether that library takes arrays on GPUs; empty without GPUs.
+    """Returns whether the MPI library accepts arrays on GPUs; empty without GPUs.
 
     Example:
         >>> cuda_aware()  # doctest: +SKIP
         'yes'
     """
     if not gpus():
-        return ""  # Open MPI leaves files behind where it is started without mpirun
-    # Run in a separate process, because MPICH aborts a process that asks before MPI_Init.
+        return ""  # started without mpirun, Open MPI would leave files behind
+    # The code runs in a separate process, because MPICH aborts a process that asks before MPI_Init.
     code = "import ctypes; from mpi4py import MPI; library = ctypes.CDLL(MPI.__file__)\n"
     code += "print(['no', 'yes'][library.MPIX_Query_cuda_support()])"
     command = [sys.executable, "-c", code]
@@ -65,7 +65,7 @@ def cuda_aware() -> str:
 
 
 def gpus() -> list[str]:
-    """Names of the GPUs.
+    """Returns the names of the GPUs.
 
     Example:
         >>> gpus()  # doctest: +SKIP
@@ -77,7 +77,7 @@ def gpus() -> list[str]:
 
 
 def driver() -> str:
-    """Version of NVIDIA's driver.
+    """Returns the version of NVIDIA's driver.
 
     Example:
         >>> driver()  # doctest: +SKIP
@@ -88,7 +88,7 @@ def driver() -> str:
 
 
 def topology() -> list[str]:
-    """Returns how the GPUs are connected, one row each.
+    """Returns how the GPUs are connected, one row per GPU.
 
     Example:
         >>> topology()  # doctest: +SKIP
@@ -99,7 +99,7 @@ def topology() -> list[str]:
 
 
 def cuda() -> str:
-    """Version of the CUDA runtime that CuPy uses.
+    """Returns the version of the CUDA runtime that CuPy uses.
 
     Example:
         >>> cuda()  # doctest: +SKIP
@@ -112,7 +112,7 @@ def cuda() -> str:
 
 
 def nccl() -> str:
-    """Version of NCCL.
+    """Returns the version of NCCL.
 
     Example:
         >>> nccl()  # doctest: +SKIP
@@ -125,7 +125,7 @@ def nccl() -> str:
 
 
 def shared_memory() -> int:
-    """Size of /dev/shm in bytes.
+    """Returns the size of /dev/shm in bytes.
 
     Example:
         >>> shared_memory()  # doctest: +SKIP
@@ -135,7 +135,7 @@ def shared_memory() -> int:
 
 
 def free_disk() -> int:
-    """Free bytes where results are written.
+    """Returns the number of free bytes on the disk of the results.
 
     Example:
         >>> free_disk()  # doctest: +SKIP
@@ -148,7 +148,7 @@ def free_disk() -> int:
 
 
 def temporary_files() -> int:
-    """Free bytes of the folder of temporary files.
+    """Returns the number of free bytes in the folder of temporary files.
 
     Example:
         >>> temporary_files()  # doctest: +SKIP
@@ -158,10 +158,10 @@ def temporary_files() -> int:
 
 
 def locked_memory(adapters: str = "/sys/class/infiniband") -> int:
-    """Bytes that a process may lock for InfiniBand; -1 without limit, or without an adapter.
+    """Returns how many bytes a process may lock for InfiniBand; -1 without a limit or an adapter.
 
     Args:
-        adapters: Folder in which the kernel lists them.
+        adapters: The folder in which the kernel lists the adapters.
 
     Example:
         >>> locked_memory("/nowhere")
@@ -174,7 +174,7 @@ def locked_memory(adapters: str = "/sys/class/infiniband") -> int:
 
 
 def container(root: str = "/") -> str:
-    """Returns the kind of the container in which this runs; empty outside.
+    """Returns the kind of container in which this process runs; empty outside of containers.
 
     Args:
         root: The root of the file system.
@@ -191,7 +191,7 @@ def container(root: str = "/") -> str:
 
 
 def process_limit() -> int:
-    """Processes and threads that this user may start here; -1 without limit.
+    """Returns how many processes and threads this user may start here; -1 without a limit.
 
     Example:
         >>> process_limit() != 0
@@ -202,7 +202,7 @@ def process_limit() -> int:
 
 
 def address_space() -> int:
-    """Bytes of virtual memory that a process may map; -1 without limit.
+    """Returns how many bytes of virtual memory a process may map; -1 without a limit.
 
     Example:
         >>> address_space() != 0
@@ -213,7 +213,8 @@ def address_space() -> int:
 
 
 def memory(root: str = "/") -> int:
-    """Bytes of memory that this job may use: those of its cgroups, at most those of the host.
+    """Returns how many bytes of memory this job may use: the least of its cgroups' limits and the
+    host's memory.
 
     Args:
         root: The root of the file system.
@@ -238,7 +239,7 @@ def memory(root: str = "/") -> int:
 
 
 def folders() -> dict[str, object]:
-    """Folders that ranks cannot write, and those that end with their container.
+    """Returns folders that ranks cannot write, and folders that vanish with their container.
 
     Example:
         >>> sorted(folders())  # doctest: +SKIP
@@ -254,7 +255,7 @@ def folders() -> dict[str, object]:
 
 
 def connection() -> str:
-    """Returns whether the doctor can be reached from this host, on a port that it has chosen.
+    """Returns whether this host can reach the doctor on the doctor's port.
 
     Example:
         >>> connection()  # doctest: +SKIP
@@ -274,7 +275,8 @@ def connection() -> str:
 
 
 def identities(places: list[str]) -> dict[str, list[int] | None]:
-    """Numbers by which a folder is the same on the host and in a container; None if it is missing.
+    """Returns numbers that identify each folder, on the host or in a container; None if it is
+    missing.
 
     Args:
         places: The folders.
@@ -291,10 +293,10 @@ def identities(places: list[str]) -> dict[str, list[int] | None]:
 
 
 def adapters(folder: str = "/sys/class/infiniband") -> list[str]:
-    """Names of the adapters of InfiniBand and its like.
+    """Returns the names of the adapters of InfiniBand and similar networks.
 
     Args:
-        folder: Where the kernel lists them.
+        folder: The folder in which the kernel lists the adapters.
 
     Example:
         >>> adapters("/nowhere")
@@ -304,7 +306,7 @@ def adapters(folder: str = "/sys/class/infiniband") -> list[str]:
 
 
 def mpchain() -> str:
-    """Version of mpchain.
+    """Returns the version of mpchain.
 
     Example:
         >>> mpchain()  # doctest: +SKIP

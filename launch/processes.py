@@ -1,6 +1,6 @@
 """Starts processes that cannot outlive this one; finds and ends descendants.
 
-Files that a killed MPI leaves behind, which would fill the host in time, are removed here, too.
+This module also removes files that a killed MPI leaves behind and that would fill the host in time.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-# From linux/prctl.h.
+# These constants are from linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -34,7 +34,7 @@ def find_program(names: Iterable[str], folders: Iterable[str]) -> str | None:
 
 
 def read(path: str) -> str:
-    """Returns the text of a file of the kernel, without blanks around it; empty if there is none.
+    """Returns the stripped text of a file of the kernel; empty if the file does not exist.
 
     Example:
         >>> read("/proc/self/comm") != "", read("/proc/0/comm")
@@ -48,7 +48,7 @@ def read(path: str) -> str:
 
 
 def ask(command: Sequence[str], seconds: float = 60.0) -> str:
-    """Returns the output of a command, errors included; empty if it cannot be started.
+    """Returns the output of a command, including errors; empty if the command cannot be started.
 
     Example:
         >>> ask(["echo", "hello"]), ask(["/nowhere/program"])
@@ -94,7 +94,7 @@ def adopt_orphans() -> None:
 
 
 def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stderr: int) -> int:
-    """Starts a command in a new session, without input; it is killed when its parent ends.
+    """Starts a command in a new session, without input; the kernel kills it when this process ends.
 
     Args:
         command: The program and its arguments.
@@ -121,7 +121,7 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            # Python ignores this signal, and the new program would inherit that.
+            # Python ignores this signal, and the new program would inherit this setting.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvpe(command[0], command, environment)
     except OSError as error:
@@ -131,7 +131,7 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
 
 
 def shell_code(code: int) -> int:
-    """Returns the exit code as a shell gives it: 128 + n for -n, which stands for signal n.
+    """Returns an exit code in a shell's form: 128 + n for -n, which stands for signal n.
 
     Example:
         >>> shell_code(3), shell_code(-9)
@@ -141,7 +141,7 @@ def shell_code(code: int) -> int:
 
 
 def collect_children() -> tuple[dict[int, int], bool]:
-    """Reaps ended children; returns their status by process id, and whether others are left.
+    """Reaps ended children; returns their statuses by process id, and whether children are left.
 
     Example:
         >>> ended, others_are_left = collect_children()  # doctest: +SKIP
@@ -161,7 +161,7 @@ def kill_descendants(spared: Container[int] = frozenset(), seconds: float = 5.0)
     """Kills all descendants of this process, except the spared ones, and waits for their end.
 
     Args:
-        spared: Process ids that are not ended, nor are their descendants.
+        spared: Ids of processes that are not killed, and neither are their descendants.
         seconds: The longest wait; only a process stuck in the kernel takes this long.
 
     Example:
@@ -196,7 +196,7 @@ def signal_session(leader: int, number: int) -> None:
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
-        signal_process(leader, number)  # the process is so new that it has no group yet
+        signal_process(leader, number)  # a new process may not have a group yet
 
 
 def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int]:
@@ -220,10 +220,10 @@ def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int
 
 
 def activity_of(process: int) -> tuple[str, float, int, int]:
-    """Returns the state of a process, such as R, S or T (stopped), its CPU seconds so far, how many
-    bytes it has read and written, and how often its threads have woken up.
+    """Returns the state of a process, such as R, S or T (stopped), its CPU seconds, the number of
+    bytes read and written, and how often its threads have woken up.
 
-    The numbers include those of its descendants. Without /proc the result is ("?", 0.0, 0, 0).
+    The figures include those of its descendants. Without /proc the result is ("?", 0.0, 0, 0).
 
     Example:
         >>> state, seconds, n_bytes, n_wakes = activity_of(os.getpid())
@@ -260,17 +260,17 @@ def _parent(process):
 
 
 def _status(process):
-    """Returns the fields of /proc/<process>/stat from the state on; empty when it has ended."""
+    """Returns the fields of /proc/<process>/stat from the state on; empty for an ended process."""
     return read(f"/proc/{process}/stat").rpartition(")")[2].split()
 
 
 def _bytes_moved(process):
-    """0 when it has ended, or belongs to somebody else."""
+    """Returns how many bytes a process has read and written; 0 if it has ended or is not ours."""
     return sum(int(line.split()[1]) for line in read(f"/proc/{process}/io").splitlines()[:2])
 
 
 def _n_wakes(process):
-    """Returns how often its threads were given a processor."""
+    """Returns how often the threads of a process got a processor."""
     n, folder = 0, f"/proc/{process}/task"
     with contextlib.suppress(OSError, IndexError):  # the process, or one of its threads, has ended
         for thread in os.listdir(folder):
@@ -284,7 +284,7 @@ def _prctl(option, value):
 
 
 SHARED_MEMORY = "/dev/shm/"
-# Shared memory segments of MPICH, and of Open MPI 5 and 4.
+# These are the shared memory segments of MPICH, and of Open MPI 5 and 4.
 SEGMENTS = tuple(SHARED_MEMORY + name for name in ("mpich_shm_", "sm_segment.", "vader_segment."))
 
 AGE_OF_ABANDONED = 3600.0
@@ -297,7 +297,7 @@ def segments_of(process: int) -> set[str]:
         >>> segments_of(os.getpid()) <= set(map(os.path.abspath, segments_of(os.getpid())))
         True
     """
-    # The processes of other users cannot be read; there are none where there is no /proc.
+    # Processes of other users cannot be read, and some systems have no /proc.
     with contextlib.suppress(OSError), open(f"/proc/{process}/maps", "rb") as file:
         lines = [os.fsdecode(line.rstrip(b"\n")) for line in file]
         words = [line.split(maxsplit=5) for line in lines if SHARED_MEMORY in line]
@@ -311,10 +311,10 @@ def remove_segments(paths: set[str]) -> None:
     Example:
         >>> remove_segments({"/dev/shm/sm_segment.no_such_segment"})
     """
-    # After MPI_Finalize there are no segments.
+    # After MPI_Finalize no segments exist.
     if paths := set(filter(os.path.exists, paths)):
         for path in paths.difference(*map(segments_of, _processes())):
-            # Another rank has deleted it, or another user owns it.
+            # Another rank may have deleted the segment, or another user may own it.
             with contextlib.suppress(OSError):
                 os.remove(path)
 
@@ -322,9 +322,9 @@ def remove_segments(paths: set[str]) -> None:
 def remove_abandoned_segments() -> None:
     """Removes old segments of this user that no process has mapped.
 
-    Their jobs were killed with all their supervisors. A process that is only about to map one, or
-    that another container hides from us, is no older than a start: names in use for an hour are not
-    needed any more.
+    Such segments remain from jobs that were killed with all their supervisors. A process needs the
+    name of a segment only during its start, even a process in another container, which cannot be
+    seen from here. So the names of segments that are an hour old are no longer needed.
 
     Example:
         >>> remove_abandoned_segments()  # doctest: +SKIP
@@ -342,7 +342,7 @@ def remove_abandoned_segments() -> None:
 def remove_session(process: int) -> None:
     """Removes the files of an mpirun of Open MPI 5, or of its daemon, that has been killed.
 
-    A later one with the same process number would fail because of them.
+    Because of these files, a later mpirun with the same process id would fail.
 
     Example:
         >>> remove_session(1234567)  # doctest: +SKIP

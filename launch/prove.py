@@ -1,8 +1,8 @@
-"""Proves that N ranks compute what one process computes: runs a program both ways.
+"""Proves that N ranks compute the same as one process: runs a program both ways.
 
-``python -m mpchain.prove`` runs the program. Its ranks write down the first updates; then one
-process repeats and compares them. If they differ, a second process tells whether two runs in one
-process differ, too.
+``python -m mpchain.prove`` runs the program. Its ranks record the first updates; then one process
+repeats these updates and compares them. If they differ, a second process finds out whether two runs
+in one process differ, too.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def _prove(options, folder):
 
 
 def _run(command, folder):
-    """Runs a command; returns the end of what it printed if it failed, else an empty text."""
+    """Runs a command; returns the last lines of its output if it failed, else an empty text."""
     path = os.path.join(folder, "output")
     with open(path, "wb") as output:
         code = subprocess.run(

@@ -1,14 +1,14 @@
 """One rank: the guard that mpirun starts, and the supervisor of the user's program.
 
-mpirun ends its processes with SIGKILL, after which a process cannot report the last output of the
-program and how it ended. So the process that mpirun starts, the guard, only waits for a child in
-another session, the supervisor, which runs the program:
+mpirun ends its processes with SIGKILL, and a killed process cannot report how the program ended,
+nor its last output. So the process that mpirun starts, the guard, only waits for a child in another
+session, the supervisor, which runs the program:
 
     mpirun ── guard ── supervisor ── program ── what the program starts
                            │
                      the launcher
 
-The supervisor ends the program when the launcher asks for it, or when the launcher or the guard is
+The supervisor ends the program when the launcher requests it, or when the launcher or the guard is
 gone.
 """
 
@@ -26,18 +26,18 @@ from .loop import Loop
 from .messages import Channel, words
 
 VARIABLE = "MPCHAIN_LAUNCH"
-# The number of spare ranks, which are the last ones; mpchain reads this variable, too.
+# The variable with the number of spare ranks, which are the last ones; mpchain reads it, too.
 SPARES_VARIABLE = "MPCHAIN_SPARES"
-# The job's id, for its processes that write the same files.
+# The variable with the job's id, for programs whose processes write the same files.
 JOB_VARIABLE = "MPCHAIN_JOB"
-# Set if there is a page, to the pipe for the program's reports.
+# The variable with the pipe for the program's reports; it is set if there is a page.
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
 # Bytes that start_program.py writes into the pipe for stacks: one at the end, and one for each
 # phase before.
 OVER = b"\0"
 PHASES = bytes(range(1, 6))
-# The same names as in start_program.py.
+# These names are the same as in start_program.py.
 NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
 # Seconds for helpers that clean up after the program, such as multiprocessing's resource tracker.
@@ -51,8 +51,8 @@ TIME_TO_CONNECT = 5.0
 TIME_TO_FOLLOW = 8.0
 # Times at which to look for the program's shared memory of MPI, since it may be killed at any time.
 TIMES_TO_LOOK = (1.0, 5.0, 20.0, 60.0)
-# mpirun starts these programs on other hosts to start the guards there. They wait long, or forever,
-# if their mpirun's host is unreachable.
+# mpirun starts these programs on other hosts to start the guards there. If mpirun's host becomes
+# unreachable, they keep running for a long time, or forever.
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy")
 MOST_READ = 1 << 16
 MOST_READS_OF_A_PIPE = (1 << 20) // MOST_READ
@@ -65,7 +65,7 @@ def main(command: Sequence[str]) -> int:
         command: The arguments of ``python``.
 
     Returns:
-        Its exit code, 128 + n if it was ended by signal n.
+        The program's exit code, or 128 + n if signal n ended it.
 
     Example:
         >>> main(["train.py"])
@@ -114,7 +114,7 @@ def main(command: Sequence[str]) -> int:
 
 
 def _n_at_work(place, variables):
-    """The number of ranks of this host that are not spare, if mpirun numbers them by host."""
+    """Returns how many ranks on this host are not spare, if mpirun numbers ranks by host."""
     first = place.rank - place.local_rank
     n_spare = int(variables.get(SPARES_VARIABLE, 0))
     n = min(first + place.local_size, place.size - n_spare) - first
@@ -122,7 +122,8 @@ def _n_at_work(place, variables):
 
 
 def _share(local_rank, n, variables):
-    """The processors to bind a rank to, and the words for the launcher; nothing if not asked."""
+    """Returns the processors to bind a rank to, and a text for the launcher; both are empty if
+    binding was not requested."""
     mode = variables.get(binding.VARIABLE)
     if not mode:
         return set(), ""
@@ -139,7 +140,7 @@ def _share(local_rank, n, variables):
 
 
 def _connect(hosts, port, name):
-    """Returns a connection to the launcher, by the first of its addresses that answers."""
+    """Returns a connection to the launcher, at the first of its addresses that answers."""
     error = None
     for host in hosts:
         try:
@@ -153,7 +154,8 @@ def _connect(hosts, port, name):
 
 
 def _report_errors(connection, function, *arguments):
-    """Sends the traceback of an error of ours, which the supervisor has no other way to show."""
+    """Calls a function of the supervisor; sends the traceback of an error to the launcher, which
+    can show it."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -165,11 +167,11 @@ def _report_errors(connection, function, *arguments):
 
 
 def _outlast_daemon(process):
-    """Waits for the end of mpirun's daemon; now and then one does not end by itself.
+    """Waits for mpirun's daemon to end, and kills a daemon that does not end by itself.
 
-    Its children end by themselves, or when the launcher asks them.
+    The daemon's children end by themselves, or when the launcher asks them.
     """
-    # There are no pidfds here, or the process has ended.
+    # The system may lack pidfds, or the process may have ended.
     with contextlib.suppress(AttributeError, OSError):
         has_ended = select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]
         if not has_ended and _is_daemon(process):
@@ -178,7 +180,7 @@ def _outlast_daemon(process):
 
 
 def _end_daemon(process):
-    """Ends the daemon of an mpirun that is gone, with all below it, and removes its files."""
+    """Kills the daemon of an mpirun that is gone, with its descendants, and removes its files."""
     processes.remove_session(process)
     if _is_daemon(process):
         for each in (process, *processes.descendants(process)):
@@ -197,7 +199,7 @@ def _let_go_of_mpirun():
 
 
 class Supervisor:
-    """Runs a program, reports it to the launcher, and ends it when it must end.
+    """Runs a program, reports on it to the launcher, and ends it when necessary.
 
     Args:
         connection: A socket to the launcher.
@@ -211,7 +213,7 @@ class Supervisor:
         is_left: Whether the launcher was lost before the program ended.
         is_loss: Whether the job continues without this rank.
         processors: Processors that the program is bound to; empty if it is not bound.
-        segments: Paths of the shared memory that MPI was seen to use for the program.
+        segments: Paths of the shared memory segments of MPI that the program was seen to use.
     """
 
     def __init__(
@@ -266,7 +268,7 @@ class Supervisor:
         for end in ends:
             os.set_inheritable(end, True)
         start = [sys.executable, START_PROGRAM, str(stacks_end), str(int(WHERE))]
-        with binding.bound(self.processors):  # the program inherits it, before it has threads
+        with binding.bound(self.processors):  # inherited by the program
             self._program = processes.spawn([*start, *command], environment, output_end, errors_end)
         for end in (output_end, errors_end, *ends):
             os.close(end)
@@ -280,7 +282,7 @@ class Supervisor:
         return processes.shell_code(self._code)
 
     def say_goodbye(self) -> None:
-        """Waits until the launcher has taken all messages."""
+        """Waits until the launcher has received all messages."""
         self._channel.say_goodbye()
         self._loop.run(until=lambda: not self._channel.open)
 
@@ -294,7 +296,7 @@ class Supervisor:
             self._loop.on_readable(pipe, relay)
 
     def _relay(self, pipe) -> bool:
-        """Sends what the program wrote; returns whether there may be more."""
+        """Sends the program's output; returns whether there may be more."""
         try:
             data = os.read(pipe, MOST_READ)
         except BlockingIOError:
@@ -338,7 +340,7 @@ class Supervisor:
 
     @property
     def _running(self) -> int | None:
-        """The process of the program, None before it is started and after it has ended."""
+        """The id of the program's process; None before the start and after the end."""
         return self._program if self._code is None else None
 
     def _check_guard(self):
@@ -352,8 +354,8 @@ class Supervisor:
         self._loop.after(self._patience, self._follow_guard)
 
     def _follow_guard(self):
-        # A batch system that cancels a job signals the launcher and the ranks. What the launcher
-        # asked for takes its time: a second signal would end the program before it saved its work.
+        # A batch system that cancels a job signals the launcher and the ranks. If the launcher has
+        # already asked the program to end, a second signal would end it before it saves its work.
         if not self._is_ending:
             self._ask_then_stop(signal.SIGTERM, GRACE)
 
@@ -390,9 +392,9 @@ class Supervisor:
 
     def _take_end(self, status):
         self._code = os.waitstatus_to_exitcode(status)
-        self._check_guard()  # if the guard ended first, the program may have ended because of that
-        # The pipes now contain all that the program itself wrote, which is sent before its exit
-        # code. A pipe holds 1 MiB at most, and children may continue to write.
+        self._check_guard()  # if the guard ended first, that may be why the program ended
+        # The pipes now contain the rest of the program's own output, which is sent before its exit
+        # code. A pipe holds at most 1 MiB; reading is limited because children may keep writing.
         for pipe in list(self._pipes):
             for _ in range(MOST_READS_OF_A_PIPE):
                 if not self._relay(pipe):

@@ -1,4 +1,4 @@
-"""Names of hosts: which of them mean this host, and by which address others reach us."""
+"""Names of hosts: finds names that mean this host, and addresses at which others reach it."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ def is_local(host: str) -> bool:
 
 
 def own_addresses(hosts: Iterable[str]) -> list[str]:
-    """Returns our addresses as seen from those hosts, the most likely first.
+    """Returns this host's addresses as seen from other hosts, the most likely first.
 
     Example:
         >>> "127.0.0.1" in own_addresses(["127.0.0.1"])
@@ -31,8 +31,8 @@ def own_addresses(hosts: Iterable[str]) -> list[str]:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((address[0], 9))  # this sends nothing, but selects a route
                 found.append(probe.getsockname()[0])
-    # Names that only ssh can resolve give us no address; their hosts may be able to resolve our
-    # name.
+    # Some names can only be resolved by ssh. Their hosts may be able to resolve this host's name,
+    # so the name is an address, too.
     return list(dict.fromkeys([*found, socket.gethostname()]))
 
 

@@ -14,20 +14,21 @@ TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
     from .job import Job
 
-# A traceback whose program has not ended after this time was only logged, and is shown.
+# If a program has not ended this many seconds after a traceback, the traceback was only logged, and
+# is shown.
 TIME_TO_DIE = 2.0
 
-# A program waits if it neither runs nor waits for a disk, uses less of one core than this, and
-# neither reads nor writes files.
+# A program is idle if its state is none of these (running, or waiting for a disk), it uses less
+# than this fraction of one core, and it neither reads nor writes files.
 ACTIVE = ("R", "D")
 LEAST_ACTIVITY = 0.05
-# The system does not count what it receives from a network, but each time wakes it up. So does a
-# timer. This number per second is more than that of a thread that looks for something now and then.
+# The system does not count bytes that a program receives from a network, but they wake the program
+# up. Timers do so, too, but a thread that only polls wakes up less often per second than this.
 LEAST_WAKES = 1.0
 
-# Maximum output of a rank that is kept for the report of its end.
+# The maximum output of a rank that is kept for the report of its end.
 MOST_BYTES, MOST_LINES = 4096, 10
-# The height of a small terminal.
+# The number of lines on a small terminal.
 LINES_IN_SIGHT = 24
 
 
@@ -35,29 +36,31 @@ class Rank:
     """The launcher's view of one rank.
 
     Args:
-        job: The `Job` it belongs to.
-        connection: A socket to its supervisor.
+        job: The `Job` that the rank belongs to.
+        connection: A socket to the rank's supervisor.
 
     Attributes:
-        number: Its number, None before it said hello.
-        place: The number by which it is shown: that of the lost rank whose place it took.
-        host: Name of its host.
-        process: Id of its supervisor.
-        bound: What its program is bound to, or why it is not; empty if it was not requested.
-        heard: When its supervisor last sent a message, as `Loop.time`.
-        active: When its program last worked.
-        awake: When its program was last seen to wake up again and again; it may be receiving.
-        moved: When its program was last not stopped (SIGSTOP).
-        phase: The phase of its start that its program has begun, as in start_program.py; 0 before.
-        done: Whether its program is over and did not fail; only MPI_Finalize may be left.
-        code: Exit code of its program, -n if signal n killed it, None before its end.
-        ended_itself: Whether its program ended before it was asked to.
-        has_guard: Whether its guard still runs.
-        lost: Why its connection was lost before its program ended; empty if it was not.
-        oom_kills: How many processes the kernel of its host ended meanwhile because memory ran
-            out; -1 if unknown.
-        stacks: The stacks that its program wrote.
-        exception: The line of its last traceback that names the exception; may be empty.
+        number: The rank; None before its supervisor has said hello.
+        place: The number under which the rank is shown: the number of a lost rank that it replaced,
+            or its own.
+        host: Name of the host.
+        process: Process id of the supervisor.
+        bound: The cores that the program is bound to, or why it is not bound; empty if binding was
+            not requested.
+        heard: When the supervisor last sent a message, as `Loop.time`.
+        active: When the program last worked.
+        awake: When the program last woke up again and again, so that it may be receiving.
+        moved: When the program was last seen not to be stopped (SIGSTOP).
+        phase: The latest startup phase that the program has begun, as in start_program.py; or 0.
+        done: Whether the program is over and did not fail; only MPI_Finalize may be left.
+        code: Exit code of the program, -n if signal n killed it, None before its end.
+        ended_itself: Whether the program ended before the launcher asked it to.
+        has_guard: Whether the guard still runs.
+        lost: Why the connection was lost before the program ended; otherwise empty.
+        oom_kills: How many processes the host's kernel has meanwhile ended because memory ran out;
+            -1 if unknown.
+        stacks: The stacks that the program wrote.
+        exception: The line of the last traceback that names the exception; may be empty.
     """
 
     def __init__(self, job: "Job", connection: socket.socket):
@@ -92,23 +95,23 @@ class Rank:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The rank's name in messages."""
         n = self._job.plan.n
         return f"rank {self.number} of {n}" + (f" on {self.host}" if n > 1 else "")
 
     @property
     def ended(self) -> bool:
-        """Whether the program of this rank ended."""
+        """Whether the program of this rank has ended."""
         return self.code is not None
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with anything but exit code 0."""
+        """Whether the program ended, and not with exit code 0."""
         return self.ended and self.code != 0
 
     @property
     def has_finished(self) -> bool:
-        """Whether its program came to its end without a failure."""
+        """Whether the program came to its end without a failure."""
         return self.done and self.code in (None, 0)
 
     @property
@@ -118,43 +121,43 @@ class Rank:
 
     @property
     def fate(self) -> str:
-        """How it ended."""
+        """How the program ended."""
         return report.describe_end(self.code, self.oom_kills)
 
     @property
     def end(self) -> str:
-        """How it ended, with the exception if one was shown."""
+        """How the program ended, with the exception if one was shown."""
         return f"{self.name} {self.fate}{self.cause}"
 
     @property
     def showed_cause(self) -> bool:
-        """Whether it printed a traceback, or that it aborts the job."""
+        """Whether the program printed a traceback, or a message that it aborts the job."""
         return self._errors.showed_cause
 
     def pass_on(self, number: int) -> None:
-        """Sends its program a signal that does not end the job."""
+        """Sends the program a signal that does not end the job."""
         self.channel.send(messages.PASS, words(int(number)))
 
     def ask(self, what: bool) -> None:
-        """Asks its supervisor for a heartbeat, and for the state of its program if `what`."""
+        """Asks the supervisor for a heartbeat, and if `what`, also for the state of the program."""
         self.channel.send(messages.BEAT, b"1" if what else b"")
 
     def ask_where(self) -> None:
-        """Asks its program for its stacks, without ending it."""
+        """Asks the program for its stacks, without ending it."""
         self.pass_on(WHERE)
 
     def stop(self, number: int, grace: float, where: bool) -> None:
-        """Sends it a signal, and SIGKILL after some seconds of grace.
+        """Sends the program a signal, and SIGKILL after some seconds of grace.
 
         Args:
             number: The signal.
             grace: The seconds.
-            where: Whether it is asked for its stacks before.
+            where: Whether to ask the program for its stacks first.
         """
         self.channel.send(messages.STOP, words(int(number), grace, int(where)))
 
     def kill(self) -> None:
-        """Kills its program, as if another process did; the job may continue without it."""
+        """Kills the program as another process might; the job may continue without this rank."""
         self.pass_on(signal.SIGKILL)
 
     def swap_places(self, other: "Rank") -> None:
@@ -164,30 +167,30 @@ class Rank:
             rank._mark_lines()
 
     def _mark_lines(self):
-        """Puts the number before each line from now on."""
+        """Makes later lines begin with the rank's number."""
         self._prefix = f"[{self.place}] ".encode() if self._job.plan.prefix else b""
         raw = self._job.plan.n == 1 and not self._prefix
         self._output.prefix = self._errors.prefix = None if raw else self._prefix
-        # Mpchain's exception hook writes this.
+        # mpchain's exception hook writes this heading, which repeats the prefix.
         heading = f"rank {self.place} of {self._job.plan.n}:\n"
         self._errors.heading = heading.encode() if self._prefix else b""
 
     def announce_loss(self, number: int) -> None:
-        """Names to its program a rank that is lost, which MPI may not notice."""
+        """Tells the program that another rank is lost, because MPI may not notice the loss."""
         self.channel.send(messages.LOST, words(number))
 
     def last_lines(self) -> bytes:
-        """Returns its last lines, unless a held traceback will be shown instead."""
+        """Returns the program's last lines, unless a held traceback will be shown instead."""
         lines = self._last.splitlines(keepends=True)[-MOST_LINES:]
         return b"" if self._errors.held else b"".join(lines)
 
     @property
     def last_line(self) -> bytes:
-        """The last line that it printed, without prefix."""
+        """The last line that the program printed, without prefix."""
         return (self._words() or [b""])[-1]
 
     def is_seen_at(self, other: "Rank") -> bool:
-        """Returns whether another rank, or this one, has just shown the same last lines."""
+        """Returns whether another rank (or this rank) has just shown the same last lines."""
         since = self._job.merger.n_lines - other._shown_until
         return since <= LINES_IN_SIGHT - MOST_LINES and self._words() == other._words()
 
@@ -239,7 +242,7 @@ class Rank:
         return self._errors.unmarked()
 
     def show_same(self, lines: list[bytes]) -> None:
-        """Shows the held traceback now if it is that one, so that both are shown once."""
+        """Shows the held traceback now if it equals these lines, so that it is merged with them."""
         if lines and self._errors.unmarked() == lines:
             self._show(self._job.stderr, self._errors.release(), whole=True)
 

@@ -1,4 +1,4 @@
-"""The commands about records, which a program of mpchain runs."""
+"""The commands ``replay`` and ``diff``, which start a program of mpchain."""
 
 import importlib.util
 import os
@@ -8,7 +8,7 @@ from .talk import WRONG_USE, say
 
 
 def main(arguments: list[str]) -> int:
-    """Replaces this process by :mod:`mpchain.replays`, in which the user's program is to run.
+    """Replaces this process with :mod:`mpchain.replays`, which runs the user's program.
 
     Args:
         arguments: The command, ``replay`` or ``diff``, and its arguments.
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
 
 
 def is_there() -> bool:
-    """Returns whether mpchain has the annex.
+    """Returns whether this mpchain contains the annex replays.
 
     Example:
         >>> is_there()

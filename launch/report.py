@@ -1,4 +1,4 @@
-"""The report after a failure: how each rank ended, and where it was."""
+"""The report after a failure: how each rank ended, and where in the code it was."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 20
 
-# Frames inside these are skipped, because the position in the user's own program says more.
+# Frames in these folders are skipped, because the position in the user's own program says more.
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _MPCHAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpchain", "")
 _STARTERS = (
@@ -28,8 +28,8 @@ def describe_end(code: int, oom_kills: int = -1) -> str:
     """Returns how a process ended, in words.
 
     Args:
-        code: Its exit code, or -n if signal n killed it.
-        oom_kills: How many processes the kernel of its host ended meanwhile because memory ran out;
+        code: The process's exit code, or -n if signal n killed it.
+        oom_kills: How many processes the host's kernel has meanwhile ended because memory ran out;
             -1 if unknown.
 
     Example:
@@ -48,19 +48,19 @@ def describe_end(code: int, oom_kills: int = -1) -> str:
 
 
 def describe_place(stacks: bytes) -> str:
-    """Returns where a program was: its innermost function, and the innermost one of the user.
+    """Returns where a program was: its innermost function, and the user's innermost function.
 
     Args:
-        stacks: The stacks of its threads, as faulthandler writes them; may be empty.
+        stacks: The stacks of its threads in faulthandler's format; may be empty.
 
-    Returns:
-        Such as ``at train.py:40 in main, inside wait (threading.py:320)``, or an empty string.
+        Returns:
+            A text such as ``at train.py:40 in main, inside wait (threading.py:320)``; may be empty.
 
     Example:
         >>> describe_place(b'Current thread 0x1:\\n  File "a.py", line 7 in f')
         'at a.py:7 in f'
     """
-    # The main thread comes last. If it waits for another thread, that one says more.
+    # The main thread comes last. If it waits for another thread, that thread's stack says more.
     before, head, current = stacks.rpartition(b"Current thread")
     others = before.rpartition(b"Current thread")[2].split(b"Thread 0x")[1:]
     threads = [_frames(each) for each in [current, *others]] if head else [[]]
@@ -86,10 +86,10 @@ def _users(frames):
 
 
 def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[str]:
-    """Returns one line for each group of ranks of one host that ended alike.
+    """Returns one line for each group of ranks on one host that ended in the same way.
 
     Args:
-        ranks: The `Rank` of each number that said hello.
+        ranks: Maps each number of a rank whose supervisor has said hello to its `Rank`.
         n: Number of all ranks.
         without: A `Rank` to omit.
 
@@ -114,7 +114,7 @@ def describe_binding(ranks: dict) -> str:
     """Returns a sentence that says which processors ranks were bound to.
 
     Args:
-        ranks: The `Rank` of each number.
+        ranks: Maps numbers to `Rank` objects.
 
     Example:
         >>> describe_binding({})
@@ -132,7 +132,7 @@ def describe_exception(lines: list[bytes]) -> str:
     """Returns the line of a traceback that names the exception; empty without one.
 
     Args:
-        lines: The output from the head of the first traceback on.
+        lines: The output, starting with the header of the first traceback.
 
     Example:
         >>> describe_exception([b"Traceback (most recent call last):", b"  ...", b"KeyError: 1"])
@@ -172,7 +172,7 @@ def _is_starter(path):
 
 
 def describe_numbers(numbers: list[int]) -> str:
-    """Returns some ranks, given in ascending order, as a text.
+    """Returns a text that names ranks, which must be in ascending order.
 
     Example:
         >>> describe_numbers([0, 1, 2, 5])

@@ -1,4 +1,4 @@
-"""Runs a job, and restarts it from its last checkpoint when it fails."""
+"""Runs a job, and restarts a failed job from its last checkpoint."""
 
 import itertools
 import time
@@ -21,15 +21,15 @@ def run(
     checkpoints: Checkpoints | None = None,
     min_ranks: int | None = None,
 ) -> int:
-    """Runs a plan, and restarts it when it fails.
+    """Runs a plan, and restarts a job that fails.
 
     Args:
         plan: The plan to run; its timeout covers all starts together.
         restarts: Maximum number of restarts.
-        wait: Seconds before a restart; twice as many after each start without a new checkpoint.
-        checkpoints: Where ranks resume: they find the path of the newest one in the environment
-            variable MPCHAIN_RESUME and in place of ``{checkpoint}`` among their arguments.
-        min_ranks: Minimum number of ranks of a restart when hosts are gone; None for all.
+        wait: Seconds before a restart; doubled after each start without a new checkpoint.
+        checkpoints: The checkpoints from which ranks resume. The path of the newest one is in the
+            environment variable MPCHAIN_RESUME, and replaces ``{checkpoint}`` in arguments.
+        min_ranks: Minimum number of ranks of a restart after hosts are lost; None requires all.
 
     Returns:
         The exit code of the last start.
@@ -59,11 +59,12 @@ def run(
 
 
 def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
-    """Returns the plan for the hosts that answer; None, and a message, if they are too few.
+    """Returns the plan for the hosts that answer; prints a message and returns None if they are
+    too few.
 
     Args:
         plan: A plan for all hosts.
-        min_ranks: The least number of ranks.
+        min_ranks: The minimum number of ranks.
 
     Example:
         >>> plan = Plan(n=2, program=["train.py"], starter=None)
@@ -93,7 +94,7 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
 
 
 def _prepare(plan, checkpoint, deadline):
-    """Returns the plan of one start."""
+    """Returns the plan for one start of the job."""
     variables = {**plan.variables, **({RESUME: checkpoint} if checkpoint else {})}
     program = [word.replace(PLACEHOLDER, checkpoint or "") for word in plan.program]
     left = None if deadline is None else max(0.001, deadline - time.monotonic())

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 
-# Options that tell how the job gets its hosts, so they are left out of its command line.
+# These options describe how the job gets its hosts, so they are left out of its command line.
 OWN = ("scheduler", "nodes", "gpus", "cores", "time", "name", "queue", "account", "image")
 OWN += ("directive", "setup")
 LEFT_OUT = (*OWN, "ranks", "module", "program", "dry_run", "help")
@@ -44,7 +44,7 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _check_texts(parser, options, command):
-    """Refuses texts that cannot be written where the batch system reads them."""
+    """Refuses texts that the batch system's format cannot contain."""
     for name in ("queue", "account"):
         text = getattr(options, name)
         if text and not re.fullmatch(r"[\w.,:@%+/-]+", text):
@@ -58,7 +58,7 @@ def _check_texts(parser, options, command):
 
 
 class _Job:
-    """The values that all kinds of batch systems need."""
+    """The values that scripts for all batch systems need."""
 
     def __init__(self, options, own_arguments):
         script = options.program[0]
@@ -72,16 +72,16 @@ class _Job:
         self.program = [*module, "--", *options.program]
 
 
-# For each batch system: what its directives begin with, the shell variable with the folder where
-# the job was submitted, a shell expression that is --resume when the job was started before, and
-# the directives. One of them is left out if a value in it is None ({if_time} is None or empty).
+# For each batch system: the prefix of its directives, the shell variable with the folder where the
+# job was submitted, a shell expression that is --resume when the job was started before, and the
+# directives. A directive is left out if a value in it is None ({if_time} is None or empty).
 _SCRIPTS = {
     "slurm": (
         *("#SBATCH", "SLURM_SUBMIT_DIR", "${SLURM_RESTART_COUNT:+--resume}"),
         *("--job-name={name}", "--nodes={nodes}", "--ntasks={n}", "--ntasks-per-node={per_node}"),
         *("--cpus-per-task={cores}", "--gpus-per-node={gpus}", "--time={time}"),
         *("--partition={queue}", "--account={account}"),
-        # A minute before the end ranks get a signal, and may save a checkpoint.
+        # A minute before the time limit, ranks get a signal, and can save a checkpoint.
         *("--signal=B:TERM@60{if_time}", "--requeue", "--open-mode=append", "--output=%x-%j.out"),
     ),
     "pbs": (
@@ -112,7 +112,7 @@ def _script(job):
     launcher = [sys.executable, "-m", __package__, *job.launcher_arguments]
     resume = [requeued] if requeued and options.checkpoint_dir and not options.resume else []
     words = [shlex.join(launcher), *resume, shlex.join(job.program)]
-    # The launcher takes the place of the shell, so that signals of the batch system reach it.
+    # The launcher replaces the shell, so that signals of the batch system reach the launcher.
     body = ["set -e", f'cd "${folder}"', *options.setup, f"exec {' '.join(words)}"]
     return "\n".join(["#!/bin/bash", *lines, *body])
 
@@ -124,7 +124,7 @@ def _fields(text):
 def _kubernetes(job):
     options = job.options
     name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-") or "mpchain"
-    # The operator makes a service of this name, which begins with a letter.
+    # The operator makes a service of this name, which must begin with a letter.
     name = (name if name[0].isalpha() else f"job-{name}")[:50]
     cores = options.cores and job.per_node * options.cores
     limits = _without_none({"cpu": cores, "nvidia.com/gpu": options.gpus})
@@ -165,7 +165,7 @@ def _replicas(number, container):
 
 
 def _yaml(value, indent=""):
-    """Lines of YAML for dictionaries, lists, texts and whole numbers."""
+    """Returns lines of YAML for dictionaries, lists, texts and whole numbers."""
     if isinstance(value, dict):
         items = [(f"{key}:", each) for key, each in value.items()]
     else:
@@ -183,14 +183,14 @@ def _yaml(value, indent=""):
 
 
 def _quote(text):
-    """Returns a text as YAML in pure ASCII, because parsers differ in other characters."""
+    """Returns a text as YAML in pure ASCII, because parsers treat other characters differently."""
     text = text.replace("\\", r"\\").replace('"', r"\"")
     text = re.sub("[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
     return f'"{text}"'
 
 
 def _own_arguments(parser, options):
-    """The launcher's own options as they were given, but those that are for the batch system."""
+    """Returns the launcher's options from the command line, without the batch system's."""
     arguments = []
     for action in parser._actions:
         value = getattr(options, action.dest, None)

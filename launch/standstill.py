@@ -1,9 +1,10 @@
-"""Finds ranks that stand still while all others wait.
+"""Finds ranks that hang while all others wait for them.
 
-A process that was stopped, or that hangs before it takes part in MPI or after the program's end,
-raises no error. The other ranks wait for it in MPI_Init, create_communicator or MPI_Finalize, where
-the watchdog of the communicators does not run yet, or no longer.
-Time in which the launcher was stopped does not count, because the whole job may have been.
+A process that was stopped, or that hangs before it joins MPI or after the program's end, raises no
+error. The other ranks wait for this process in MPI_Init, create_communicator or MPI_Finalize, where
+the watchdog of the communicators is not running.
+Time during which the launcher was stopped does not count, because the whole job may have been
+stopped.
 """
 
 import math
@@ -23,9 +24,9 @@ LONGEST_PERIOD = 5.0
 # The startup phases, as in start_program.py, in which ranks wait for all others.
 IN_MPI_INIT, IN_CREATE = 2, 4
 GATES = {IN_MPI_INIT: "MPI_Init", IN_CREATE: "create_communicator"}
-# Number of timeouts that a rank may compute after all others have finished, that all may take in
-# MPI_Init together, and that a rank may take before it that only wakes up again and again: it may
-# be receiving from a network. A rank that works may take as long as it likes there.
+# This many timeouts may pass in three cases: a rank still computes after all others have finished,
+# all ranks are in MPI_Init, or a rank on its way to MPI_Init only wakes up again and again, since
+# it may be receiving from a network. A rank that works on its way to MPI_Init has no limit.
 MOST_TIMEOUTS_OF_WORK = 6
 TIME_TO_ANSWER = 1.0
 # State in /proc of a process stopped by a signal such as SIGSTOP, or by a debugger.
@@ -33,7 +34,7 @@ STOPPED = ("T", "t")
 
 
 def timeout_of(variables: Mapping[str, str]) -> float:
-    """Returns the seconds that ranks wait for each other; communicators read the same variable.
+    """Returns for how many seconds ranks wait for each other; communicators read the same variable.
 
     Example:
         >>> timeout_of({"MPCHAIN_COLLECTIVE_TIMEOUT": "20"}), timeout_of({})
@@ -47,11 +48,11 @@ def timeout_of(variables: Mapping[str, str]) -> float:
 
 
 class Standstill:
-    """Asks all supervisors for a heartbeat, and ends a job in which a rank stands still.
+    """Asks all supervisors for a heartbeat, and ends a job in which a rank hangs.
 
     Args:
         job: The `Job`.
-        timeout: Seconds of standing still after which the job is ended; it may be infinite.
+        timeout: Seconds without progress of a rank after which the job is ended; may be infinite.
     """
 
     def __init__(self, job: "Job", timeout: float):
@@ -68,15 +69,15 @@ class Standstill:
         self._end_if_absent()
 
     def note_phase(self) -> None:
-        """Called when a program has begun another phase of its start."""
+        """Called when a program has begun another startup phase."""
         self._came = self._job.loop.time
         self._has_reported = False
         self._end_if_absent()
 
     def _end_if_absent(self):
-        """Ends a job in which ranks wait in MPI_Init for a program that has ended before it.
+        """Ends a job in which ranks wait in MPI_Init for a program that ended before MPI_Init.
 
-        mpirun may notice later, too, and then does not name the rank that is to blame.
+        mpirun may notice this later, too, but then does not name the rank that caused it.
         """
         ranks = sorted(self._job.ranks.items())
         waiting = [n for n, rank in ranks if rank.phase == IN_MPI_INIT and not rank.ended]
@@ -107,7 +108,7 @@ class Standstill:
         self._plan_next()
 
     def _find(self):
-        """Returns a sentence about the ranks that stand still for too long; empty without any."""
+        """Returns a sentence about the ranks that have hung for too long; empty without any."""
         job, now = self._job, self._job.loop.time
         if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
             return f"{job.starter_name} has been stopped for {self._timeout:g} s"
@@ -133,7 +134,7 @@ class Standstill:
         return f"{rank.name} was lost: {rank.lost}"
 
     def _find_late_starts(self, now, waited):
-        """Returns the same of ranks for which others wait as they start."""
+        """Returns a sentence about the ranks for which others wait too long during the start."""
         job, ranks, limit = self._job, self._job.ranks, self._timeout
         expected = [n for n in range(job.plan.n) if n not in job.losses]
         for phase, place in GATES.items() if waited > limit else ():
@@ -163,7 +164,7 @@ class Standstill:
         return ""
 
     def _works(self, rank, waited):
-        """Whether a rank is at work for which others have waited some seconds as they start."""
+        """Returns whether a rank is working while others have waited for it during the start."""
         may_receive = waited <= MOST_TIMEOUTS_OF_WORK * self._timeout
         last = max(rank.active, rank.awake) if may_receive else rank.active
         return not rank.done and self._job.loop.time - last <= self._timeout
@@ -198,7 +199,7 @@ class Standstill:
         return ""
 
     def _report_work(self, waiting, ranks):
-        """Says once where ranks are that work while others wait for them."""
+        """Prints, once, where in the code the ranks are that work while others wait for them."""
         if not self._has_reported:
             self._has_reported = True
             for rank in ranks:

@@ -1,7 +1,7 @@
-"""Runs the program of a rank, as ``python`` does, and writes its stacks when a signal asks.
+"""Runs the program of a rank, as ``python`` does, and writes its stacks when a signal arrives.
 
-The supervisor (rank.py) starts it with the pipe for stacks, the number of the signal that asks for
-them, and the arguments of ``python``.
+The supervisor (rank.py) starts this file with the pipe for stacks, the number of the signal that
+requests stacks, and the arguments of ``python``.
 """
 
 import atexit
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 else:
     Loader = object  # importlib.abc takes long to import
 
-# Written into the pipe for stacks when the program is over and did not fail.
+# This byte is written into the pipe for stacks when the program is over and did not fail.
 OVER = b"\0"
-# Written there as the program starts: one byte for each phase that begins. In some of them a rank
-# waits for all others.
+# These bytes are written into the pipe for stacks as the program starts: one for each phase that
+# begins. In some phases a rank waits for all others.
 PHASES = (STARTED, IN_MPI_INIT, AFTER_MPI_INIT, IN_CREATE, AFTER_CREATE) = range(1, 6)
-# The name of a module that only a program has which the launcher started; mpchain looks for it.
+# The name of a module that exists only in programs that the launcher started; mpchain looks for it.
 STARTER = "mpchain_launch_starter"
-# The descriptors of two pipes under --elastic: what the program writes about lost ranks, as lines
-# of JSON, and what it reads, as numbers of ranks that MPI may not know to be lost.
+# The variables with two pipes, under --elastic: into the first, the program writes lines of JSON
+# about lost ranks; from the second, it reads the numbers of ranks whose loss MPI may not notice.
 NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
 
 def tell_where(pipe: int, number: int) -> None:
     """Makes a signal write the stacks of all threads, even inside a library."""
     if sys.stderr is not None:
-        faulthandler.enable()  # a crash prints its stack, too
+        faulthandler.enable()  # crashes print stacks, too
     os.set_inheritable(pipe, False)
     faulthandler.register(number, file=pipe)
     phases = Phases(pipe)
@@ -42,8 +42,8 @@ def tell_where(pipe: int, number: int) -> None:
     sys.meta_path.insert(0, phases)
     starter = sys.modules[STARTER] = types.ModuleType(STARTER)
     vars(starter)["creates_communicator"] = phases.creates_communicator
-    # The function that is registered first is called last: by then the program, its threads and its
-    # other functions have ended, and only MPI_Finalize follows.
+    # atexit calls the function that is registered first last: by then the program, its threads and
+    # its other exit functions have ended, and only MPI_Finalize follows.
     atexit.register(tell_end, pipe, number, os.getpid(), _identity(pipe))
 
 
@@ -52,7 +52,7 @@ def tell_end(pipe: int, number: int, process: int, identity: object) -> None:
     if os.getpid() == process:  # a process forked from the program writes nothing
         faulthandler.unregister(number)
         signal.signal(number, signal.SIG_IGN)
-        # The program may have closed all files, and opened another one with this descriptor.
+        # The program may have closed all files, and opened another file with this descriptor.
         if _identity(pipe) == identity:
             os.write(pipe, OVER)
 
@@ -67,7 +67,7 @@ def _identity(descriptor):
 class Phases:
     """Tells the launcher when MPI_Init and create_communicator begin and end.
 
-    It is a finder of modules, because mpi4py initializes MPI when mpi4py.MPI is imported.
+    This class is a finder of modules, because importing mpi4py.MPI initializes MPI.
     """
 
     def __init__(self, pipe: int):
@@ -75,18 +75,18 @@ class Phases:
         self._last = 0
 
     def tell(self, phase: int) -> None:
-        """Writes a phase, once; not in a forked process, nor if the program closed the pipe."""
+        """Writes a phase once; not in a forked process, and not if the program closed the pipe."""
         is_mine = os.getpid() == self._process and _identity(self._pipe) == self._identity
         if phase > self._last and is_mine:
             self._last = phase
             os.write(self._pipe, bytes([phase]))
 
     def creates_communicator(self, ends: bool) -> None:
-        """Called by mpchain when its first communicator is being made, and when it has been."""
+        """mpchain calls this method before and after it makes its first communicator."""
         self.tell(AFTER_CREATE if ends else IN_CREATE)
 
     def find_spec(self, name, path=None, target=None):
-        """Finds mpi4py.MPI as the other finders do, with a loader that tells when it begins."""
+        """Finds mpi4py.MPI as other finders do, but with a loader that reports phases."""
         if name != "mpi4py.MPI":
             return None
         sys.meta_path.remove(self)
@@ -98,7 +98,7 @@ class Phases:
 
 
 class _Loader(Loader):
-    """Loads mpi4py.MPI as another loader does, and tells when that begins and ends."""
+    """Loads mpi4py.MPI through another loader, and reports when this begins and ends."""
 
     def __init__(self, loader, phases):
         self._loader, self._phases = loader, phases
@@ -136,10 +136,10 @@ def run(arguments: list[str]) -> None:
     """Runs ``[-m] program arguments``."""
     is_module = arguments[0] == "-m"
     if not sys.flags.safe_path:
-        del sys.path[0]  # the folder of this file
+        del sys.path[0]  # removes the folder of this file
     if arguments[:2] == ["-m", "mpi4py"]:
-        # The launcher imports this module rather than one of the same name beside the user's
-        # program.
+        # This import must find the installed mpi4py, rather than a module of the same name beside
+        # the user's program.
         importlib.import_module("mpi4py")
     sys.argv[:] = arguments[is_module:]
     if is_module:
@@ -150,7 +150,7 @@ def run(arguments: list[str]) -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-# Skipped for processes that the program starts by multiprocessing, which run this file again.
+# Processes that the program starts with multiprocessing run this file again, but skip this part.
 if __name__ == "__main__":
     tell_where(int(sys.argv[1]), int(sys.argv[2]))
     if NOTES in os.environ:
@@ -161,6 +161,6 @@ if __name__ == "__main__":
         run(sys.argv[3:])
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code:
-            atexit.unregister(tell_end)  # the end of a failure
+            atexit.unregister(tell_end)  # the program failed
         error.__traceback__ = of_program(error.__traceback__)
         raise

@@ -1,7 +1,7 @@
 """Runs rank.py; mpirun starts this file by its path, so that it works from any folder.
 
-It builds the package by hand, because a usual import would run the __init__.py of mpchain or of the
-launcher, and slow down the start of every rank.
+This file builds the package by hand, because a normal import would run the __init__.py of mpchain
+or of the launcher, and slow down the start of every rank.
 """
 
 import os

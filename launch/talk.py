@@ -12,7 +12,7 @@ WRONG_USE = 2
 
 
 def say(text: str) -> None:
-    """Prints a message of the launcher on standard error, in place of a progress bar there.
+    """Prints a message of the launcher on standard error, and replaces a progress bar there.
 
     Example:
         >>> say("the job exceeded --timeout")  # on standard error
@@ -28,7 +28,7 @@ class _Formatter(argparse.HelpFormatter):
         width = 100
         with contextlib.suppress(OSError):
             width = min(width, os.get_terminal_size().columns - 2)
-        # Without a width argparse imports shutil, which takes as long as its other work.
+        # Without a width, argparse would import shutil, which takes as long as all its other work.
         super().__init__(prog, width=width)
 
 
@@ -69,7 +69,7 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Returns the type of an option: a positive number of seconds.
+    """Converts the text of an option to a positive number of seconds.
 
     Example:
         >>> seconds("2.5")
@@ -85,7 +85,7 @@ def seconds(text: str) -> float:
 
 
 def clock_time(text: str) -> int:
-    """Returns the type of an option: a time as hours:minutes:seconds; returns seconds.
+    """Converts the text of an option, hours:minutes:seconds, to seconds.
 
     Example:
         >>> clock_time("1:30:00")

@@ -1,4 +1,4 @@
-"""What carries the messages of ranks, and how fast: measured on ranks that this launcher starts."""
+"""Measures, on ranks that this launcher starts, which transports carry messages, and how fast."""
 
 import argparse
 import json
@@ -28,11 +28,11 @@ _BY_TCP = (
 
 
 def measure(options: argparse.Namespace, has_adapters: bool = False) -> list[Finding]:
-    """Returns the findings about messages between ranks, and about an all-reduce.
+    """Returns the findings about messages between ranks and about an all-reduce.
 
     Args:
-        options: Those of the doctor.
-        has_adapters: Whether a host has an adapter of InfiniBand or its like.
+        options: The doctor's options.
+        has_adapters: Whether a host has an adapter of InfiniBand or a similar network.
 
     Example:
         >>> options = argparse.Namespace(ranks=2, hosts="", hostfile="")
@@ -61,9 +61,9 @@ def judge(output: str, between: dict, has_adapters: bool) -> Finding:
 
     Args:
         output: The ranks' output.
-        between: The places of two ranks, the seconds of a short message between them, and the bytes
-            per second of a long one.
-        has_adapters: As in `measure`.
+        between: The positions of two ranks, the seconds of a short message between them, and the
+            bytes per second of a long message.
+        has_adapters: The same as in `measure`.
 
     Example:
         >>> between = {"places": ["rank 0 on a", "rank 1 on b"], "latency": 2e-6, "speed": 1e10}
