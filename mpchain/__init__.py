@@ -1,6 +1,6 @@
 """mpchain: define-by-run deep learning, data-parallel from its first line.
 
-What every program needs is imported here; of the rest, each room when it is first used.
+Names that every program needs are imported here; other subpackages load when first used.
 """
 
 import importlib

@@ -79,10 +79,10 @@ def missing_packages() -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints what a user wants to know or, with ``--verbose``, all that a report of a bug needs.
+    """Prints versions and missing extras; with ``--verbose``, everything that a bug report needs.
 
     Args:
-        arguments: the command line without the program; None: that of this process.
+        arguments: the command line without the program's name; None means this process's own.
 
     Example:
         >>> main([])

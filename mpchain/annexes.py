@@ -1,9 +1,9 @@
-"""The annexes: parts that mpchain works without, and the one way from the rest to them.
+"""Annexes: parts that mpchain works without, and the only way for other code to reach them.
 
-An annex is deleted with its folders and its line in :data:`ANNEXES`. What is left then works as
-before. Whoever asks for what the annex did gets an error that names it.
+An annex is deleted with its folders and its line in :data:`ANNEXES`. All other code then works as
+before. A call of an annex's feature raises an error that names the annex.
 
-Files outside an annex import it by :func:`load`, :func:`find` and :func:`later` alone, as
+Files outside an annex import it only with :func:`load`, :func:`find` and :func:`later`, as
 ``tests/test_import_table.py`` checks. ``tests/tools/annexes.py`` deletes annexes.
 """
 
@@ -33,7 +33,7 @@ ANNEXES = {
 
 
 class MissingAnnexError(ImportError):
-    """An option or a name needs an annex that is not there.
+    """An option or a name needs an annex that is not installed.
 
     Example:
         >>> from mpchain import annexes
@@ -45,10 +45,10 @@ class MissingAnnexError(ImportError):
 
 
 def require(annex: str, asker: str) -> None:
-    """Raises MissingAnnexError if an annex is not there.
+    """Raises MissingAnnexError if an annex is not installed.
 
     Args:
-        annex: its name in :data:`ANNEXES`.
+        annex: the annex's name in :data:`ANNEXES`.
         asker: the function, with its option, that needs the annex.
 
     Example:
@@ -71,7 +71,7 @@ def load(annex: str, module: str, asker: str) -> ModuleType:
         asker: see :func:`require`.
 
     Raises:
-        MissingAnnexError: the annex is not there.
+        MissingAnnexError: the annex is not installed.
 
     Example:
         >>> from mpchain import annexes
@@ -102,7 +102,7 @@ def library(module: str, message: str) -> ModuleType:
 
 
 def find(annex: str, module: str) -> ModuleType | None:
-    """Imports a module of an annex if the annex is there, else returns None.
+    """Imports a module of an annex if the annex is installed, else returns None.
 
     Args:
         annex, module: see :func:`load`.
@@ -119,8 +119,8 @@ def present(table: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Returns a table's names whose annexes are installed: for each, its annex and module.
 
     Args:
-        table: for each annex what a package shows of it: ``module`` or ``module:name``, separated
-            by spaces, where modules are named from ``mpchain`` on.
+        table: for each annex, the names that a package shows: ``module`` or ``module:name``,
+            separated by spaces, with modules named relative to ``mpchain``.
 
     Example:
         >>> from mpchain import annexes

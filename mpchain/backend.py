@@ -21,7 +21,7 @@ def _no_chainerx(what) -> NoReturn:
 
 
 class ChainerxDevice(Device):
-    """Kept for programs that name it; constructing one raises RuntimeError.
+    """Exists only for programs that use this name; constructing a device raises RuntimeError.
 
     Example:
         >>> mpchain.backend.ChainerxDevice("native:0")
@@ -143,10 +143,10 @@ def copyto(dst: Array, src: Array) -> None:
                 src = np.asarray(src, dst.dtype)
                 if src.shape == dst.shape and dst.flags.c_contiguous:
                     dst.set(src)  # a contiguous destination of the same shape needs only one copy
-                    # It may still be pending if the source is page-locked.
+                    # The copy may still be pending if the source is page-locked.
                     cuda.cupy.cuda.get_current_stream().synchronize()
                     return
-            # A GPU's kernels cannot read arrays of another.
+            # A GPU's kernels cannot read arrays on another GPU.
             dst[...] = cuda.to_gpu(src, dst.device)
     elif isinstance(dst, np.ndarray):
         dst[...] = cuda.to_cpu(src)

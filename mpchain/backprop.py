@@ -4,10 +4,11 @@ The walk first counts, for every function and every leaf that the outputs depend
 contributions its gradient will receive. Then a ready queue runs the functions whose gradients are
 complete. This takes no recursion and no sorting. A gradient is released as soon as it has been
 used, and ``on_leaf`` is called with a leaf as soon as its gradient is final. Contributions to a
-leaf that are sums over few rows, such as a recurrent network's weights get, are computed together.
+leaf that are sums over few rows, such as those to a recurrent network's weights, are computed
+together.
 
-Gradients are raw arrays unless the graph of the gradient is wanted (``enable_double_backprop``);
-then they are Variables, and the derivatives' own operations are recorded.
+Gradients are raw arrays. With ``enable_double_backprop``, they are Variables instead, and the
+operations of the derivatives are recorded.
 """
 
 import math
@@ -42,8 +43,8 @@ def backward(
 
     Args:
         outputs: list or tuple of Variables.
-        grad_outputs: one gradient (or None) per output. If None, each output's ``grad_var`` is
-            used, once for an output that is listed twice, and then released; outputs without one
+        grad_outputs: one gradient (or None) per output. If None, each output's ``grad_var`` is used
+            (once for an output that is listed twice) and then released; outputs without a gradient
             contribute nothing.
         enable_double_backprop: whether to record the graph of the gradients.
         on_leaf: function that is called with each leaf variable as soon as its gradient is final.
@@ -85,7 +86,8 @@ def grad(
 ) -> "list[variable.Variable | None]":
     """Returns the gradients of outputs with respect to any variables of their graph.
 
-    Only functions between inputs and outputs are visited. No ``grad`` changes by default.
+    Only functions between inputs and outputs are visited. By default, no variable's ``grad``
+    changes.
 
     Args:
         outputs: list or tuple of Variables.
@@ -93,17 +95,17 @@ def grad(
         grad_outputs: one gradient per output; None means ones.
         grad_inputs: one gradient (or None) per input, to which the results are added.
         set_grad: whether to store the results in the inputs' ``grad_var``.
-        retain_grad: whether to store the gradients of intermediate variables in theirs.
+        retain_grad: whether to store gradients of intermediate variables in their ``grad_var``.
         enable_double_backprop: whether to record the graph of the gradients, so that they can be
-            differentiated. Without it they are constants. If that was not said (None) and a loss
-            contains them, backpropagation warns once.
+            differentiated. If False, the gradients are constants. If None, they are constants too,
+            but backpropagation warns once if a loss contains them.
         loss_scale: factor on the initial gradients.
 
     Returns:
         One gradient per input; None for an input that the outputs do not depend on.
 
     Raises:
-        RuntimeError: an output was computed within :func:`no_backprop_mode`, as evaluators compute.
+        RuntimeError: an output was computed within :func:`no_backprop_mode`, which evaluators use.
 
     Example:
         >>> x = Variable(np.array(3.0))
@@ -143,7 +145,7 @@ def grad(
 
 
 def _check_graph(outputs):
-    """Raises RuntimeError if an output has no graph, for gradients within no_backprop_mode."""
+    """Raises RuntimeError if an output was computed in no_backprop_mode and has no graph."""
     for i, y in enumerate(outputs):
         if y.creator_node is None and y.requires_grad:
             raise RuntimeError(
@@ -160,7 +162,7 @@ def backward_from(
     loss_scale: float | None,
     on_leaf: "Callable[[variable.Variable], Any] | None",
 ) -> None:
-    """The body of :meth:`Variable.backward`.
+    """Implements :meth:`Variable.backward`.
 
     Example:
         >>> x = Variable(np.array(3.0))
@@ -227,7 +229,8 @@ def _check_lengths(function, name, values, other_name, others):
 
 
 def _seeds(function, outputs, grad_outputs, create_graph):
-    """Pairs (node, initial gradient): a Variable if its graph is kept, else an array."""
+    """Returns pairs of a node and its initial gradient: a Variable if graphs are kept, else an
+    array."""
     _check_lengths(function, "grad_outputs", grad_outputs, "outputs", outputs)
     seeds = []
     for i, (y, gy) in enumerate(zip(outputs, grad_outputs)):
@@ -244,7 +247,7 @@ def _seeds(function, outputs, grad_outputs, create_graph):
 
 
 def _key(node):
-    """The key of a variable in the walk: the output of a function, or the leaf itself."""
+    """Returns the key of a variable in the walk: a function's output, or the leaf itself."""
     return node if node.creator_node is None else (node.creator_node, node.output_index)
 
 
@@ -274,11 +277,11 @@ class _Walk:
         if wanted is not None and not self._leads_to_wanted_alone():
             self.pending = self._count_between(roots)
         self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
-        # Keys of gradients that were summed here, so they may be added to in place.
+        # These keys have gradients that were summed here, so in-place additions to them are safe.
         self.sums = set()
-        # Leaves whose gradient array may be referenced elsewhere.
+        # The gradient arrays of these leaves may be referenced elsewhere.
         self.shared = set()
-        self.collected = {}  # leaf -> contributions that are yet to be computed, as one
+        self.collected = {}  # leaf -> contributions still to be computed together
         for node, gy in seeds:
             # The gradient of an output that is a leaf needs no copy.
             if node.creator_node is not None or wanted is not None:
@@ -288,7 +291,7 @@ class _Walk:
                 self._finish_leaf(node)
 
     def _count_all(self, roots):
-        """For each function and leaf below the roots, how many gradients it will be given."""
+        """Counts the gradients that each function and leaf below the roots will receive."""
         pending = dict.fromkeys(roots, 0)
         stack = list(pending)
         while stack:
@@ -309,14 +312,15 @@ class _Walk:
         return pending
 
     def _leads_to_wanted_alone(self):
-        """Whether every leaf below the roots is wanted, and so every path leads to one that is."""
+        """Returns whether every leaf below the roots is wanted, so that every path leads to one."""
         leaves = (key for key in self.pending if isinstance(key, variable.VariableNode))
         return all(leaf in self.wanted for leaf in leaves)
 
     def _count_between(self, roots):
-        """See :meth:`_count_all`, but only along the paths to the requested variables.
+        """Counts as :meth:`_count_all` does, but only along the paths to the requested variables.
 
-        Depth first; a function is done after all that it depends on, and so its targets are known.
+        The walk is depth-first: a function follows all functions that it depends on, so its targets
+        are known.
         """
         pending = dict.fromkeys(roots, 0)
         wanted, targets, entered, stack = self.wanted, {}, set(), list(pending)
@@ -426,7 +430,7 @@ class _Walk:
         return [sums[i] for i in targets]
 
     def _collect(self, function, i, gys, sums):
-        """Collects a contribution to a leaf that gets several, if it is a sum over few rows.
+        """Collects a contribution to a leaf that receives several, if it is a sum over few rows.
 
         ``sums[i]`` becomes None or, if the contribution is the last or there are many, their sum.
         """
@@ -455,7 +459,8 @@ class _Walk:
         return True
 
     def _keeps_rows(self, node, function, i, find_arguments):
-        """Whether a leaf was given the rows of its gradient that are not zero, and no array."""
+        """Gives a leaf only the nonzero rows of its gradient if possible; returns whether it
+        did."""
         return (
             i in function.row_gradients
             and self.wanted is self.on_leaf is None
@@ -464,7 +469,7 @@ class _Walk:
         )
 
     def _sum_collected(self, node, is_last=False):
-        """The sum of the contributions to a leaf that were collected; None if it got its rows."""
+        """Returns the sum of a leaf's collected contributions; None if the leaf received rows."""
         (_, i, _), collected = self.collected.pop(node)
         functions, arguments = zip(*collected)
         cuda.make_current(*(x for x in arguments[0] if hasattr(x, "dtype")))
@@ -475,7 +480,7 @@ class _Walk:
         return functions[0].row_sum(i, joined)
 
     def _pull_observed(self, function, targets, gys, hooks):
-        """Runs the derivative, and notifies observers and hooks."""
+        """Runs a function's derivative, and notifies observers and hooks."""
         observers = current.of_functions
         begun = [observer.differentiates(function) for observer in observers]
         if len(observers) < len(hooks) or function.local_function_hooks:
@@ -547,7 +552,7 @@ class _Walk:
             self.on_leaf(leaf)
 
     def _observe(self, function, gys):
-        """Looks at gradients on request: wanted and retained ones, and NaN in debug mode."""
+        """Stores wanted and retained gradients, and checks for NaN in debug mode."""
         for i, gy in enumerate(gys):
             if gy is None:
                 continue
@@ -563,7 +568,7 @@ class _Walk:
 
 
 def _may_be_shared(gx, gys, gxs, function):
-    """Returns whether the array ``gx`` may be, or be a view of, one that something else holds."""
+    """Returns whether ``gx`` may be, or may be a view of, an array that is referenced elsewhere."""
     if not function.returns_fresh_gradients:
         return True
     if gx.base is not None:
@@ -577,15 +582,16 @@ def _may_be_shared(gx, gys, gxs, function):
 def _takes_over(gx, gys, gxs):
     """Returns whether ``gx`` is a slice of a gradient that only its slices ``gxs`` reference.
 
-    So reshaped gradients, and parts of a gradient that is split, need no copies. Those of few
-    elements in host memory are copied sooner than it is known.
+    So reshaped gradients, and parts of a gradient that is split, need no copies. For few elements
+    in host memory the result is False, because a copy takes less time than this check.
     """
     if gx.size < _FEW and not cuda.is_gpu_array(gx):
         return False
     base: Any = gx.base
     parts = [part for part in gxs if part is not None and part.base is base]
     n = sum(gy is base for gy in gys)
-    # On GPUs, also of an array that a kernel has made for these parts, such as a reshaped one.
+    # On GPUs, the base may also be an array that a kernel made for these parts, such as by
+    # reshaping.
     if not (n or cuda.is_gpu_array(gx)) or sys.getrefcount(base) > _REFERENCES + n + len(parts):
         return False
     may_overlap = cuda.get_array_module(gx).may_share_memory
@@ -626,8 +632,9 @@ marked = _Marked()
 def mark(variables: "Iterable[variable.Variable | None]") -> None:
     """Marks results of ``grad`` without a graph: a loss treats them as constants.
 
-    A program that forgets ``enable_double_backprop`` trains by a wrong gradient. Functions of
-    constants alone pass the mark on, and backpropagation looks for it once.
+    A program that forgets ``enable_double_backprop`` trains with a wrong gradient. Functions whose
+    inputs are all constants pass the mark on, and backpropagation looks for marks until it has
+    warned once.
 
     >>> x = Variable(np.array(3.0))
     >>> (gx,) = mpchain.grad([x**2], [x])

@@ -12,18 +12,18 @@ _FUNCTION_STYLE = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 
 
 class ComputationalGraph:
-    """Variables and functions, and which is computed from which.
+    """A graph of variables and functions, whose edges show what is computed from what.
 
     Args:
         nodes: list of variable nodes and function nodes.
-        edges: list of pairs of these: (what is used, what uses it).
+        edges: list of pairs of nodes: (the node that is used, the node that uses it).
         variable_style, function_style: DOT attributes, or ``'default'``.
         rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
         remove_variable: draw only functions.
         show_name: put the variables' names before their shapes.
 
     Raises:
-        ValueError: there is no such direction.
+        ValueError: ``rankdir`` is not one of these directions.
 
     Example:
         >>> y = F.exp(Variable(np.zeros(2)))
@@ -55,10 +55,10 @@ class ComputationalGraph:
         self.show_name = show_name
 
     def dump(self, format: str = "dot") -> str:
-        """Returns the graph as text, the same for the same computation.
+        """Returns the graph as text, which is the same for the same computation.
 
         Args:
-            format: ``'dot'``, the only one.
+            format: ``'dot'``, the only supported format.
 
         Raises:
             NotImplementedError: another format is asked for.
@@ -123,11 +123,11 @@ def build_computational_graph(
         show_name: put the variables' names before their shapes.
 
     Returns:
-        ComputationalGraph, of which ``dump()`` returns the DOT text.
+        ComputationalGraph, whose ``dump()`` returns the DOT text.
 
     Raises:
         ValueError: an argument is out of range.
-        TypeError: an output is something else.
+        TypeError: an output is none of these.
 
     Example:
         >>> y = Variable(np.zeros((2, 3), np.float32)) + 1
@@ -161,7 +161,7 @@ def _shown(function):
 
 
 def _collect(outputs):
-    """Returns the nodes from which there is a way to the outputs, and the edges between them."""
+    """Returns the nodes that the outputs depend on, and the edges between them."""
     shown = {}  # one output of a function can have several nodes, if it was remade
     nodes, edges, stack = [], {}, []
 

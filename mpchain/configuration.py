@@ -1,10 +1,9 @@
 """Configuration: global defaults, thread-local overrides, the dtype policy.
 
-The library reads ``config``. It holds what this thread has set, and falls back to
-``global_config``, which all threads share. Names that begin with ``user_`` are free for programs to
-use. Other names that the configuration does not have are refused, because a misspelt one would
-change nothing without a word; only within programs for Chainer (:mod:`mpchain.compat`) all names
-are free.
+The library reads ``config``, which holds the values that this thread has set, and falls back to
+``global_config``, which all threads share. Programs may use any name that begins with ``user_``.
+Other unknown names are refused, because a misspelled name would silently have no effect; only
+programs for Chainer (:mod:`mpchain.compat`) may use all names.
 """
 
 import contextlib
@@ -26,25 +25,26 @@ from mpchain.typing import DTypeLike
 class Mixed16:
     """The dtype policy of mixed precision: ``mpchain.global_config.dtype = mpchain.mixed16``.
 
-    Links that are made under it have float16 parameters, except that those of BatchNormalization,
-    BatchRenormalization, GroupNormalization and InstanceNormalization, and their statistics, are
-    float32. To NumPy it is the dtype of the data: ``x.astype(mixed16)`` is float16. Call the
-    optimizer's ``use_fp32_update()``, which updates float32 copies of the parameters, and
-    ``loss_scaling()``, which keeps small gradients from vanishing; otherwise it warns.
+    Links that are made under this policy have float16 parameters, except that the parameters and
+    statistics of BatchNormalization, BatchRenormalization, GroupNormalization and
+    InstanceNormalization are float32. NumPy treats the policy as the dtype of the data:
+    ``x.astype(mixed16)`` is float16. Call the optimizer's ``use_fp32_update()``, which updates
+    float32 copies of the parameters, and ``loss_scaling()``, which keeps small gradients from
+    vanishing; otherwise the optimizer warns.
 
     Under every policy, different dtypes are combined by these rules:
 
     - A function of inputs and parameters (linear, convolutions, bilinear, prelu, normalizations,
       recurrent layers, ...) gives results of the dtype of its inputs. Parameters may be wider than
-      inputs: float32 ones and a float16 input are computed in float32, and the result is rounded.
-      Losses that have parameters stay as wide as these.
-    - Inputs must not be wider than parameters: InvalidType. The result, and all that follows, would
-      be computed in the wider dtype. A float64 array, NumPy's default, is therefore refused with
-      float32 parameters, and a float32 one with float16 parameters: cast it by
+      inputs: with float32 parameters and a float16 input, the function computes in float32 and
+      rounds the result. Losses that have parameters stay as wide as the parameters.
+    - Inputs that are wider than parameters raise InvalidType, because the result, and everything
+      after it, would be computed in the wider dtype. A float64 array, NumPy's default, is therefore
+      refused with float32 parameters, and a float32 array with float16 parameters: cast it with
       ``x.astype(np.float32)`` or ``functions.cast(x, "float32")``.
     - Functions of several equivalent inputs, such as ``x + y``, matmul, concat and where, promote
-      as NumPy does: float16 and float32 give float32. Gates and memory of an LSTM must be of one
-      dtype.
+      as NumPy does: float16 and float32 give float32. Gates and memory of an LSTM must have the
+      same dtype.
     - Gradients have the dtype of their variables.
 
     Example:
@@ -68,15 +68,15 @@ class Mixed16:
 
 
 class MixedBfloat16(Mixed16):
-    """The same with bfloat16: ``mpchain.global_config.dtype = mpchain.mixed_bf16``.
+    """Mixed precision with bfloat16: ``mpchain.global_config.dtype = mpchain.mixed_bf16``.
 
-    Everything at :class:`Mixed16` holds, with bfloat16 in place of float16. It has the range of
-    float32, so no loss scale is needed, and 8 significant bits: ``use_fp32_update()`` is, or else
-    steps smaller than 1/256 of a parameter are lost.
+    Everything at :class:`Mixed16` holds, with bfloat16 instead of float16. The dtype has the range
+    of float32, so no loss scale is needed, but only 8 significant bits, so ``use_fp32_update()`` is
+    needed: without it, steps smaller than 1/256 of a parameter are lost.
 
     Functions compute in float32 and round their results. They combine bfloat16 with float16 or
-    integers as NumPy combines float32 with these. The library ml_dtypes gives NumPy the dtype; a
-    program that imports it can write ``x.astype("bfloat16")``.
+    integers as NumPy combines float32 with float16 or integers. The library ml_dtypes gives NumPy
+    the dtype; a program that imports it can write ``x.astype("bfloat16")``.
 
     Example:
         >>> with mpchain.using_config("dtype", mpchain.mixed_bf16):
@@ -127,7 +127,7 @@ entries begin with 'user_'
             setattr(reader, name, _as_class_attribute(value))
 
     def _check(self, name):
-        """Raises AttributeError if the name is neither an entry's nor free."""
+        """Raises AttributeError if the name is neither an entry nor free for programs."""
         if name in vars(self) or name.startswith("user_") or self._takes_all_names:
             return
         meant = difflib.get_close_matches(name, _entries(self), 1)
@@ -156,7 +156,7 @@ entries begin with 'user_'
 
 
 class LocalConfig(threading.local):
-    """This thread's entries; those of ``global_config`` that it has not set.
+    """This thread's entries; entries that the thread has not set come from ``global_config``.
 
     Example:
         >>> mpchain.config.train
@@ -184,7 +184,7 @@ class LocalConfig(threading.local):
         return make(reader, global_config)
 
     def __init__(self, global_config: GlobalConfig):
-        """Called by ``threading.local`` once in each thread: nothing is set there yet."""
+        """Called by ``threading.local`` once in each thread, before the thread has set anything."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not hasattr(self, name):
@@ -305,7 +305,7 @@ def using_config(
 
 
 def no_backprop_mode() -> contextlib.AbstractContextManager[None]:
-    """Context manager: functions called within record no graph, which saves memory.
+    """Context manager: functions that are called inside record no graph, which saves memory.
 
     Example:
         >>> with mpchain.no_backprop_mode():
@@ -348,7 +348,7 @@ def set_debug(debug: bool) -> None:
 
 
 def add_hook(entry: str, name: str, hook: object) -> None:
-    """Adds to the hooks of this thread, an entry of the configuration that is a dict by name.
+    """Adds a hook to this thread's dict of hooks, an entry of the configuration.
 
     Example:
         >>> add_hook("link_hooks", "mine", None)
@@ -361,7 +361,7 @@ def add_hook(entry: str, name: str, hook: object) -> None:
 
 
 def remove_hook(entry: str, name: str) -> None:
-    """Takes :func:`add_hook` back.
+    """Removes a hook that :func:`add_hook` added.
 
     Example:
         >>> add_hook("link_hooks", "mine", None)
@@ -428,7 +428,7 @@ def get_dtype(
     Args:
         dtype: argument of :class:`numpy.dtype`, ``"bfloat16"``, ``mixed16``, ``mixed_bf16``, or
             None for ``config.dtype``.
-        map_mixed16: dtype to return in place of ``mixed16`` and ``mixed_bf16``; None means float16
+        map_mixed16: dtype to return instead of ``mixed16`` and ``mixed_bf16``; None means float16
             and bfloat16.
 
     Example:

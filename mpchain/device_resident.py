@@ -66,7 +66,7 @@ class DeviceResident(Transferable):
         return self._device.xp
 
     def device_resident_accept(self, visitor: "DeviceResidentsVisitor") -> None:
-        """Shows ``visitor`` the object; subclasses pass it on to their arrays and children."""
+        """Shows ``visitor`` the object; subclasses also show it their arrays and children."""
         visitor.visit_device_resident(self)
 
     def to_device(self, device: DeviceLike) -> Self:

@@ -1,6 +1,6 @@
-"""PyTorch's names that are missing here: the error says what to use instead.
+"""PyTorch names that mpchain lacks: the error says what to use instead.
 
-Only what fails pays for this. Classes get descriptors that raise the error, because a method
+Only failing accesses cost time. Classes get descriptors that raise the error, because a method
 ``__getattr__`` would slow every access; modules get a function ``__getattr__``.
 """
 
@@ -194,7 +194,7 @@ def module_getattr(module: str) -> Callable[[str], NoReturn]:
     """Returns the ``__getattr__`` of a module, which raises AttributeError.
 
     Args:
-        module: its name.
+        module: the module's name.
 
     Example:
         >>> F.cross_entropy
@@ -263,12 +263,13 @@ def _message(what, name, names):
 def check_arguments(
     cls: type, arguments: dict[str, Any], names: dict[str, str] = ARGUMENTS
 ) -> None:
-    """Raises TypeError for arguments of PyTorch that a class calls otherwise.
+    """Raises TypeError for PyTorch arguments that have a different name in a class.
 
     Args:
         cls: class of a layer, or another class.
-        arguments: those that ``cls`` gets by name.
-        names: what to use in their place, if that is no argument, or one that ``cls`` has.
+        arguments: the keyword arguments that ``cls`` receives.
+        names: for each PyTorch argument, a replacement: text, or an argument that is suggested only
+            if ``cls`` has it.
 
     Example:
         >>> L.Linear(3, 4, bias=False)
@@ -288,12 +289,12 @@ def check_arguments(
 
 
 def check_options(called: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Raises TypeError if a function gets an argument of PyTorch by name, which it does not have.
+    """Raises TypeError if a function receives a PyTorch keyword argument that it does not have.
 
     Args:
         called: the name of the function in the message.
         function: the function.
-        options: the arguments that it gets by name.
+        options: the keyword arguments that the function receives.
 
     Example:
         >>> from mpchain.from_pytorch import check_options

@@ -25,7 +25,8 @@ class Function:
     better written as a :class:`FunctionNode`, which can be differentiated to any order.
 
     An instance is called with Variables or arrays, any number of times; each call makes a node of
-    the graph. The ``backward`` of a call sees what its ``forward`` assigned to ``self``.
+    the graph. The ``backward`` of a call sees the attributes that its ``forward`` assigned to
+    ``self``.
 
     Example:
         >>> class Square(Function):
@@ -110,25 +111,25 @@ class Function:
         self.node.delete_hook(name)
 
     def unchain(self) -> None:
-        """Takes the function out of the graph: its outputs become leaves."""
+        """Removes the function from the graph: its outputs become leaves."""
         self.node.unchain()
 
     def check_type_forward(self, in_types: TypeInfoTuple) -> None:
         """Called with the inputs' types before ``forward``; override it to check them."""
 
     def retain_inputs(self, indexes: Iterable[int]) -> None:
-        """Keeps these inputs for backward, the others are None there; called in ``forward``."""
+        """Keeps these inputs for backward, where the others are None; called in ``forward``."""
         self.node.retain_inputs(indexes)
 
     def retain_outputs(self, indexes: Iterable[int], retain_after_backward: bool = False) -> None:
         """Keeps these outputs for backward (see :attr:`output_data`); called in ``forward``.
 
-        ``retain_after_backward`` has no effect: what is kept lives as long as the graph.
+        ``retain_after_backward`` has no effect: retained outputs live as long as the graph.
         """
         self.node.retain_outputs(indexes)
 
     def forward(self, inputs: Arrays) -> Arrays:
-        """Computes the tuple of output arrays; by default, by ``forward_cpu`` or ``_gpu``."""
+        """Computes the tuple of output arrays; by default, calls ``forward_cpu`` or ``_gpu``."""
         return (self.forward_gpu if _any_on_gpu(inputs) else self.forward_cpu)(inputs)
 
     def forward_cpu(self, inputs: Arrays) -> Arrays:
@@ -140,24 +141,24 @@ class Function:
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
 
     def backward(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
-        """Computes gradients of inputs; by default, ``backward_cpu`` or ``backward_gpu`` does.
+        """Computes gradients of inputs; by default, calls ``backward_cpu`` or ``backward_gpu``.
 
         Args:
             inputs: tuple of the input arrays, None where not retained.
             grad_outputs: tuple of arrays, None where no gradient arrived.
 
         Returns:
-            tuple of one array, or None, per input.
+            tuple with an array, or None, for each input.
         """
         on_gpu = _any_on_gpu(inputs + grad_outputs)
         return (self.backward_gpu if on_gpu else self.backward_cpu)(inputs, grad_outputs)
 
     def backward_cpu(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
-        """Computes gradients from NumPy arrays; by default none: the function is constant."""
+        """Computes gradients from NumPy arrays; by default returns None for each input."""
         return (None,) * len(inputs)
 
     def backward_gpu(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
-        """Computes gradients from CuPy arrays; by default none: the function is constant."""
+        """Computes gradients from CuPy arrays; by default returns None for each input."""
         return (None,) * len(inputs)
 
 
@@ -234,7 +235,7 @@ class FunctionAdapter(FunctionNode):
         return tuple([None if gx is None else as_variable(gx) for gx in gxs])
 
     def _with_graph(self, gxs, grad_outputs) -> tuple[Variable | None, ...]:
-        """Returns the gradients as Variables that depend on what they were computed from."""
+        """Returns the gradients as Variables that depend on the inputs and output gradients."""
         known = [gx for gx in gxs if gx is not None]
         if not known:
             return (None,) * len(gxs)
@@ -245,7 +246,7 @@ class FunctionAdapter(FunctionNode):
 
 
 class _OldStyleGradient(FunctionNode):
-    """What an old-style backward computed, which can be used but not differentiated."""
+    """The results of an old-style backward, which can be used but not differentiated."""
 
     def __init__(self, function, arrays):
         self._function_label = function
@@ -267,7 +268,7 @@ class _OldStyleGradient(FunctionNode):
 
 
 def _as_gradients(label, gradients, n_inputs):
-    """Returns what an old-style function's ``backward`` returned, as a list of arrays and None."""
+    """Returns the result of an old-style ``backward`` as a list of arrays and None."""
     if not isinstance(gradients, (tuple, list)):
         raise TypeError(f"{label}.backward must return a tuple, not {type(gradients).__name__}")
     if len(gradients) != n_inputs:

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class FunctionHook:
-    """Something to do before and after each forward and backward computation of functions.
+    """An object with methods that run before and after functions compute forward and backward.
 
-    Subclass it and define some of the methods. ``with hook:`` makes it see all functions that this
-    thread applies or differentiates in the block; :meth:`FunctionNode.add_hook` makes it see one.
-    Where no hook is active, nothing is spent on them.
+    Subclass it and define some of the methods. ``with hook:`` makes the hook see all functions that
+    this thread applies or differentiates in the block; :meth:`FunctionNode.add_hook` makes it see
+    one function. Inactive hooks cost no time.
 
     Attributes:
-        name: by which it is known; of one name, only one hook can be active at a time.
+        name: the name of the hook; only one hook of a name can be active at a time.
 
     Example:
         >>> class Names(mpchain.FunctionHook):
@@ -43,10 +43,10 @@ class FunctionHook:
         self.deleted(None)
 
     def added(self, function: "FunctionNode | None") -> None:
-        """Called when the hook is added to ``function``; None means to all, by ``with``."""
+        """Called when the hook is added to ``function``, or to all functions (None) by ``with``."""
 
     def deleted(self, function: "FunctionNode | None") -> None:
-        """Called when the hook is removed from ``function``; None means from all."""
+        """Called when the hook is removed from ``function``, or from all functions (None)."""
 
     def forward_preprocess(self, function: "FunctionNode", in_data: Arrays) -> None:
         """Called before a forward computation.
@@ -66,7 +66,7 @@ class FunctionHook:
 
         Args:
             function: the function.
-            in_data: tuple of the input arrays, None for those that are gone.
+            in_data: tuple of the input arrays, None for arrays that were freed.
             out_grad: tuple of the gradient arrays of the outputs, None where there is none.
         """
 

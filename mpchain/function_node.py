@@ -76,7 +76,7 @@ class FunctionNode:
     is_elementwise = False
     returns_fresh_gradients = False
     row_sums: Sequence[int] = ()  # indices of inputs whose gradients are sums over rows
-    # For some of these inputs, a function that finds nonzero rows.
+    # This maps some of these inputs to a function that finds the gradient's nonzero rows.
     row_gradients: Mapping[int, Callable] = {}
     _checks_types = False
     _inputs_to_retain = ()
@@ -91,7 +91,7 @@ class FunctionNode:
 
     @property
     def _impl_name(self):
-        """The name under which hooks sum up calls."""
+        """The name under which hooks group calls."""
         return self.label
 
     @property
@@ -111,7 +111,7 @@ class FunctionNode:
 
     @property
     def output_data(self) -> Arrays:
-        """The arrays of the outputs, None for those that are gone."""
+        """The arrays of the outputs, None for arrays that were freed."""
         if self.outputs is None:
             raise RuntimeError(f"{self.label}.output_data: the function has not been applied")
         nodes = [reference() for reference in self.outputs]
@@ -126,7 +126,8 @@ class FunctionNode:
         return self
 
     def shown_to_hooks(self) -> tuple[Any, Arrays] | None:
-        """What hooks are given in backward: the function and its input arrays; None if nothing."""
+        """Returns the function and input arrays to show to hooks in backward; None to show
+        nothing."""
         return self.shown(), tuple([node.data for node in self.inputs])
 
     def description(self) -> str:
@@ -232,7 +233,7 @@ class FunctionNode:
         self._retained_outputs = tuple([outputs[i] for i in self._outputs_to_retain])
 
     def check_inputs(self, variables: Sequence[Variable]) -> None:
-        """Raises an error that explains a failed forward, if its inputs are the cause."""
+        """Raises an error that explains why forward failed, if the inputs are the cause."""
         for i, x in enumerate(variables):
             if x._array is None:
                 raise RuntimeError(f"{self.label}: input {i}, {x._called()}, has no array yet")
@@ -266,7 +267,8 @@ class FunctionNode:
         return (None,) * self.n_outputs
 
     def forward(self, inputs: Arrays) -> Arrays:
-        """Computes the tuple of output arrays; by default by ``forward_cpu`` or ``forward_gpu``."""
+        """Computes the tuple of output arrays; by default, calls ``forward_cpu`` or
+        ``forward_gpu``."""
         if any(is_gpu_array(x) for x in inputs):
             return self.forward_gpu(inputs)
         return self.forward_cpu(inputs)
@@ -280,11 +282,11 @@ class FunctionNode:
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
 
     def retain_inputs(self, indexes: Iterable[int]) -> None:
-        """Keeps these inputs for backward; to be called in ``forward``."""
+        """Keeps these inputs for backward; call this in ``forward``."""
         self._inputs_to_retain = tuple(indexes)
 
     def retain_outputs(self, indexes: Iterable[int]) -> None:
-        """Keeps these outputs for backward; to be called in ``forward``."""
+        """Keeps these outputs for backward; call this in ``forward``."""
         self._outputs_to_retain = tuple(indexes)
 
     def get_retained_inputs(self) -> tuple[Variable, ...]:
@@ -320,14 +322,15 @@ class FunctionNode:
             grad_outputs: tuple of Variables, None where no gradient arrived.
 
         Returns:
-            tuple of Variables (or None), for the wanted inputs, or for all of them.
+            tuple of Variables (or None), one for each wanted input, or one for each input.
         """
         raise NotImplementedError(f"{self.label} does not implement backward")
 
     def backward_accumulate(
         self, target_input_indexes: tuple[int, ...], grad_outputs: Gradients, grad_inputs: Gradients
     ) -> Gradients:
-        """See :meth:`backward`, with what is already known of the gradients to add to."""
+        """Does the same as :meth:`backward`, and adds given gradients of the inputs to the
+        results."""
         gxs = self._checked(self.backward(target_input_indexes, grad_outputs), target_input_indexes)
         return tuple(
             [a if g is None else g if a is None else g + a for g, a in zip(gxs, grad_inputs)]
@@ -344,15 +347,16 @@ class FunctionNode:
         return [None if gx is None else gx.array for gx in gxs]
 
     def row_arguments(self, index: int, gys: Sequence) -> tuple:
-        """Returns what :meth:`row_sum` needs of this node, for an input in ``row_sums``."""
+        """Returns the values of this node that :meth:`row_sum` needs, for an input in
+        ``row_sums``."""
         raise NotImplementedError
 
     def row_sum(self, index: int, arguments: Sequence) -> Array:
-        """The gradient of an input, for the rows of several nodes, one after another."""
+        """Returns the gradient of an input from the concatenated rows of several nodes."""
         raise NotImplementedError
 
     def _checked(self, gxs, targets):
-        """What ``backward`` returned, reduced to the targets, if shapes and types are right."""
+        """Checks shapes and types of the result of ``backward``, and reduces it to the targets."""
         if not isinstance(gxs, (tuple, list)):
             raise TypeError(f"{self.label}.backward must return a tuple, not {type(gxs).__name__}")
         if len(gxs) == len(self.inputs):
@@ -385,7 +389,7 @@ class FunctionNode:
                     raise RuntimeError(f"NaN in the {step} pass of {self.description()}")
 
     def unchain(self) -> None:
-        """Takes the node out of the graph: its outputs become leaves."""
+        """Removes the node from the graph: its outputs become leaves."""
         for reference in self.outputs:
             node = reference()
             if node is not None:

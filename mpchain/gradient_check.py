@@ -47,7 +47,8 @@ def assert_allclose(
     """Raises AssertionError unless |x - y| <= atol + rtol |y| for all elements.
 
     Args:
-        x, y: NumPy or CuPy arrays (also one of each), Variables, or what NumPy makes an array of.
+        x, y: NumPy or CuPy arrays (also one of each), Variables, or values that NumPy converts to
+            arrays.
         atol, rtol: absolute and relative tolerance.
         verbose: whether the message shows the arrays.
 
@@ -93,13 +94,14 @@ def numerical_grad(
 
     Args:
         f: function without arguments, which computes a tuple of arrays from ``inputs``.
-        inputs: tuple of floating-point arrays; they are modified meanwhile.
-        grad_outputs: tuple of arrays, numbers or None (nothing), one per output.
+        inputs: tuple of floating-point arrays, which are modified during the computation and then
+            restored.
+        grad_outputs: tuple of arrays, numbers or None (no gradient), one per output.
         eps: half the step.
-        detect_nondifferentiable: look for kinks: five points on the line are fitted by a
-            parabola, of which no output may be further than diff_atol + diff_rtol * (its range).
-        diff_atol, diff_rtol: those tolerances.
-        center_outputs: the outputs at the inputs themselves, if they are known already.
+        detect_nondifferentiable: look for kinks: a parabola is fitted to five points on the line,
+            and no output may be further from it than diff_atol + diff_rtol * (range of the output).
+        diff_atol, diff_rtol: the tolerances of this check.
+        center_outputs: the outputs for the given inputs, if they have been computed already.
 
     Returns:
         list of arrays of the shapes and dtypes of the inputs.
@@ -126,7 +128,7 @@ def numerical_grad(
             original = float(x[index])
             at = functools.partial(_with_element_moved, f, x, index, original)
             difference = _difference(at, grad_outputs, eps, tolerances, center)
-            # The actual step in the dtype of x, after rounding.
+            # This computes the actual step in the dtype of x, after rounding.
             upper, lower = np.array([original + eps, original - eps], x.dtype).astype(np.float64)
             gx[index] = difference / (upper - lower)
     return gradients
@@ -190,7 +192,7 @@ def _as_tuple(values) -> tuple[Any, ...]:
 
 
 class _Subject:
-    """A function with the places where it is differentiated: inputs, then parameters."""
+    """A function, with the inputs and then the parameters that it is differentiated by."""
 
     def __init__(self, check, func, x_data, params, no_grads):
         self.check, self.func = check, func
@@ -213,11 +215,12 @@ class _Subject:
 
     @contextlib.contextmanager
     def at(self, points, dtype=None):
-        """Within, the places hold ``points``: yields outputs, Variables of places, other inputs.
+        """Context manager: sets the places to ``points``; yields outputs, Variables of places, and
+        other inputs.
 
         Args:
-            points: as :attr:`points`.
-            dtype: what inputs that are no places are cast to, if they are floating-point.
+            points: arrays like :attr:`points`.
+            dtype: the dtype to which other floating-point inputs are cast.
         """
         points = iter(points)
         xs = []
@@ -286,7 +289,7 @@ def _grad_outputs(check, ys, y_grad):
 
 
 def _grad(ys, xs, gys, **options):
-    """See :func:`mpchain.grad`, but an output whose gradient is None counts nothing."""
+    """Does the same as :func:`mpchain.grad`, but ignores outputs whose gradient is None."""
     pairs = [(y, gy) for y, gy in zip(ys, gys) if gy is not None]
     if not pairs:
         return [None] * len(xs)
@@ -295,7 +298,8 @@ def _grad(ys, xs, gys, **options):
 
 
 def _direction(points):
-    """A random vector of length one, none of its elements tiny; in parts of the points' shapes."""
+    """Returns a random vector of length one without tiny elements, as arrays of the points'
+    shapes."""
     parts = [np.random.uniform(-1, 1, x.shape) for x in points]
     parts = [np.where(v < 0, v - 0.1, v + 0.1) for v in parts]
     length = np.sqrt(sum(np.sum(v * v) for v in parts)) or 1.0
@@ -321,21 +325,26 @@ def check_backward(
     """Compares gradients by backpropagation with central differences, in one random direction.
 
     Args:
-        func: takes Variables, returns a Variable or a tuple of them; a link will do.
-        x_data: array or tuple of arrays (None elements are passed on), the inputs.
-        y_grad: array or tuple of arrays (None elements: nothing), the gradients of the outputs, of
-            their shapes and dtypes; None stands for 1, for a loss of shape ().
-        params: Parameter or tuple of them, which ``func`` uses and whose gradients are checked too.
+        func: a function or link that takes Variables and returns a Variable or a tuple of
+            Variables.
+        x_data: the inputs, an array or tuple of arrays; None elements are passed to ``func``
+            unchanged.
+        y_grad: the gradients of the outputs, an array or tuple of arrays of the outputs' shapes and
+            dtypes; None elements mean no gradient. None means 1, for a loss of shape ().
+        params: a Parameter or a tuple of Parameters that ``func`` uses; their gradients are checked
+            too.
         eps: half the step, for a direction of length one.
         atol, rtol: tolerances.
-        no_grads: for each input, whether it has no gradient; this is checked too. None stands for
-            those whose dtype is not floating-point.
-        dtype: what inputs and parameters are cast to for the differences: float64 makes them
-            precise even if the inputs are float16. The gradients are those of the inputs as given.
+        no_grads: for each input, whether it has no gradient; this is checked too. None means all
+            inputs whose dtype is not floating-point.
+        dtype: the dtype to which inputs and parameters are cast for the differences: float64 makes
+            the differences precise even if the inputs are float16. The gradients are computed
+            without a cast.
         detect_nondifferentiable: raise NondifferentiableError near kinks and jumps.
 
     Raises:
-        AssertionError: they differ; or an input in ``no_grads`` has a gradient (RuntimeError).
+        AssertionError: gradients and differences disagree.
+        RuntimeError: an input in ``no_grads`` has a gradient.
         NondifferentiableError: see ``detect_nondifferentiable``.
         ValueError: an argument does not fit the function.
 
@@ -396,18 +405,18 @@ def check_double_backward(
 ) -> None:
     """Compares the gradients of the gradients with differences, in one random direction.
 
-    It is :func:`check_backward` of the function that takes inputs and gradients of outputs, and
-    computes the gradients of inputs and parameters.
+    The check is :func:`check_backward` applied to the function that takes inputs and gradients of
+    outputs, and computes the gradients of inputs and parameters.
 
     Args:
-        x_grad_grad: array or tuple of arrays (None elements: nothing), the gradients of the
-            gradients of the inputs; one per input, or per input that has a gradient.
+        x_grad_grad: the gradients of the inputs' gradients, an array or tuple of arrays, one per
+            input or per input that has a gradient; None elements mean no gradient.
         params_grad_grad: the same for the parameters.
         func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable:
             as for :func:`check_backward`.
 
     Raises:
-        AssertionError, NondifferentiableError, ValueError: as :func:`check_backward`.
+        AssertionError, NondifferentiableError, ValueError: see :func:`check_backward`.
 
     Example:
         >>> x, gy, ggx = np.random.randn(3, 2, 3)
@@ -461,13 +470,13 @@ def check_order(
     Args:
         func, x_data, params, no_grads: as for :func:`check_backward`.
         order: the order of the derivative, from 1.
-        y_grad: weights of the outputs; None stands for random ones between 0.5 and 1.5.
+        y_grad: weights of the outputs; None means random weights between 0.5 and 1.5.
         eps: step of the differences; the directions' elements are between -1 and 1.
-        atol, rtol: tolerances; the latter is relative to the derivative or to the one
-            below it, whichever is larger.
+        atol, rtol: tolerances; ``rtol`` is relative to the derivative or to that of the order
+            below, whichever is larger.
 
     Raises:
-        AssertionError: they differ.
+        AssertionError: a derivative and a difference disagree.
 
     Example:
         >>> mpchain.gradient_check.check_order(F.sigmoid, np.random.randn(2, 3), order=3)
@@ -478,7 +487,7 @@ def check_order(
     weights = [] if y_grad is None else [w.astype(np.float64) for w in _as_tuple(y_grad)]
 
     def derivatives(n, t):
-        """Returns the orders up to n at the point that is t along the last direction."""
+        """Returns the derivatives up to order n at the point t along the last direction."""
         with subject.at(subject.moved(vs[-1], t, np.float64), np.float64) as (ys, xs, _):
             if not weights:
                 weights.extend(_send_to(y, np.random.uniform(0.5, 1.5, y.shape)) for y in ys)

@@ -34,12 +34,12 @@ class Link(ParameterTree):
         params: parameters by name: the shape of each, or a pair of shape and dtype.
 
     Attributes:
-        name (str): the name that its parent has for it; None without a parent.
-        running_statistics (tuple): names of persistent values that each of several ranks gathers
-            from its own samples; a class defines it.
-        needs_all_ranks (bool): whether it computes with all ranks together.
-        divided_among: the communicator of the ranks that have other parts of its parameters;
-            None if there are none.
+        name (str): the link's name in its parent; None without a parent.
+        running_statistics (tuple): names of persistent values that each rank gathers from its own
+            samples; set by the class.
+        needs_all_ranks (bool): whether the link computes with all ranks together.
+        divided_among: the communicator of the ranks that hold the other parts of the link's
+            parameters; None if the parameters are not divided.
     """
 
     running_statistics: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Link(ParameterTree):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the result of ``forward``; calls the link hooks before and after.
 
-        A link on a GPU makes that current while it computes.
+        A link on a GPU makes this GPU current while it computes.
         """
         if "cupy" in sys.modules and not self.device.is_current():
             with self.device.create_context():
@@ -102,7 +102,7 @@ class Link(ParameterTree):
 
         Raises:
             KeyError: the link has a hook of that name.
-            TypeError: it is not a LinkHook.
+            TypeError: ``hook`` is not a LinkHook.
         """
         if not isinstance(hook, LinkHook):
             raise TypeError(
@@ -361,9 +361,9 @@ class Sequential(ChainList):
         >>> [path for path, _ in model.namedparams()]
         ['/0/W', '/0/b', '/1/W', '/1/b']
 
-    Names of parameters count only the links. If there are more than two, those after the first are
-    counted from the end, as in Chainer, so that its files load: of three links the last is 1 and
-    the second 2.
+    Names of parameters count only the links. If there are more than two links, those after the
+    first are counted from the end, as in Chainer, so that Chainer's files load: with three links,
+    the last is 1 and the second 2.
 
     Args:
         layers: links or other callables.
@@ -377,8 +377,8 @@ class Sequential(ChainList):
             )
 
     def _named_children(self):
-        """Links by name. Chainer puts each behind as many links as it has layers up to its first
-        link, though its list of links has no other layers: this is what defines its files."""
+        """Returns links by name, in the order of Chainer's files: each link is inserted at 1 + the
+        index of the first link among all layers, although the list holds only links."""
         links, n_before = [], 0
         for i, layer in enumerate(self._layers):
             if isinstance(layer, Link):
@@ -390,13 +390,13 @@ class Sequential(ChainList):
         return ((str(i), layer) for i, layer in enumerate(self._layers) if isinstance(layer, Link))
 
     def forward(self, *x: Any, **options: Any) -> Any:
-        """Applies the layers in turn, each to what the one before it returned.
+        """Applies the layers in turn, each to the result of the layer before.
 
-        A tuple is passed on as several arguments, a dict as named ones.
+        A tuple is passed on as several arguments, a dict as keyword arguments.
 
         Raises:
             RuntimeError: the Sequential is empty.
-            TypeError: there are named arguments.
+            TypeError: there are keyword arguments.
         """
         if options:
             name = next(iter(options))
@@ -445,7 +445,7 @@ class Sequential(ChainList):
         self[:] = [layer for layer in self._layers if _type_name(layer) != type_name]
 
     def flatten(self) -> "Sequential":
-        """Returns a Sequential that has the layers of nested ones in their place."""
+        """Returns a Sequential in which nested Sequentials are replaced by their layers."""
         flat = []
         for layer in self._layers:
             flat += layer.flatten() if isinstance(layer, Sequential) else [layer]

@@ -16,7 +16,7 @@ class ForwardPreprocessArgs:
 
     Attributes:
         link (Link): the link.
-        forward_name (str): the name of its method, ``'forward'``.
+        forward_name (str): the name of the link's method, ``'forward'``.
         args (tuple), kwargs (dict): the arguments of the call.
     """
 

@@ -1,8 +1,8 @@
-"""Observers: what can be seen of what a thread does.
+"""Observers: objects that see what a thread does.
 
-Profiles, exporters and the like derive from :class:`Observer`, which declares all that they may
-see. The code tells those that are active in its thread, and asks for nothing else if there are
-none: ``current.observers`` is None then.
+Profiles, exporters and the like derive from :class:`Observer`, which declares everything that they
+may see. The code notifies the observers that are active in its thread. If there are none,
+``current.observers`` is None, and nothing else is checked.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from mpchain.typing import Array, Arrays
 
 
 class Span:
-    """A part of the work, from its beginning to its end, as observers see it.
+    """A part of a thread's work, from its beginning to its end, as observers see it.
 
     Attributes:
-        kind: its kind, see the table.
-        name: which one.
-        thing: whose work it is.
+        kind: the kind of work, see the table.
+        name: the name of the work, see the table.
+        thing: the object that does the work, see the table.
         args: the arguments of the call.
-        result: the result, at the end.
-        has_failed: whether an exception ended it.
+        result: the result of the call, set at the end.
+        has_failed: whether an exception ended the work.
 
     ================  ===================================  =======================================
     kind              name                                 thing
@@ -88,7 +88,7 @@ _unseen = _Unseen()
 
 
 def span(kind: str, name: str, thing: Any = None, args: tuple = ()) -> Any:
-    """Returns a context manager, by which observers see the work in the block: a :class:`Span`.
+    """Returns a context manager that shows the work in its block to observers, as a :class:`Span`.
 
     Example:
         >>> class Names(Observer):
@@ -129,9 +129,10 @@ def observed(kind: str, name: str) -> Callable[[Callable], Callable]:
 
 
 class Observer:
-    """Sees what the thread does in a ``with`` block. The methods do nothing; override some.
+    """Sees what the thread does in a ``with`` block. The methods do nothing by default; override
+    some.
 
-    A :class:`mpchain.FunctionHook` is for users, and is shown other objects than nodes under
+    Users write a :class:`mpchain.FunctionHook` instead, which sees other objects than nodes under
     :mod:`mpchain.compat`.
 
     Example:
@@ -165,14 +166,15 @@ class Observer:
             remove_hook("function_hooks", self._name())
 
     def _name(self):
-        """The name among the hooks of functions; many observers of a class can be active."""
+        """A unique name among the hooks of functions, so that several observers of a class can be
+        active."""
         return f"{type(self).__module__}.{type(self).__name__} {id(self)}"
 
     def begins(self, span: Span) -> Any:
-        """Called when a part of the work begins; returns what :meth:`ends` is given."""
+        """Called when a part of the work begins; the result is passed to :meth:`ends`."""
 
     def ends(self, span: Span, begun: object) -> None:
-        """Called when it ends, also by an exception."""
+        """Called when a part of the work ends, also by an exception."""
 
     def forward_preprocess(self, function: object, in_data: Arrays) -> None:
         """Called with the node of a function before it computes its outputs."""
@@ -181,11 +183,11 @@ class Observer:
         """Called after that."""
 
     def computed(self, function: object, outputs: Arrays) -> None:
-        """Called after that with the arrays that the function computed."""
+        """Called with the arrays that the function computed, after :meth:`forward_postprocess`."""
 
     def differentiates(self, function: object) -> Any:
-        """Called with the node of a function before it computes gradients; returns what
-        :meth:`differentiated` is given."""
+        """Called with the node of a function before it computes gradients; the result is passed to
+        :meth:`differentiated`."""
 
     def differentiated(self, function: object, begun: object) -> None:
         """Called after that."""
@@ -197,7 +199,7 @@ class Observer:
 
     def parts(self, optimizer: object, parts: Sequence) -> Sequence:
         """Called with the parts of a batch that an optimizer is about to compute, pairs of a number
-        of samples and a loss function without arguments; returns those to compute instead."""
+        of samples and a loss function without arguments; returns the parts to compute instead."""
         return parts
 
     def operation(self, operation: object, args: tuple) -> None:
@@ -211,7 +213,7 @@ class Observer:
 
     def folder(self, path: str) -> str:
         """Called with each folder of results or checkpoints before it is read or written; returns
-        the one to use in its place."""
+        the folder to use instead."""
         return path
 
     def communicator(self, comm: object) -> None:
@@ -219,9 +221,10 @@ class Observer:
 
 
 class Recording(Observer):
-    """Records a step, to repeat it: it answers in the place of what the step calls.
+    """Records a step in order to repeat it, by replacing functions that the step calls.
 
-    It is the only one of its kind in a thread. These methods do what the step would do without it.
+    A thread has at most one active recording. By default, the methods do what the step would do
+    without a recording.
     """
 
     sees_functions = False
@@ -250,7 +253,7 @@ class Recording(Observer):
         """Called with the reason why the step cannot be repeated."""
 
     def note_inputs(self, variables: Sequence[Any]) -> None:
-        """Called with the Variables that a function gets."""
+        """Called with the Variables that a function receives."""
 
     def compute(self, operation: Any, args: tuple) -> Any:
         """Computes an operation of :mod:`mpchain.kernels`."""
@@ -261,7 +264,7 @@ class Recording(Observer):
         return function(*args)
 
     def draws(self, generator: object) -> Any:
-        """Returns the source of draws in place of a generator."""
+        """Returns the object to draw from instead of a generator."""
         return generator
 
     def call_again(self, function: Callable, args: tuple) -> Any:
@@ -276,7 +279,7 @@ class Recording(Observer):
         """Called by ``update_in_parts`` of a multi-node optimizer, with its arguments.
 
         Returns:
-            What takes note of the update's messages; None if nothing does.
+            The object that records the update's messages; None if they are not recorded.
         """
         if reason := optimizer.why_not_replayed(parts, observations):
             self.refuse(reason)
@@ -284,7 +287,8 @@ class Recording(Observer):
         return self if self.holds_messages else None
 
     def number(self, function: Callable[[], float], like: Array) -> Array:
-        """Returns an array like another, of a number that is asked for again in each repetition."""
+        """Returns an array like ``like`` with a number; each repetition calls ``function``
+        again."""
         raise NotImplementedError
 
     def repeat(self, function: Callable, *args: Any) -> None:
@@ -292,23 +296,24 @@ class Recording(Observer):
         raise NotImplementedError
 
     def on_leaf(self, on_leaf: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns what backward is to call with each leaf whose gradient is final, so that a
-        repetition calls ``on_leaf``."""
+        """Returns the function that backward should call with each leaf whose gradient is final, so
+        that repetitions call ``on_leaf``."""
         self._on_leaf = on_leaf
         return on_leaf
 
     def backward(self, on_leaf: Callable[[Any], Any]) -> None:
-        """Called when backward begins that is to call a function with each leaf."""
+        """Called when a backward begins that calls a function with each leaf."""
         if on_leaf is not self._on_leaf:
             self.refuse("a function is called for each gradient while backward runs")
 
 
 class Graph(Recording):
-    """Records a step as a graph of a GPU's work.
+    """Records a step as a CUDA graph.
 
     Attributes:
         workspace: memory for cuBLAS.
-        in_use: what a communicator keeps of this capture, by the event after which it need not.
+        in_use: the objects that a communicator keeps alive for this capture, by the event after
+            which they may be freed.
         alike: values that must be the same on all ranks.
         is_released: whether :meth:`release` was called.
     """
@@ -327,40 +332,41 @@ class Graph(Recording):
         current.graph = None
 
     def keep(self, thing: object) -> None:
-        """Keeps something alive that the graph's kernels need, such as their code."""
+        """Keeps an object alive that the graph's kernels need, such as their code."""
 
     def before(self, function: Callable, *args: Any) -> None:
-        """Notes a function to be called before each launch, also before one that is undone."""
+        """Registers a function to call before each launch, even if the launch is canceled."""
         raise NotImplementedError
 
     def numbers_of(self, describe: Callable[[], tuple[str, list]]) -> Array:
-        """Returns where a kernel finds its numbers.
+        """Returns the array from which a kernel reads its numbers.
 
         Args:
-            describe: returns the text of the kernel and its numbers. It is asked before each
-                launch.
+            describe: a function that returns the text of the kernel and its numbers; it is called
+                before each launch.
         """
         raise NotImplementedError
 
     def scales(self, *noted: Any) -> None:
-        """Called for an optimizer with a dynamic loss scale, with the needs of its steps."""
+        """Called for an optimizer with a dynamic loss scale, with the arguments to note for each
+        step."""
 
     def drawing(
         self, make: Callable[[], contextlib.AbstractContextManager]
     ) -> contextlib.AbstractContextManager:
-        """Context manager: what is drawn within is drawn in another one, which ``make`` returns,
-        before each launch."""
+        """Context manager: draws within it are repeated before each launch, in the context manager
+        that ``make`` returns."""
         raise NotImplementedError
 
     def exchanging(self, comm: object) -> contextlib.AbstractContextManager:
-        """Context manager: what a communicator does within becomes a part of the graph."""
+        """Context manager: a communicator's operations within it become part of the graph."""
         raise NotImplementedError
 
     def joins(self, comm: object) -> None:
-        """Called by a communicator that is about to let NCCL take part in the capture."""
+        """Called by a communicator before NCCL takes part in the capture."""
 
     def release(self) -> None:
-        """Gives up the graph, before the end of a communicator."""
+        """Destroys the graph, before a communicator is destroyed."""
 
 
 class _Current(threading.local):
@@ -408,7 +414,8 @@ def see_links() -> bool:
 
 
 def n_parts(optimizer: object) -> int:
-    """Returns into how many parts a multi-node optimizer's batch is divided, as ranks divide it.
+    """Returns the number of parts of a multi-node optimizer's batch, each of which stands for a
+    rank.
 
     >>> n_parts(None)
     1
@@ -420,7 +427,7 @@ def n_parts(optimizer: object) -> int:
 
 
 def folder(path: str) -> Any:
-    """Returns the folder that training uses in the place of one of results or checkpoints.
+    """Returns the folder that training uses instead of the given folder of results or checkpoints.
 
     >>> folder("result")
     'result'
@@ -453,7 +460,7 @@ def compute(operation: Any, args: tuple) -> Any:
 
 
 def draws(generator: object) -> Any:
-    """Returns what to draw from: a generator, or what stands for it in a step that is recorded.
+    """Returns the object to draw from: the generator, or its replacement in a recorded step.
 
     >>> draws(np.random) is np.random
     True
@@ -505,13 +512,13 @@ def shown_parts(optimizer: object, parts: Sequence) -> Sequence:
 def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function of arrays, which recordings see as one call.
 
-    So do functions by whose parts recorded arrays are not asked: those that write into arrays that
-    they made, index constants, or call SciPy.
+    Use it for functions whose operations recorded arrays cannot see: functions that write into
+    arrays that they made, index constants, or call SciPy.
 
     Args:
-        function: defined once, not in a function, as recordings compare it; it changes no argument,
-            and returns an array, or arrays in nested tuples and lists. If it has a parameter
-            ``out``, that may hold memory for the first of them.
+        function: a function at module level, because recordings compare functions. It changes no
+            argument, and returns an array, or arrays in nested tuples and lists. A parameter
+            ``out``, if there is one, may hold memory for the first result.
 
     Example:
         >>> one_call(np.take, np.array([0.5, 2.0]), np.array([1, 1, 0]))
@@ -522,23 +529,24 @@ def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def exchanged(function: Callable[[np.ndarray], Any], array: Array) -> np.ndarray:
-    """Exchanges an array with other ranks, where what they get depends on data.
+    """Exchanges an array with other ranks, where the result depends on the ranks' data.
 
     Eagerly this is ``function(array)``. In a step that is recorded, the call is kept: each replay
-    calls ``function`` again, also if nobody reads the result, with the array that the replay has
-    computed, in order with the other messages. Where a step is compared with its replay, the
-    function is called once: the replay gets what the step has received, after a check that it would
-    have sent the same array. So a rank that records or compares a step sends what ranks send that
-    replay it or run it normally.
+    calls ``function`` again, even if nobody reads the result, with the array that the replay has
+    computed, in order with the other messages. When a step is compared with its replay, the
+    function is called once: the replay receives the step's result, after a check that it would have
+    sent the same array. So ranks that record or compare a step send the same messages as ranks that
+    replay the step or run it normally.
 
     Args:
-        function: gets a copy of the array, and returns an array whose shape and dtype follow from
-            those of that one. What it does is not recorded, so it should only exchange.
+        function: receives a copy of the array, and returns an array whose shape and dtype depend
+            only on those of the copy. The function's operations are not recorded, so it should only
+            exchange data.
         array: the array to send.
 
     Returns:
-        What ``function`` returns. If the step is recorded, this must not decide what Python does,
-        such as in an ``if``: use ``where``.
+        The result of ``function``. If the step is recorded, the result must not control Python
+        code, such as an ``if``: use ``where``.
 
     Raises:
         ValueError: in a replay, the function returned an array of another shape or dtype.

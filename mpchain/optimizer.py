@@ -44,13 +44,14 @@ class Optimizer:
     """Base of optimizers.
 
     Attributes:
-        target: the link that it updates; None before :meth:`setup`.
+        target: the link that the optimizer updates; None before :meth:`setup`.
         t: the number of updates so far.
-        epoch: the number of epochs that were begun.
+        epoch: the number of epochs that have begun.
         use_auto_new_epoch: whether an updater calls :meth:`new_epoch`.
         n_samples: the number of samples in the next update, which updaters set.
         communicator: the ranks that update together; None in one process.
-        hyperparam: values for all parameters whose rules have none themselves; None if it has none.
+        hyperparam: values for all parameters whose rules do not set their own; None if the
+            optimizer has no hyperparameters.
 
     Example:
         >>> model = L.Linear(1, 1, initialW=2.0, nobias=True)
@@ -94,7 +95,7 @@ class Optimizer:
             TypeError: ``link`` is not a Link.
 
         Warns:
-            UserWarning: it has layers or parameters, but none of them is registered.
+            UserWarning: the link has layers or parameters, but none of them is registered.
         """
         if not isinstance(link, Link):
             raise TypeError(f"{self._called('setup')}: link must be a Link, not {_kind(link)}")
@@ -132,14 +133,14 @@ class Optimizer:
             auto: whether an updater is calling. It must be equal to :attr:`use_auto_new_epoch`.
 
         Raises:
-            RuntimeError: it is not.
+            RuntimeError: ``auto`` differs from :attr:`use_auto_new_epoch`.
         """
         if auto != self.use_auto_new_epoch:
             rule = "set use_auto_new_epoch" if auto else "an updater calls it: do not call it too"
             raise RuntimeError(f"{self._called('new_epoch')}: {rule}")
         self.epoch += 1
 
-    # Methods that optimizers of several ranks override
+    # Methods that multi-node optimizers override
 
     def connect_trainer(self, trainer: Any) -> None:
         """Called by the updater when a trainer is made with it."""
@@ -191,7 +192,7 @@ class Optimizer:
             self.call_hook(hook)
 
     def call_hook(self, hook: Callable[..., Any]) -> None:
-        """Calls a hook with the optimizer, or for each parameter if it wants that."""
+        """Calls a hook with the optimizer, or for each parameter if the hook asks for that."""
         if getattr(hook, "call_for_each_param", False):
             for rule, param in self.rules_and_params():
                 hook(rule, param)
@@ -201,8 +202,8 @@ class Optimizer:
     def rules_and_params(self) -> Iterator[tuple[UpdateRule, Parameter]]:
         """Yields pairs of an update rule and the parameter that hooks and the update act on.
 
-        That is the float32 copy of a float16 or bfloat16 parameter if there is one. In hooks its
-        gradient is free of the loss scale.
+        The parameter is the float32 copy of a float16 or bfloat16 parameter, if there is one. In
+        hooks, its gradient does not include the loss scale.
         """
         for param in self.target.params(include_uninit=False):
             rule = param.update_rule
@@ -215,8 +216,8 @@ class Optimizer:
     def loss_scale(self) -> float | None:
         """The factor on the loss of the next update, constant or dynamic; None for no factor.
 
-        Programs that call ``backward`` before ``update()`` pass it on. The host waits for a GPU to
-        know a dynamic one.
+        Programs that call ``backward`` before ``update()`` pass this factor to ``backward``. To
+        return a dynamic scale, the host waits for the GPU.
         """
         self._learn(waits=True)
         return self._loss_scale
@@ -259,8 +260,8 @@ class Optimizer:
     def set_loss_scale(self, loss_scale: float | None) -> None:
         """Sets a constant factor on the loss, which keeps small float16 gradients from vanishing.
 
-        Gradients that :meth:`update` finds must be of the scaled loss; it divides them before hooks
-        see them.
+        Gradients that exist when :meth:`update` is called must be those of the scaled loss;
+        ``update`` divides them by the scale before hooks see them.
 
         Args:
             loss_scale: a positive number, or None for no factor.
@@ -281,8 +282,8 @@ class Optimizer:
         """Turns the loss scale on.
 
         A dynamic scale starts at 1 and doubles in every step, until a gradient is not finite. Then,
-        and each time that happens again, the step is skipped and the scale halved; from then on
-        it doubles in ``interval`` steps. It stays between 1 and 65504.
+        and whenever this happens again, the step is skipped and the scale halved; from then on, the
+        scale doubles in ``interval`` steps. It stays between 1 and 65504.
 
         Args:
             interval: steps in which a dynamic scale doubles.
@@ -305,7 +306,7 @@ class Optimizer:
         named = [(n, p) for n, p in self.target.namedparams() if p.grad is not None]
         finite = [param.xp.isfinite(param.grad).all() for _, param in named]
         names = []
-        # The host waits once for a GPU.
+        # This waits for the GPU only once.
         if not share_gpu(finite) or not named[0][1].xp.stack(finite).all():
             names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
         # Ranks that hold slices of the same parameters skip the step together.
@@ -331,7 +332,8 @@ class Optimizer:
         self._loss_scale = min(max((self._loss_scale or 1.0) * factor, 1.0), _LARGEST_SCALE)
 
     def _remove_loss_scale(self):
-        """Returns what :func:`update_all` is told of the scale that is still in gradients."""
+        """Removes the loss scale from gradients; returns the factor that :func:`update_all` must
+        apply."""
         if self._loss_scale in (None, 1):
             return ()
         inverse = 1 / self._loss_scale
@@ -341,10 +343,10 @@ class Optimizer:
         return (inverse,)
 
     def _unscaled_before_step(self, inverse):
-        """Returns the parameters of whose gradients the caller has to take the loss scale.
+        """Returns the parameters from whose gradients the caller must remove the loss scale.
 
-        It is taken here of those in single precision that GPUs hold, by one kernel. Gradients in
-        half precision keep it until the step reads them, if there are no hooks that see them.
+        This method removes it from single-precision gradients on GPUs, with one kernel. Gradients
+        in half precision keep the scale until the step reads them, if no hooks see them.
         """
         params, rest, single = [*self.target.params(include_uninit=False)], [], []
         are_seen = bool(self._hooks) or type(self).call_hooks is not Optimizer.call_hooks
@@ -379,10 +381,10 @@ def _kind(value):
 
 
 class GradientMethod(Optimizer):
-    """Base of optimizers that update each parameter by its gradient.
+    """Base of optimizers that update each parameter with its gradient.
 
-    A subclass names the class of its update rules as ``rule``; the rule's hyperparameters become
-    its arguments and attributes. Or it overrides :meth:`create_update_rule`.
+    A subclass sets ``rule`` to the class of its update rules; the rule's hyperparameters become the
+    subclass's arguments and attributes. Alternatively, it overrides :meth:`create_update_rule`.
 
     Example:
         >>> class SignSGDRule(mpchain.UpdateRule):
@@ -467,7 +469,7 @@ class GradientMethod(Optimizer):
 
         Args:
             lossfun: function that returns the loss; called with ``args`` and ``kwds``. None means
-                that the parameters have their gradients already.
+                that the gradients have already been computed.
 
         Raises:
             RuntimeError: :meth:`setup` was not called.
@@ -495,7 +497,7 @@ class GradientMethod(Optimizer):
             outside(self._update_params)
 
     def _update_params(self):
-        """Updates the parameters by their gradients."""
+        """Updates the parameters with their gradients."""
         params = list(self.target.params(include_uninit=False))
         if not self._has_looked_for_half:
             self._look_for_half(params)
@@ -521,7 +523,7 @@ class GradientMethod(Optimizer):
         self.update_loss_scale()
 
     def _can_stay_on_gpu(self, params):
-        """Whether a step that a dynamic loss scale skips can be skipped without the host."""
+        """Returns whether the GPU can skip a step with a dynamic loss scale without the host."""
         if self._loss_scale_growth is None or not params or _on_gpu is None:
             return False
         if current.graph is not None and self.scale_on_gpu is None:
@@ -566,7 +568,7 @@ class GradientMethod(Optimizer):
         self.call_hooks("post")
 
     def _look_for_half(self, params):
-        """Warns if settings that float16 and bfloat16 parameters need were not chosen."""
+        """Warns if settings that float16 and bfloat16 parameters need are missing."""
         self._has_looked_for_half = True
         narrow = {param.dtype.name for param in params if is_half(param.dtype)}
         missing = []
@@ -586,7 +588,8 @@ class GradientMethod(Optimizer):
     def _look_for_gradients(self, params):
         """Warns if none of the parameters that the first step would update has a gradient.
 
-        Later somebody may want that: momentum moves on after ``cleargrads``.
+        Only the first step is checked, because later steps may do this on purpose: after
+        ``cleargrads``, momentum still moves parameters.
         """
         updated = [p for p in params if p.update_rule is not None and p.update_rule.enabled]
         if updated and not any(map(has_gradient, updated)):

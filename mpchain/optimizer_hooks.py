@@ -1,11 +1,13 @@
 """Optimizer hooks: changes to gradients before parameters are updated.
 
-A gradient may share its memory with others, so hooks replace gradients and never write into them.
+A gradient may share its memory with other arrays, so hooks replace gradients and never write into
+them.
 
-A hook whose class has the attribute ``works_on_parts``, true, computes the same if each rank calls
-it with a part of each parameter, which is flat: it treats elements on their own, or sums over ranks
-as :func:`mpchain.update_rule.square_sums` does. A sharded optimizer then need not give whole
-gradients to all ranks. A derived class says so itself.
+If a hook's class sets the attribute ``works_on_parts`` to True, the hook computes the same when
+each rank calls it with a flat part of each parameter: it treats elements independently, or sums
+over ranks as :func:`mpchain.update_rule.square_sums` does. A sharded optimizer then need not give
+whole gradients to all ranks. A derived class does not inherit this promise and must set the
+attribute itself.
 """
 
 import math
@@ -24,13 +26,13 @@ from mpchain.variable import Parameter
 
 
 class _ParameterHook:
-    """A hook that is called for each parameter; ``new_grad`` computes what replaces its gradient.
+    """A hook that is called for each parameter; ``new_grad`` computes the new gradient.
 
     Attributes:
         name: the name by which optimizers know it.
-        call_for_each_param: whether it is called with update rule and parameter.
-        timing: when it is called.
-        changes_gradients_only: whether calling it in a step that is skipped does nothing.
+        call_for_each_param: whether the hook is called with update rule and parameter.
+        timing: when the hook is called.
+        changes_gradients_only: whether calling the hook in a skipped step has no effect.
     """
 
     name: str
@@ -110,7 +112,7 @@ class GradientHardClipping(_ParameterHook):
         lower_bound, upper_bound: the interval.
 
     Raises:
-        ValueError: it is empty.
+        ValueError: the interval is empty.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(3))
@@ -141,7 +143,7 @@ class GradientHardClipping(_ParameterHook):
 def exponential_decay_noise(
     xp: ModuleType, shape: tuple[int, ...], dtype: np.dtype, hook: "GradientNoise", opt: UpdateRule
 ) -> Array:
-    """Returns normal noise of variance eta / (1 + t)^0.55, t being the number of updates so far.
+    """Returns normal noise of variance eta / (1 + t)^0.55, where t is the number of updates so far.
 
     Example:
         >>> hook, rule = mpchain.optimizer_hooks.GradientNoise(eta=0.3), optimizers.SGDRule()
@@ -156,7 +158,7 @@ def exponential_decay_noise(
 class GradientNoise(_ParameterHook):
     """Adds random noise to the gradients.
 
-    With several ranks all must draw the same numbers; a multi-node optimizer ensures that.
+    All ranks must draw the same noise; a multi-node optimizer ensures that.
 
     Args:
         eta: scale of the noise.
@@ -186,7 +188,7 @@ class GradientNoise(_ParameterHook):
 
 
 class GradientLARS(_ParameterHook):
-    """Layer-wise adaptive rate scaling: the gradient gets the norm of the parameter.
+    """Layer-wise adaptive rate scaling: scales each gradient to the norm of its parameter.
 
     g ← ‖p‖ / (eps + ‖g‖ + weight_decay ‖p‖) (g + weight_decay p), without the first factor for
     parameters whose norm does not exceed the threshold.
@@ -233,7 +235,7 @@ class GradientClipping:
         threshold: the largest norm.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: the threshold is not positive.
 
     Example:
         >>> model = L.Linear(2, 1, initialW=0, nobias=True)

@@ -52,7 +52,8 @@ def _copy_values(param, source):
 
 
 def copy_persistents(link: "ParameterTree", source: "ParameterTree") -> None:
-    """Copies the persistent values of a link, without those below it, from one of the same kind.
+    """Copies a link's persistent values, without those of its children, from a link of the same
+    kind.
 
     >>> bn, other = L.BatchNormalization(2), L.BatchNormalization(2)
     >>> bn.avg_mean += 3
@@ -79,7 +80,7 @@ def _shape_of(param):
 
 
 class ParameterTree(DeviceResident):
-    """The parameters and persistent values of a :class:`Link` and of all links below it.
+    """The parameters and persistent values of a :class:`Link` and of all its descendants.
 
     >>> model = mpchain.Sequential(L.Linear(3, 2), F.relu, L.Linear(2, 1, nobias=True))
     >>> [(path, param.shape) for path, param in model.namedparams()]
@@ -102,7 +103,7 @@ class ParameterTree(DeviceResident):
 
     # Registration
 
-    # Add_param, add_persistent and add_link create attributes; links can be called.
+    # The methods add_param, add_persistent and add_link create attributes; links can be called.
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
@@ -117,7 +118,8 @@ class ParameterTree(DeviceResident):
     def init_scope(self) -> Iterator[None]:
         """Context manager: parameters (in a Chain, links too) assigned within are registered.
 
-        Those in a list, tuple or dict are not: at the end it warns of such that are nowhere else.
+        Parameters and links in a list, tuple or dict are not registered; the context manager warns
+        at its end about those that are not registered elsewhere.
 
         >>> link = mpchain.Link()
         >>> with link.init_scope():
@@ -139,9 +141,9 @@ class ParameterTree(DeviceResident):
             self._look_into_containers({k: v for k, v in vars(self).items() if v is not old.get(k)})
 
     def _look_into_containers(self, new):
-        """Warns of links and parameters in new lists, tuples and dicts, unless they are registered.
+        """Warns about unregistered links and parameters in new lists, tuples and dicts.
 
-        That cannot be told when they are assigned: ``add_link`` may follow.
+        The check waits for the end of the scope, because ``add_link`` may follow the assignment.
         """
         known = set()
         for name, value in new.items():
@@ -194,9 +196,9 @@ class ParameterTree(DeviceResident):
         (2, 3)
 
         Args:
-            name: the attribute that holds it.
-            shape: its shape; None leaves it uninitialized.
-            dtype: its dtype, unless the initializer has one.
+            name: the attribute that holds the parameter.
+            shape: the parameter's shape; None leaves it uninitialized.
+            dtype: the parameter's dtype, unless the initializer has one.
             initializer: initializer, number, or array, which becomes the parameter's array; None
                 fills with NaN.
 
@@ -241,7 +243,8 @@ class ParameterTree(DeviceResident):
     # Copies
 
     def copy(self, mode: str = "share") -> Self:
-        """Returns a copy of the link and all below it, without a name and not set up for updates.
+        """Returns a copy of the link and its descendants, without a name and not set up for
+        updates.
 
         >>> linear = L.Linear(3, 2)
         >>> linear.copy("share").W.array is linear.W.array
@@ -297,7 +300,7 @@ class ParameterTree(DeviceResident):
             yield child
 
     def namedlinks(self, skipself: bool = False) -> "Iterator[tuple[str, ParameterTree]]":
-        """Yields pairs of path and link: this link as ``'/'``, then all below it."""
+        """Yields pairs of path and link: this link as ``'/'``, then its descendants."""
         if not skipself:
             yield "/", self
         for name, child in self._named_children():
@@ -306,8 +309,8 @@ class ParameterTree(DeviceResident):
                 yield f"/{name}{path}", link
 
     def shownlinks(self) -> "Iterator[tuple[str, ParameterTree]]":
-        """Yields the same as :meth:`namedlinks`, with paths for readers: in a Sequential, the place
-        of each link among its layers. Names in files differ from that.
+        """Yields the same as :meth:`namedlinks`, with paths for display: in a Sequential, the index
+        of each link among the layers. Names in files differ from these paths.
 
         >>> model = mpchain.Sequential(L.Linear(2), F.relu, L.Linear(2), F.relu, L.Linear(2))
         >>> [path for path, _ in model.shownlinks()]
@@ -322,17 +325,17 @@ class ParameterTree(DeviceResident):
         return self._named_children()
 
     def links(self, skipself: bool = False) -> "Iterator[ParameterTree]":
-        """Yields this link and all below it."""
+        """Yields this link and its descendants."""
         for _, link in self.namedlinks(skipself):
             yield link
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """Yields pairs of path and parameter, of this link and all below it, sorted.
+        """Yields pairs of path and parameter, of this link and its descendants, sorted by path.
 
-        A parameter that several links share comes once, under the first of its paths.
+        A parameter that several links share is yielded once, under the first of its paths.
 
         Args:
-            include_uninit: whether to include parameters without array.
+            include_uninit: whether to include parameters without an array.
         """
         seen = set()
         for path, param in self._all_named_params():
@@ -348,7 +351,7 @@ class ParameterTree(DeviceResident):
                 yield f"/{name}{path}", param
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
-        """Yields the parameters of this link and all below it (see :meth:`namedparams`)."""
+        """Yields the parameters of this link and its descendants (see :meth:`namedparams`)."""
         found: dict[int, Parameter] = {}
         self._collect_params(found)
         params = found.values()
@@ -378,7 +381,7 @@ class ParameterTree(DeviceResident):
         return count
 
     def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
-        """Shows ``visitor`` the link, its parameters and persistent arrays, and all below it."""
+        """Shows ``visitor`` the link, its parameters and persistent arrays, and its descendants."""
         super().device_resident_accept(visitor)
         attributes = self.__dict__
         for name in sorted(self._params):
@@ -404,7 +407,8 @@ class ParameterTree(DeviceResident):
             copy_persistent: whether to copy persistent values too.
 
         Raises:
-            ValueError: the structure or a shape differs, or only this link's parameter has values.
+            ValueError: the structure or a shape differs, or a parameter has values only in this
+                link.
         """
         for mine, other in self.paired_with(link, "copyparams"):
             for name in sorted(mine._params):
@@ -421,15 +425,16 @@ class ParameterTree(DeviceResident):
     def paired_with(
         self, link: "ParameterTree", caller: str
     ) -> "Iterator[tuple[ParameterTree, ParameterTree]]":
-        """Yields pairs of corresponding links of two trees of the same structure, this one's first.
+        """Yields pairs of corresponding links of two trees of the same structure, this tree's
+        first.
 
         Args:
             link: the root of the other tree.
-            caller: the method that error messages name.
+            caller: the name of the method for error messages.
 
         Raises:
             TypeError: ``link`` is not a Link.
-            ValueError: it lacks a link, parameter or persistent value of this one.
+            ValueError: ``link`` lacks a link, parameter or persistent value of this tree.
         """
         if not isinstance(link, ParameterTree):
             kind = type(link).__name__
@@ -446,7 +451,7 @@ class ParameterTree(DeviceResident):
             yield mine, other
 
     def _shape_fits(self, name, shape):
-        """Returns whether an uninitialized parameter may load an array of that shape."""
+        """Returns whether an uninitialized parameter may load an array of the given shape."""
         return True
 
     # Training
@@ -469,7 +474,7 @@ class ParameterTree(DeviceResident):
         self._set_update_enabled(True)
 
     def disable_update(self) -> None:
-        """Keeps optimizers, also those that are set up later, from updating the parameters.
+        """Keeps optimizers, including those that are set up later, from updating the parameters.
 
         >>> model = mpchain.Sequential(L.Linear(3, 2), L.Linear(2, 1))
         >>> model[0].disable_update()  # only the last layer is trained
@@ -494,7 +499,7 @@ class ParameterTree(DeviceResident):
     # Saving
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores parameters and persistent values of the link and all below it."""
+        """Saves or restores parameters and persistent values of the link and its descendants."""
         attributes = self.__dict__
         for name in sorted(self._params):
             param = attributes[name]
@@ -522,7 +527,7 @@ class ParameterTree(DeviceResident):
 class TreeOutline:
     """The links and parameters that a walk over a tree meets.
 
-    Looking whether a tree is still the same costs much less than another walk.
+    Checking whether a tree is unchanged costs much less than another walk.
 
     >>> model = mpchain.Sequential(L.Linear(3, 2))
     >>> outline = TreeOutline(model)
@@ -551,8 +556,8 @@ class TreeOutline:
         return type(self), (self._tree,)  # a copy belongs to the copied tree
 
     def describes(self, tree: ParameterTree) -> bool:
-        """Returns whether a tree is the one that was given, and links, parameters and their names
-        are the same as then."""
+        """Returns whether ``tree`` is the tree of this outline, and its links, parameters and names
+        have not changed."""
         try:
             now = map(operator.getitem, self._attributes, self._names)
             are_same = tree is self._tree and all(map(operator.is_, now, self._met))

@@ -6,8 +6,8 @@ whose draws depend on the number of the sample in the batch of all ranks. So a s
 dropout mask, noise or latent value on any rank and on any device, for any number of ranks.
 
 The first axis of an array is taken for samples if its length is a multiple of their number. Scalars
-and parameters get draws that all ranks share. What the shape cannot tell, the program says by
-:func:`rows_of` and :func:`shared`.
+and parameters get draws that all ranks share. For arrays whose shape does not show their samples,
+the program calls :func:`rows_of` and :func:`shared`.
 """
 
 import contextlib
@@ -29,7 +29,8 @@ _CALLS = 1 << 20  # number of calls per turn before its numbers would overlap wi
 
 
 class _Rows(NamedTuple):
-    """What a program says of arrays: the sample of each row along an axis; None for their order."""
+    """The program's description of arrays: the sample of each row along an axis; None for rows in
+    order."""
 
     samples: np.ndarray | None
     axis: int
@@ -48,7 +49,7 @@ def source(xp: ModuleType, shared: bool = False) -> Any:
     """Returns the generator that functions draw from.
 
     Args:
-        xp: of the arrays to draw, NumPy or CuPy.
+        xp: the module of the arrays to draw, NumPy or CuPy.
         shared: whether the next draw belongs to no sample; see :func:`shared`.
 
     Returns:
@@ -67,10 +68,10 @@ def source(xp: ModuleType, shared: bool = False) -> Any:
 
 
 def draw(xp: ModuleType, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
-    """Draws by sample for distributions, whose draws repeat a batch: (repeats, *batch).
+    """Draws for distributions, by sample; the draws have the shape (repeats, *batch).
 
     Args:
-        xp: of the parameters and the result.
+        xp: the array module of the parameters and the result.
         name: the method of ``numpy.random``.
         parameters: arrays that broadcast to ``size``.
         size: the shape of the result.
@@ -101,21 +102,22 @@ def _saying(rows, is_shared):
 
 
 def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContextManager[None]:
-    """Context manager: says which rows of arrays belong to which sample, for draws within it.
+    """Context manager: declares which rows of arrays belong to which sample, for draws within it.
 
-    It is for arrays whose first axis is time, atoms or the concatenated elements of sequences, or
-    samples in another order, of which the shape does not tell it. A row gets the draws of its
-    sample and of its number among the sample's rows. Arrays of another length along the axis are
-    drawn normally. Where draws do not belong to samples it has no effect.
+    Use it for arrays whose first axis is time, atoms, the concatenated elements of sequences, or
+    samples in another order, because the shape does not show these. The draws of a row depend on
+    its sample and on its index among the sample's rows. Arrays of another length along the axis are
+    drawn normally. Where draws do not belong to samples, the context manager has no effect.
 
     Args:
-        samples: array of integers, or list: for each row the number of its sample among those
-            that this rank has now, from 0. None: the rows are the samples in their order, or a
-            multiple of them, side by side.
+        samples: array of integers, or list: for each row, the index of its sample among this rank's
+            current samples, from 0. None: the rows are the samples in order, each with the same
+            number of consecutive rows.
         axis: the axis of the rows.
 
     Raises:
-        ValueError: ``samples`` are no numbers of this rank's samples, or ``axis`` is negative.
+        ValueError: ``samples`` has values that are not indices of this rank's samples, or ``axis``
+            is negative.
 
     Example:
         >>> lengths = [2, 3]  # atoms of two molecules
@@ -130,7 +132,7 @@ def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContext
         raise ValueError(f"rows_of: axis must not be negative, but is {axis}")
     if samples is not None:
         samples, given = np.asarray(cuda.to_cpu(samples)), samples
-        n = (_local.generator and _local.generator.n) or math.inf  # 0 means that they are unknown
+        n = (_local.generator and _local.generator.n) or math.inf  # 0 means unknown samples
         is_right = samples.ndim == 1 and (samples.dtype.kind in "iu" or samples.size == 0)
         if not is_right or ((samples < 0) | (samples >= n)).any():
             highest = "" if math.isinf(n) else f", from 0 to {n - 1}"
@@ -145,8 +147,9 @@ def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContext
 def shared() -> contextlib.AbstractContextManager[None]:
     """Context manager: draws within it belong to no sample, and are the same on all ranks.
 
-    Those of shape () and of parameters are so without it. It is for all else that one process draws
-    once for a batch: masks of computed weights, or the layers that stochastic depth leaves out.
+    Draws of shape () and for parameters are always shared. Use this for everything else that a
+    single process draws once for a batch, such as masks of computed weights, or the layers that
+    stochastic depth skips.
 
     Example:
         >>> with mpchain.random.shared():
@@ -157,10 +160,10 @@ def shared() -> contextlib.AbstractContextManager[None]:
 
 
 def sorted_samples(order: np.ndarray) -> contextlib.AbstractContextManager[None]:
-    """Context manager: functions get sequences in another order than that of the samples.
+    """Context manager: functions receive sequences in a different order than the samples.
 
     Args:
-        order: the number of each sequence before.
+        order: the original index of each sequence.
 
     Example:
         >>> from mpchain.random import sorted_samples
@@ -203,16 +206,16 @@ def _samples_of(n_rows):
 def counters(
     xp: ModuleType, shape: tuple[int, ...], shared: bool = False
 ) -> kernels.Counters | None:
-    """Returns what a kernel draws an array of that shape from, without storing random numbers.
+    """Returns the counters with which a kernel draws an array without storing random numbers.
 
-    Outside of the updates of a multi-node optimizer it depends on the seed of CuPy's generator.
+    Outside of the updates of a multi-node optimizer, they depend on the seed of CuPy's generator.
 
     Args:
         xp: CuPy, or NumPy within such an update.
         shared: as in :func:`source`.
 
     Returns:
-        None where the program says which rows belong to which sample: then :func:`source` draws.
+        The counters; None if the program declared the sample of each row: then use :func:`source`.
 
     Example:
         >>> from mpchain.random import SampleGenerator, counters
@@ -237,8 +240,8 @@ def is_by_sample() -> bool:
 
 
 def get_state() -> tuple:
-    """Returns the generator in use, None for the global ones, its number of calls, and what the
-    program says of arrays.
+    """Returns the generator in use (None for the global generators), its number of calls, and the
+    program's declarations about arrays.
 
     Example:
         >>> mpchain.random.get_state()
@@ -250,7 +253,7 @@ def get_state() -> tuple:
 
 
 def set_state(state: tuple) -> None:
-    """Restores what :func:`get_state` returned.
+    """Restores a state that :func:`get_state` returned.
 
     Example:
         >>> mpchain.random.set_state(mpchain.random.get_state())
@@ -261,7 +264,7 @@ def set_state(state: tuple) -> None:
 
 
 class _Place(NamedTuple):
-    """Where the words of an array come from."""
+    """The counters that the random words of an array come from."""
 
     axis: int  # the axis along which rows are counted
     samples: Any  # the sample of each row of counters
@@ -273,26 +276,27 @@ class SampleGenerator:
     """A counter-based generator, Philox4x32-10, that numbers its draws by sample.
 
     A draw is a function of the key, the step, the number of the call within the step, the sample
-    and the place of the element within the sample's part of the array. Where the first axis of an
+    and the index of the element within the sample's part of the array. If the first axis of an
     array is the samples, or a multiple of them with the rows of a sample side by side, each sample
-    has counters for itself; where :func:`rows_of` tells the rows, each row. Arrays of shape (), and
-    those that are :func:`shared`, are the same for all streams. All others are drawn for the stream
+    has its own counters; with :func:`rows_of`, each row has its own. Arrays of shape (), and
+    :func:`shared` arrays, are the same for all streams. All other arrays are drawn for the stream
     as a whole.
 
     Args:
         key: 64 bits in two words. Generators with different keys are independent.
         step: the number of the training step.
         turn: the number of the batch within the step.
-        first: the number of the first sample in the batch of all ranks. None if unknown: then
-            no arrays are drawn by sample.
+        first: the index of the first sample in the batch of all ranks. None if unknown; then no
+            arrays are drawn by sample.
         n: the number of samples.
-        stream: distinguishes what is drawn for no sample in particular: the rank.
-        tell: is called with a reason where the shape of an array does not tell its samples.
-        shapes: the shapes that the last batches drew, by call, which this one adds to; so that
-            an axis that does not grow with the number of samples is seen.
+        stream: the rank, which distinguishes draws that belong to no particular sample.
+        tell: a function that is called with a message if the shape of an array does not show its
+            samples.
+        shapes: the shapes drawn for the previous batches, by call, to which this generator adds its
+            own; they reveal an axis that does not grow with the number of samples.
 
     Attributes:
-        n: the number of samples; 0 if they have no numbers.
+        n: the number of samples; 0 if their indices are unknown.
         n_calls: the number of arrays drawn so far.
 
     Example:
@@ -334,8 +338,8 @@ class SampleGenerator:
 
         Args:
             xp: NumPy or CuPy.
-            shape: of the array to draw.
-            n_words: words for each of its elements.
+            shape: the shape of the array to draw.
+            n_words: the number of words per element.
             shared: as in :func:`source`.
 
         Returns:
@@ -350,7 +354,7 @@ class SampleGenerator:
         return xp.moveaxis(words, 0, place.axis)
 
     def row_seeds(self, shape: tuple[int, ...], shared: bool = False) -> tuple[np.ndarray, int]:
-        """Returns for each row of an array a seed (4 words), for draws of varying length, and the
+        """Returns a seed (4 words) for each row of an array, for draws of varying length, and the
         axis of the rows."""
         place = self._place(shape, shared)
         return self._words(np, place, 4 * shape[place.axis]).reshape(-1, 4), place.axis
@@ -365,8 +369,8 @@ class SampleGenerator:
         return words.reshape(n_rows, 4 * n_blocks)[:, :n_row_words]
 
     def counters(self, shape: tuple[int, ...], shared: bool = False) -> kernels.Counters | None:
-        """Returns what the next call of :meth:`words` draws one word per element from; None if
-        these are no rows one after the other."""
+        """Returns the counters for the next call of :meth:`words` with one word per element; None
+        if :func:`rows_of` describes the array's rows."""
         rows = _local.rows
         if rows is not None and not _is_shared(shape, shared) and self.fits(shape, rows):
             return None
@@ -387,7 +391,7 @@ class SampleGenerator:
         return length % self.n == 0 if rows.samples is None else length == len(rows.samples)
 
     def _place(self, shape, shared):
-        """Returns the sample of each row, and its number among the sample's rows."""
+        """Returns the sample of each row, and the row's index among the sample's rows."""
         high, n, rows = self._key[1], self.n, _local.rows
         if _is_shared(shape, shared):
             return _whole(high)
@@ -408,7 +412,7 @@ class SampleGenerator:
         return np.arange(self._first, self._first + self.n), np.zeros(self.n, np.int64)
 
     def _look_again(self, shape, tell):
-        """Tells of a first axis that is a multiple of the samples by chance."""
+        """Reports a first axis that may be a multiple of the number of samples only by chance."""
         n, before = self.n, self._shapes.get(self.n_calls)
         self._shapes[self.n_calls] = n, shape
         if before is not None and before[0] != n and before[1] == shape:
@@ -424,7 +428,8 @@ class SampleGenerator:
             )
 
     def is_repeated_batch(self, shape: tuple[int, ...]) -> bool:
-        """Whether the second axis, not the first, is the samples: draws that repeat a batch."""
+        """Returns whether the second axis, not the first, is the samples: such draws repeat a
+        batch."""
         n = self.n
         if len(shape) < 2 or n == 0 or shape[1] % n:
             return False
@@ -459,7 +464,7 @@ def _whole(high):
 
 
 def _numbers(samples):
-    """Returns the number of each row among the rows of its sample."""
+    """Returns the index of each row among the rows of its sample."""
     order = np.argsort(samples, kind="stable")
     ordered = samples[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -488,7 +493,8 @@ class _Source:
         self._generator, self._xp, self._shared = generator, xp, shared
 
     def _uniforms(self, size, n=1):
-        """Array (*size, n) of float64, uniform in the open interval (0, 1), 32 bits each."""
+        """Returns an array (*size, n) of float64, uniform in the open interval (0, 1), 32 bits
+        each."""
         words = self._generator.words(self._xp, _shape(size), n, self._shared)
         return (words + 0.5) / _TWO_TO_32
 
@@ -522,7 +528,8 @@ class _Source:
         return self._xp.tan(math.pi * (self.random_sample(size) - 0.5))
 
     def __getattr__(self, name):
-        """Methods that need a varying number of words draw each row with a separate generator."""
+        """Returns a method that needs a varying number of words; it draws each row with its own
+        generator."""
         if not hasattr(np.random.RandomState, name):
             raise AttributeError(f"mpchain.random has no method {name!r}")
         return lambda *parameters, size=None: self._by_rows(name, parameters, _shape(size))

@@ -17,7 +17,7 @@ from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
 
 
 class _Current(threading.local):
-    """The reporters that are current in this thread; the last one receives what is reported."""
+    """The reporters that are current in this thread; the last one receives the reported values."""
 
     def __init__(self):
         self.reporters = []
@@ -83,7 +83,8 @@ class Reporter:
 
         Args:
             values: the reported values, by name.
-            observer: the object that reports it. Its name and a slash are put before each name.
+            observer: the object that reports the values. Its name and a slash are put before each
+                name.
 
         Raises:
             KeyError: the observer has no name.
@@ -115,7 +116,7 @@ class _Collecting:  # a generator would cost several times as much, in every ste
 
 
 def _without_graph(value):
-    """Returns a leaf with the array of a variable that a function made; other values unchanged."""
+    """Returns a computed Variable as a leaf with the same array; returns other values unchanged."""
     if getattr(value, "creator_node", None) is None:
         return value
     return type(value)(value.array, name=value.name, requires_grad=value.requires_grad)
@@ -125,7 +126,7 @@ def get_current_reporter() -> Reporter:
     """Returns the reporter that is current in this thread.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is no current reporter.
 
     Example:
         >>> with Reporter() as reporter:
@@ -145,7 +146,7 @@ def report(values: Mapping[str, Any], observer: object = None) -> None:
     Args:
         values: the reported values, by name: numbers, or pairs of a number and its weight in means
             over batches, iterations and ranks.
-        observer: the object that reports it (see :meth:`Reporter.report`).
+        observer: the object that reports the values (see :meth:`Reporter.report`).
 
     Example:
         >>> with Reporter() as reporter:
@@ -171,10 +172,10 @@ def report_scope(observation: dict[str, Any]) -> contextlib.AbstractContextManag
 
 
 class Summary:
-    """Mean and standard deviation of scalars that come one by one.
+    """Mean and standard deviation of scalars that are added one by one.
 
-    The sums are kept in float64 (on the device of the values), and the squares around the running
-    mean, so that nothing is lost by cancellation.
+    The sums are kept in float64, on the device of the values. Squares are summed around the running
+    mean, which avoids cancellation.
 
     Example:
         >>> summary = Summary()
@@ -194,7 +195,8 @@ class Summary:
 
         Args:
             value: a number, or an array (on any device) or variable of shape ().
-            weight: how many times the value counts, likewise; a value of weight 0 is ignored.
+            weight: the weight of the value, of the same kinds as ``value``; a value of weight 0 is
+                ignored.
 
         Raises:
             ValueError: the value or the weight is not a scalar, or the weight is negative.
@@ -223,7 +225,7 @@ class Summary:
         self._squares = self._squares + weight * (value - old_mean) * (value - new_mean)
 
     def merge(self, other: "Summary") -> None:
-        """Adds all values that another summary has seen, such as one of another process."""
+        """Adds all values of another summary, such as one from another process."""
         if not other._n:
             return
         if self._n:
@@ -264,8 +266,8 @@ class Summary:
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the sums.
 
-        Chainer has the sum of the squares around zero, ``_x2``, and a whole number of values: these
-        are saved as well, and restored from files of Chainer.
+        Chainer's files hold the sum of the squares around zero, ``_x2``, and an integer number of
+        values: these are saved as well, and restored from Chainer's files.
         """
         if isinstance(serializer, Deserializer):
             serializer.remember(self)
@@ -287,7 +289,7 @@ class Summary:
 
 
 class DictSummary:
-    """A :class:`Summary` for each entry of dictionaries that come one by one.
+    """A :class:`Summary` for each entry of dictionaries that are added one by one.
 
     Example:
         >>> total, part = DictSummary(), DictSummary()
@@ -317,7 +319,7 @@ class DictSummary:
             self._summaries[name]._add_number(number, weight)
 
     def merge(self, other: "DictSummary") -> None:
-        """Adds all entries that another summary has seen; the names may differ.
+        """Adds all entries of another summary; the names may differ.
 
         To combine the sums of several processes, send their summaries and merge them in the same
         order everywhere.
@@ -330,8 +332,8 @@ class DictSummary:
         return {name: s.compute_mean() for name, s in self._summaries.items() if s._n}
 
     def sums(self) -> dict[str, tuple[Any, float]]:
-        """Returns for each entry that has values of a weight above 0 the sum of values times
-        weights, on the device of the values, and that of weights."""
+        """Returns, for each entry with values of a weight above 0, the sum of values times weights,
+        on the device of the values, and the sum of weights."""
         return {name: (s._x, s._n) for name, s in self._summaries.items() if s._n}
 
     def make_statistics(self) -> dict[str, Any]:
@@ -370,7 +372,8 @@ def weighted_numbers(
 ) -> Iterator[tuple[str, Any, float]]:
     """Yields name, number and weight of the scalars that :meth:`DictSummary.add` adds.
 
-    Numbers are floats, or float64 arrays on their GPUs. For arguments and errors see there.
+    Numbers are floats, or float64 arrays on their GPUs. :meth:`DictSummary.add` describes arguments
+    and errors.
 
     Example:
         >>> list(weighted_numbers({"loss": (Variable(np.array(2.0)), 3), "image": np.zeros(5)}))

@@ -1,8 +1,8 @@
-"""Gradients of tables by the rows that are not zero.
+"""Gradients of tables, stored as only the rows that are not zero.
 
 Backpropagation gives a parameter such a gradient (:func:`give_rows`) if the step of its update rule
-changes nothing where the gradient is zero; the update changes these rows alone. For whoever asks,
-``param.grad`` is an array: it is made then, and the update is that of the whole parameter.
+changes nothing where the gradient is zero; the update then changes only these rows. If code reads
+``param.grad``, an array is made, and the update covers the whole parameter.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,8 +39,8 @@ RECORDED: Any = object()
 
 
 def refuse_large_tables(params: Iterable[Any]) -> None:
-    """Refuses to record an update that changes few rows of large tables, which replays take longer
-    for.
+    """Refuses to record an update that changes few rows of large tables, because replays would be
+    slower than normal steps.
 
     >>> refuse_large_tables([mpchain.Parameter(np.ones((3, 2)))])
     """
@@ -53,7 +53,8 @@ def refuse_large_tables(params: Iterable[Any]) -> None:
 
 
 class GradientOnRequest:
-    """``Variable._grad`` while its instance has none: makes one of ``_row_gradient`` if asked."""
+    """The class attribute ``Variable._grad``: makes the array from ``_row_gradient`` when it is
+    read."""
 
     def __get__(self, variable, cls=None):
         if variable is None:
@@ -64,7 +65,7 @@ class GradientOnRequest:
 
 
 def row_gradient_of(variable: Any) -> RowGradient | None:
-    """Returns the gradient as rows, if it was computed so and the array was never requested.
+    """Returns the gradient as rows, if it was computed as rows and the array was never requested.
 
     >>> W = mpchain.Parameter(np.ones((3, 2)))
     >>> set_row_gradient(W, RowGradient(np.array([2]), np.ones((1, 2)), 3))
@@ -76,7 +77,7 @@ def row_gradient_of(variable: Any) -> RowGradient | None:
 
 
 def set_row_gradient(variable: Any, gradient: RowGradient) -> None:
-    """Sets a gradient; the array is made when somebody asks for it. See :func:`row_gradient_of`."""
+    """Sets a gradient as rows; the array is made when it is read. See :func:`row_gradient_of`."""
     variable.__dict__.pop("_grad", None)
     variable._grad_var, variable._row_gradient = None, gradient
 
@@ -95,13 +96,13 @@ def give_rows(node: Any, find: Callable, find_arguments: Callable[[], tuple]) ->
 
     Args:
         node: the :class:`mpchain.variable.VariableNode`.
-        find: function that returns a :class:`RowGradient`, None where most rows are not zero, or
+        find: function that returns a :class:`RowGradient`, None if most rows are not zero, or
             :data:`RECORDED`.
-        find_arguments: returns its arguments.
+        find_arguments: function that returns the arguments of ``find``.
 
     Returns:
-        bool: whether it did. It does not if the parameter has a gradient, or if its update may
-        change other rows.
+        bool: whether the parameter received the rows. It does not if it has a gradient already, or
+            if its update may change other rows.
     """
     leaf = node.get_variable_or_none()
     step = getattr(getattr(leaf, "update_rule", None), "step", None)

@@ -1,10 +1,10 @@
 """The protocol by which objects are saved and restored in any file format.
 
-An object has one method, ``serialize(serializer)``, for both directions. It hands each value to the
-serializer and keeps what comes back: a :class:`Serializer` stores the value and returns it, a
-:class:`Deserializer` returns the stored one. ``serializer[key]`` is the serializer of a child.
-Before a file is loaded, a :class:`Deserializer` that returns each value unchanged finds out what
-the object asks for.
+An object has one method, ``serialize(serializer)``, for both directions. It passes each value to
+the serializer and keeps the result: a :class:`Serializer` stores the value and returns it, a
+:class:`Deserializer` returns the stored value. ``serializer[key]`` is the serializer of a child.
+Before a file is loaded, a :class:`Deserializer` that returns each value unchanged determines which
+values the object asks for.
 
 Example:
     >>> class Counter:
@@ -29,7 +29,8 @@ class DamagedFileError(SerializationError):
 
 
 class MissingKeyError(SerializationError, KeyError):
-    """The file has no entry of that name. It is a KeyError for programs written for Chainer.
+    """The file has no entry of that name. The error is also a KeyError, for programs written for
+    Chainer.
 
     Example:
         >>> try:
@@ -52,7 +53,7 @@ class AbstractSerializer:
     """Base of serializers and deserializers.
 
     Attributes:
-        takes_parts: whether each rank saves its part of an array, by a method ``part``.
+        takes_parts: whether each rank saves its own part of an array, using a method ``part``.
     """
 
     takes_parts = False
@@ -69,7 +70,7 @@ class AbstractSerializer:
         """Saves or restores one value.
 
         Args:
-            key: its name.
+            key: the name of the value.
             value: an array, a variable, a scalar, a string or None.
 
         Returns:
@@ -86,7 +87,7 @@ class Serializer(AbstractSerializer):
     """Base of the serializers that save; see :class:`serializers.DictionarySerializer`."""
 
     def save(self, obj: "Serializable") -> None:
-        """Saves ``obj`` by its ``serialize`` method."""
+        """Saves ``obj`` with its ``serialize`` method."""
         obj.serialize(self)
 
 
@@ -94,8 +95,8 @@ class Deserializer(AbstractSerializer):
     """Base of the serializers that load; see :class:`serializers.NpzDeserializer`.
 
     Attributes:
-        restores (bool): whether it returns stored values. If False, it returns each value
-            unchanged, to find out what an object asks for.
+        restores (bool): whether the deserializer returns stored values. If False, it returns each
+            value unchanged, to determine which values an object asks for.
     """
 
     restores = True
@@ -105,11 +106,11 @@ class Deserializer(AbstractSerializer):
         latest: Any
 
     def load(self, obj: "Serializable") -> None:
-        """Restores ``obj`` by its ``serialize`` method."""
+        """Restores ``obj`` with its ``serialize`` method."""
         obj.serialize(self)
 
     def remember(self, obj: object) -> None:
-        """Is called by objects that decide by what they load which attributes to replace.
+        """Called by objects whose loaded values determine which attributes they replace.
 
-        A serializer that finds out whether a load would succeed gives these attributes back.
+        A serializer that only tests whether a load would succeed restores these attributes.
         """

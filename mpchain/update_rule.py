@@ -1,4 +1,4 @@
-"""Update rules: how one parameter is updated by its gradient.
+"""Update rules: how one parameter is updated with its gradient.
 
 A rule is declared by the names and defaults of its hyperparameters, the names of its states, and
 one elementwise step on arrays.
@@ -25,12 +25,13 @@ _TIMINGS = ("auto", "pre", "post")
 
 
 class Hyperparameter:
-    """Values of hyperparameters as attributes; values that are not set here are the parent's.
+    """Values of hyperparameters as attributes; values that are not set here come from the parent.
 
-    An update rule therefore takes from its optimizer what was not set for the rule alone.
+    An update rule therefore uses its optimizer's value of any hyperparameter that is not set for
+    the rule.
 
     Args:
-        parent: where to look for what is not set here.
+        parent: the hyperparameters that provide values not set here.
 
     Raises:
         TypeError: an attribute is set to a string.
@@ -48,7 +49,7 @@ class Hyperparameter:
 
     @property
     def parent(self) -> "Hyperparameter | None":
-        """The hyperparameters that replace those that are not set here, or None."""
+        """The hyperparameters that provide values not set here, or None."""
         return self._parent
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -63,7 +64,7 @@ class Hyperparameter:
         return getattr(parent, name)
 
     def get_dict(self) -> dict[str, Any]:
-        """Returns a dict of all values, the parent's included."""
+        """Returns a dict of all values, including the parent's."""
         inherited = {} if self._parent is None else self._parent.get_dict()
         return inherited | {k: v for k, v in self.__dict__.items() if k != "_parent"}
 
@@ -76,7 +77,7 @@ class HyperparameterProxy:
     """Descriptor: an attribute of an optimizer or update rule that is one of its hyperparameters.
 
     Args:
-        attr_name: its name.
+        attr_name: the name of the hyperparameter.
 
     Example:
         >>> class WithRate:
@@ -144,27 +145,28 @@ class UpdateRule:
     overridden instead.
 
     Args:
-        parent_hyperparam: the optimizer's; None means the defaults.
+        parent_hyperparam: the optimizer's hyperparameters; None means the defaults.
         values, hyperparams: values for this rule only, in the order of :attr:`hyperparameters` or
             by name; None leaves the parent's.
 
     Attributes:
         hyperparameters: names and defaults.
-        states: names of the arrays of the parameter's shape that it keeps; they start as zeros.
-        step: static function of the flat arrays (parameter, gradient, *states) and of what
-            :meth:`scalars` returns. It may overwrite parameter and states, not the gradient, and
-            returns the new values of parameter and states. It works on each element alone.
+        states: names of the arrays of the parameter's shape that the rule keeps; they start as
+            zeros.
+        step: static function of the flat arrays (parameter, gradient, *states) and of the values
+            from :meth:`scalars`. It may overwrite parameter and states, not the gradient, and
+            returns the new values of parameter and states. It treats each element independently.
         scalars_depend_on: names of the attributes that :meth:`scalars` reads besides ``hyperparam``
             and ``t``. Rules of one class in which all of these are the same objects take one step
-            together, which is faster if there are many. A class that overrides :meth:`scalars`
-            declares them itself, and does not inherit them; None, the default, makes its rules take
-            their steps one by one.
+            together, which is faster if there are many. A class that overrides :meth:`scalars` must
+            declare these names itself, because they are not inherited; None, the default, makes its
+            rules take their steps one by one.
         enabled: whether the parameter is updated.
         t: the number of updates so far.
         state: the states by name; None before the first update.
-        slice: which elements of its parameter it updates, if a sharded optimizer divides the states
-            among ranks (``mpchain/distributed/optimizers/slices.py``); None: all.
-        hyperparam: the values.
+        slice: the elements of the parameter that this rule updates, if a sharded optimizer divides
+            the states among ranks (``mpchain/distributed/optimizers/slices.py``); None means all.
+        hyperparam: the values of the hyperparameters.
 
     Example:
         >>> class SignRule(mpchain.UpdateRule):
@@ -237,8 +239,8 @@ class UpdateRule:
         return self._hooks.at(timing)
 
     def use_fp32_update(self, flag: bool = True) -> None:
-        """Chooses whether float16 and bfloat16 parameters are updated on float32 copies, which are
-        kept."""
+        """Chooses whether float16 and bfloat16 parameters are updated using float32 copies, which
+        the rule keeps."""
         self._use_fp32_update = flag
 
     def updated_param(self, param: Parameter) -> Parameter:
@@ -267,7 +269,8 @@ class UpdateRule:
         return self._fp32_param
 
     def update(self, param: Parameter) -> None:
-        """Updates a parameter by its gradient; does nothing without one, or if not enabled."""
+        """Updates a parameter with its gradient; does nothing without a gradient, or if not
+        enabled."""
         if self.slice is not None:
             self.slice.update(self, param)
             return
@@ -284,13 +287,13 @@ class UpdateRule:
             updated.cleargrad()
 
     def prepare(self, param: Parameter) -> None:
-        """Counts an update that is about to be made, and makes the state fit the parameter."""
+        """Counts an update that is about to be made, and prepares the state for the parameter."""
         self.t += 1
         if self.state is None or self._fitted_array is not param.array:
             self._fit_state(param)
 
     def _fit_state(self, param):
-        """Makes the state, or moves it to where the parameter is."""
+        """Creates the state, or moves it to the parameter's device."""
         if self.state is None:
             self.state = {}
             self.init_state(param)
@@ -325,11 +328,11 @@ class UpdateRule:
                 self.update_core_gpu(param)
 
     def update_core_cpu(self, param: Parameter) -> None:
-        """Updates a parameter on the host, by :attr:`step`."""
+        """Updates a parameter on the host, using :attr:`step`."""
         self._take_step(param)
 
     def update_core_gpu(self, param: Parameter) -> None:
-        """Updates a parameter on a GPU, by :attr:`step`."""
+        """Updates a parameter on a GPU, using :attr:`step`."""
         self._take_step(param)
 
     def _take_step(self, param):
@@ -339,7 +342,8 @@ class UpdateRule:
         take_step(self.step, param.array, param.grad, states, self._scalars_after)
 
     def _scalars_after(self, n_left_out=0):
-        """Returns the numbers of a step when some of the counted updates were left out."""
+        """Returns the scalars of a step for the case that some of the counted updates were
+        skipped."""
         if n_left_out == 0:
             return self.scalars()
         self.t -= n_left_out
@@ -348,18 +352,18 @@ class UpdateRule:
         return scalars
 
     def scalars(self) -> dict[str, Any]:
-        """Returns a dict of the numbers that :attr:`step` takes: the hyperparameters, by name."""
+        """Returns a dict of the scalars that :attr:`step` takes: the hyperparameters, by name."""
         values = self.hyperparam.get_dict()
         return {name: as_python_number(values[name]) for name in self.hyperparameters}
 
     def kept(self) -> dict[str, Any]:
-        """Returns what is kept from update to update, by its names in files: the states, and the
-        float32 copy of a half-precision parameter."""
+        """Returns the arrays that are kept between updates, by their names in files: the states,
+        and the float32 copy of a half-precision parameter."""
         copy = {} if self._fp32_param is None else {"fp32_param": self._fp32_param.array}
         return (self.state or {}) | copy
 
     def keep(self, t: int, kept: dict[str, Any]) -> None:
-        """Sets the number of updates, and what :meth:`kept` returned."""
+        """Sets the number of updates, and the arrays that :meth:`kept` returned."""
         self.t, self.state = t, {k: x for k, x in kept.items() if k != "fp32_param"} or None
         self._fp32_param = Parameter(kept["fp32_param"]) if "fp32_param" in kept else None
         self._fitted_array = None
@@ -396,7 +400,8 @@ class UpdateRule:
             self._fp32_param = None if saved is None else Parameter(saved)
 
     def _state_names(self):
-        """Names of the states, also of a rule that overrides :meth:`init_state`."""
+        """Returns the names of the states, including those of a rule that overrides
+        :meth:`init_state`."""
         if type(self).init_state is UpdateRule.init_state:
             return self.states
         probe = copy.copy(self)
@@ -422,12 +427,12 @@ def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> Array:
     """Returns the sums of the squares of arrays that belong to parameters, float64, on the host or
     the GPU of the arrays.
 
-    The sum of a parameter that is divided among ranks includes its parts on all of these ranks,
-    which call this together.
+    For a parameter that is divided among ranks, the sum includes the parts on all of these ranks,
+    which must call this function together.
 
     Args:
         params: the parameters.
-        arrays: an array for each, such as its gradient; float16 does not overflow.
+        arrays: an array for each parameter, such as its gradient; float16 does not overflow.
 
     Example:
         >>> square_sums([mpchain.Parameter(np.zeros(2))], [np.array([3.0, 4.0])])
@@ -441,10 +446,10 @@ def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> Array:
 
 
 def square_norm(params: Sequence[Parameter], arrays: Sequence[Array]) -> Any:
-    """Returns the sum of all that :func:`square_sums` returns, on the host or as a GPU's array of
-    shape ().
+    """Returns the sum of the results of :func:`square_sums`, on the host or as a GPU array of shape
+    ().
 
-    The ranks sum one number, once for all parameters that are divided among them.
+    The ranks exchange a single number for all parameters that are divided among them.
 
     Args:
         params, arrays: see :func:`square_sums`.
@@ -467,7 +472,7 @@ def square_norm(params: Sequence[Parameter], arrays: Sequence[Array]) -> Any:
 
 
 def _places_by_ranks(params):
-    """Returns the numbers of parameters by the ranks that they are divided among, or None."""
+    """Returns the indices of parameters, keyed by the communicator that divides them, or None."""
     places = {}
     for i, param in enumerate(params):
         places.setdefault(param.divided_among, []).append(i)
@@ -479,7 +484,7 @@ def _total(sums):
 
 
 def as_python_number(value: object) -> Any:
-    """Returns a NumPy scalar as a Python number, which does not change the dtype of arrays.
+    """Converts a NumPy scalar to a Python number, which does not change the dtype of arrays.
 
     Example:
         >>> as_python_number(np.float64(0.5))
@@ -493,12 +498,12 @@ def update_all(params: Iterable[Parameter], inverse: Array | float | None = None
 
     Args:
         params: the parameters.
-        inverse: a factor on the gradients of those that :func:`is_unscaled_in_step`, a number or a
-            float32 array (); None means 1.
+        inverse: a factor on the gradients of parameters for which :func:`is_unscaled_in_step` is
+            True, a number or a float32 array (); None means 1.
 
-    Those whose rules take the same step with the same numbers are updated together, which takes
-    less time (:func:`mpchain.kernels.steps.take_steps`). Parameters and states stay the same array
-    objects.
+    Parameters whose rules take the same step with the same scalars are updated together, which
+    takes less time (:func:`mpchain.kernels.steps.take_steps`). Parameters and states stay the same
+    array objects.
 
     Example:
         >>> model = L.Linear(1, 1, initialW=2.0)
@@ -528,7 +533,7 @@ def update_all(params: Iterable[Parameter], inverse: Array | float | None = None
 
 def is_unscaled_in_step(param: Parameter) -> bool:
     """Returns whether the kernel of an update reads a gradient in half precision, and can multiply
-    it by a factor before it uses it.
+    the gradient by a factor first.
 
     Example:
         >>> is_unscaled_in_step(mpchain.Parameter(np.zeros(2)))  # it is in host memory
@@ -551,11 +556,12 @@ def is_unscaled_in_step(param: Parameter) -> bool:
 def leaves_zero_gradients(condition: Callable[..., bool]) -> Callable[[Callable], Callable]:
     """Decorator of a step that changes nothing where the gradient is zero.
 
-    Then a table whose gradient has few rows (:func:`mpchain.functions.embed_id`) is updated in
-    these rows alone, with the same bits.
+    Then a table whose gradient has few rows (:func:`mpchain.functions.embed_id`) is updated only in
+    these rows, with the same bits.
 
     Args:
-        condition: function of the step's numbers by name: whether they let it be so.
+        condition: function of the step's scalars, by name, that returns whether the property holds
+            for them.
 
     Example:
         >>> optimizers.SGD.rule.step.leaves_zero_gradients(lr=0.1)
@@ -570,7 +576,7 @@ def leaves_zero_gradients(condition: Callable[..., bool]) -> Callable[[Callable]
 
 
 def _changes_rows_alone(param):
-    """Whether the update of a parameter leaves all rows as they are that have no gradient."""
+    """Returns whether a parameter's update leaves rows without a gradient unchanged."""
     rule = param.update_rule
     condition = getattr(getattr(rule, "step", None), "leaves_zero_gradients", None)
     return (
@@ -595,7 +601,7 @@ def _update_rows(param, gradient):
 
 
 def _take_values_of_others(copy, half):
-    """Changes a float32 copy where the half-precision array was set by others in the meantime."""
+    """Updates a float32 copy where other code has changed the half-precision array."""
     rounded = copy.astype(half.dtype)
     if type(half) is np.ndarray and np.array_equal(rounded.view(np.uint16), half.view(np.uint16)):
         return  # comparing bits takes a tenth of the time
@@ -603,7 +609,8 @@ def _take_values_of_others(copy, half):
 
 
 def _takes_declared_steps(rule):
-    """Whether a rule is enabled, and has no hooks nor attributes that change its class's steps."""
+    """Returns whether a rule is enabled, without hooks or attributes that change its class's
+    steps."""
     return rule.enabled and not rule._hooks and _DECLARED.isdisjoint(rule.__dict__)
 
 
@@ -640,8 +647,8 @@ def _group_on_gpu(key, array, rule):
 
 @functools.cache
 def _read_by_scalars(param_class, rule_class):
-    """Returns the names of attributes that the numbers of rules depend on; None for rules that are
-    updated one by one."""
+    """Returns the names of the attributes that the scalars of rules depend on; None for rules that
+    are updated one by one."""
     if not takes_plain_steps(param_class, rule_class):
         return None
     if rule_class.scalars is UpdateRule.scalars:
@@ -656,7 +663,7 @@ _DECLARED = frozenset([*_STEPS, "step", "scalars", "hyperparameters"])
 
 @functools.cache
 def takes_plain_steps(param_class: type, rule_class: type) -> bool:
-    """Returns whether parameters and rules of these classes update as declared, by ``step``."""
+    """Returns whether parameters and rules of these classes update as declared, using ``step``."""
     return (
         param_class.update is Parameter.update
         and getattr(rule_class, "step", None) is not None
@@ -665,7 +672,8 @@ def takes_plain_steps(param_class: type, rule_class: type) -> bool:
 
 
 def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
-    """Returns whether a GPU can decide if ``rule`` updates ``param``: it does nothing but steps.
+    """Returns whether a GPU can decide if ``rule`` updates ``param``: the rule must only take
+    steps.
 
     Example:
         >>> takes_guarded_steps(mpchain.Parameter(np.zeros(2)), optimizers.Adam.rule())
@@ -677,7 +685,7 @@ def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
 
 
 def _update_group(params, inverse=None):
-    """Updates parameters, or float32 copies of those of half precision, as one."""
+    """Updates parameters, or the float32 copies of half-precision parameters, together."""
     rules, updated, halves = [param.update_rule for param in params], params, []
     if rules[0]._use_fp32_update and is_half(params[0].dtype):
         updated = [rule.copy_of(param) for rule, param in zip(rules, params, strict=True)]

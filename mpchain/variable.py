@@ -86,7 +86,7 @@ own_grad = operator.attrgetter("_grad")
 
 
 def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
-    """Sets gradients without checks, which take long for thousands of parameters.
+    """Sets gradients without checks, which would take a long time for thousands of parameters.
 
     Args:
         grads: pairs of a Variable and its gradient, of the same shape, dtype and device, or None.
@@ -102,7 +102,8 @@ def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
 
 
 def _no_array(argument, value):
-    """Returns the error of a value that is no array; ``obj`` lets functions find their argument."""
+    """Returns the error for a value that is not an array; ``obj`` lets functions find the
+    argument."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     error: Any = TypeError(f"{argument} must be a numpy.ndarray or cupy.ndarray, not {kind}")
     error.obj = value
@@ -126,8 +127,8 @@ class VariableNode:
 
     Attributes:
         creator_node: the :class:`FunctionNode` that computed the variable, or None for a leaf.
-        output_index: which of that function's outputs it is.
-        shape, dtype, requires_grad, name: those of the variable.
+        output_index: the index of the variable among the function's outputs.
+        shape, dtype, requires_grad, name: the properties of the variable.
 
     Example:
         >>> (Variable(np.ones(2)) * 2).node.creator_node.label
@@ -151,7 +152,8 @@ class VariableNode:
 
     @property
     def creator(self) -> Any:
-        """As :attr:`creator_node`; the Function itself if that is an old-style one."""
+        """The same as :attr:`creator_node`, but an old-style Function itself instead of its
+        node."""
         node = self.creator_node
         return node if node is None else node.creator()
 
@@ -181,7 +183,7 @@ class VariableNode:
 
     @property
     def label(self) -> str:
-        """Shape and dtype in short, as graphs show them: ``(2, 3), float32``."""
+        """Short text of shape and dtype for graphs: ``(2, 3), float32``."""
         if not self.shape:
             return "uninitialized" if self.shape is None else str(self.dtype)
         return f"({', '.join(map(str, self.shape))}), {self.dtype}"
@@ -196,12 +198,12 @@ class VariableNode:
         return self._variable()
 
     def get_variable(self) -> "Variable":
-        """Returns the variable; if it is gone, a new one, with the array if that was retained."""
+        """Returns the variable; if it was freed, a new one, with the array if that was retained."""
         variable = self._variable()
         return self.variable_with(self._retained) if variable is None else variable
 
     def variable_with(self, array: Array | None) -> "Variable":
-        """Returns a variable of this node that holds ``array``: the living one if it does."""
+        """Returns a variable of this node that holds ``array``: the existing one if it holds it."""
         variable = self._variable()
         if variable is None or variable._array is not array:
             variable = Variable.__new__(Variable)
@@ -237,7 +239,7 @@ class Variable(Transferable):
     """An array with the history of its computation.
 
     Args:
-        data: ``numpy.ndarray`` or ``cupy.ndarray``; None leaves the variable without array.
+        data: ``numpy.ndarray`` or ``cupy.ndarray``; None leaves the variable without an array.
         name: shown in graphs and messages.
         grad: initial gradient array, of the shape of ``data``.
         requires_grad: whether gradients flow into the variable.
@@ -328,7 +330,7 @@ class Variable(Transferable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow into the variable. It is set when the variable is made."""
+        """Whether gradients flow into the variable. This is set when the variable is created."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -346,12 +348,12 @@ class Variable(Transferable):
 
     @property
     def label(self) -> str:
-        """Shape and dtype in short."""
+        """Short text of shape and dtype."""
         return self.node.label
 
     @property
     def layout(self) -> None:
-        """The memory layout: always None, the plain one."""
+        """The memory layout: always None, the plain layout."""
         return None
 
     def as_layout(self, layout: None) -> "Variable":
@@ -399,7 +401,7 @@ class Variable(Transferable):
             self.grad = grad if old is None else old + grad
 
     def addgrad(self, var: "Variable") -> None:
-        """Adds the gradient of ``var`` to this variable's; a missing one counts as zeros."""
+        """Adds the gradient of ``var`` to this variable's; a missing gradient counts as zeros."""
         gradient = var.grad_var
         if gradient is not None:
             if gradient.device != self.device:
@@ -418,7 +420,7 @@ class Variable(Transferable):
     def copydata(self, var: "Variable") -> None:
         """Copies the array of ``var`` into this variable's, across devices.
 
-        Of two parameters, one without an array is initialized in the other's shape.
+        If both are parameters, one without an array is initialized with the other's shape.
 
         Raises:
             ValueError: a variable has no array and cannot be initialized.
@@ -446,7 +448,7 @@ class Variable(Transferable):
         Args:
             retain_grad: keep the gradients of intermediate variables too.
             enable_double_backprop: record the graph of the gradients.
-            loss_scale: factor on the initial gradient, where that is not set.
+            loss_scale: factor on the initial gradient, if ``grad`` is not set.
             on_leaf: function that is called with each leaf variable as soon as its gradient is
                 final, while backward continues.
 
@@ -486,12 +488,13 @@ class Variable(Transferable):
         self.node.retain_data()
 
     def unchain(self) -> None:
-        """Makes the variable a leaf: its history is forgotten here."""
+        """Makes the variable a leaf: removes the link to the function that computed it."""
         if self._node is not None:
             self._node.unchain()
 
     def unchain_backward(self) -> None:
-        """Makes this variable and all that it was computed from leaves (truncated backprop)."""
+        """Makes leaves of this variable and all variables that it was computed from (truncated
+        backprop)."""
         stack = [self.node]
         while stack:
             node = stack.pop()
@@ -512,7 +515,7 @@ class Variable(Transferable):
         self._grad, self._grad_var = device.send(grad), None
 
     def __copy__(self) -> "Variable":
-        # A leaf with the same array, but with its own gradient.
+        # The copy is a leaf with the same array, but with its own gradient.
         return _restore(type(self), {**self.__dict__, "_node": None})
 
     def __deepcopy__(self, memo: dict) -> "Variable":
@@ -579,7 +582,7 @@ class Variable(Transferable):
         return name if self._name is None else f"{name} {self._name!r}"
 
     def item(self) -> Any:
-        """Returns the one element as a Python scalar."""
+        """Returns the only element as a Python scalar."""
         return self._checked_array("item").item()
 
     def __float__(self) -> float:
@@ -675,14 +678,14 @@ class Parameter(Variable):
 
     Args:
         initializer: an Initializer (a callable that fills an array in place), a scalar, or an
-            array, which is then the parameter's array itself; None fills with NaN, so that
-            forgetting it shows.
+            array, which then becomes the parameter's array; None fills with NaN, so that a
+            forgotten initialization is visible.
         shape: None leaves the parameter uninitialized until :meth:`initialize`.
         name: shown in graphs and messages.
 
     Attributes:
-        divided_among: the ranks each of which has another part of the parameter;
-            None, the default, for a whole one. Norms are those of all parts together.
+        divided_among: the communicator of the ranks that each hold a part of the parameter; None,
+            the default, if the parameter is not divided. Norms include all parts.
 
     Example:
         >>> W = mpchain.Parameter(mpchain.initializers.Constant(0.5))  # shape known later
@@ -724,7 +727,7 @@ class Parameter(Variable):
 
     @property
     def enabled(self) -> bool:
-        """No switch of a parameter: its update rule has one, and its link."""
+        """Raises an error: the switch belongs to the update rule and to the link."""
         raise AttributeError(f"{type(self).__name__} has no attribute 'enabled'")
 
     @enabled.setter

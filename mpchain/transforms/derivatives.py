@@ -16,7 +16,7 @@ _Function = Callable[..., Any]
 
 
 def _arguments(name, argument, values):
-    """Returns the arguments as a tuple; a list or a lone array is a likely mistake."""
+    """Returns the arguments as a tuple; raises TypeError for a list or array, a likely mistake."""
     if not isinstance(values, tuple):
         raise TypeError(
             f"{name}: {argument} must be a tuple with an element for each argument of the "
@@ -30,15 +30,16 @@ def _bare(values):
 
 
 def vjp(f: _Function, *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
-    """Evaluates a function, and returns its product with vectors from the left.
+    """Evaluates a function, and returns its vector-Jacobian product.
 
     Args:
         f: function of Variables, or trees of them, that returns Variables, or a tree of them.
-        primals: its arguments: floating-point Variables or arrays, or trees of them.
+        primals: the arguments of ``f``: floating-point Variables or arrays, or trees of them.
 
     Returns:
-        What ``f`` returned, and a function from a tree of that structure, shapes and dtypes to the
-        tuple of gradients of the primals. It may be called several times.
+        The result of ``f``, and a function that maps a tree with the structure, shapes and dtypes
+        of the result to the tuple of gradients of the primals. The function may be called several
+        times.
 
     Raises:
         TypeError: an argument is not floating point, or a result is not a Variable.
@@ -59,13 +60,14 @@ def vjp(f: _Function, *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
 
 
 def linearize(f: _Function, *primals: Any) -> tuple[Any, _Function]:
-    """Evaluates a function, and returns its linear part there, for many tangents.
+    """Evaluates a function, and returns its linearization at that point, for many tangents.
 
     Args:
         f, primals: see :func:`vjp`.
 
     Returns:
-        What ``f`` returned, and a function from tangents, one per primal, to those of the result.
+        The result of ``f``, and a function that maps tangents of the primals to tangents of the
+        result.
 
     Raises:
         TypeError, ValueError: see :func:`vjp`.
@@ -89,11 +91,11 @@ def jvp(f: _Function, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
 
     Args:
         f: see :func:`vjp`.
-        primals: tuple of its arguments.
+        primals: tuple of the arguments of ``f``.
         tangents: tuple of the same structure, shapes and dtypes: the direction.
 
     Returns:
-        What ``f`` returned, and its tangent, of the same structure.
+        The result of ``f``, and its tangent, which has the same structure.
 
     Raises:
         TypeError, ValueError: see :func:`vjp`.
@@ -120,7 +122,7 @@ def _numbers(name, argnums, args):
 
 
 def _partial(f, numbers, args, kwargs):
-    """Returns the function of some of the arguments."""
+    """Returns ``f`` as a function of only some of its arguments."""
 
     def function(*chosen):
         values = list(args)
@@ -132,18 +134,18 @@ def _partial(f, numbers, args, kwargs):
 
 
 def value_and_grad(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
-    """Returns the function that returns what ``f`` returns, and its gradient.
+    """Returns a function that computes the value of ``f`` and its gradient.
 
-    Within the update of a multi-node optimizer, gradients of parameters given by name are those of
-    the whole batch, the same on all ranks, and so is the value.
+    Within the update of a multi-node optimizer, the value and the gradients of parameters passed by
+    name are those of the whole batch, the same on all ranks.
 
     Args:
         f: function that returns a scalar Variable.
         argnums: positions of the arguments to differentiate by.
 
     Returns:
-        Function of the same arguments that returns the value and the gradient: of the structure of
-        the argument, or a tuple of such if ``argnums`` is a tuple.
+        Function of the same arguments that returns the value and the gradient. The gradient has the
+        structure of the argument; if ``argnums`` is a tuple, it is a tuple of such gradients.
 
     Raises:
         TypeError, ValueError: see :func:`vjp`; the result is not a scalar.
@@ -171,9 +173,9 @@ def _value_and_grad(name, f, argnums):
 
 
 def grad(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
-    """Returns the function that returns the gradient of ``f``.
+    """Returns a function that computes the gradient of ``f``.
 
-    Not to be confused with :func:`mpchain.grad`, which takes Variables.
+    Do not confuse this function with :func:`mpchain.grad`, which takes Variables.
 
     Args:
         f, argnums: see :func:`value_and_grad`.
@@ -190,16 +192,16 @@ def grad(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
 def hvp(f: _Function, primals: tuple, tangents: tuple) -> Any:
     """Returns the product of the Hessian of a scalar function with a vector.
 
-    It costs about twice as much as the gradient, and the Hessian is never made. Ranks: see
-    :func:`value_and_grad`.
+    The product costs about twice as much as the gradient, and the Hessian itself is never computed.
+    With several ranks, the rules of :func:`value_and_grad` apply.
 
     Args:
         f: function that returns a scalar Variable.
-        primals: tuple of its arguments.
+        primals: tuple of the arguments of ``f``.
         tangents: tuple of the same structure, shapes and dtypes: the vector.
 
     Returns:
-        The product, of the structure of the argument, or a tuple of such for several arguments.
+        The product, with the structure of the argument; a tuple of products for several arguments.
 
     Raises:
         TypeError, ValueError: see :func:`value_and_grad`.
@@ -220,12 +222,12 @@ def ggn(f: _Function, loss: _Function, primals: tuple, tangents: tuple) -> Any:
     """Returns the product of a Gauss-Newton matrix with a vector.
 
     The matrix is J^T H J, where J is the Jacobian of ``f`` and H the Hessian of ``loss`` at its
-    result. It is positive semidefinite if the loss is convex. Ranks: see
-    :func:`value_and_grad`.
+    result. It is positive semidefinite if the loss is convex. With several ranks, the rules of
+    :func:`value_and_grad` apply.
 
     Args:
         f: function from the primals to Variables, such as a model.
-        loss: function from these to a scalar Variable.
+        loss: function from the result of ``f`` to a scalar Variable.
         primals, tangents: see :func:`hvp`.
 
     Returns:
@@ -262,7 +264,8 @@ def _basis(values):
 
 
 def _rows(results, of, to, first_axes_are_of):
-    """Stacks results for all basis vectors of ``of``: for each leaf of ``to`` and of ``of``."""
+    """Stacks results for all basis vectors of ``of``; returns lists by leaf of ``of``, then
+    ``to``."""
     blocks, begin = [], 0
     for x in of:
         part, begin = results[begin : begin + x.size], begin + x.size
@@ -282,17 +285,19 @@ def _rows(results, of, to, first_axes_are_of):
 def jacobian(
     f: _Function, argnums: int | tuple[int, ...] = 0, mode: str | None = None
 ) -> _Function:
-    """Returns the function that returns the Jacobian of ``f``.
+    """Returns a function that computes the Jacobian of ``f``.
 
     Args:
         f: function of Variables, or trees of them, that returns Variables, or a tree of them.
         argnums: positions of the arguments to differentiate by.
-        mode: ``'reverse'``, which takes a backpropagation per element of the result;
-            ``'forward'``, one per element of the arguments; None: the cheaper.
+        mode: ``'reverse'``, which takes one backpropagation per element of the result;
+            ``'forward'``, which takes one forward pass of tangents per element of the arguments;
+            None chooses the cheaper mode.
 
     Returns:
-        Function of the same arguments. It returns the tree of the result, in which each Variable is
-        the tree of the argument, in which each is of the shape of the result's and the argument's.
+        Function of the same arguments. It returns a tree with the structure of the result, in which
+        each Variable is replaced by a tree with the structure of the argument; the shape of each
+        leaf is the result's shape followed by the argument's.
 
     Raises:
         TypeError, ValueError: see :func:`vjp`; the mode is unknown.
@@ -331,14 +336,14 @@ def _jacobian(name, f, argnums, mode):
 
 
 def hessian(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
-    """Returns the function that returns the Hessian of a scalar function.
+    """Returns a function that computes the Hessian of a scalar function.
 
     Args:
         f, argnums: see :func:`value_and_grad`.
 
     Returns:
-        Function of the same arguments. It returns the tree of the argument, in which each leaf is
-        the tree of the argument again; see :func:`jacobian`.
+        Function of the same arguments. It returns a tree with the structure of the argument, in
+        which each leaf is replaced by such a tree again; see :func:`jacobian`.
 
     Raises:
         TypeError, ValueError: see :func:`value_and_grad`.

@@ -1,4 +1,4 @@
-"""Tangents, carried along the graph of a function from its arguments to its results."""
+"""Forward mode: propagates tangents along a function's graph from arguments to results."""
 
 import collections
 import functools
@@ -33,7 +33,7 @@ def functions_between(
 
     Args:
         ys: the results.
-        places: set of the places of the variables.
+        places: set of the keys (see :func:`place`) of the variables.
 
     Returns:
         list of pairs: function, and the indexes of its inputs that depend on the variables.
@@ -66,13 +66,13 @@ def functions_between(
 def push(
     ys: Sequence[Variable], xs: Sequence[Variable], tangents: Sequence[Variable], keeps: bool
 ) -> list[Variable | None]:
-    """Returns the tangents of results for those of arguments, by one walk over their graph.
+    """Returns the tangents of results from those of arguments, in one walk over the graph.
 
     Args:
         ys: the results.
         xs: the arguments.
         tangents: one for each argument.
-        keeps: whether tangents get a graph, and so can be differentiated.
+        keeps: whether tangents get a graph, so that they can be differentiated.
 
     Returns:
         A tangent for each result, or None for zero.
@@ -106,7 +106,7 @@ def push(
     results = [known.get(place(y.node)) for y in ys]
     if keeps:
         return results
-    # The result must not be written into an array of the caller's, or a view of one.
+    # Results must not share memory with the caller's arrays.
     results = [None if t is None else as_array(t) for t in results]
     arrays = list(given.values())
     return [None if t is None else as_variable(_own(t, arrays)) for t in results]
@@ -145,7 +145,8 @@ def _tangents(function, ts, keeps):
 
 
 def _of_elementwise(function, ts, keeps):
-    """Each output depends on one element: a derivative is also the factor of a tangent."""
+    """Returns tangents of an elementwise function: each is multiplied by the element's
+    derivative."""
     y = function.outputs[0]()
     alike = [i for i in ts if (function.inputs[i].shape, function.inputs[i].dtype) == _kind(y)]
     results = [pulled(function, (i,), [ts[i]], keeps)[0] for i in alike]
@@ -198,9 +199,10 @@ def _of_scalar(function, ts, keeps):
 
 
 def _by_double_reverse(function, targets, ts, keeps):
-    """Gradients of inputs are linear in those of outputs.
+    """Returns tangents by differentiating the gradients of a function twice.
 
-    What they are multiplied by, transposed, is found by backpropagation through them.
+    Gradients of inputs are linear in those of outputs, so backpropagation through them multiplies
+    by the transposed matrix.
     """
     ts = [as_variable(t) for t in ts]
     outputs = [reference() for reference in function.outputs]

@@ -16,13 +16,13 @@ from mpchain.variable import Variable, as_variable, is_array
 
 
 def parameters(link: Link) -> dict[str, Variable]:
-    """Returns the parameters of a link by name, as :meth:`Link.namedparams` has them.
+    """Returns the parameters of a link, by the names that :meth:`Link.namedparams` yields.
 
     Args:
         link: the link; all its parameters have arrays.
 
     Returns:
-        dict of Parameters. Arrays in their places will do for all transformations, too.
+        dict of Parameters. All transformations also accept such a dict with arrays as values.
 
     Raises:
         ValueError: a parameter is not initialized.
@@ -45,18 +45,18 @@ def parameters(link: Link) -> dict[str, Variable]:
 def functional_call(
     function: Link | Callable[..., Any], params: Mapping[str, Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls a link with other parameters, and leaves the link as it was.
+    """Calls a link with other parameters, and leaves the link unchanged.
 
     Running statistics and states that the call changes are also restored.
 
     Args:
         function: a link; or a method of one, such as ``model.loss``.
-        params: Variables or arrays by the names that :func:`parameters` has, of the shapes and
-            dtypes of the parameters; those that are left out keep their values.
+        params: Variables or arrays, by the names that :func:`parameters` uses, with the shapes and
+            dtypes of the parameters. Parameters that are left out keep their values.
         args, kwargs: arguments of the link.
 
     Returns:
-        What the link returns, with its graph down to ``params``.
+        The link's result, with a graph that reaches back to ``params``.
 
     Raises:
         KeyError: the link has no parameter of a name.
@@ -101,7 +101,8 @@ def functional_call(
 
 
 def _call_read_only(link, call, named, arrays):
-    """Calls a function that cannot write into the arrays; if it tries to, says which one."""
+    """Calls a function with read-only arrays; if it tries to write, the error names the
+    parameter."""
     try:
         with _read_only(arrays.values()):
             result = call()
@@ -153,7 +154,7 @@ def _read_only(arrays):
 
 @contextlib.contextmanager
 def _restored(link: Link) -> Iterator[None]:
-    """Restores attributes of a link and those below it, and arrays that training changes."""
+    """Restores attributes of a link and its descendants, and arrays that training changes."""
     before = [(vars(each), dict(vars(each))) for each in link.links()]
     try:
         for attributes, _ in before if config.train else ():
@@ -168,7 +169,7 @@ def _restored(link: Link) -> Iterator[None]:
 
 
 def ravel(tree: object) -> tuple[Variable, Callable[[Any], Any]]:
-    """Returns the elements of a tree as one vector, and the function that makes a tree of such.
+    """Returns the elements of a tree as one vector, and a function that converts vectors to trees.
 
     Args:
         tree: Variables or arrays of one dtype; or a link, which stands for its parameters by name.

@@ -1,8 +1,8 @@
-"""Tangents of functions that are not elementwise: of linear ones, products and normalizations.
+"""Tangents of functions that are not elementwise: linear functions, products, normalizations.
 
-A rule takes the function, a tangent (or None) for each input, and whether tangents are Variables,
-which get a graph, or arrays. It returns the tangent of the output, or a list of those of several.
-Functions without a rule are differentiated twice in reverse instead.
+A rule takes the function, a tangent (or None) for each input, and whether tangents are Variables
+with a graph or arrays. It returns the tangent of the output, or a list of tangents for several
+outputs. Functions without a rule are differentiated twice in reverse instead.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ _REDUCTIONS = ["max", "min", "logsumexp"]
 
 
 def spread(t: Any, y: VariableNode) -> Any:
-    """Returns a tangent in the shape and dtype of the output, a node of the graph.
+    """Returns a tangent converted to the shape and dtype of the output ``y``.
 
     Example:
         >>> y = Variable(np.zeros((2, 3)))
@@ -57,7 +57,7 @@ def spread(t: Any, y: VariableNode) -> Any:
 
 
 def _plus(*terms):
-    """Returns the sum of those that are not None, which broadcast."""
+    """Returns the sum of the terms that are not None; the terms broadcast."""
     known = [t for t in terms if t is not None]
     if not known:
         return None
@@ -104,9 +104,11 @@ def _product(function, ts, keeps):
 
 
 def _with_bias(function, ts, keeps):
-    """By functions with a bias, if of zeros: their gradients by W are computed with the function's.
+    """Returns tangents computed with a bias, zeros if there is none, so that gradients can be
+    joined.
 
-    Then backpropagation makes one product of both; see ``sums_over_rows``.
+    Backpropagation then computes the gradient of W for the function and for its tangent as one
+    product; see ``sums_over_rows``.
     """
     x, W, *_ = function.kept(keeps)
     tx, tW, tb = ts
@@ -161,11 +163,13 @@ def _shifted_and_scaled(function, ts, keeps):
 
 
 def _follow_not(*statistics):
-    """What is called with the statistics of a batch, for a tangent: they were followed before."""
+    """Ignores the statistics of a batch in a tangent: the function has already updated with
+    them."""
 
 
 def _normalization(function, ts, keeps):
-    """Linear in gamma and beta; by x, the gradient is symmetric but for the factor gamma."""
+    """Returns tangents of a normalization, which is linear in gamma and beta. Its Jacobian with
+    respect to x is symmetric except for the factor gamma."""
     declaration, kept, results = function.declaration, list(function.kept(keeps)), []
     if any(t is not None for t in ts[1:]):
         pairs = zip(declaration.constant_names, function.constants)

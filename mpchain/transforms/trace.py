@@ -1,4 +1,4 @@
-"""One call of a function, with the graph from fresh copies of its arguments to its results."""
+"""A single call of a function, whose graph leads from copies of its arguments to its results."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Tie(FunctionNode):
-    """Returns a value that has the inputs as arguments, although its derivative is zero."""
+    """Returns a value that depends on the inputs in the graph, although its derivative is zero."""
 
     def forward(self, inputs):
         return inputs[:1]
@@ -42,19 +42,19 @@ def _zeros(x):
 
 
 class Trace:
-    """The results of a function, and the arguments that they are differentiated by.
+    """The results of a function, and the arguments to differentiate them by.
 
     Results that transformations return have their graph, unless in ``no_backprop_mode``.
 
     Args:
         name: the transformation, for messages.
         function: the function.
-        primals: tuple of its arguments, each a Variable, array, or tree of them.
+        primals: tuple of the function's arguments, each a Variable, array, or tree of them.
 
     Attributes:
         y: the function's result.
-        xs: the leaves of the arguments, as the function got them.
-        ys: the leaves of what it returned.
+        xs: the leaves of the arguments that were passed to the function.
+        ys: the leaves of the function's result.
         keeps: whether results keep their graph.
 
     Example:
@@ -96,7 +96,7 @@ class Trace:
         return ys
 
     def result(self, y: object, values: Sequence[Variable]) -> Any:
-        """Returns values in the structure of ``y``, without graph if that is not kept."""
+        """Returns values in the structure of ``y``, without a graph unless graphs are kept."""
         return trees.rebuilt(y, values if self.keeps else [without_graph(v) for v in values])
 
     def scalar(self) -> Variable:
@@ -109,11 +109,11 @@ class Trace:
         return self.y
 
     def weighted(self) -> Variable:
-        """Returns the scalar result; of several ranks, this rank's share of it."""
+        """Returns the scalar result; with several ranks, this rank's share of the result."""
         return self.share(self.scalar())
 
     def share(self, y: Variable) -> Variable:
-        """Returns this rank's share of a value, which is all of it in one process."""
+        """Returns this rank's share of a value; in one process, the whole value."""
         if not self._is_of_ranks():
             return y
         with using_config("enable_backprop", True):
@@ -145,9 +145,9 @@ class Trace:
             return _Tie().apply((g, *self.xs))[0]
 
     def summed(self, gxs: list[Variable]) -> list[Variable]:
-        """Adds the gradients of parameters, given by name, of all ranks of an optimizer's update.
+        """Sums gradients of parameters passed by name over all ranks of an optimizer's update.
 
-        In one process, or outside of the update, it changes nothing.
+        In one process, or outside of an update, this method changes nothing.
         """
         if not self._is_of_ranks():
             return gxs
@@ -165,7 +165,7 @@ class Trace:
         return result
 
     def push(self, tangents: Sequence) -> list[Variable]:
-        """Returns tangents of the results for those of the arguments."""
+        """Returns tangents of the results from tangents of the arguments."""
         tys = forward.push(self.ys, self.xs, list(map(as_variable, tangents)), self.keeps)
         tys = [_zeros(y) if t is None else t for t, y in zip(tys, self.ys)]
         return [self._tied(t, self.keeps) for t in tys]
@@ -177,12 +177,12 @@ class Trace:
 
 
 def _is_named(primal):
-    """Returns whether an argument is parameters by name, which are the same on all ranks."""
+    """Returns whether an argument is a dict of parameters by name, which all ranks share."""
     return isinstance(primal, dict) and any(str(key).startswith("/") for key in primal)
 
 
 def without_graph(x: Variable) -> Variable:
-    """Returns a Variable of the same array that needs no gradient.
+    """Returns a Variable with the same array that requires no gradient.
 
     Example:
         >>> without_graph(Variable(np.ones(1))).requires_grad

@@ -8,7 +8,7 @@ from mpchain.variable import Variable, is_array
 
 
 def leaves(tree: object) -> Iterator[tuple[str, Any]]:
-    """Yields the place and the value of each leaf, dicts in the order of their keys.
+    """Yields the path and the value of each leaf; dicts are visited in the order of their keys.
 
     Example:
         >>> list(leaves({"b": (1, 2), "a": 3}))
@@ -46,7 +46,7 @@ def checked(function: str, argument: str, tree: object) -> list[Any]:
     """Returns the leaves, which must be floating-point Variables or arrays.
 
     Raises:
-        TypeError: one is something else.
+        TypeError: a leaf is something else.
 
     Example:
         >>> checked("jvp", "primals", (np.ones(2),))
@@ -101,7 +101,7 @@ def matching(function: str, argument: str, tree: object, of: str, like: object) 
 
 
 def mapped(function: Callable[..., Any], tree: object) -> Any:
-    """Returns a tree of what a function returns for each leaf.
+    """Returns a tree with each leaf replaced by the function's result for the leaf.
 
     Example:
         >>> mapped(abs, (-1, [2]))
