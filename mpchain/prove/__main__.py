@@ -1,4 +1,4 @@
-"""Runs a program that is proved; :mod:`launch.prove` starts it."""
+"""Runs a program for a proof; :mod:`launch.prove` starts this module."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCI
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program of a command line as a rank, or as the one process that is compared.
+    """Runs the program of a command line as a rank, or as the single process to compare.
 
     Example:
         >>> main(["ranks", "folder", "2", "3", "train.py"])  # doctest: +SKIP
@@ -84,7 +84,7 @@ def _refusal(why):
 
 
 def _run(options):
-    """Runs the program until it has done enough updates, or ends."""
+    """Runs the program until it has done enough updates, or until it ends."""
     name, *arguments = options.program
     sys.argv = [name, *arguments]
     try:

@@ -1,4 +1,4 @@
-"""The batches among the arguments of loss functions: found, joined, put in the place of others."""
+"""Finds, joins and replaces the batches among the arguments of loss functions."""
 
 import functools
 import pickle
@@ -14,11 +14,12 @@ from mpchain.variable import Parameter, Variable
 
 
 def changed(value: object, change: Callable[[str, Any], Any], path: str = "") -> Any:
-    """Returns a loss function, or what is among its arguments, with changed batches.
+    """Returns a loss function, or one of its arguments, with changed batches.
 
     Args:
         value: the function, a ``functools.partial`` with its arguments.
-        change: gets the path of an array or list, and that; returns what takes its place.
+        change: function of the path of an array or list, and the array or list; returns the
+            replacement.
 
     Example:
         >>> changed(functools.partial(sum, [1, 2]), lambda path, x: x + [3])()
@@ -75,13 +76,13 @@ def _is_batch(value):
 def joined(
     batches: Sequence[dict[str, Any]], sizes: Sequence[float | None]
 ) -> tuple[dict[str, Any], int | None]:
-    """Returns the batches of ranks as one, with the number of its samples.
+    """Joins the batches of ranks; returns the joined batch and its number of samples.
 
-    What is no batch, because its length is not the number of samples, is left out.
+    Arrays and lists whose length is not the number of samples are not batches, and are left out.
 
     Args:
-        batches: what :func:`found` returns, of each rank's parts that have samples.
-        sizes: the numbers of their samples.
+        batches: the results of :func:`found` for the ranks' parts that have samples.
+        sizes: the number of samples of each part.
 
     Example:
         >>> joined([{"x": np.zeros(2)}, {"x": np.ones(1)}], [2, 1])
@@ -102,8 +103,8 @@ def joined(
 
 
 def length(batch: dict[str, Any]) -> int | None:
-    """Returns the length that the arrays and lists of a batch have in common; None if there is
-    none.
+    """Returns the common length of the arrays and lists of a batch; None if the lengths
+    differ.
 
     Example:
         >>> length({"x": np.zeros((3, 2)), "t": [1, 2, 3]}), length({"x": [1], "t": [1, 2]})
@@ -114,7 +115,7 @@ def length(batch: dict[str, Any]) -> int | None:
 
 
 def have_samples_across(batches: Sequence[dict[str, Any]], sizes: Sequence[float | None]) -> bool:
-    """Returns whether another axis than the first one is the samples, such as after that of steps.
+    """Returns whether the samples are on an axis other than the first, such as after a time axis.
 
     >>> have_samples_across([{"x": np.zeros((5, 2))}], [2])
     True
@@ -144,7 +145,7 @@ def _join(values, sizes):
 
 
 def samples(batch: dict[str, Any], n: int | None) -> list[bytes]:
-    """Returns for each sample of a batch a text that is the same for the same numbers.
+    """Returns a text for each sample of a batch; equal samples have equal texts.
 
     Example:
         >>> a, b = samples({"x": np.array([[1, 2], [1, 2]])}, 2)
@@ -156,8 +157,8 @@ def samples(batch: dict[str, Any], n: int | None) -> list[bytes]:
 
 
 def changed_part(whole: dict[str, Any], own: dict[str, Any], n: int) -> str:
-    """Returns by what part samples of the ranks are others than those of one process, if they are
-    the same by all other parts; else an empty text.
+    """Returns the only part in which the ranks' samples differ from those of one process; an empty
+    text if no single part differs.
 
     Example:
         >>> ranks = {"x": np.array([1, 2]), "t": np.array([5, 6])}
@@ -173,7 +174,7 @@ def changed_part(whole: dict[str, Any], own: dict[str, Any], n: int) -> str:
 
 
 def _parts_of(batch, n):
-    """Returns each part of all samples, as texts."""
+    """Returns the texts of all samples, for each part of a sample."""
     found = {}
     for path, value in batch.items():
         if len(value) == n and isinstance(value, list) and isinstance(value[0], (tuple, dict)):
@@ -200,7 +201,7 @@ def _exact(value):
 
 
 def like(old: object, new: object) -> Any:
-    """Returns a batch as the kind of object that it takes the place of.
+    """Converts a new batch to the type of the object that it replaces.
 
     Example:
         >>> like(mpchain.Variable(np.zeros(1)), np.ones(2))
@@ -214,7 +215,7 @@ def like(old: object, new: object) -> Any:
 
 
 def widened(value: Any) -> Any:
-    """Returns a batch with numbers of double precision.
+    """Converts the floating-point numbers of a batch to double precision.
 
     Example:
         >>> widened([(np.float32(1), 2)])

@@ -148,13 +148,13 @@ def of_function(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) ->
 
 
 def _drawn(ranks, one):
-    """Returns the names of generators that were drawn from."""
+    """Returns the names of the random generators that were used."""
     return " and ".join(sorted({name for p in [*ranks, *one] for name in p.draws}))
 
 
 def _different_leaf(ranks, one, applications, own):
-    """Returns an array or number that a function gets, and that differs, and whether all ranks get
-    the same; None if there is none."""
+    """Returns an input of a function (an array or number) that differs, and whether all ranks get
+    the same input; None if no input differs."""
     for i, leaf in enumerate(own.leaves):
         held = [a.leaves[i] if i < len(a.leaves) else None for a in applications]
         if isinstance(leaf, str) or any(x is None or isinstance(x, str) for x in held):

@@ -1,4 +1,4 @@
-"""Compares what ranks and one process have computed."""
+"""Compares the results of ranks with those of one process."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from mpchain.backends.dtypes import is_bfloat16, is_floating
 from mpchain.prove.records import Application, Pass
 
 FACTOR = 2000
-"""How much larger than the rounding of a number the difference of two may be, which are sums of
-many numbers, relative to the largest number of an array."""
+"""Allowed difference of two numbers, in roundings of the largest number of an array. It is large
+because the numbers are sums of many terms."""
 
 _FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # keyed by bytes per number
 
@@ -21,9 +21,9 @@ class Gap(NamedTuple):
 
     Attributes:
         size: the difference.
-        index: where it is.
-        a, b: the numbers there.
-        is_large: whether it is larger than rounding explains.
+        index: the position of the difference.
+        a, b: the numbers at that position.
+        is_large: whether the difference is larger than rounding explains.
     """
 
     size: float
@@ -37,8 +37,8 @@ def gap(a: object, b: object, scale: float | None = None, tolerance: float | Non
     """Returns the largest difference of two arrays of one shape.
 
     Args:
-        scale: the size of numbers whose rounding counts; None: the largest of these.
-        tolerance: the difference that is small; None: from the rounding of ``scale``.
+        scale: the magnitude whose rounding is allowed; None uses the largest number of the arrays.
+        tolerance: the largest allowed difference; None computes it from the rounding of ``scale``.
 
     Example:
         >>> gap(np.array([1.0, 2.0]), np.array([1.0, 3.0]))[:2]
@@ -60,7 +60,7 @@ def gap(a: object, b: object, scale: float | None = None, tolerance: float | Non
 
 
 def _farthest(a, b):
-    """Returns where two arrays differ most, and by how much."""
+    """Returns the position where two arrays differ most, and the difference."""
     if a.dtype == b.dtype and a.dtype.char in "fd":
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.abs(np.subtract(a, b))
@@ -77,7 +77,7 @@ def _farthest(a, b):
 
 
 def bound(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> float:
-    """Returns how large a difference rounding explains.
+    """Returns the largest difference that rounding explains.
 
     >>> bound(np.ones(2), np.zeros(2), scale=0.0)
     0.0
@@ -107,7 +107,7 @@ def largest(a: np.ndarray) -> float:
 
 
 def is_inexact(dtype: np.dtype) -> bool:
-    """Returns whether numbers of a dtype are rounded.
+    """Returns whether arithmetic in a dtype rounds.
 
     >>> is_inexact(np.dtype(complex)), is_inexact(np.dtype(int))
     (True, False)
@@ -133,7 +133,7 @@ Column = Sequence[tuple[float | None, Any]]  # numbers of samples, and a value o
 
 
 def wholes(parts: Column) -> Iterator[tuple[str, Any]]:
-    """Yields what the values of the parts of a batch may mean for the whole of it, by kind.
+    """Yields possible values for a whole batch, given the values of its parts, each with its kind.
 
     Example:
         >>> [kind for kind, _ in wholes([(2, np.ones((2, 3))), (1, np.ones((1, 3)))])]
@@ -177,7 +177,7 @@ def _are_multiples(lengths, sizes):
 
 
 def _by_step(arrays, lengths, sizes, axis):
-    """Joins arrays whose axis is steps, each of all samples."""
+    """Joins arrays whose axis holds time steps, each with all samples."""
     k = int(lengths[0] // sizes[0])
     split = [
         a.reshape(*a.shape[:axis], k, int(n), *a.shape[axis + 1 :]) for a, n in zip(arrays, sizes)
@@ -187,7 +187,7 @@ def _by_step(arrays, lengths, sizes, axis):
 
 
 def best(ranks: Column, one: Column) -> tuple[str, Gap | None]:
-    """Returns how the values of ranks and of one process can be compared, and their difference.
+    """Returns the way to compare values of ranks with those of one process, and their difference.
 
     Returns:
         The kind of comparison that differs least, and the difference; None if there is no kind.
@@ -214,8 +214,8 @@ def best(ranks: Column, one: Column) -> tuple[str, Gap | None]:
 
 
 def _padded(ranks, one):
-    """Returns the difference of arrays whose samples are padded to the longest of each rank; None
-    if they differ, or are something else."""
+    """Returns the difference of arrays whose samples are padded to the longest sample of each rank;
+    None if the arrays differ, or are not padded samples."""
     sizes = [n for n, _ in ranks]
     if len(one) > 1 or None in sizes or not all(sizes):
         return None
@@ -254,14 +254,14 @@ def _by_step_of_sample(x, n):
 
 
 class Suspect(NamedTuple):
-    """An application that ranks and one process compute differently.
+    """A function application with different results on the ranks and in one process.
 
     Attributes:
-        kind: how it was compared; "other functions" if other ones were called.
+        kind: the kind of comparison; "other functions" if different functions were called.
         gap: the difference; None if the values cannot be compared.
         one: the application of one process; None if there is none.
-        ranks: those of the ranks' passes.
-        passes: the numbers of these passes.
+        ranks: the applications in the ranks' passes.
+        passes: the indices of these passes.
     """
 
     kind: str
@@ -279,12 +279,13 @@ class Suspect(NamedTuple):
 def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> list[Suspect]:
     """Returns the applications that differ, in order.
 
-    Applications of one function at one line are compared with each other: in a loop over steps each
-    with its own, in one over samples those of all ranks with those of one process.
+    Applications of one function at one line are compared with each other. In a loop over time
+    steps, calls of the same step are compared; in a loop over samples, the calls of all ranks
+    together are compared with those of one process.
 
     Args:
-        ranks: passes of all ranks, in the order of samples.
-        one: those of one process.
+        ranks: the passes of all ranks, in the order of samples.
+        one: the passes of one process.
     """
     calls, found = {}, []
     for side, passes in enumerate((ranks, one)):
@@ -335,11 +336,11 @@ def _suspect(ranks, one, of_ranks, of_one, passes):
 
 
 def rearranged(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) -> int | None:
-    """Returns how many rows are on no rank that a line of one process gets; None if functions can
-    be compared there.
+    """Returns the number of rows that a line gets in one process but on no rank; None if the
+    functions at that line can be compared.
 
-    A program that computes a batch in several parts divides it in other ways on ranks, so that the
-    functions of a part have other samples there.
+    A program that computes a batch in several parts divides it differently on ranks, so the
+    functions of a part get different samples on ranks.
 
     Args:
         suspect: an application of the line.
@@ -362,7 +363,7 @@ def calls_of(passes: Sequence[Pass], like: Application) -> list[Application]:
 
 
 def _rows(passes, application):
-    """Returns the rows of the arrays that all calls of a function get, as texts."""
+    """Returns the rows of the input arrays of all calls of a function, as texts."""
     leaves = [leaf for a in calls_of(passes, application) for leaf in a.leaves]
     arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray) and leaf.ndim > 1]
     return {row.tobytes() for array in arrays for row in array}
@@ -371,9 +372,9 @@ def _rows(passes, application):
 def before(
     found: Sequence[Suspect], ranks: Sequence[Pass], p: Pass, last: int | None
 ) -> list[Suspect]:
-    """Returns the suspects from which a value is computed through other suspects only.
+    """Returns the first suspects of the chains of suspects that lead to a value.
 
-    Where arrays are the same again, what came before has no influence. Means may hide it.
+    Where arrays are equal again, earlier differences have no influence, unless a mean hides them.
 
     Args:
         found: suspects, in order.
@@ -399,7 +400,7 @@ def before(
 
 
 def _is_absent(suspect, ranks, one, last):
-    """Whether a function is not called on some ranks or in one process, and the loss needs it."""
+    """Returns whether the loss needs a function that some ranks or one process do not call."""
     if suspect.kind != "other functions":
         return False
     if suspect.one is not None:
@@ -409,7 +410,7 @@ def _is_absent(suspect, ranks, one, last):
 
 
 def _needed(p, last):
-    """Returns the numbers of the applications that a value is computed from."""
+    """Returns the indices of the applications that a value is computed from."""
     seen, waiting = set(), [last]
     while waiting:
         number = waiting.pop()

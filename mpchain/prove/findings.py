@@ -15,7 +15,7 @@ class Finding:
     Attributes:
         step: the number of the update.
         what: the function, parameter or value, with the line of the user's program.
-        values: both values, and their sample.
+        values: the values on the ranks and in one process, and their sample.
         cause: the likely cause, in plain words.
 
     Example:
@@ -37,7 +37,7 @@ class Finding:
 
 
 class DifferenceError(BaseException):
-    """Ends the program in one process: it found a difference."""
+    """Ends the program in one process, because the comparison found a difference."""
 
     def __init__(self, finding: Finding):
         super().__init__(str(finding))
@@ -45,11 +45,11 @@ class DifferenceError(BaseException):
 
 
 class RefusedError(BaseException):
-    """Ends the program: it cannot be proved, for a reason of one sentence."""
+    """Ends the program, because it cannot be proved; the message is one sentence."""
 
 
 def number(x: float) -> str:
-    """Returns a number as text of few digits.
+    """Formats a number with few digits.
 
     >>> number(np.float32(0.1)), number(3)
     ('0.1', '3')

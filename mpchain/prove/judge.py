@@ -1,4 +1,4 @@
-"""The two runs of a program: that of the ranks is written down, that of one process compared."""
+"""The two runs of a program: records the run on ranks, and compares the run in one process."""
 
 import gc
 import os
@@ -40,15 +40,15 @@ from mpchain.serializer import SerializationError
 from mpchain.serializers import NpzDeserializer
 
 UNCLEAR = 1e-5
-"""The difference that may be rounding, or a small fault."""
+"""Relative difference above which rounding and a small fault cannot be told apart."""
 
 
 class Writer(Tracer):
-    """Writes down the updates of a rank.
+    """Records the updates of a rank.
 
     Args:
-        folder: where to.
-        who: of which rank, as in "rank 0".
+        folder: the folder of the records.
+        who: the name of the rank, such as "rank 0".
         steps, doubles: see :class:`~mpchain.prove.tracer.Tracer`.
     """
 
@@ -60,23 +60,23 @@ class Writer(Tracer):
         save(path_of(self._folder, self._who, self.updates), self.update)
 
     def finish(self) -> None:
-        """Writes the end of the program."""
+        """Writes the record of the program's end."""
         are_of_ranks = any(o.communicator is not None for o in self.optimizers)
         record = {"updates": self.updates, "are_of_ranks": are_of_ranks, "results": self.results}
         save(path_of(self._folder, self._who, "end"), record)
 
 
 class Judge(Tracer):
-    """Gives one process the ranks' batches, and compares what it computes with what they computed.
+    """Gives one process the ranks' batches, and compares its results with theirs.
 
     Args:
-        folder: where the ranks have written.
+        folder: the folder of the ranks' records.
         n_ranks: the number of ranks.
         steps, doubles: see :class:`~mpchain.prove.tracer.Tracer`.
 
     Attributes:
-        functions, parameters: the numbers of functions and parameters that were compared.
-        greatest: the greatest relative difference.
+        functions, parameters: the number of functions and of parameters that were compared.
+        greatest: the largest relative difference.
     """
 
     def __init__(self, folder: str, n_ranks: int, steps: int, doubles: bool = False):
@@ -124,11 +124,11 @@ class Judge(Tracer):
         return text
 
     def why_unlike(self, first: Update | None) -> str:
-        """Returns where this run in one process differs from the first one; empty if it does not.
+        """Describes where this run in one process differs from the first one; empty if nowhere.
 
         Args:
-            first: the update of the first run that differed from that of the ranks; None if its
-                last results did.
+            first: the update of the first run that differed from the ranks' update; None if only
+                its final results differed.
         """
         if first is None or self.update is None:  # only results after the last update differ
             return "results of evaluators, or reported values"
@@ -137,7 +137,7 @@ class Judge(Tracer):
                 return f"{suspect.first}; {causes.UNSEEDED}"
         return ""
 
-    # One process
+    # These methods run in the single process.
 
     def begin_update(self, optimizer: object) -> None:
         if self.updates == 1:
@@ -190,7 +190,7 @@ class Judge(Tracer):
                     )
 
     def _take_over(self, optimizer):
-        """Takes over the state of the ranks, so that rounding, or a fault, is not seen twice."""
+        """Copies the state of the ranks, so that rounding or a fault is not reported twice."""
         first = self._ranks[0].before
         set_generators(first.generators)
         arrays = NpzDeserializer(first.whole)
@@ -252,7 +252,7 @@ class Judge(Tracer):
             yield next(sizes), batches.changed(function, change)
 
     def _set_division(self, comm, n):
-        """Lets the communicator know how many samples the batch has now."""
+        """Tells the communicator the new number of samples of the batch."""
         held = vars(comm)
         self._division = comm, held.get("divided")
         held["divided"] = Division(mine=slice(0, n), n=n)
@@ -263,8 +263,8 @@ class Judge(Tracer):
             raise self._found(f"{what}, {self._update.place}", values, cause)
 
     def _have_equal_batches(self, i):
-        """Whether ranks and one process get the same batches from an iterator, of which each rank
-        may take a part."""
+        """Returns whether ranks and one process get the same batches from an iterator; each rank
+        may then use a part of the batch."""
         texts = [
             [batches.samples({"": b}, len(b)) for k, b in u.drawn if k == i and isinstance(b, list)]
             for u in [*self._ranks, self._update]
@@ -272,7 +272,7 @@ class Judge(Tracer):
         return all(each == texts[0] for each in texts[1:])
 
     def replace_batch(self, iterator: int, batch: object) -> Any:
-        """Gives the ranks' batches, joined, where the loss function does not show its own."""
+        """Returns the ranks' joined batches, if the loss function's arguments contain no batch."""
         ranks = self._load(self.updates + 1)
         seen = [b for u in ranks for e in u.evaluations for b in e.batches]
         if not ranks or any(seen) or len(ranks) < self._n_ranks:
@@ -305,7 +305,7 @@ class Judge(Tracer):
         self._compare_state("after", f"after the update of {self._update.kind}")
         self._compare_results_of_update()
 
-    # Comparison
+    # These methods compare results.
 
     def _found(self, what, values="", cause=""):
         return DifferenceError(Finding(self.updates, what, values, cause))
@@ -357,11 +357,11 @@ class Judge(Tracer):
         raise self._found_function(text, values, cause, last)
 
     def _found_function(self, what, values="", cause="", last=None):
-        """Returns the error that names the first function that differs before a value; if none
-        does, the value.
+        """Returns the error that names the first function that differs before a value; if no
+        function differs, the error names the value.
 
         Args:
-            last: the number of the application that computed the value; None: the loss.
+            last: the index of the application that computed the value; None stands for the loss.
         """
         ranks, owners, one = self._passes
         if one:
@@ -383,7 +383,7 @@ class Judge(Tracer):
         return self._found(what, values, cause)
 
     def _has_wrong_weights(self):
-        """Returns whether ranks are weighted alike that have other numbers of samples."""
+        """Returns whether ranks have equal weights but different numbers of samples."""
         held = [
             (n, batches.length(b))
             for update in self._ranks
@@ -418,7 +418,7 @@ class Judge(Tracer):
         return [update.evaluations[e].gradients for update in self._ranks]
 
     def _take_gradients(self, e, optimizer):
-        """Takes over the ranks' gradients, so that steps differ only by what the optimizer does."""
+        """Copies the ranks' gradients, so that steps can differ only because of the optimizer."""
         held = self._gradients(e)[0]
         if held is None:
             return False
@@ -471,7 +471,7 @@ class Judge(Tracer):
         self._note(difference, b)
 
     def _is_averaged(self, name, value, states):
-        """Returns whether an extension averages the ranks' running values, whose mean is right."""
+        """Returns whether an extension averages the ranks' running values and the mean is right."""
         if not any(isinstance(each, AllreducePersistent) for each in gc.get_objects()):
             return False
         sizes = [sum(n or 1 for n in u.evaluations[-1].sizes) for u in self._ranks]

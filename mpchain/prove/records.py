@@ -17,12 +17,14 @@ class Application:
     """A function that was applied.
 
     Attributes:
-        name, link, place: the function, the path of the link, the line of the user's program.
+        name: the name of the function.
+        link: the path of the link that called it.
+        place: the line of the user's program.
         outputs: the arrays that it computed.
-        parents: the numbers of the applications whose outputs it got.
-        leaves: the arrays that it got besides: of the batch, constants; names of parameters.
-        number: its place among those of the pass.
-        exchanges: whether it is a message between ranks, which one process has no need of.
+        parents: the indices of the applications that computed its inputs.
+        leaves: its other inputs: arrays of the batch, constants, and names of parameters.
+        number: its index among the applications of the pass.
+        exchanges: whether it is a message between ranks, which one process does not need.
     """
 
     name: str
@@ -46,11 +48,11 @@ class Pass:
     Attributes:
         n: the number of samples; None if it is unknown.
         applications: the functions, in order.
-        loss: the loss that it returned; None without a loss function.
-        last: the number of the application that computed the loss; None if none did.
-        reports: the values that it reported, by name.
-        origins: the numbers of the applications that computed reported values, by name.
-        draws: which global generators it drew from.
+        loss: the loss that the pass returned; None without a loss function.
+        last: the index of the application that computed the loss; None if there is none.
+        reports: the values that the pass reported, by name.
+        origins: the indices of the applications that computed reported values, by name.
+        draws: the names of the global random generators that the pass used.
     """
 
     n: float | None
@@ -69,8 +71,9 @@ class Evaluation:
     Attributes:
         batches: for each part, the arrays and lists among the arguments of its loss function.
         sizes: the number of samples of each part.
-        passes: those of parts that have samples.
-        gradients: the parameters' averaged gradients, by name, before the step; None if unseen.
+        passes: the passes of parts that have samples.
+        gradients: the parameters' averaged gradients, by name, before the step; None if they are
+            not known.
     """
 
     batches: list[dict[str, Any]]
@@ -84,10 +87,10 @@ class State:
     """The state of an optimizer and its model.
 
     Attributes:
-        params, persistents: of the model, by name.
-        hyperparameters: of the optimizer, by name.
-        whole: everything that files keep.
-        generators: states of the global generators of random numbers.
+        params, persistents: the parameters and persistent values of the model, by name.
+        hyperparameters: the hyperparameters of the optimizer, by name.
+        whole: the entire state that a snapshot saves.
+        generators: the states of the global random generators.
     """
 
     params: dict[str, np.ndarray]
@@ -99,16 +102,16 @@ class State:
 
 @dataclasses.dataclass
 class Update:
-    """An update.
+    """An update of an optimizer.
 
     Attributes:
-        optimizer: its number, in the order of first updates.
-        kind: its class.
-        is_of_ranks: whether it is a multi-node optimizer.
+        optimizer: the optimizer's index, in the order of first updates.
+        kind: the name of the optimizer's class.
+        is_of_ranks: whether the optimizer is a multi-node optimizer.
         place: the line of the user's program.
-        before, after: states.
-        evaluations: of the loss.
-        results: reported values and results of evaluators since the update before, by name.
+        before, after: the states before and after the update.
+        evaluations: the evaluations of the loss.
+        results: reported values and results of evaluators since the previous update, by name.
     """
 
     optimizer: int
@@ -127,11 +130,11 @@ class Samples(NamedTuple):
     """The dataset of an iterator.
 
     Attributes:
-        kind: its class.
-        n: the number of samples of its dataset; None if it does not say.
-        is_shared: whether it divides batches among ranks, or gives all the same.
-        texts: of each sample, the same for the same numbers; None if they are too many.
-        is_random: whether a sample differs from reading to reading.
+        kind: the name of the iterator's class.
+        n: the number of samples of its dataset; None if it is unknown.
+        is_shared: whether the iterator divides batches among ranks, or gives all ranks the same.
+        texts: a text for each sample; equal samples have equal texts. None if there are too many.
+        is_random: whether a sample differs each time it is read.
     """
 
     kind: str
@@ -142,7 +145,7 @@ class Samples(NamedTuple):
 
 
 def on_host(value: Any) -> Any:
-    """Returns a value that outlives the program: arrays and Variables as copied NumPy arrays.
+    """Copies a value so that it outlives the program: arrays and Variables become NumPy arrays.
 
     Example:
         >>> on_host({"x": mpchain.Variable(np.ones(2))})
@@ -162,7 +165,7 @@ def on_host(value: Any) -> Any:
 
 
 def path_of(folder: str, who: str, number: int | str) -> str:
-    """Returns the file of an update of a rank.
+    """Returns the path of the record of a rank's update.
 
     Example:
         >>> path_of("f", "rank 0", 2)
@@ -172,7 +175,7 @@ def path_of(folder: str, who: str, number: int | str) -> str:
 
 
 def save(path: str, record: object) -> None:
-    """Writes a record, which is there as a whole or not at all.
+    """Writes a record atomically: the file is complete or missing.
 
     >>> save("a.pickle", 1); load("a.pickle")
     1

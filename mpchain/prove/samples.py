@@ -1,4 +1,4 @@
-"""Looks for samples that ranks repeat, miss, or have with other values."""
+"""Looks for samples that ranks repeat or miss, or whose values differ on ranks."""
 
 import collections
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from mpchain.prove import batches, causes
 from mpchain.prove.records import Samples
 
-Found = tuple[str, str, str] | None  # what differs, the values, and the likely cause
+Found = tuple[str, str, str] | None  # the difference, the values, and the likely cause
 
 
 def of_batch(
@@ -22,9 +22,10 @@ def of_batch(
 
     Args:
         held: the batches of the ranks' parts; see :func:`mpchain.prove.batches.found`.
-        own: those of one process, as the program chose them.
+        own: the batches of one process, before they are replaced.
         owners: the rank of each part.
-        is_divided: whether ranks have their own part of the data, so that one process has others.
+        is_divided: whether each rank has its own part of the data, so that the samples of one
+            process may differ.
 
     Example:
         >>> of_batch([{"x": np.ones(1)}, {"x": np.ones(1)}], [{"x": np.arange(2.0)}], [0, 1], False)
@@ -69,8 +70,8 @@ def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal:
 
     Args:
         held: the dataset of the ranks' iterator; None if a rank has none.
-        own: the same of one process.
-        are_batches_equal: whether they have given the same batches so far.
+        own: the dataset of the iterator in one process.
+        are_batches_equal: whether the iterators have given the same batches so far.
 
     Example:
         >>> part, whole = Samples("SerialIterator", 3, False), Samples("SerialIterator", 7, False)
@@ -105,7 +106,7 @@ def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal:
 
 
 def _in_common(where, known, own):
-    """Compares what parts of the data ranks have, if that is known."""
+    """Compares the parts of the data that ranks have, if these are known."""
     if own.texts is None or any(each.texts is None for each in known):
         return None
     ours = collections.Counter(text for each in known for text in each.texts)

@@ -1,4 +1,4 @@
-"""Sees the updates of a program, and what each of them computes."""
+"""Observes the updates of a program and their results."""
 
 import functools
 import hashlib
@@ -27,12 +27,12 @@ from mpchain.training.updaters.replica import collecting
 from mpchain.typing import Arrays
 
 MOST_UPDATES = 20
-"""How many updates a step may have, such as those of a critic for one of its generator."""
+"""Maximum number of updates per step, such as a critic's updates for one of its generator."""
 
-_MOST_LOOSE = 20000  # number of functions outside of loss functions that are remembered
+_MOST_LOOSE = 20000  # number of functions outside loss functions that are remembered
 
 _MOST_SAMPLES = 5000
-"""Samples of the largest data set that is read as a whole, to compare it."""
+"""Number of samples of the largest dataset that is read completely for the comparison."""
 
 _MOST_SECONDS = 2.0  # seconds after which the search ends
 
@@ -45,23 +45,23 @@ _LIBRARIES = tuple(
 
 
 class EnoughError(SystemExit):
-    """Ends the program: the updates that were asked for are done."""
+    """Ends the program, because the requested updates are done."""
 
 
 class Tracer(Observer):
-    """Sees updates; subclasses say what becomes of them.
+    """Observes updates; subclasses define how to use them.
 
     Args:
         steps: the number of steps of each optimizer after which the program ends.
-        doubles: whether floating-point batches are made those of double precision.
-        files: the folder that takes the place of all folders of results; None: there is none.
+        doubles: whether floating-point batches are converted to double precision.
+        files: the folder that replaces all folders of results; None replaces none.
 
     Attributes:
         updates: the number of updates so far.
-        optimizers: those that were updated.
+        optimizers: the optimizers that were updated.
         update: the current update; None between updates.
-        evaluators: names of those that trainers have.
-        evaluated: those that have run.
+        evaluators: the names of the trainers' evaluators.
+        evaluated: the names of the evaluators that have run.
     """
 
     sees_links = True
@@ -81,17 +81,17 @@ class Tracer(Observer):
         self._in_data: Arrays | None = None
         self._close(Pass(None))
 
-    # Methods that subclasses override
+    # Subclasses override these methods.
 
     def begin_update(self, optimizer: object) -> None:
-        """Called with each optimizer that begins an update, after :attr:`update` is set."""
+        """Called when an optimizer begins an update, after :attr:`update` is set."""
 
     def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: object) -> Sequence:
-        """Returns the parts to compute in place of others."""
+        """Returns the parts to compute instead of the given parts."""
         return parts
 
     def replace_batch(self, iterator: int, batch: object) -> Any:
-        """Returns the batch to give in place of one that an iterator, known by number, gave."""
+        """Returns the batch to use instead of a batch of the iterator with the given index."""
         return batch
 
     def see_gradients(self, evaluation: Evaluation, optimizer: object) -> None:
@@ -100,7 +100,7 @@ class Tracer(Observer):
     def end_update(self, optimizer: object) -> None:
         """Called at the end of each update."""
 
-    # Events of the program
+    # The program's events call these methods.
 
     def folder(self, path: str) -> str:
         if self._files is None or os.path.abspath(path).startswith(self._files):
@@ -194,7 +194,7 @@ class Tracer(Observer):
         self.update = None
         self._close(Pass(None))
 
-    # Losses
+    # These methods trace losses.
 
     def parts(self, optimizer: object, parts: Sequence) -> Sequence:
         if self.update is None:
@@ -250,7 +250,7 @@ class Tracer(Observer):
             evaluation.gradients = {name: on_host(param.grad) for name, param in named}
         self.see_gradients(evaluation, optimizer)
 
-    # Functions
+    # These methods trace functions.
 
     def _close(self, new):
         self._loose, self._states = new, generators()
@@ -296,8 +296,8 @@ class Tracer(Observer):
 
 
 def _read(dataset):
-    """Returns whether a dataset draws numbers, and short texts of all samples, the same for the
-    same numbers, if that is fast."""
+    """Returns whether a dataset draws random numbers and, if reading is fast, short texts of all
+    samples; equal samples have equal texts."""
     states, end = generators(), time.monotonic() + _MOST_SECONDS
 
     def text_of(i):
@@ -321,7 +321,7 @@ def _read(dataset):
 
 
 class _Called:
-    """A loss function whose functions are seen."""
+    """A loss function whose function calls are traced."""
 
     def __init__(self, call: Callable):
         self._call = call
@@ -342,7 +342,7 @@ def _report(values):
 
 
 def place_of(frame: FrameType | None) -> str:
-    """Returns the innermost line outside of mpchain and of libraries.
+    """Returns the innermost line outside mpchain and libraries.
 
     >>> place_of(None)
     'an unknown line'
@@ -356,7 +356,7 @@ def place_of(frame: FrameType | None) -> str:
 
 
 def generators() -> dict[str, Any]:
-    """Returns the states of the global generators of random numbers.
+    """Returns the states of the global random generators.
 
     >>> [*generators()]
     ['numpy.random', 'random']
@@ -365,13 +365,13 @@ def generators() -> dict[str, Any]:
 
 
 def set_generators(states: dict[str, Any]) -> None:
-    """Restores what :func:`generators` returned."""
+    """Restores the states that :func:`generators` returned."""
     np.random.set_state(states["numpy.random"])
     random.setstate(states["random"])
 
 
 def _drawn(before):
-    """Returns the names of generators that were drawn from."""
+    """Returns the names of the random generators that were used since the given states."""
     now = generators()
     return [name for name in now if not _same(before[name], now[name])]
 

@@ -11,10 +11,10 @@ _EPSILONS = {"float16": 2**-10, "bfloat16": 2**-7, "float64": 2**-23}
 """Relative roundings of dtypes other than float32; sums of float64 are kept as float32."""
 
 _USUAL = 4
-"""Roundings of an element in a step that are usual."""
+"""Usual number of roundings of an element in a step."""
 
 _FACTOR = 32
-"""How many times what another order of sums changes still counts as rounding."""
+"""Multiple of the measured effect of another summation order that still counts as rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Difference:
     Attributes:
         t: the number of the update.
         place: the parameter, or the name of a loss.
-        size: by how much it differs; NaN if only one of both is finite.
+        size: the size of the difference; NaN if only one of the two numbers is finite.
         scale: the norm of the parameter, or the loss.
-        epsilon: the relative rounding of its dtype.
-        values: both values of a loss.
+        epsilon: the relative rounding of the number's dtype.
+        values: the two values of a loss.
     """
 
     t: int
@@ -55,11 +55,11 @@ class Difference:
 def differences(
     a: Update, b: Update, pieces: Sequence[Piece], shape: Sequence[Sequence]
 ) -> Iterator[Difference]:
-    """Yields what differs between two updates, of what both have fingerprints of.
+    """Yields the differences between two updates, for the pieces that both have fingerprints of.
 
     Args:
         a, b: the updates.
-        pieces, shape: of the model.
+        pieces, shape: the pieces and shape of the model.
     """
     names = [name for name, *_ in shape]
     for i in common(a, b):
@@ -79,13 +79,13 @@ def differences(
 
 
 def common(a: Update, b: Update) -> range:
-    """Returns the indices of the pieces for which both have fingerprints."""
+    """Returns the indices of the pieces for which both updates have fingerprints."""
     begin = max(a.first, b.first)
     return range(begin, min(a.first + len(a.prints), b.first + len(b.prints)))
 
 
 def losses(a: Update, b: Update) -> list[tuple[str, float, float]]:
-    """Returns names and values of the losses that both know."""
+    """Returns the names and values of the losses that both updates have."""
     found = [(name, a.values[name], b.values[name]) for name in a.values if name in b.values]
     if not found and a.own is not None and b.own is not None and a.n_ranks == b.n_ranks:
         found.append(("the loss of rank 0", a.own, b.own))
@@ -99,9 +99,8 @@ def beyond_rounding(
 
     Args:
         found: the items of :func:`differences`.
-        measured: by update and place, what computing the same steps with sums in another order
-            changes.
-        n_steps: how many steps were computed since both were equal.
+        measured: the effect of summing the same steps in another order, by update and place.
+        n_steps: the number of steps computed since the two runs were equal.
     """
     return any(
         not d.is_usual(n_steps) and not d.size <= _FACTOR * measured.get((d.t, d.place), 0.0)

@@ -29,7 +29,7 @@ def stop(frame: FrameType | None) -> None:
 def call(function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Calls a function, and opens the debugger in the first frame of the user's program.
 
-    Without such a frame nothing is opened, and a message says so.
+    Without such a frame, no debugger is opened, and a message says so.
 
     >>> call(len, "abc")
     mpchain: the loss function calls none of your functions; no debugger was opened

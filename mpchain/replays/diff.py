@@ -9,10 +9,10 @@ def diff(a: History, b: History) -> int:
     """Prints the first step and parameter in which two records differ.
 
     Returns:
-        1 if they differ by more than rounding, else 0.
+        1 if the records differ by more than rounding, otherwise 0.
 
     Raises:
-        RecordError: the parameters or the steps are others.
+        RecordError: the records have different parameters, or no step in common.
     """
     model, other = a.main, b.main
     if model.shape != other.shape:

@@ -1,4 +1,4 @@
-"""Finds where, in a step, the first number arises that is not finite."""
+"""Finds the place in a step where the first non-finite number is computed."""
 
 import dataclasses
 import linecache
@@ -27,7 +27,7 @@ _OTHERS = (
 
 
 def is_of_user(frame: FrameType) -> bool:
-    """Returns whether a frame is of the user's program.
+    """Returns whether a frame belongs to the user's program.
 
     >>> is_of_user(sys._getframe())
     False
@@ -36,7 +36,7 @@ def is_of_user(frame: FrameType) -> bool:
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
-    """Returns the innermost frame of the user's program, from a frame on.
+    """Returns the innermost frame of the user's program, starting the search from a frame.
 
     >>> users_frame(sys._getframe()) is None
     True
@@ -51,7 +51,7 @@ class Place:
     """A line of the user's program.
 
     Attributes:
-        file, line, function: where it is; empty if the program called nothing itself.
+        file, line, function: the location; empty if no line of the program made the call.
     """
 
     file: str = ""
@@ -67,15 +67,15 @@ class Place:
 
 @dataclasses.dataclass
 class Finding:
-    """Where the first number arose that is not finite.
+    """The place where the first non-finite number was computed.
 
     Attributes:
-        what: the object that holds it, for a message.
+        what: the object that holds the number, for a message.
         place: the line of the program.
-        rows: numbers of the rows that hold some, if the first axis may be the samples.
+        rows: the indices of the rows with non-finite numbers, if the first axis may be the samples.
         n_rows: the length of the first axis.
-        part: the number of the part of the batch that was computed.
-        is_nan: whether there is NaN, not only an infinite number.
+        part: the index of the part of the batch that was computed.
+        is_nan: whether a number is NaN, and not only infinite.
     """
 
     what: str
@@ -87,7 +87,7 @@ class Finding:
 
 
 def _not_finite(x: Any) -> Array | None:
-    """Returns the array if it holds a number that is not finite."""
+    """Returns the array if it holds a non-finite number; otherwise None."""
     if x is None or not is_floating(x.dtype) or np.isfinite(x.sum()):
         return None
     xp = backend.get_array_module(x)
@@ -95,10 +95,10 @@ def _not_finite(x: Any) -> Array | None:
 
 
 class Finder(Observer):
-    """Looks at all that functions compute in a ``with`` block, forward and backward.
+    """Checks all results of functions in a ``with`` block, forward and backward.
 
     Attributes:
-        part: the number of the part that is being computed; set it before each.
+        part: the index of the part that is being computed; set it before each part.
         stops: function that is called with the user's frame when NaN arises in forward.
 
     Example:
@@ -114,9 +114,9 @@ class Finder(Observer):
         self._infinite: Finding | None = None
         self._gradient: Finding | None = None
         self._places: dict[int, tuple[Any, Place]] = {}  # these references keep the functions alive
-        self._outputs: dict[int, Any] = {}  # keyed by id: arrays, which this keeps alive
+        self._outputs: dict[int, Any] = {}  # arrays by id; these references keep them alive
         self._of_function: dict[int, list[int]] = {}  # ids of outputs
-        # Functions that use an array, the last one at the end.
+        # For each array, the functions that use it, in the order of use.
         self._users: dict[int, list[Any]] = {}
         self._done: list[int] = []  # ids of functions whose derivatives were computed
         self._hook = _Gradients(self)
@@ -189,7 +189,7 @@ class Finder(Observer):
         self._done.append(id(function))
 
     def _note_gradient(self, g, arrays, name):
-        """Notes a gradient of arrays, which comes from the last of their users."""
+        """Records a gradient of arrays, which comes from the last function that uses them."""
         if self._gradient is not None:
             return
         users = [function for array in arrays for function in self._users.get(array, [])]
@@ -201,11 +201,11 @@ class Finder(Observer):
         self._gradient = self._describe(g, what, place)
 
     def finding(self, is_finite: bool) -> Finding | None:
-        """Returns the first; None if there is none.
+        """Returns the first finding; None if there is none.
 
         Args:
-            is_finite: whether the losses are finite: then infinite numbers, such as those that
-                masks are made of, did no harm.
+            is_finite: whether the losses are finite; if so, infinite numbers, such as those of
+                masks, did no harm and are ignored.
         """
         return self._nan or (None if is_finite else self._infinite) or self._gradient
 

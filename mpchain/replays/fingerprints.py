@@ -22,11 +22,11 @@ SIZE = _FORM.size
 
 
 class Fingerprint(NamedTuple):
-    """The fingerprint of an array, or of several.
+    """The fingerprint of one or several arrays.
 
     Attributes:
         bits: a checksum that depends on each bit.
-        sum: the sum of the elements with fixed random signs. If elements change by ``d``, it
+        sum: the sum of the elements with fixed random signs. If elements change by ``d``, the sum
             changes by about the norm of ``d``.
         norm: the Euclidean norm.
 
@@ -58,7 +58,7 @@ def unpack(data: bytes) -> list[Fingerprint]:
 
 
 def unpacked(fingerprint: Fingerprint) -> Fingerprint:
-    """Returns a fingerprint in the form that is read from a record.
+    """Rounds a fingerprint to the precision of a record.
 
     >>> unpacked(Fingerprint(1, 0.1, 1.0)).sum
     0.10000000149011612

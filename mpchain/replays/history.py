@@ -1,4 +1,4 @@
-"""A record as a whole: which updates led to the end of the run."""
+"""A whole record: the updates that led to the end of the run."""
 
 import base64
 import dataclasses
@@ -18,9 +18,9 @@ class Model:
 
     Attributes:
         shape: names, shapes and dtypes.
-        updates: by number, those that led to the end of the run: without those that were repeated
-            after a checkpoint or a loss of ranks.
-        starts: by number of updates before it, states with which updates began.
+        updates: the updates that led to the end of the run, by number; updates that were repeated
+            after a checkpoint or a loss of ranks appear once.
+        starts: the states from which runs started, by the number of updates before.
     """
 
     shape: list
@@ -33,20 +33,20 @@ class Model:
         return [name for name, *_ in self.shape]
 
     def at(self, t: int) -> Update:
-        """Returns an update; of the one after the last, in which the run ended, what is likely."""
+        """Returns an update; for the update in which the run ended, its likely content."""
         if t in self.updates:
             return self.updates[t]
         last = self.updates[max(self.updates)] if self.updates else Update(t, "")
         return dataclasses.replace(last, t=t, own=None, values={}, prints=[])
 
     def forget(self, t: int) -> None:
-        """Forgets updates from a number on, which are going to be repeated."""
+        """Discards the updates from number ``t`` on, which will be repeated."""
         for updates in (self.updates, self.starts):
             for later in [number for number in updates if number >= t]:
                 del updates[later]
 
     def pieces(self) -> list[pieces.Piece]:
-        """Returns what the fingerprints are of."""
+        """Returns the pieces of parameters that have fingerprints."""
         return pieces.divide([_product(shape) for _, shape, _ in self.shape])
 
 
@@ -64,10 +64,10 @@ class History:
         folder: the folder of the record.
 
     Attributes:
-        folder: as given.
+        folder: the argument of the same name.
         about: facts about the program.
-        models: what is known of each optimizer, by the checksum of its parameters' names and
-            shapes; the first is the one whose updates count as steps.
+        models: the :class:`Model` of each optimizer, by the checksum of its parameters' names and
+            shapes.
 
     Raises:
         RecordError: there is no record, or it is damaged.
@@ -95,7 +95,7 @@ class History:
             update = unpack(line, self._values)
             model = self.models[update.model]
             if update.is_start:
-                # A run that starts from its beginning in the same folder.
+                # A new run has started from the beginning in the same folder.
                 if self._is_new and update.t <= 1:
                     self.models = {update.model: Model(model.shape)}
                     model = self.models[update.model]
@@ -122,14 +122,14 @@ class History:
         )
 
     def is_finite(self, t: int) -> bool:
-        """Returns whether losses and parameters of an update are finite, as far as is known."""
+        """Returns whether all recorded losses and parameters of an update are finite."""
         update = self.main.at(t)
         losses = [*update.values.values(), 0.0 if update.own is None else update.own]
         return all(map(math.isfinite, losses)) and fingerprints.all_finite(update.prints)
 
     @property
     def main(self) -> Model:
-        """The optimizer whose updates count as steps: the one with most of them."""
+        """The optimizer whose updates count as steps: the one with the most updates."""
         return max(self.models.values(), key=lambda model: len(model.updates))
 
 
@@ -138,7 +138,7 @@ def unpack(line: dict[str, Any], names: list[str]) -> Update:
 
     Args:
         line: the result of :func:`mpchain.replays.recording.pack`.
-        names: of the reported values.
+        names: the names of the reported values.
 
     Example:
         >>> from mpchain.replays.recording import pack

@@ -1,4 +1,4 @@
-"""The record that ``mpchain-launch --record`` asks for, by an environment variable."""
+"""The record that ``mpchain-launch --record`` requests through an environment variable."""
 
 import os
 
@@ -6,12 +6,12 @@ from mpchain.replays import program
 from mpchain.replays.recording import Recorder
 
 VARIABLE = "MPCHAIN_RECORD"
-"""Names the folder of the record."""
+"""Environment variable that names the folder of the record."""
 
 
 def start() -> Recorder | None:
-    """Starts recording if the variable is set, and removes it: processes that the program starts
-    are none of the ranks.
+    """Starts recording if the environment variable is set, and removes the variable: processes that
+    the program starts are not ranks.
 
     >>> start() is None
     True

@@ -1,4 +1,4 @@
-"""Which pieces of the parameters a step's fingerprints are of."""
+"""Selects the pieces of the parameters for a step's fingerprints."""
 
 import bisect
 import dataclasses
@@ -12,10 +12,10 @@ from mpchain.replays.fingerprints import Fingerprint
 from mpchain.variable import Parameter
 
 PERIOD = 16
-"""Steps in which each piece has its turn once."""
+"""Number of steps in which each piece has its turn once."""
 
 MOST_AT_ONCE = 46
-"""Pieces whose fingerprints fit into a line of the record."""
+"""Number of pieces whose fingerprints fit into a line of the record."""
 
 SMALL = 1 << 16
 """Elements that are never divided."""
@@ -28,8 +28,8 @@ class Piece:
     """Consecutive parameters, or a part of a large one.
 
     Attributes:
-        first, last: numbers of the first parameter and of the one after the last.
-        start, stop: the elements, if they are a part of one parameter.
+        first, last: the index of the first parameter, and 1 plus the index of the last.
+        start, stop: the range of elements, if the piece is a part of one parameter.
     """
 
     first: int
@@ -38,7 +38,7 @@ class Piece:
     stop: int | None = None
 
     def name(self, names: Sequence[str]) -> str:
-        """Returns how messages call it.
+        """Returns the name of the piece in messages.
 
         >>> Piece(0, 1, 10, 20).name(["/l1/W"]), Piece(0, 3).name(["/a", "/b", "/c"])
         ('/l1/W[10:20]', '/a to /c')
@@ -72,17 +72,17 @@ def divide(sizes: Sequence[int]) -> list[Piece]:
 
 
 class Table:
-    """The pieces of a model, and whose turn it is.
+    """The pieces of a model, and the pieces whose turn it is in each step.
 
-    In step ``t`` it is the turn of share ``t % PERIOD``, and of as many next to it as time allows,
+    Step ``t`` is the turn of share ``t % PERIOD``, and of as many following shares as time allows,
     so that any two records have fingerprints in common.
 
     Args:
         params: initialized parameters by name.
 
     Attributes:
-        names: of the parameters.
-        shape: their shape in a record.
+        names: the names of the parameters.
+        shape: the description of the parameters in a record.
         pieces: the pieces.
         key: the id of the optimizer in a record.
     """
@@ -103,11 +103,11 @@ class Table:
         self._shares = _shares(of_pieces)
 
     def turn(self, t: int, n_elements: float) -> tuple[int, int]:
-        """Returns number of the first piece and of the one after the last of a step's turn.
+        """Returns the index of a step's first piece, and 1 plus the index of its last piece.
 
         Args:
             t: the number of the step.
-            n_elements: how many elements there is time for.
+            n_elements: the number of elements that time allows.
         """
         if self.ends[-1] <= max(SMALL, n_elements) and len(self.pieces) <= MOST_AT_ONCE:
             return 0, len(self.pieces)
@@ -125,7 +125,7 @@ class Table:
         return self._shares[begin], self._shares[end]
 
     def n_elements(self, first: int, last: int) -> int:
-        """Returns how many elements pieces have."""
+        """Returns the number of elements of the pieces."""
         return self.ends[last] - self.ends[first]
 
     def take(self, params: Sequence[Parameter], first: int, last: int) -> list[Fingerprint]:
@@ -134,7 +134,7 @@ class Table:
 
 
 def _shares(sizes):
-    """Numbers of the pieces at which shares of about the same work begin, and the end."""
+    """Returns the indices of the first pieces of shares of about equal work, and the end."""
     total = sum(sizes) or 1
     work = [0.0, *itertools.accumulate(n / total + 1 / len(sizes) for n in sizes)]
     ends = [bisect.bisect_left(work, 2 * i / PERIOD - 1e-9) for i in range(PERIOD)]

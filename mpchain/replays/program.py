@@ -1,4 +1,4 @@
-"""The program of a record: what is written of it, and how it runs again."""
+"""The program of a record: describes it in the record, and runs it again."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 from mpchain.replays.records import FORMAT, RecordError
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that results may depend on."""
+"""Environment variables that may affect results."""
 
 
 def describe() -> dict[str, Any]:
@@ -44,7 +44,7 @@ def checksum_of(path: str) -> str | None:
 
 
 def check(about: dict[str, Any]) -> None:
-    """Raises RecordError if the program of a record is not what it was."""
+    """Raises RecordError if the program of a record has changed."""
     found = checksum_of(about["script"])
     if found is None:
         raise RecordError(f"the program of the record, {about['script']}, is not there any more")

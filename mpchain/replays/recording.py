@@ -22,7 +22,7 @@ from mpchain.reporter import is_scalar
 from mpchain.variable import as_array
 
 _SHARE = 0.012
-"""How much of a step's time fingerprints may take, before they are of fewer pieces."""
+"""Share of a step's time that fingerprints may take; above it, fewer pieces are recorded."""
 
 MOST_VALUES = 24
 """Reported values that are recorded."""
@@ -33,16 +33,16 @@ class Update:
     """An update of an optimizer.
 
     Attributes:
-        t: its number, from 1 on: the optimizer's ``t`` after it. A start has the ``t`` that it
-            continues from.
+        t: the number of the update, from 1: the optimizer's ``t`` after it. A start has the ``t``
+            that the run continues from.
         model: the checksum of the parameters' names and shapes.
         n_ranks: the number of ranks.
         n_samples: the number of samples of all ranks, None if unknown.
         own: the loss of the first part of rank 0; None if it is unknown.
-        values: means that were reported, by name.
-        first: number of the first piece.
-        prints: fingerprints of pieces from there on.
-        is_start: whether nothing was updated: the state that updates begin with.
+        values: the reported means, by name.
+        first: the index of the first piece.
+        prints: the fingerprints of the pieces from ``first`` on.
+        is_start: whether this is the state before the first update, and not an update.
     """
 
     t: int
@@ -57,12 +57,12 @@ class Update:
 
 
 class Watch(Observer):
-    """Sees updates of optimizers; subclasses say what becomes of them.
+    """Observes updates of optimizers; subclasses define how to use them.
 
-    It sees the outermost update only: multi-node optimizers call others.
+    Only the outermost update is observed: multi-node optimizers call other optimizers.
 
     Attributes:
-        n_forward: how many losses were computed in the update.
+        n_forward: the number of losses that were computed in the update.
     """
 
     sees_functions = False
@@ -101,10 +101,10 @@ class Watch(Observer):
         """Called before an update."""
 
     def update_ends(self, optimizer: object, is_done: bool) -> None:
-        """Called after it; it may have failed, or only have added to gradients."""
+        """Called after an update, which may have failed, or may only have accumulated gradients."""
 
     def table(self, optimizer: Optimizer) -> tuple[Table, list]:
-        """Returns the pieces of an optimizer's parameters, and these, which are initialized."""
+        """Returns the pieces of an optimizer's parameters, and its initialized parameters."""
         named = {n: p for n, p in optimizer.target.namedparams() if p.is_initialized}
         params = list(named.values())
         table = self._tables.get(id(optimizer))
@@ -119,7 +119,7 @@ class Watch(Observer):
         key = pieces.checksum(table.shape)
         known = self._keys.setdefault(key, [])
         if known and optimizer not in (reference() for reference in known):
-            gc.collect()  # a restarted program has replaced the optimizer by another
+            gc.collect()  # a restarted program has replaced the optimizer with another
         places = [i for i, reference in enumerate(known) if reference() in (None, optimizer)]
         place = places[0] if places else len(known)
         known[place : place + 1] = [weakref.ref(optimizer)]

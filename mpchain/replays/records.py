@@ -69,10 +69,10 @@ def read(folder: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 class Writer:
-    """Appends lines to the record in a folder, each in one piece, so that a kill loses none before.
+    """Appends whole lines to the record in a folder, so that a kill loses no earlier line.
 
     Args:
-        folder: the folder, which is created if need be.
+        folder: the folder, which is created if necessary.
 
     Example:
         >>> writer = Writer("record")

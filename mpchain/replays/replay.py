@@ -24,19 +24,19 @@ _CHECKPOINT = re.compile(r"iteration_(\d+)|snapshot_iter_(\d+)")
 
 
 class Reached(SystemExit):
-    """Ends the program: the step that was asked for is computed."""
+    """Ends the program, because the requested step is computed."""
 
 
 class Folders:
-    """What stands for folders of results and checkpoints: temporary ones, with links to the newest
+    """Temporary folders that replace folders of results and checkpoints, with links to the newest
     checkpoints before a step.
 
     Args:
         step: the number of the step.
 
     Attributes:
-        linked: numbers of the checkpoints that are linked.
-        left_out: numbers of those that are too new.
+        linked: the numbers of the checkpoints that are linked.
+        left_out: the numbers of the checkpoints that are too new.
     """
 
     def __init__(self, step: int):
@@ -47,7 +47,7 @@ class Folders:
         self.left_out: list[int] = []
 
     def of(self, path: str) -> str:
-        """Returns the folder that stands for one."""
+        """Returns the folder that replaces a folder of the program."""
         path = os.path.abspath(path)
         for original, temporary in self._by_original.items():
             if path == temporary:
@@ -83,19 +83,19 @@ class Replay(Watch):
     Args:
         history: the record.
         step: the last step to compute.
-        n_parts: into how many parts each batch is divided, with parameters that were rounded
-            otherwise; None: like the ranks did.
-        rank: whose samples the step is looked at with; None: with those where a number that is not
-            finite arises, or rank 0's.
+        n_parts: the number of parts of each batch, with parameters that are rounded differently;
+            None divides batches as the ranks did.
+        rank: the rank whose samples are examined in the step; None examines those that cause a
+            non-finite number, or rank 0's samples.
         stops: whether a debugger opens in the step.
 
     Attributes:
         begun_at: the number of updates before the first that was computed.
         is_exact: whether bits do not depend on the number of ranks.
         updates: pairs of an update of the record and the same update, computed again.
-        samples: which samples the last batch has.
-        finder: has looked for numbers that are not finite, in the step.
-        at: the part of the batch that is looked at.
+        samples: the indices of the last batch's samples.
+        finder: the object that looks for non-finite numbers in the step.
+        at: the part of the batch that is examined.
         counts: the numbers of samples of the parts.
     """
 
@@ -176,7 +176,7 @@ class Replay(Watch):
         )
 
     def _same_pieces(self, recorded, own, optimizer, table):
-        """Adds the fingerprints of those pieces that the record has."""
+        """Adds fingerprints of the pieces that the record has."""
         params = [p for _, p in optimizer.target.namedparams() if p.is_initialized]
         own.first, end = recorded.first, recorded.first + len(recorded.prints)
         own.prints = [unpacked(p) for p in table.take(params, own.first, end)]
@@ -210,7 +210,7 @@ class Replay(Watch):
         ]
 
     def _look_at(self, number, function):
-        """Returns a loss function that is watched, and in which the debugger opens if asked to."""
+        """Returns a watched loss function, in which the debugger opens if this was requested."""
         stops = self._stops and number == self.at
         if self._rank is None and self.history.is_finite(self.step) is False:
             stops = False  # the debugger opens where the number arises
@@ -263,7 +263,7 @@ class Replay(Watch):
             )
 
     def differences(self) -> dict[int, list[comparison.Difference]]:
-        """Returns differences from the record, by the index in :attr:`updates`."""
+        """Returns the differences from the record, by index in :attr:`updates`."""
         found = {}
         for i, (recorded, own) in enumerate(self.updates):
             model = self.history.models[recorded.model]
@@ -276,8 +276,8 @@ class Replay(Watch):
         """Runs the program until the step is computed.
 
         Raises:
-            RecordError: it is another program, or does not come to the step.
-            Exception: an error of the program; a debugger was opened before, if asked to.
+            RecordError: the program is not the recorded one, or does not reach the step.
+            Exception: an error of the program; if requested, a debugger was opened before.
         """
         try:
             with self:

@@ -16,7 +16,7 @@ def report(replay: Replay, arguments: Sequence[str], rank: int | None = None) ->
     Args:
         replay: the replay.
         arguments: the command.
-        rank: whose samples are listed; None: those of all ranks.
+        rank: the rank whose samples are listed; None lists the samples of all ranks.
     """
     say(f"step {replay.step} is reached from step {replay.begun_at}, in one process")
     code = compare(replay, arguments)
@@ -39,7 +39,7 @@ def say(text: str) -> None:
 
 
 def compare(replay: Replay, arguments: Sequence[str]) -> int:
-    """Says whether fingerprints are those of the record; returns 1 if not, else 0."""
+    """Prints whether fingerprints equal those of the record; returns 0 if so, otherwise 1."""
     begun, n = replay.begun_at or 0, len(replay.updates)
     found = replay.differences()
     if not found:
@@ -62,7 +62,7 @@ def compare(replay: Replay, arguments: Sequence[str]) -> int:
 
 
 def show_batch(replay: Replay, rank: int | None) -> None:
-    """Says which samples the step has had."""
+    """Prints the samples of the step."""
     update = replay.history.main.at(replay.step)
     indices, n = replay.samples.indices, update.n_samples
     losses = [f"{name} {value:.6g}" for name, value in update.values.items()]
@@ -85,7 +85,7 @@ def _rows(replay, part, n):
 
 
 def show(finding: Finding, replay: Replay) -> None:
-    """Says where the first number arose that is not finite."""
+    """Prints the place where the first non-finite number was computed."""
     kind = "NaN" if finding.is_nan else "an infinite number"
     say(f"{kind} arises first in {finding.what}, at {finding.place}")
     update, n_parts = replay.history.main.at(replay.step), len(replay.counts)

@@ -1,4 +1,4 @@
-"""Measures how much steps depend on the order of their sums, by computing them in another order."""
+"""Measures how much the order of sums affects steps, by computing them in another order."""
 
 import json
 import os
@@ -14,16 +14,17 @@ from mpchain.replays.replay import Replay
 
 
 def measure(arguments: Sequence[str], replay: Replay) -> dict[tuple[int, str], float]:
-    """Returns by update and place how much another order of sums changes what a replay computed.
+    """Returns the effect of another order of sums on a replay's results, by update and place.
 
-    Steps are computed once more, in a process of their own, which divides batches otherwise.
+    The steps are computed again in a separate process, which divides batches differently.
 
     Args:
         arguments: the command of the replay.
         replay: the replay.
 
     Returns:
-        What :func:`mpchain.replays.comparison.beyond_rounding` takes; empty if the process failed.
+        The argument ``measured`` of :func:`mpchain.replays.comparison.beyond_rounding`; empty if
+        the process failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "updates.jsonl")
@@ -57,7 +58,7 @@ def _read(path):
 
 
 def write(history: History, step: int, path: str) -> None:
-    """Computes steps with sums in another order than the ranks', and writes the updates."""
+    """Computes steps with an order of sums that differs from the ranks', and writes the updates."""
     n_ranks = max(update.n_ranks for update in history.main.updates.values())
     replay = Replay(history, step, n_parts=1 if n_ranks > 1 else 2)
     replay.run()

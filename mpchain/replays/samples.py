@@ -1,4 +1,4 @@
-"""Which samples of the data the parts of a batch are."""
+"""Finds the samples of the dataset that the parts of a batch consist of."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from mpchain.iterators.prefetching import PrefetchingIterator
 
 
 class Samples:
-    """Notes which samples the next batch of an iterator has, by their indices.
+    """Records the indices of the samples of an iterator's next batch.
 
     Attributes:
-        indices: those of the last batch, None if they are unknown.
+        indices: the indices of the last batch; None if they are unknown.
 
     Example:
         >>> iterator = mpchain.iterators.SerialIterator("abcd", 2, shuffle=False)
@@ -26,7 +26,7 @@ class Samples:
         self._watched = set()
 
     def watch(self, iterator: Iterator) -> None:
-        """Sees the indices of an iterator from now on, or of the one that it wraps."""
+        """Observes the indices of an iterator, or of the iterator that it wraps."""
         own: Any = getattr(iterator, "actual_iterator", iterator)
         if id(own) in self._watched or isinstance(own, PrefetchingIterator):
             return
@@ -44,7 +44,7 @@ class Samples:
 
 
 def parts_of_rank(rank: int, n_ranks: int, n_parts: int) -> range:
-    """Returns the parts of a batch that a rank has had.
+    """Returns the parts of a batch that a rank processed.
 
     >>> parts_of_rank(1, 2, 4)
     range(2, 4)
@@ -53,7 +53,7 @@ def parts_of_rank(rank: int, n_ranks: int, n_parts: int) -> range:
 
 
 def rows_of_part(part: int, n_parts: int, n_samples: int) -> range:
-    """Returns the rows of the whole batch that a part has.
+    """Returns the rows of the whole batch that belong to a part.
 
     >>> rows_of_part(1, 3, 10)
     range(4, 7)

@@ -1,4 +1,4 @@
-"""Every collective leaves a fingerprint; a mismatch or a missing rank is reported, not hung on."""
+"""Records a fingerprint of every collective; reports a mismatch or a missing rank, not a hang."""
 
 from mpchain.distributed.watch.fingerprints import (
     CollectiveMismatchError as CollectiveMismatchError,

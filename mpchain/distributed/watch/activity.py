@@ -1,7 +1,7 @@
-"""Measures whether a process works: it, or a child of it, uses processor time, reads or writes.
+"""Measures whether a process works: the process or its children use CPU time, read, or write.
 
-A rank that others wait for is not lost as long as it works. A rank that waits itself, for a lock or
-a line of input, does not work.
+A rank that others wait for is not lost as long as it works. A rank that itself waits for a lock or
+a line of input does not work.
 """
 
 import glob
@@ -11,10 +11,10 @@ import time
 from mpchain.backends import linux
 
 SHARE = 0.01
-"""Share of one core above which a process works; polling for a file every 10 ms takes less."""
+"""Share of one core above which a process counts as working; slow polling takes less."""
 
 BYTES = 100_000
-"""Bytes per second above which a process works, of files, pipes and sockets."""
+"""Bytes per second to files, pipes and sockets above which a process counts as working."""
 
 _PERIOD = 0.5  # seconds between two measurements
 
@@ -32,7 +32,7 @@ class Activity:
         self._processor_time = self._bytes = self._of_children = 0
 
     def last(self, now: float) -> float:
-        """Returns when the process was last seen at work.
+        """Returns the time when the process was last seen working.
 
         Args:
             now: monotonic time in seconds.
@@ -57,13 +57,13 @@ class Activity:
 
 
 def _bytes_moved():
-    """Returns the bytes that this process has read and written; 0 if the system does not say."""
+    """Returns the bytes that this process has read and written; 0 if the system has no counter."""
     lines = linux.read("/proc/self/io").split("\n")
     return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
 
 
 def _ticks_of_children(pid):
-    """Returns the processor time of a process's descendants, in ticks of the system."""
+    """Returns the processor time of a process's descendants, in system clock ticks."""
     ticks, known = 0, [pid]
     for process in known:
         for path in glob.glob(f"/proc/{process}/task/*/children"):

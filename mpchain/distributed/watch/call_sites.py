@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class FileNames(dict):
-    """Whether names of files have one of some beginnings, remembered by name.
+    """Cache of whether a file name starts with one of several prefixes.
 
     Example:
         >>> FileNames("/a/", "/b")["/a/c.py"]
@@ -44,13 +44,13 @@ _LIBRARIES = FileNames(
 def calling_frames(
     frame: FrameType, below: FileNames = _BELOW
 ) -> tuple[FrameType, FrameType | None]:
-    """Returns the innermost frame outside some files, and the innermost outside mpchain.
+    """Returns the innermost frame outside some files, and the innermost frame outside mpchain.
 
-    The latter is None in a thread of mpchain.
+    The second frame is None in a thread of mpchain.
 
     Args:
-        frame: where to begin.
-        below: the files, by default those of the communicators.
+        frame: the frame where the search begins.
+        below: the files to skip, by default those of the communicators.
     """
     while (back := frame.f_back) is not None and below[frame.f_code.co_filename]:
         frame = back
@@ -61,7 +61,7 @@ def calling_frames(
 
 
 def is_of_library(frame: FrameType) -> bool:
-    """Returns whether a frame is one of mpchain, or of another library.
+    """Returns whether a frame belongs to mpchain or another library.
 
     >>> is_of_library(sys._getframe())
     False
@@ -71,7 +71,7 @@ def is_of_library(frame: FrameType) -> bool:
 
 
 def describe(inner: FrameType, outer: FrameType | None) -> str:
-    """Returns the call site of two frames; the outer one is the user's.
+    """Returns a description of two frames; the outer frame is the user's.
 
     >>> describe(sys._getframe(), None)
     '<doctest ...>:1 in <module>'
@@ -89,9 +89,9 @@ def _line(frame):
 
 
 def of_main_thread() -> str:
-    """Returns the place of the program's main thread: its own line, and that of a library.
+    """Returns the location of the main thread: the program's line, and the library's line.
 
-    If it has ended, returns the places of the threads that keep the program from ending.
+    If the main thread has ended, returns the locations of the threads that keep the program alive.
     """
     main, frames = threading.main_thread(), sys._current_frames()
     inner = frames.get(main.ident or 0)

@@ -1,4 +1,4 @@
-"""Finds out, for a rank that waits, whether something is wrong, and which rank reports it."""
+"""Finds out whether something is wrong while a rank waits, and which rank reports it."""
 
 import enum
 from typing import TYPE_CHECKING
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from mpchain.distributed.watch.watchdog import Watch
 
 LONGEST_PERIOD = 0.5
-"""Seconds between two looks at the other ranks, at most."""
+"""Maximum number of seconds between two checks of the other ranks."""
 
 LONGEST_WAIT = 1800.0
-"""Seconds for which a rank waits for others that work, unless the timeout is longer."""
+"""Seconds that a rank waits for others that work, unless the timeout is longer."""
 
 STANDSTILL = 2.0
-"""Seconds after which ranks that wait for each other in a circle are reported."""
+"""Seconds after which a deadlock, in which ranks wait for each other, is reported."""
 
 GRACE = 3.0
-"""Seconds in which a rank that has noticed something itself raises its own exception first."""
+"""Seconds that others leave to a rank that has found a failure to raise its own exception."""
 
 
 class Reporting(enum.IntEnum):
-    """Whether a rank reports a failure; the others then leave it to that one."""
+    """Whether a rank reports a failure; the other ranks then leave the report to that rank."""
 
     NO = 0
     ASKS = 1  # the rank asks where the others are
@@ -31,7 +31,7 @@ class Reporting(enum.IntEnum):
 
 
 def period_of(timeout: float) -> float:
-    """Returns the seconds between two looks.
+    """Returns the number of seconds between two checks.
 
     >>> period_of(4.0)
     0.2
@@ -55,7 +55,7 @@ class Detector:
         self._circle, self._stood = None, 0.0
 
     def look(self, now: float) -> tuple[str | None, bool]:
-        """Returns the report of a failure, if this rank is to make it, and whether the job ends."""
+        """Returns the report of a failure, if this rank reports it, and whether the job ends."""
         watch, period = self._watch, period_of(self._watch.timeout)
         # Time in which this process was stopped does not count.
         passed, self._last = min(now - self._last, 2 * period), now
@@ -76,8 +76,8 @@ class Detector:
         return None, False
 
     def _may_report(self, now, period):
-        """Returns whether this rank may report: the first that notices, or a later one if that one
-        does not."""
+        """Returns whether this rank may report: it is the first to notice the failure, or the first
+        has not reported it."""
         if self._noticed_at is None:
             self._noticed_at = now
         passed, me = now - self._noticed_at, self._watch.rank
@@ -91,8 +91,8 @@ class Detector:
         return not any(map(self._watch.waits, self._watch.rows[: self._watch.rank]))
 
     def _find(self, passed, now):
-        """Returns a function that writes the report of a failure, and whether the job must end;
-        None if all is well."""
+        """Returns a function that returns the report of a failure, and whether the job must end;
+        None if there is no failure."""
         watch = self._watch
         error = watch.gpu and watch.gpu.find_error()
         if error and not (watch.is_elastic and self._is_recent_failure(now)):
@@ -136,7 +136,7 @@ class Detector:
         return ranks if watch.rank in ranks and stood >= STANDSTILL else set()
 
     def _is_recent_failure(self, now):
-        """Returns whether ranks may be lost, which NCCL has noticed, and MPI is yet to notice."""
+        """Returns whether NCCL has noticed that ranks may be lost, and MPI has not noticed yet."""
         self._failed_at = self._failed_at or now
         return now - self._failed_at <= self._watch.timeout
 
@@ -165,8 +165,8 @@ class Detector:
         return not working or len(working) + len(waiting) < len(rows)
 
     def _leaves_to_others(self, absent, now, text):
-        """Kills ranks of this host that do not work; returns whether MPI is yet to notice that they
-        are lost, or ranks of another host are yet to kill them."""
+        """Kills ranks of this host that do not work; returns whether MPI has yet to notice that the
+        ranks are lost, or another host has yet to kill its own."""
         idle = self._idle(absent, now)
         if not idle or self._watch.kill(
             idle, f"others waited {self._waited:.0f} s for it in {text}"
@@ -177,7 +177,7 @@ class Detector:
         return bool(idle) and now - (self._idle_since or now) <= self._watch.timeout + GRACE
 
     def _idle(self, absent, now):
-        """Returns ranks that are silent, and those that others wait for but that do not work."""
+        """Returns ranks that are silent, and ranks that others wait for but that do not work."""
         watch, timeout = self._watch, self._watch.timeout
         may_work = self._waited <= watch.longest_wait
         late = [
@@ -191,7 +191,7 @@ class Detector:
         return sorted({*late, *silent})
 
     def _wait(self, passed):
-        """Counts the seconds for which the rank has been waiting; returns the awaited event."""
+        """Counts the seconds that the rank has been waiting; returns the awaited event."""
         row, unfinished = self._watch.row, self._watch.oldest_unfinished()
         if self._watch.is_leaving:
             position, text = row.since, "the end of the program"

@@ -1,7 +1,7 @@
-"""Exchange of rows between hosts, when a rank has been waiting for long.
+"""Exchange of rows between hosts, when a rank has been waiting for a long time.
 
-One rank of each host sends the rows of its host to those of the others, by MPI messages from the
-watchdog thread. While no rank waits, nothing is sent.
+One rank of each host sends the rows of its host to its counterparts on the other hosts, in MPI
+messages from the watchdog thread. While no rank waits, nothing is sent.
 """
 
 import ctypes
@@ -15,16 +15,16 @@ from mpchain.distributed.watch.table import ROW, Row
 
 _HEAD = struct.Struct("dq")
 _TAG = 0
-_REMEMBERED = 3.0  # seconds for which rows are sent to a host after it has asked for them
+_REMEMBERED = 3.0  # seconds during which rows are sent to a host after it has asked for them
 
 
 class Exchange:
-    """The exchange of one host with the others.
+    """The exchange of rows between one host and the others.
 
     Args:
         mpi: the module ``mpi4py.MPI``.
         comm: ``mpi4py.MPI.Comm`` of all ranks; nothing else uses it.
-        rows: all ranks' rows.
+        rows: the rows of all ranks.
         leaders: for each rank, the rank that sends the rows of its host.
     """
 
@@ -43,7 +43,7 @@ class Exchange:
         Args:
             now: monotonic time in seconds.
             local: the ranks of this host.
-            is_wanted: whether a rank here waits for others, and needs their rows.
+            is_wanted: whether a rank on this host waits for others, and needs their rows.
         """
         self._receive(now, local)
         content = None

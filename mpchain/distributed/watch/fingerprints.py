@@ -1,4 +1,4 @@
-"""The fingerprint of a collective: what all ranks must agree on, and its description in reports.
+"""The fingerprint of a collective: the data that must match on all ranks, and a description.
 
 The call site is reported but not compared: ranks may reach a collective by different branches.
 """
@@ -31,14 +31,15 @@ class CollectiveMismatchError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """How a method of a communicator is watched.
+    """The way in which a method of a communicator is watched.
 
     Attributes:
-        compare: whether shape and dtype of the first argument must be alike on all ranks.
-        checks: whether it checks its arguments before it communicates; if so, it counts as called
-            only when it communicates.
-        is_begun: whether it returns a request of an operation that continues in the background.
-        is_part: whether it is a part of others, or may be called in any order.
+        compare: whether shape and dtype of the first argument must be the same on all ranks.
+        checks: whether the method checks its arguments before it communicates; if so, it counts as
+            called only when it communicates.
+        is_begun: whether the method returns a request of an operation that continues in the
+            background.
+        is_part: whether other methods call it, or ranks may call it in any order.
         rank_argument: position and name of the argument that is a rank; None if there is none.
     """
 
@@ -50,7 +51,7 @@ class _Kind:
 
     @property
     def is_message(self):
-        """Whether it exchanges a message with one other rank, and is no collective."""
+        """Whether the method exchanges a message with one other rank, and is not a collective."""
         return self.rank_argument is not None and self.rank_argument[1] != "root"
 
     def other_rank(self, args, kwargs):
@@ -84,7 +85,7 @@ _METHODS = {
     "_begin_sum_of_products": _Kind(is_part=True),
 }
 WATCHED = {name: kind for names, kind in _METHODS.items() for name in names.split()}
-"""How each method is watched, by name."""
+"""The kind of each watched method, by name."""
 
 
 def watched(communicator_class: type) -> type:
@@ -118,7 +119,7 @@ def _watch_part(method, name, kind):
         if name == "_exchange":
             watch.row.waits_for = 0  # the other rank has arrived, and arrays are being transferred
         result = method(self, *args, **kwargs)
-        # The base class's method has announced it already.
+        # The base class's method has already announced the operation.
         if is_inside or not kind.is_begun or isinstance(result, Request):
             return result
         return Request(result, watch, watch.describe(name, kind, args, kwargs))
@@ -162,7 +163,7 @@ class Request:
         request: the request, with ``Test`` and ``Wait``.
         watch: the watchdog of this rank.
         text: encoded description of the operation.
-        number: its number among the collectives; None if it is none.
+        number: the operation's number among the collectives; None if it is not a collective.
 
     Attributes:
         request: the request.
@@ -201,7 +202,7 @@ _ALL = weakref.WeakSet()  # the fingerprints of all communicators
 
 
 def n_calls(but: Any) -> int:
-    """Returns how often this process has communicated through other communicators than ``but``.
+    """Returns the number of this process's calls of communicators other than ``but``.
 
     >>> n_calls(comm)
     0
@@ -214,7 +215,7 @@ class Fingerprints:
     """The fingerprints of one rank's collectives, cached by call site and arguments.
 
     Attributes:
-        n_taken: how many were taken: every call that communicates takes one.
+        n_taken: the number of fingerprints taken: every call that communicates takes one.
     """
 
     most_remembered = 4096
@@ -227,13 +228,13 @@ class Fingerprints:
     def take(
         self, name: str, kind: _Kind, args: tuple, kwargs: dict[str, Any], frame: FrameType
     ) -> tuple[int, bytes]:
-        """Returns a number that must be equal on all ranks, and the encoded text of a report.
+        """Returns a number that must be equal on all ranks, and an encoded text for reports.
 
         Args:
-            name: name of the method.
-            kind: how it is watched.
-            args, kwargs: its arguments.
-            frame: where it was called.
+            name: the name of the method.
+            kind: the method's kind.
+            args, kwargs: the arguments of the call.
+            frame: the frame of the call.
         """
         self.n_taken += 1
         x = args[0] if args else kwargs.get("x")
@@ -258,7 +259,7 @@ class Fingerprints:
                 text += f" {word[kind.rank_argument[1]]} {other}"
             if inner is not None:
                 place = call_sites.describe(inner, outer)
-                # Kept alive, so that their ids are not reused.
+                # These code objects are kept alive, so that their ids are not reused.
                 codes = inner.f_code, outer and outer.f_code
             text = f"{text}, called at {place}"
             number = zlib.crc32(repr(alike).encode())

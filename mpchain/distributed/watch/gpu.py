@@ -1,6 +1,7 @@
 """Work that a communicator has begun on a GPU: if a rank is missing, the work hangs, not the host.
 
-NCCL's calls return before the work is done. Any thread may ask CUDA's events whether it is.
+NCCL's calls return before the work is done. Any thread may query CUDA's events to see if the work
+is done.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,8 @@ class GpuWork:
 
     Args:
         nccl: the rank's connection, with the methods ``find_error`` and ``abort``.
-        device: its GPU.
-        own_stream: the ``cupy.cuda.Stream`` on which it works beside the current one.
+        device: the communicator's GPU.
+        own_stream: the ``cupy.cuda.Stream`` that the communicator uses besides the current stream.
     """
 
     def __init__(self, nccl: Any, device: Any, own_stream: Any):
@@ -25,7 +26,7 @@ class GpuWork:
         self.abort: Callable[[], None] = nccl.abort
 
     def mark(self) -> Callable[[], bool]:
-        """Returns a function that returns whether all work begun until now is done."""
+        """Returns a function that returns whether all work begun before this call is done."""
         # No work has begun, and a capture's events must not be queried.
         if current.graph is not None:
             return lambda: True

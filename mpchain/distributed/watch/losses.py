@@ -1,26 +1,26 @@
-"""Lost ranks: what notices them, and the exception by which programs learn of it."""
+"""Lost ranks: the detectors that notice them, and the exception that tells programs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
 class RanksLost(RuntimeError):
-    """Ranks have died, or were ended because they did not work any more; the others can continue.
+    """Ranks have died, or were killed because they stopped working; the others can continue.
 
-    Communicators raise it, if they are elastic: in the call that waits for the lost ranks, and in
-    all calls from then on, until ``comm.shrink()``. Programs that use a
+    Elastic communicators raise this exception in the call that waits for the lost ranks, and in all
+    later calls, until ``comm.shrink()``. Programs that use a
     :class:`~mpchain.training.Trainer` need not catch it; others see
     :class:`~mpchain.distributed.InMemoryCheckpoint`.
 
     Args:
-        ranks: the numbers that the lost ranks had. More may be lost.
-        cause: why each of them is lost.
+        ranks: the ids of the lost ranks. More ranks may be lost.
+        cause: the reason for each lost rank.
 
     Attributes:
-        ranks, cause: as given.
-        has_shrunk: whether the communicator is that of the surviving ranks already.
-        is_handled: whether :func:`~mpchain.distributed.run_elastic` lets spare ranks take their
-            places, so that it is no failure of the program.
+        ranks, cause: the arguments of the same names.
+        has_shrunk: whether the communicator already consists of the surviving ranks.
+        is_handled: whether :func:`~mpchain.distributed.run_elastic` replaces the lost ranks with
+            spare ranks, so that the loss is not a failure of the program.
 
     Example:
         >>> raise RanksLost([2], {2: "its process is gone"})
@@ -45,11 +45,12 @@ class LossDetector(Protocol):
         raise NotImplementedError
 
     def loss_behind(self, error: Exception, *, in_collective: bool) -> RanksLost | None:
-        """Returns the loss of ranks that an exception is a consequence of; None if it is not.
+        """Returns the loss of ranks that caused an exception; None if no loss caused it.
 
         Args:
             error: the exception.
-            in_collective: whether a collective has raised it, which may have received garbage.
+            in_collective: whether a collective, which may have received garbage, has raised the
+                exception.
         """
         raise NotImplementedError
 
@@ -58,16 +59,16 @@ class LossDetector(Protocol):
         raise NotImplementedError
 
     def refusals(self) -> list[str]:
-        """Returns why training cannot continue on fewer ranks."""
+        """Returns the reasons why training cannot continue on fewer ranks."""
         raise NotImplementedError
 
     def shrink_own(self, goes_back: bool) -> bool:
-        """Shrinks the communicator, and no other of the process."""
+        """Shrinks this communicator, but no other communicator of the process."""
         raise NotImplementedError
 
 
 detectors: list[LossDetector] = []
-"""Those of this process's elastic communicators, in the order in which they were made."""
+"""The loss detectors of this process's elastic communicators, in the order of creation."""
 
 
 def check() -> None:
@@ -80,11 +81,11 @@ def check() -> None:
 
 
 def raise_loss_behind(error: Exception, *, in_collective: bool = True) -> None:
-    """Raises :class:`RanksLost` if an exception is a consequence of it.
+    """Raises :class:`RanksLost` if a loss of ranks caused an exception.
 
     Args:
         error: the exception.
-        in_collective: whether a collective has raised it.
+        in_collective: whether a collective has raised the exception.
 
     >>> raise_loss_behind(ValueError("something else"))
     """

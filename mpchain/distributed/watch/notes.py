@@ -10,7 +10,7 @@ from typing import Any
 from mpchain.backends.host_memory import keep_freed_memory
 
 VARIABLE = "MPCHAIN_LAUNCH_NOTES"
-"""The environment variable with the number of a file descriptor, if the launcher reads notes."""
+"""The environment variable for the file descriptor from which the launcher reads notes."""
 
 STARTER = "mpchain_launch_starter"
 """The name of the module by which a program tells the launcher, which started it, how far it is."""
@@ -25,17 +25,17 @@ RESTART = 75
 
 
 class NeedsRestartError(RuntimeError):
-    """Training cannot continue without the lost ranks, but from its last checkpoint."""
+    """Training cannot continue without the lost ranks; it must restart from its last checkpoint."""
 
     exit_code = RESTART
 
 
 def note(event: str, **words: Any) -> None:
-    """Sends an event to the launcher; does nothing without it.
+    """Sends an event to the launcher; does nothing without a launcher.
 
     Args:
-        event: what has happened; ``mpchain-launch`` understands ``killed``, ``lost``, ``recovered``
-            and ``restart``.
+        event: the name of the event; ``mpchain-launch`` understands ``killed``, ``lost``,
+            ``recovered`` and ``restart``.
         words: the event's data, for JSON.
 
     Example:
@@ -49,10 +49,12 @@ def note(event: str, **words: Any) -> None:
 
 @contextlib.contextmanager
 def creating() -> Iterator[None]:
-    """Context manager and decorator: tells the launcher that this rank makes a communicator, for
-    which it waits for the others while no watchdog looks yet. Does nothing without a launcher.
+    """Context manager and decorator: tells the launcher that this rank is creating a communicator.
+    The rank waits for the others meanwhile, before any watchdog checks them. Does nothing without a
+    launcher.
 
-    A program that the launcher started is a training: the C library keeps its memory from here on.
+    A program that the launcher started is assumed to be training: from now on, the C library keeps
+    memory that the program frees.
 
     >>> with creating():
     ...     pass

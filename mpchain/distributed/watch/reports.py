@@ -1,6 +1,6 @@
 """Reports of ranks that are missing, or that called a different collective.
 
-With them the flight recorder's file is written, which says what each rank called last.
+With each report, the flight recorder's file is written, which lists the last calls of each rank.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def mismatch(watch: "Watch", n: int, ranks: Collection[int]) -> str:
     Args:
         watch: the watchdog of the rank that reports.
         n: the number of the collective.
-        ranks: ranks among which it differs.
+        ranks: the ranks among which the collective differs.
     """
     texts = {rank: watch.rows[rank].text_of(n) for rank in range(len(watch.rows))}
     known = {r: text for r, text in texts.items() if text is not None or r in ranks}
@@ -52,12 +52,12 @@ def find_mismatch(watch: "Watch") -> tuple[int, list[int]] | None:
 
 
 def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> str:
-    """Returns the report of ranks that do not come.
+    """Returns the report of missing ranks.
 
     Args:
         watch: the watchdog of the rank that reports.
-        text: the event that it waits for.
-        waited: for how many seconds.
+        text: the event that this rank waits for.
+        waited: the number of seconds that it has waited.
         must_end: whether the job ends.
     """
     ranks, who = absent(watch), ""
@@ -81,10 +81,11 @@ def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> 
 
 
 def circle_of(rows: Sequence[Row]) -> set[int]:
-    """Returns ranks in a deadlock: none can continue before another one of them does.
+    """Returns ranks in a deadlock: each can continue only after another of these ranks does.
 
-    A rank in :meth:`send` or :meth:`recv` needs the other rank, and one in a collective needs all
-    that have not come to it. A sender and its receiver that are both there do not wait.
+    A rank in :meth:`send` or :meth:`recv` needs the other rank, and a rank in a collective needs
+    all ranks that have not reached it. A sender and its receiver that have both arrived do not
+    wait.
 
     >>> from mpchain.distributed.watch.table import make_rows
     >>> rows = make_rows(2)
@@ -113,7 +114,7 @@ def circle(watch: "Watch", ranks: Collection[int]) -> str:
 
     Args:
         watch: the watchdog of the rank that reports.
-        ranks: these ranks.
+        ranks: the ranks that wait for each other.
     """
     return "\n".join(
         [
@@ -138,13 +139,13 @@ def absent(watch: "Watch") -> list[int]:
     last = max(row.n for row in watch.rows)
     late = {rank for rank, row in enumerate(watch.rows) if row.n < last or row.answered < row.asked}
     if late and watch.oldest_unfinished() is not None:
-        return sorted(late)  # the other ranks have arrived, and wait for their GPUs
+        return sorted(late)  # the other ranks have arrived, and are waiting for their GPUs
     idle = (State.UNKNOWN, State.COMPUTING, State.ENDED)
     return [rank for rank, row in enumerate(watch.rows) if rank in late or row.state in idle]
 
 
 def places_of(watch: "Watch") -> str:
-    """Returns where each rank is: one line for each group of ranks at the same place."""
+    """Returns the location of each rank: one line for each group of ranks at the same place."""
     now = watch.clock()
     lines = {rank: _place(watch, rank, now) for rank in range(len(watch.rows))}
     return "\n".join(f"  {who}: {text}" for who, text in _grouped(watch, lines))
@@ -186,7 +187,7 @@ GONE = ("is gone", "is dead")
 
 
 def state_of_process(pid: int) -> str:
-    """Returns why a process of this host does not run, as Linux says; empty if it runs.
+    """Returns the reason why a process of this host does not run, from Linux; empty if it runs.
 
     >>> state_of_process(os.getpid())
     ''
@@ -237,8 +238,8 @@ def end_job(world: Any, text: str, end_gpu_work: Callable[[], None] | None = Non
 
     Args:
         world: ``mpi4py.MPI.Comm`` of all ranks of the job.
-        text: why the job ends.
-        end_gpu_work: function to call before; None if there is nothing to do.
+        text: the reason why the job ends.
+        end_gpu_work: function that ends the GPU's work first; None if there is no such work.
     """
     # If the rest hangs, this process must end nevertheless: then mpirun ends the others.
     killer = threading.Timer(TIME_TO_ABORT, os.kill, (os.getpid(), signal.SIGKILL))
@@ -262,10 +263,11 @@ _STATES = {
 
 
 class Folder:
-    """Where the file is written.
+    """The location of the flight recorder's file.
 
     Attributes:
-        path: the folder; None until a trainer with a multi-node optimizer says where: no file.
+        path: the folder; None until a trainer with a multi-node optimizer sets it. Without a
+            folder, no file is written.
     """
 
     path: str | None = None
@@ -275,11 +277,11 @@ folder = Folder()
 
 
 def record(watch: "Watch", report: str) -> str:
-    """Writes the file, if its folder is known.
+    """Writes the flight recorder's file, if its folder is known.
 
     Args:
         watch: the watchdog of the rank that reports the failure.
-        report: the failure.
+        report: the report of the failure.
 
     Returns:
         The report, with the name of the file.

@@ -1,8 +1,8 @@
 """State of each rank of a communicator, in memory that the ranks of its host share.
 
-A rank writes to its own row without locks. Other ranks read it, also when its rank is stopped or
-hangs. A text may be read while it is written: texts are only for reports. Numbers that decide
-something are single machine words.
+A rank writes to its own row without locks. Other ranks read the row, even when its rank is stopped
+or hangs. A text may be read while it is written, so texts are used only for reports. Numbers that
+affect decisions are single machine words.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import mmap
 from typing import Any
 
 RING = 64
-"""Number of its latest collectives that each row describes."""
+"""Number of a rank's latest collectives that its row describes."""
 
 _TEXT = 480
 _ANSWER = 992
@@ -38,20 +38,22 @@ class Row(ctypes.Structure):
         pid: process id.
         n: the number of collectives that the rank has entered.
         state: a :class:`State`, as an integer.
-        asked, answered: how often another rank has asked where it is, and up to which of these
-            questions it has answered.
+        asked, answered: the number of times that other ranks have asked for its location, and the
+            number of the last question that it has answered.
         is_reporting: whether the rank is about to report a failure.
-        waits_for: in the state WAITING the only rank that can let it continue, plus 1: a receiver
-            with a minus sign, or a sender. 0 if there is no such rank.
+        waits_for: in the state WAITING, 1 plus the id of the only rank that can let this rank
+            continue; negative for a receiver, positive for a sender. 0 if there is no such rank.
         since: time of the last change of state, by this host's monotonic clock, in seconds.
-        heartbeat: when its watchdog thread was last alive, by the same clock.
-        active: when it was last seen at work while it was computing, by the same clock.
-        offset: what is added to the following times, if they come from another host's clock.
-        begun, done: when each of the last collectives was begun and done; 0 if it is not done.
+        heartbeat: the time when the rank's watchdog thread was last alive, by the same clock.
+        active: the time when the rank was last seen working while computing, by the same clock.
+        offset: the seconds to add to the following times, if they come from another host's clock.
+        begun, done: the times when each of the last collectives was begun and done; 0 if it is not
+            done.
         tags: number and fingerprint of each of the last collectives.
-        texts: descriptions of these, encoded.
-        wait_text: what the rank waits for, other than a collective, encoded.
-        answer: where the rank was when it was last asked, encoded.
+        texts: encoded descriptions of these collectives.
+        wait_text: encoded description of the event that the rank waits for, other than a
+            collective.
+        answer: encoded location of the rank when it was last asked.
 
     Example:
         >>> (row,) = make_rows(1)
@@ -73,12 +75,12 @@ class Row(ctypes.Structure):
     ]
 
     def text_of(self, n: int) -> str | None:
-        """Returns the text of collective ``n``; None if it is too old, or has not begun."""
+        """Returns the text of collective ``n``; None if it is too old or has not begun."""
         slot = n % RING
         return decode(self.texts[slot].value) if self.tags[slot] >> 32 == n else None
 
     def times_of(self, n: int) -> tuple[float, float]:
-        """Returns when collective ``n`` was begun and done; 0 if it is not done."""
+        """Returns the times when collective ``n`` was begun and done; 0 if it is not done."""
         begun, done = self.begun[n % RING], self.done[n % RING]
         return begun + self.offset, done and done + self.offset
 
@@ -88,7 +90,7 @@ ROW = ctypes.sizeof(Row)
 
 
 def encode(text: str, size: int = _TEXT) -> bytes:
-    """Returns a text as at most ``size`` bytes; the middle of a longer one is left out.
+    """Encodes a text in at most ``size`` bytes; the middle of a longer text is left out.
 
     >>> encode("collective", 7)
     b'co...ve'
@@ -101,12 +103,12 @@ def encode(text: str, size: int = _TEXT) -> bytes:
 
 
 def encode_answer(text: str) -> bytes:
-    """Returns a text for :attr:`Row.answer`."""
+    """Encodes a text for :attr:`Row.answer`."""
     return encode(text, _ANSWER)
 
 
 def decode(encoded: bytes) -> str:
-    """Returns the text of encoded bytes, in which a character may be cut.
+    """Decodes bytes of :func:`encode`, in which a character may be cut.
 
     >>> decode(b"a sum")
     'a sum'

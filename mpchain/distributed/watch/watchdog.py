@@ -34,7 +34,7 @@ from mpchain.distributed.watch.notes import FORKED, note
 from mpchain.distributed.watch.table import Row, State
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds for which a rank waits for others that do not work, before it ends the job."""
+"""Seconds that a rank waits for others that do not work, before it ends the job."""
 
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 
@@ -46,10 +46,10 @@ _SLOT = table.RING - 1  # the size is a power of two, so this is a bit mask
 
 
 def check_timeout(timeout: float | str | None) -> float:
-    """Returns the timeout in seconds: for None, the environment's, or the default.
+    """Returns the timeout in seconds; None uses the environment variable, or the default.
 
     Raises:
-        ValueError: it is not a positive number.
+        ValueError: the timeout is not a positive number.
 
     >>> check_timeout(60)
     60.0
@@ -72,30 +72,32 @@ def check_timeout(timeout: float | str | None) -> float:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Watch:
-    """The watchdog of one rank of a communicator: keeps its row and looks at those of the others.
+    """The watchdog of one rank of a communicator: updates its row and checks the others' rows.
 
     Args:
         rank: this rank.
         rows: the rows of all ranks.
-        local: the ranks whose rows are shared with this one, itself included.
-        hosts: for each rank the name of its host.
-        world_ranks: for each rank its number among all ranks of the job.
-        timeout: seconds.
-        exchange: exchanges rows with other hosts; None if there are none, or another rank does it.
+        local: the ranks that share their rows with this rank, including this rank.
+        hosts: the host name of each rank.
+        world_ranks: the id of each rank among all ranks of the job.
+        timeout: the timeout in seconds.
+        exchange: the object that exchanges rows with other hosts; None if there are no other hosts,
+            or another rank exchanges the rows.
         end: function that ends the job; it takes a text, and a function that ends a GPU's work
             first, or None.
         tell: function that prints a text.
         clock: function that returns seconds.
-        last_active: function that returns when this process was last at work, given the time.
+        last_active: function that returns when this process was last working, given the current
+            time.
 
     Attributes:
         gpu: :class:`GpuWork` of the communicator; None if there is none.
-        thread: the thread that is in a method of the communicator, or was last.
+        thread: the thread that is in a method of the communicator, or was in one last.
         begun: weak reference to the request of the operation that was begun last.
-        is_elastic: whether the others continue without ranks that are lost, instead of ending the
-            job. Ranks that do not work are killed.
-        is_leaving: whether the program is over and waits for the others' ends.
-        is_of_world: whether it watches the end of the program.
+        is_elastic: whether the other ranks continue without lost ranks, instead of ending the job.
+            Ranks that do not work are killed.
+        is_leaving: whether the program has ended and waits for the end of the others.
+        is_of_world: whether this watchdog watches the end of the program.
     """
 
     rank: int
@@ -121,7 +123,7 @@ class Watch:
         self.thread, self._turn = threading.get_ident(), threading.RLock()
         self.row = self.rows[self.rank]
         self.row.pid = os.getpid()
-        # Kept, because each access to a row's fields makes new objects.
+        # The fields are cached, because each access to a row's fields makes new objects.
         self._tags, self._texts = self.row.tags, list(self.row.texts)
         self._begun, self._done = self.row.begun, self.row.done
         self._entered = None  # number of the collective that the rank is in
@@ -148,10 +150,10 @@ class Watch:
         Args:
             mpi: the module ``mpi4py.MPI``.
             mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
-            host: that of the ranks of this host.
-            timeout: seconds.
+            host: ``mpi4py.MPI.Comm`` of the ranks of this host.
+            timeout: the timeout in seconds.
             is_elastic: whether ranks may be lost.
-            replaced: the watchdog of these ranks and others, which are lost.
+            replaced: the earlier watchdog of these ranks and the lost ranks.
         """
         local = allgather(host, mpi_comm.rank)
         memory = share(host, len(local) * table.ROW)
@@ -185,18 +187,18 @@ class Watch:
         return watch
 
     def watch_end(self, mpi_comm: Any) -> None:
-        """Makes these the ranks that wait for each other at the program's end; collective."""
+        """Makes these ranks wait for each other at the program's end; collective."""
         self.is_of_world = True
         _thread.of_world, _thread.ends = self, mpi_comm.Dup()
 
     def start(self) -> None:
-        """Begins to look at the others from time to time."""
+        """Begins to check the other ranks periodically."""
         self._go_to(State.COMPUTING)
         self.row.heartbeat = self.clock()
         _thread.add(self)
 
     def stop(self) -> None:
-        """Stops looking, unless it watches the end of the program; collective."""
+        """Stops checking the other ranks, unless it watches the end of the program; collective."""
         if _thread.of_world is not self:
             _thread.remove(self)
             for mpi_comm in self._owned:
@@ -204,7 +206,7 @@ class Watch:
             self._owned = []
 
     def may_kill(self) -> None:
-        """Lets ranks be lost, and allows this one to kill those of its host."""
+        """Allows ranks to be lost, and this rank to kill ranks of its host."""
         self.is_elastic = True
         if hasattr(os, "pidfd_open"):  # a pidfd stays valid if the pid is reused
             for rank in self.local:
@@ -212,7 +214,7 @@ class Watch:
                     self._processes[rank] = os.pidfd_open(self.rows[rank].pid)
 
     def kill(self, ranks: Sequence[int], why: str) -> bool:
-        """Kills those of the ranks that are on this host; returns whether there are any."""
+        """Kills the given ranks that are on this host; returns whether there are any."""
         here = [rank for rank in ranks if rank in self._processes and rank != self.rank]
         for rank in here:
             if reports.state_of_process(self.rows[rank].pid) in reports.GONE:
@@ -226,15 +228,15 @@ class Watch:
         return bool(here)
 
     def cause_of(self, rank: int) -> str:
-        """Returns why a rank is lost, as far as this one knows."""
+        """Returns the reason why a rank is lost, if this rank knows it."""
         row, killed = self.rows[rank], table.decode(self.rows[rank].answer)
         if killed.startswith(_KILLED):
             return killed
         return f"process {row.pid or ''} on {self.hosts[rank]} is gone".replace("  ", " ")
 
     def be_replaced(self) -> None:
-        """Stops looking: ranks are lost, and the others, if there are several, get another
-        watchdog."""
+        """Stops checking: ranks are lost, and the remaining ranks get a new watchdog if there are
+        several."""
         _thread.remove(self)
         if _thread.of_world is self:
             _thread.of_world = None
@@ -243,12 +245,12 @@ class Watch:
         self._processes = {}
 
     def tell_end(self) -> None:
-        """Tells the others that this rank's program is over."""
+        """Tells the other ranks that this rank's program has ended."""
         self._go_to(State.ENDED)
 
     @property
     def longest_wait(self) -> float:
-        """Seconds for which the rank waits for others that work; no limit at the program's end."""
+        """Seconds that the rank waits for others that work; unlimited at the program's end."""
         return math.inf if self.is_leaving else max(LONGEST_WAIT, self.timeout)
 
     # The rank itself calls these methods, so they must be fast
@@ -257,9 +259,9 @@ class Watch:
         """Called at the beginning of a watched method: if it communicates, :meth:`enter` follows.
 
         Args:
-            name: its name.
-            kind: how it is watched.
-            args, kwargs: its arguments.
+            name: the method's name.
+            kind: the method's kind.
+            args, kwargs: the arguments of the call.
 
         Raises:
             RuntimeError: another thread uses the communicator.
@@ -282,7 +284,7 @@ class Watch:
         """Returns whether this thread is in a method of the communicator.
 
         Raises:
-            RuntimeError: another thread is.
+            RuntimeError: another thread is in one.
         """
         if self.is_inside and self.thread != threading.get_ident():
             self._refuse_thread()
@@ -332,7 +334,7 @@ class Watch:
         """Called at the end of a watched method.
 
         Returns:
-            Its encoded text; None if it has not communicated.
+            The encoded text of the call; None if the method has not communicated.
         """
         self.is_inside, self.announced = False, None
         if self._text is not None:
@@ -346,22 +348,22 @@ class Watch:
         return self._text
 
     def reopen(self) -> int | None:
-        """Notes that the collective that returned last continues; returns its number."""
+        """Records that the collective that returned last continues; returns its number."""
         n = self._n
         self._done[n & _SLOT] = 0.0
         return n
 
     def finish(self, n: int) -> None:
-        """Notes that a collective of that number, which continued, is done."""
+        """Records that collective ``n``, which continued in the background, is done."""
         if self._tags[n & _SLOT] >> 32 == n:
             self._done[n & _SLOT] = self.clock()
 
     def record(self, report: str) -> str:
-        """Writes the flight recorder's file, if asked to; returns the report with its name."""
+        """Writes the flight recorder's file, if possible; returns the report with the file name."""
         return reports.record(self, report)
 
     def record_in(self, folder: str) -> None:
-        """Sets the folder of that file, for all watchdogs of this process."""
+        """Sets the folder of the flight recorder's file, for all watchdogs of this process."""
         reports.folder.path = os.path.abspath(folder)
 
     def text(self) -> str:
@@ -370,10 +372,10 @@ class Watch:
 
     @contextlib.contextmanager
     def waiting(self, text: str | bytes) -> Iterator[None]:
-        """Context manager: within it the rank waits for others.
+        """Context manager: inside the block, the rank waits for others.
 
         Args:
-            text: the event that it waits for.
+            text: the event that the rank waits for.
         """
         with self.within():
             self.row.wait_text = table.encode(text) if isinstance(text, str) else text
@@ -386,7 +388,7 @@ class Watch:
 
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:
-        """Context manager: calls within it are parts of another operation."""
+        """Context manager: calls inside the block are parts of another operation."""
         self._acquire()
         before = self.is_inside, self.announced, self.thread
         self.is_inside, self.announced, self.thread = True, None, threading.get_ident()
@@ -411,9 +413,9 @@ class Watch:
     # The watchdog thread calls these methods from time to time
 
     def look(self, now: float) -> None:
-        """Updates the rank's heartbeat and place, and looks for failures.
+        """Updates the rank's heartbeat and location, and checks for failures.
 
-        Ends the job with a report if there is one that the rank itself does not raise.
+        If there is a failure that the rank does not raise itself, ends the job with a report.
 
         Args:
             now: monotonic time in seconds.
@@ -454,7 +456,7 @@ class Watch:
         )
 
     def oldest_unfinished(self) -> tuple[str, float] | None:
-        """Returns the text of the GPU's oldest unfinished work, and when it was begun."""
+        """Returns the text of the GPU's oldest unfinished work, and the time when it was begun."""
         while self._unfinished and self._unfinished[0][0]():
             self._unfinished.popleft()
         if not self._unfinished:
@@ -463,7 +465,7 @@ class Watch:
         return table.decode(text), begun
 
     def ask(self) -> None:
-        """Asks all ranks where they are."""
+        """Asks all ranks for their locations."""
         for row in self.rows:
             row.asked += 1
 
@@ -473,11 +475,11 @@ class Watch:
 
 
 def waiting_for(comm: Any, text: str) -> contextlib.AbstractContextManager[None]:
-    """Context manager: shows the other ranks that this one waits for them.
+    """Context manager: shows the other ranks that this rank waits for them.
 
     Args:
         comm: communicator of the ranks.
-        text: the event that it waits for.
+        text: the event that this rank waits for.
 
     >>> with waiting_for(comm, "the tide"):
     ...     comm.rank
@@ -487,7 +489,7 @@ def waiting_for(comm: Any, text: str) -> contextlib.AbstractContextManager[None]
 
 
 class WatchThread:
-    """The thread in which all watchdogs of this process look at the other ranks.
+    """The thread in which all watchdogs of this process check the other ranks.
 
     Attributes:
         of_world: the watchdog of all ranks of the job, kept for the program's end; None if there is
@@ -499,7 +501,7 @@ class WatchThread:
     ends: Any = None
 
     def __init__(self):
-        # Watches other than the world's that have a timeout and poll.
+        # These are the watchdogs, other than the world's, that have a timeout and poll.
         self._watches = weakref.WeakSet()
         self._looking = threading.Lock()
         self._thread = None
@@ -507,7 +509,7 @@ class WatchThread:
         self._pid = os.getpid()
 
     def add(self, watch: object) -> None:
-        """Adds a watchdog; starts the thread if it does not run."""
+        """Adds a watchdog; starts the thread if it is not running."""
         with self._looking:
             self._watches.add(watch)
         if self._thread is None:
@@ -531,7 +533,7 @@ class WatchThread:
             return min([period_of(watch.timeout) for watch in self._watches] + [LONGEST_PERIOD])
 
     def end(self) -> None:
-        """Waits until the programs of all ranks have ended, so that none waits unwatched in MPI.
+        """Waits until the programs of all ranks have ended, so that no rank waits unwatched in MPI.
 
         Then stops the thread, which must not outlive MPI.
         """
@@ -568,17 +570,17 @@ class WatchThread:
 
 
 def add_look(watcher: object) -> None:
-    """Lets the thread call ``look(now)`` from time to time.
+    """Makes the thread call ``look(now)`` periodically.
 
     Args:
-        watcher: has that method, ``tell_end()``, and ``timeout``, whose twentieth is the time
-            between two calls; it is not kept alive.
+        watcher: an object with that method, ``tell_end()``, and ``timeout``; the time between two
+            calls is a twentieth of the timeout. The object is not kept alive.
     """
     _thread.add(watcher)
 
 
 def call_at_end(function: Callable[[], None]) -> None:
-    """Lets a function be called at the program's end, when no rank needs the others any more."""
+    """Registers a function to call at the program's end, when no rank needs the others."""
     _at_end.append(function)
 
 
