@@ -1,4 +1,4 @@
-"""Functions on variables; the file of its family documents each of them."""
+"""Functions on variables; each is documented in the file of its family."""
 
 from mpchain import from_pytorch
 from mpchain.functions.activation import clipped_relu as clipped_relu
@@ -259,12 +259,12 @@ __all__ = [name for name in dir() if callable(globals()[name])]
 
 
 def _explain_arguments():
-    """Lets functions that are written in terms of others name a wrong argument."""
+    """Lets functions that are composed of others name a wrong argument in their own errors."""
     for name in __all__:
         function = globals()[name]
         if not hasattr(function, "declaration"):
             globals()[name] = type_check.called_by_users(function)
-            globals()[name].__module__ = __name__  # pickle finds it there
+            globals()[name].__module__ = __name__  # pickle finds the function there
 
 
 _explain_arguments()

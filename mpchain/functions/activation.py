@@ -132,12 +132,12 @@ def _prelu(x, slope):
 
 
 def prelu(x: Input, W: Input) -> Variable:
-    """Parametric rectified linear unit: x where that is not negative, else W x.
+    """Parametric rectified linear unit: x where x is not negative, else W x.
 
     Args:
         x: Variable or array (N, ...), floating point.
-        W: Variable or array of the shape of the axes of ``x`` that follow the first, as many as it
-            has: (C,) for a slope per channel.
+        W: Variable or array whose shape matches axes 1, 2, ... of ``x``, as many as ``W`` has: (C,)
+            for a slope per channel.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -164,10 +164,10 @@ def rrelu(
     r: Array | None = None,
     return_r: bool = False,
 ) -> Variable | Any:
-    """Randomized leaky rectified linear unit: x where that is not negative, else r x.
+    """Randomized leaky rectified linear unit: x where x is not negative, else r x.
 
     In training, each element draws its slope r uniformly between ``l`` and ``u``; where
-    ``config.train`` is False, r is their mean.
+    ``config.train`` is False, r is the mean of ``l`` and ``u``.
 
     Args:
         x: Variable or array of any shape, floating point.
@@ -176,7 +176,8 @@ def rrelu(
         return_r: also return the slopes.
 
     Returns:
-        Variable of the shape and dtype of ``x``; with ``return_r``, that and the slopes.
+        Variable of the shape and dtype of ``x``; with ``return_r``, a pair of this Variable and the
+        slopes.
 
     Raises:
         InvalidType: ``r`` does not have the shape of ``x``.
@@ -208,7 +209,7 @@ def rrelu(
     lambda g, x, alpha: np.where(np.greater(x, 0), g, g * (np.exp(np.minimum(x, 0)) * alpha))
 )
 def elu(x: Input, alpha: float = 1.0) -> Output:
-    """Exponential linear unit: x where that is positive, else alpha (exp(x) - 1), elementwise.
+    """Exponential linear unit: x where x is positive, else alpha (exp(x) - 1), elementwise.
 
     Args:
         x: Variable or array of any shape, floating point.
@@ -234,7 +235,7 @@ def selu(
 
     Args:
         x: Variable or array of any shape, floating point.
-        alpha, scale: by default those that keep mean 0 and variance 1 from layer to layer.
+        alpha, scale: the factors; the defaults keep mean 0 and variance 1 from layer to layer.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -295,8 +296,8 @@ def swish(x: Input, beta: Input) -> Variable:
 
     Args:
         x: Variable or array (N, ...), floating point.
-        beta: Variable or array of the shape of the axes of ``x`` that follow the first, as many as
-            it has: (C,) for one per channel.
+        beta: Variable or array whose shape matches axes 1, 2, ... of ``x``, as many as ``beta``
+            has: (C,) for one value per channel.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -486,13 +487,13 @@ def maxout(x: Input, pool_size: int, axis: int = 1) -> Variable:
     Args:
         x: Variable or array, floating point.
         pool_size: the size of a group.
-        axis: the axis, whose size becomes that divided by ``pool_size``.
+        axis: the axis to reduce; its size is divided by ``pool_size``.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: there is no such axis, or it does not divide into groups.
+        InvalidType: there is no such axis, or its size is not a multiple of ``pool_size``.
         ValueError: ``pool_size`` is not positive.
 
     Example:

@@ -121,7 +121,7 @@ def add(*xs: Input | float) -> Variable:
     """Elementwise sum of two or more arrays, which broadcast.
 
     Args:
-        xs: Variables, arrays or numbers; not numbers only.
+        xs: Variables, arrays or numbers; at least one is not a number.
 
     Returns:
         Variable of the broadcast shape.
@@ -202,7 +202,7 @@ def aligned(name: str, x: Input, y: Input, axis: int) -> Variable:
     Args:
         name: name of the function in error messages.
         x: Variable or array.
-        y: Variable or array of the sizes of those axes of ``x``.
+        y: Variable or array whose shape is the sizes of these axes of ``x``.
         axis: the axis of ``x`` that matches the first of ``y``.
 
     Returns:
@@ -304,7 +304,7 @@ def _reflected(function):
 
 
 def _floor_divide(x0, x1):
-    # Flat almost everywhere, and so without gradient.
+    # Floor division is constant almost everywhere, so the result has no gradient.
     return as_variable(as_array(getattr(x0, "array", x0) // getattr(x1, "array", x1)))
 
 

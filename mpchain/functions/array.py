@@ -1,6 +1,6 @@
 """Dtypes, shapes and broadcasting.
 
-Each is linear, so its derivative is its adjoint, and nothing is kept but shapes.
+Each function is linear, so its derivative is its adjoint, and only shapes are kept for backward.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
 
 
 def widened(x: Input) -> Input:
-    """Returns ``x`` in single precision if it is half, which is too coarse for many steps.
+    """Converts ``x`` from half to single precision, because half is too coarse for many steps.
 
     Example:
         >>> widened(np.ones(2, np.float16)).dtype
@@ -66,7 +66,7 @@ def _reshape(x, shape):
 
 
 def reshape(x: Input, shape: Sequence[int]) -> Variable:
-    """Reshapes an array, whose elements keep their row-major order.
+    """Reshapes an array; the elements keep their row-major order.
 
     Args:
         x: Variable or array.
@@ -166,7 +166,7 @@ _add_up: Any = np.add.reduce
 
 
 def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
-    """Sums an array; half precision in single, since a float16 sum of ones stops at 2048.
+    """Sums an array, half precision in single precision: a float16 sum of ones stops at 2048.
 
     Example:
         >>> summed(np.ones((3000, 1), np.float16), 0, False).tolist()
@@ -197,7 +197,8 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
 
 
 def _sum_in_parts(x, n):
-    """The sums of every ``n`` elements, which are contiguous; None where they do not divide."""
+    """Returns the sums of every ``n`` contiguous elements; None if ``n`` does not divide their
+    number."""
     part = min(n, thresholds.sum_row)
     if n % part or not x.flags.c_contiguous:
         return None

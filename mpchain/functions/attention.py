@@ -50,7 +50,8 @@ def _check_bias(name, bias, shape):
 
 
 def _fused(name, query, key, value, mask, bias, is_causal, scale):
-    """Attention by a library's kernel, the mask as a part of the bias; None if there is none."""
+    """Returns attention from a library's kernel, with the mask added to the bias; None without a
+    kernel."""
     if mask is None and bias is None:
         is_taken = is_fused(query, key, value, scale, is_causal)
         return fused_attention(query, key, value, scale, is_causal) if is_taken else None
@@ -87,14 +88,14 @@ def _scaled_softmax_derivative(g, y, axis, scale):
 
 @differentiable(_scaled_softmax_derivative)
 def _scaled_softmax(x, axis, scale):
-    """On GPUs, the scale takes no kernel for itself."""
+    """Returns the softmax of scaled values; on GPUs, the scale needs no extra kernel."""
     return kernels.softmax(x, axis, scale)
 
 
 @differentiable(None, lambda g: g, None)
 def _without_later(allowed, scores, low):
-    """Masks later keys. Their weights are zero, so that the softmax gives their scores no gradient,
-    which need not be masked again: each query has a key."""
+    """Masks the scores of later keys. The derivative needs no mask: the weights of these keys are
+    zero, because each query has a key, so the softmax already gives their scores no gradient."""
     return get_array_module(scores).where(allowed, scores, low)
 
 
@@ -181,9 +182,9 @@ def scaled_dot_product_attention(
 def project_heads(
     x: Input, Ws: Sequence[Input], bs: Sequence[Input | None], n_heads: int
 ) -> list[Variable]:
-    """Projects (B, L, I) to (B, n_heads, L, D) by each of several weights.
+    """Projects (B, L, I) to (B, n_heads, L, D) with each of several weights.
 
-    On GPUs this takes one product for all weights, if these are alike and no larger than ``x``.
+    On GPUs this takes a single product if all weights are alike and no larger than ``x``.
 
     Args:
         Ws: Variables or arrays (n_heads * D, I).
@@ -195,7 +196,7 @@ def project_heads(
         [(2, 3, 4, 2), (2, 3, 4, 2)]
     """
     W, b, n = Ws[0], bs[0], len(Ws)
-    # Otherwise, joining the weights takes time that is not small compared to the products.
+    # For small x, joining the weights takes too long compared to the products.
     pays = n > 1 and is_gpu_array(as_array(x)) and x.shape[0] * x.shape[1] >= W.shape[0]
     if not pays or any(_kind(V, c) != _kind(W, b) for V, c in zip(Ws, bs)):
         ys = [linear(x, W, b, n_batch_axes=2) for W, b in zip(Ws, bs)]
@@ -212,9 +213,9 @@ def project_heads(
 
 @differentiable(lambda g: g, lambda g, b_shape: sum_over.on(np.reshape(g, (-1, *b_shape)), 0))
 def _add_and_order(y, b):
-    """y (B, L, n, n_heads, D) + b, with each of n in the order of axes that products of heads take.
+    """Returns y (B, L, n, n_heads, D) + b, with each of n in the axis order that products need.
 
-    Products would copy another order, while the bias has to be added anyway.
+    Products would copy arrays of another order, while the bias must be added anyway.
     """
     return one_call(_ordered_sum, y, b)
 
@@ -229,7 +230,7 @@ def _ordered_sum(y, b):
     lambda g: g if isinstance(g, Variable) else get_array_module(g).ascontiguousarray(g)
 )
 def _with_contiguous_gradient(y):
-    """y, whose gradient is copied once, not in each of two products."""
+    """Returns y, with its gradient copied once instead of in each of two products."""
     return y
 
 
@@ -258,8 +259,8 @@ def multi_head_attention(
 ) -> Variable:
     """Multi-head attention.
 
-    Each head projects by its rows of ``Wq``, ``Wk`` and ``Wv`` and attends to the projections; the
-    concatenated results of the heads are projected by ``Wo``.
+    Each head projects with its rows of ``Wq``, ``Wk`` and ``Wv`` and attends to the projections;
+    ``Wo`` projects the concatenated results of the heads.
 
     Args:
         query: Variable or array (B, L, I), floating point.
@@ -268,7 +269,7 @@ def multi_head_attention(
         Wq, Wk: Variables or arrays (n_heads * D, I) and (n_heads * D, J).
         Wv: Variable or array (n_heads * V, K).
         Wo: Variable or array (O, n_heads * V).
-        bq, bk, bv, bo: Variables or arrays with an element for each row of these, or None.
+        bq, bk, bv, bo: Variables or arrays with an element for each row of the weights, or None.
         n_heads: the number of heads.
         mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may attend to
             a key; (B, 1, 1, S) masks padding.

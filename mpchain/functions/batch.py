@@ -1,17 +1,17 @@
-"""Sums and means over the whole batch, which ranks may process together: for losses of one's own.
+"""Sums and means over the whole batch of all ranks, for losses that a program defines itself.
 
 A loss is usually the mean over the samples. A multi-node optimizer weights the loss of each rank by
-its samples, which is exact for that mean, and for the losses of :mod:`mpchain.functions`. What is
-something else, such as a mean over other elements, a quotient of sums or the root of a mean, takes
-its values from here: they are those of the whole batch, the same on all ranks, and differentiable
-to every order. In one process they are plain means and sums.
+its number of samples, which is exact for such a mean, and for the losses of
+:mod:`mpchain.functions`. Other losses, such as a mean over other elements, a quotient of sums or
+the root of a mean, use these functions: their results cover the whole batch, are the same on all
+ranks, and are differentiable to every order. In one process they are plain means and sums.
 
-All ranks that have samples call them in the same order. The loss may depend on them in any way: a
-loss that is the same on all ranks counts once.
+All ranks that have samples must call these functions in the same order. The loss may depend on
+their results in any way: a loss that is the same on all ranks counts once.
 
-Within a loss function, :func:`mpchain.grad` of them is the derivative of the sum of the outputs of
-all ranks, as for all collectives. An output of the whole batch, the same on all ranks, is therefore
-divided by ``comm.size`` there.
+Within a loss function, :func:`mpchain.grad` of these results is the derivative of the sum of the
+outputs of all ranks, as for all collectives. Divide an output of the whole batch, which is the same
+on all ranks, by ``comm.size`` there.
 
 Example:
     A masked mean, a mean over the atoms of molecules of different sizes, and the root of a mean::
@@ -40,14 +40,15 @@ def batch_sum(x: Input, axis: Axes = None) -> Variable:
 
     Args:
         x: Variable or array, floating point, of this rank's samples.
-        axis: the axes to sum over; None means all, () none: then only the ranks' arrays are added.
+        axis: the axes to sum over; None means all, () means none, so that only the ranks' arrays
+            are added.
 
     Returns:
         Variable, the same on all ranks. It must be differentiated within the update.
 
     Raises:
         RuntimeError: the optimizer processes the batch in parts (``accumulation``, ``no_sync``,
-            ``reproducible=True``), which are not known together.
+            ``reproducible=True``), so that the whole batch is never available at once.
 
     Example:
         >>> y, t = np.array([0.5, 1.0, 0.0]), np.array([1.0, 1.0, 0.0])
@@ -66,7 +67,7 @@ def batch_count(n: object) -> Any:
     within ``no_sync``.
 
     Args:
-        n: this rank's number, such as that of its positive samples: an int, float or scalar array.
+        n: this rank's number, such as its count of positive samples: an int, float or scalar array.
 
     Returns:
         The sum, the same on all ranks; in one process ``n`` itself.
@@ -82,13 +83,14 @@ def batch_count(n: object) -> Any:
 def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     """Returns the mean of all elements of the whole batch.
 
-    In an evaluator, which each rank runs at its own pace, it is the mean of the rank's own batch.
-    Report it unchanged: evaluators weight it by its count, so that their result is exact. The log
-    of a training takes the plain mean over its iterations.
+    In an evaluator, which each rank runs at its own pace, the result is the mean of the rank's own
+    batch. Report this mean unchanged: evaluators weight it by its count, so that their result is
+    exact. A training log uses the plain mean over iterations.
 
     Args:
         x: Variable or array, floating point, of this rank's samples.
-        weights: Variable or array that broadcasts to ``x``, such as a mask; None: all count alike.
+        weights: Variable or array that broadcasts to ``x``, such as a mask; None weights all
+            elements equally.
 
     Returns:
         Variable: a scalar, the same on all ranks. It must be differentiated within the update.

@@ -113,8 +113,8 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
 
 
 # The convolution family is one trilinear form <y, x * W>. Each member is its gradient by one slot,
-# given the operands in the other two. Differentiating a member by an operand puts the incoming
-# gradient into the open slot and opens the slot of the operand.
+# given the operands in the other two slots. Differentiating a member with respect to an operand
+# puts the incoming gradient into the open slot and opens the slot of the operand.
 
 
 @differentiable(
@@ -178,7 +178,7 @@ def convolution_nd(
         b: Variable or array (O,), or None.
         stride: step from one window to the next; an int, or one for each spatial axis.
         pad: number of zeros on both sides of each spatial axis; an int, or one for each axis.
-        cover_all: whether a last window is added where elements would be left over.
+        cover_all: whether to add a last window if elements would be left over.
         dilate: distance between neighboring elements of a window; 1 means that they touch.
         groups: number of groups of channels, which are convolved separately.
 
@@ -311,7 +311,7 @@ def deconvolution_nd(
         x: Variable or array (N, C, d1, d2, ...).
         W: Variable or array (C, O / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
-        stride, pad, dilate: as of the transposed convolution.
+        stride, pad, dilate: those of the convolution that is transposed.
         outsize: spatial size of the output; None means the smallest that fits.
         groups: number of groups of channels, which are convolved separately.
 
@@ -319,7 +319,8 @@ def deconvolution_nd(
         Variable (N, O, ...).
 
     Raises:
-        InvalidType: ranks or channels do not fit, or ``outsize`` does not lead back to ``x``.
+        InvalidType: ranks or channels do not fit, or a convolution of ``outsize`` would not give
+            the size of ``x``.
 
     Example:
         >>> F.deconvolution_nd(np.array([[[1.0, 2.0]]]), np.array([[[1.0, -1.0]]])).array
@@ -471,7 +472,7 @@ def local_convolution_2d(x: Input, W: Input, b: Input | None = None, stride: Siz
         x: Variable or array (N, C, H, W).
         W: Variable or array (O, out_h, out_w, C, kh, kw).
         b: Variable or array (O, out_h, out_w), or None.
-        stride: distance of the windows.
+        stride: distance between windows.
 
     Returns:
         Variable (N, O, out_h, out_w).
@@ -555,7 +556,7 @@ def bilinear(
 
 
 def _overlap(size, step):
-    """Source and target slices of an axis of ``size`` that is shifted by ``step``."""
+    """Returns source and target slices of an axis of ``size`` that is shifted by ``step``."""
     kept = max(size - abs(step), 0)
     if step >= 0:
         return slice(0, kept), slice(size - kept, size)
@@ -566,7 +567,7 @@ def _overlap(size, step):
     lambda g, steps: _shift.on(g, tuple([(channels, -dy, -dx) for channels, dy, dx in steps]))
 )
 def _shift(x, steps):
-    """Shifts groups of channels down and right by ``steps``, and fills up with zeros."""
+    """Shifts groups of channels down and right by ``steps``, and fills with zeros."""
     return one_call(_shifted, x, steps)
 
 

@@ -40,7 +40,7 @@ def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Va
         transa, transb: swap the last two axes of ``a`` or ``b`` first.
 
     Returns:
-        Variable (..., n, m), without the axis that a vector argument lacks.
+        Variable (..., n, m), without n if ``a`` is a vector, and without m if ``b`` is a vector.
 
     Raises:
         InvalidType: an argument is 0-d, or the inner sizes differ.
@@ -99,7 +99,8 @@ def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False)
     lambda g, a, labels: _contract.on(g, a, (labels[2], labels[0], labels[1])),
 )
 def _contract(a, b, labels):
-    """Multiplies, and sums over the labels that the output, the third of ``labels``, lacks."""
+    """Multiplies a and b, and sums over the labels that are missing in the output, the third of
+    ``labels``."""
     la, lb, out = labels
     size = dict(zip(la, a.shape)) | dict(zip(lb, b.shape))
     batch = [i for i in la if i in lb and i in out]
@@ -117,12 +118,12 @@ def _contract(a, b, labels):
 
 
 def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2) -> Variable:
-    """Sums products over axes of two arrays; the remaining axes of ``a``, then of ``b``, stay.
+    """Sums products over axes of two arrays; the result has the other axes of ``a``, then of ``b``.
 
     Args:
         a, b: Variables or arrays.
-        axes: contract the last ``axes`` axes of ``a`` with the first of ``b``; or the pair of axes
-            of ``a`` and axes of ``b``, each an integer or a sequence.
+        axes: if an integer, contract the last ``axes`` axes of ``a`` with the first of ``b``; else
+            a pair: the axes of ``a`` and the axes of ``b``, each an integer or a sequence.
 
     Returns:
         Variable.
@@ -156,7 +157,8 @@ def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2)
 
 
 def _labels_of_text(text):
-    """Returns the labels of each operand of 'ij,jk->ik', and those of the output or None."""
+    """Returns the labels of each operand of text like 'ij,jk->ik', and those of the output or
+    None."""
     inputs, arrow, output = text.replace(" ", "").partition("->")
 
     def labels(term):

@@ -1,9 +1,10 @@
-"""What a mean over a count divides by: the place where several ranks, or parts of a batch, listen.
+"""Divisors of means over a count, which account for several ranks and for parts of a batch.
 
-A loss that is a mean over elements that count (labels that are not ignored, weights) asks here for
-its denominator. In one process that is its count. Within the update of a multi-node optimizer it is
-the count of the whole batch times the share of the samples at hand: then the mean of the losses of
-all ranks, weighted by their samples, is the mean over all elements that count.
+A loss that is a mean over elements that count (labels that are not ignored, weights) gets its
+divisor from this module. In one process, the divisor is the loss's own count. Within the update of
+a multi-node optimizer, it is the count of the whole batch times this rank's share of the samples:
+then the mean of the losses of all ranks, weighted by their samples, is the mean over all elements
+that count.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ BATCH, CALL = "batch", "call"
 
 
 class _Current(threading.local):
-    counts: Any = None  # knows the counts of the whole batch; None: this process has all of it
+    counts: Any = None  # the counts of the whole batch; None if this process has the whole batch
     over: str | None = None
     notes: Any = None  # counts of means, recorded while means of batches are combined
 
@@ -39,7 +40,7 @@ current = _Current()
 
 
 def is_asked() -> bool:
-    """Returns whether counts matter to anybody but the function that divides by them.
+    """Returns whether other code uses counts besides the function that divides by them.
 
     Example:
         >>> is_asked()
@@ -51,8 +52,8 @@ def is_asked() -> bool:
 def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
     """Returns ``compute(*arguments)``, which asks for a count.
 
-    :func:`mpchain.functions.forget`, which calls functions again in backward, sets one that returns
-    the first answer there.
+    :func:`mpchain.functions.forget`, which calls functions again in backward, replaces this
+    function by one that returns the first result again.
 
     Example:
         >>> remembering(lambda: 3)
@@ -66,11 +67,11 @@ def denominator(count: object, elements: object, dtype: object) -> Any:
 
     Args:
         count: the number of elements that count, an int or a scalar array.
-        elements: the array of all elements; its first axis is that of the loss.
-        dtype: of the result.
+        elements: the array of all elements; its first axis is the loss's first axis.
+        dtype: the dtype of the result.
 
     Raises:
-        ValueError: the dtype, such as float16, does not hold the count: the mean would be 0.
+        ValueError: the count exceeds the dtype's range, such as float16's: the mean would be 0.
 
     Example:
         >>> denominator(3, np.zeros(4), np.float64), denominator(0, np.zeros(4), np.float64)
@@ -89,7 +90,7 @@ def denominator(count: object, elements: object, dtype: object) -> Any:
 
 
 def divisor(n: Any, dtype: DTypeLike) -> Any:
-    """Returns a number or array to divide by, in a dtype.
+    """Returns ``n``, converted to a dtype, as a divisor.
 
     Raises:
         ValueError: see :func:`denominator`.
@@ -113,7 +114,7 @@ def divisor(n: Any, dtype: DTypeLike) -> Any:
 
 
 def at_least_one(count: object) -> Any:
-    """Returns a count, or 1 for 0; NumPy's ``maximum`` takes ten times as long for numbers.
+    """Returns a count, or 1 if it is 0; NumPy's ``maximum`` takes ten times as long for numbers.
 
     Example:
         >>> at_least_one(3), at_least_one(np.int64(0)), at_least_one(np.array(2))
@@ -146,12 +147,13 @@ def weight_sum(total: object, elements: object) -> Any:
 
 
 class Notes:
-    """The counts that means are over, by which an evaluator weights them.
+    """The counts of means, with which an evaluator weights the means.
 
-    While it is in use (``with``), functions that divide by a count note it with their result.
+    In a ``with`` block of this object, functions that divide by a count note the count for their
+    result.
 
     Attributes:
-        last: the count that was last divided by.
+        last: the latest count that a function divided by.
 
     Example:
         >>> with Notes() as notes:
@@ -176,27 +178,27 @@ class Notes:
         self._weights[id(mean.array)] = mean.array, count
 
     def weight(self, value: object, default: object) -> Any:
-        """Returns the count of a value, if it is a mean that was noted, or the default."""
+        """Returns the count of a value if the value is a noted mean, else the default."""
         return self._weights.get(id(getattr(value, "array", value)), (None, default))[1]
 
     def add_plain(self, mean: "Variable", size: int) -> None:
-        """Notes the number of elements of a mean that is not weighted by it."""
+        """Notes the number of elements of a mean that is not weighted by this number."""
         self._plain[id(mean.array)] = mean.array, size
 
     def plain_size(self, value: object) -> int | None:
-        """Returns the number of elements of a plain mean; None if the value is none."""
+        """Returns the number of elements of a plain mean; None if the value is not a plain mean."""
         return self._plain.get(id(getattr(value, "array", value)), (None, None))[1]
 
     def counts_among(self, arrays: Iterable[Any]) -> list[Any]:
-        """Returns the counts of those arrays that are means that were noted."""
+        """Returns the counts of the arrays that are noted means."""
         return [self._weights[id(x)][1] for x in arrays if id(x) in self._weights]
 
 
 class Derived(Observer):
-    """Sees which numbers functions compute from means that were noted.
+    """Tracks which numbers functions compute from noted means.
 
     Args:
-        notes: what notes the means.
+        notes: the notes of the means.
 
     Example:
         >>> with Notes() as notes, Derived(notes) as derived:
@@ -224,7 +226,7 @@ class Derived(Observer):
 
 
 def note(mean: Any, count: int) -> Any:
-    """Returns a mean, a Variable, after it was noted how many elements it is over.
+    """Notes how many elements a mean is over; returns the mean, a Variable.
 
     Example:
         >>> with Notes() as notes:
@@ -238,7 +240,7 @@ def note(mean: Any, count: int) -> Any:
 
 
 def note_plain(mean: "Variable", x: Input) -> "Variable":
-    """Returns the plain mean of an array, after its number of elements was noted.
+    """Notes the number of elements of a plain mean of an array; returns the mean.
 
     Example:
         >>> with Notes() as notes:
@@ -252,7 +254,7 @@ def note_plain(mean: "Variable", x: Input) -> "Variable":
 
 
 def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the function's result is a mean over the count that it asks for.
+    """Decorator: declares that the result is a mean over the count that the function asks for.
 
     Example:
         >>> @noted
@@ -281,9 +283,10 @@ def using(counts: object, over: str | None = None) -> Iterator[None]:
     """Context manager: ``counts`` knows the counts of the whole batch.
 
     Args:
-        over: what means are over, if the program does not say it: :data:`CALL`, or None.
+        over: the scope of means if the program does not declare it: :data:`CALL`, or None.
         counts: an object with the methods of
-            :class:`mpchain.distributed.optimizers.counts.Counts`; None: this process has all.
+            :class:`mpchain.distributed.optimizers.counts.Counts`; None means that this process has
+            the whole batch.
 
     Example:
         >>> with using(None):
@@ -310,8 +313,8 @@ def _over(what):
 def own_counts() -> contextlib.AbstractContextManager[None]:
     """Context manager: each loss within it is the mean over its own elements, as in one process.
 
-    It is for programs that call a loss function for one sample, or one group of samples, at a time,
-    and average the results: a mean over the atoms of each molecule.
+    Use it in programs that call a loss function for one sample, or one group of samples, at a time,
+    and average the results, such as a mean over the atoms of each molecule.
 
     Example:
         >>> x, t = np.zeros((5, 2)), np.zeros(5, int)
@@ -326,8 +329,8 @@ def own_counts() -> contextlib.AbstractContextManager[None]:
 def shared_counts() -> contextlib.AbstractContextManager[None]:
     """Context manager: each loss within it is a mean over the whole batch of all ranks.
 
-    That is what losses are outside of it, but they raise an error where several calls at one place
-    might also be losses of one sample each.
+    Losses are such means anyway, but outside of this context manager they raise an error if several
+    calls at one place might also be losses of one sample each.
 
     Example:
         >>> with mpchain.shared_counts():

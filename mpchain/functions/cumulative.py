@@ -13,22 +13,22 @@ from mpchain.variable import Variable
 
 
 def _filled(x, n, value):
-    """``n`` elements of ``value`` for the last axis of ``x``."""
+    """Returns ``n`` elements of ``value``, to be joined to the last axis of ``x``."""
     return get_array_module(x).full((*x.shape[:-1], n), value, x.dtype)
 
 
 def _before(y):
-    """Shifts the last axis by one: the element before each, and 1 before the first."""
+    """Shifts the last axis by one: returns the element before each, and 1 for the first."""
     return np.concatenate([_filled(y, 1, 1), y[..., :-1]], axis=-1)
 
 
 def _ahead(x, step, value=0):
-    """The elements ``step`` places ahead on the last axis, ``value`` where there are none."""
+    """Returns the elements ``step`` places ahead on the last axis, ``value`` past the end."""
     return np.concatenate([x[..., step:], _filled(x, step, value)], axis=-1)
 
 
 def products_of_others(x: Input) -> Input:
-    """Returns for each element, the product of all others along the last axis, without division.
+    """Returns for each element the product of all others along the last axis, without division.
 
     Args:
         x: Variable or array.
@@ -48,7 +48,7 @@ def products_of_others(x: Input) -> Input:
 
 
 def _weighted_rest(g, x):
-    """Returns the sums s with s[i] = g[i] + x[i + 1] s[i + 1], in a logarithmic number of steps."""
+    """Returns s with s[i] = g[i] + x[i + 1] s[i + 1], in a logarithmic number of steps."""
     factor, step = _ahead(x, 1), 1
     while step < x.shape[-1]:
         g = g + factor * _ahead(g, step)
@@ -63,7 +63,7 @@ def _cumprod_derivative(g, x, y):
 
 @differentiable(_cumprod_derivative)
 def _cumprod(x):
-    # Half precision would lose products.
+    # In half precision, products would underflow or overflow.
     y = get_array_module(x).cumprod(x, axis=-1, dtype=np.promote_types(x.dtype, np.float32))
     return y.astype(x.dtype, copy=False)
 

@@ -26,7 +26,7 @@ def _lyapunov_derivative(g, S, y):
 
 @differentiable(_lyapunov_derivative, lambda g, S: _lyapunov.on(S, g))
 def _lyapunov(S, Q):
-    """The solution X of S X + X S = Q for symmetric positive definite S, in stacks (..., n, n)."""
+    """Returns X with S X + X S = Q for symmetric positive definite S, in stacks (..., n, n)."""
     eigenvalues, U = get_array_module(S).linalg.eigh(S)
     sums = eigenvalues[..., :, None] + eigenvalues[..., None, :]
     transposed = U.swapaxes(-1, -2)
@@ -40,13 +40,14 @@ def _inverse_root_derivative(g, y):
 
 @differentiable(_inverse_root_derivative)
 def _inverse_root(A):
-    """A ** -0.5 of symmetric positive definite matrices (..., n, n)."""
+    """Returns A ** -0.5 for symmetric positive definite matrices (..., n, n)."""
     eigenvalues, U = get_array_module(A).linalg.eigh(A)
     return (U * eigenvalues[..., None, :] ** -0.5) @ U.swapaxes(-1, -2)
 
 
 def _grouped(name, x, groups):
-    """The channels in groups: (groups, C / groups, N * d1 * ...), in single precision at least."""
+    """Returns channels in groups: (groups, C / groups, N * d1 * ...), in single precision or
+    wider."""
     check(x.ndim >= 2 and is_floating(x.dtype), name, "x must be floating point (N, C, ...)", x=x)
     fits = groups >= 1 and x.shape[1] % groups == 0
     check(fits, name, "groups={groups} must divide the channels of x", x=x, groups=groups)
@@ -56,7 +57,7 @@ def _grouped(name, x, groups):
 
 
 def _ungrouped(y, x):
-    """Returns the adjoint of :func:`_grouped`: the shape and dtype of ``x`` again."""
+    """Applies the adjoint of :func:`_grouped`, which restores the shape and dtype of ``x``."""
     channels_first = reshape(y, (x.shape[1], x.shape[0], *x.shape[2:]))
     return cast(swapaxes(channels_first, 0, 1), x.dtype)
 
@@ -80,7 +81,7 @@ def decorrelated_batch_normalization(
         groups: the number of groups of channels, which must divide C.
         eps: added to the variances.
         running_mean: array (groups, C / groups), updated in place by ``decay``; or None.
-        running_projection: array (groups, C / groups, C / groups), updated likewise by the
+        running_projection: array (groups, C / groups, C / groups), updated likewise with the
             projection times M / (M - 1) for M elements per channel; or None.
         decay: the fraction of the running statistics that is kept.
 
@@ -130,7 +131,7 @@ def _check_statistics(name, grouped, mean, projection):
 def fixed_decorrelated_batch_normalization(
     x: Input, mean: Input, projection: Input, groups: int = 16
 ) -> Variable:
-    """Decorrelated batch normalization by given statistics, as at inference: projection (x - mean).
+    """Decorrelated batch normalization with given statistics, for inference: projection (x - mean).
 
     Args:
         x: Variable or array (N, C, ...), floating point.

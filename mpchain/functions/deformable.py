@@ -17,7 +17,7 @@ from mpchain.variable import Variable, as_variable
 
 
 def _starts(ksize, stride, sizes):
-    """Columns and rows of the elements of all windows without offsets: (2, k, places)."""
+    """Returns columns and rows of the elements of all windows without offsets: (2, k, places)."""
     axes = [np.arange(k)[:, None] + np.arange(o) * s for k, s, o in zip(ksize, stride, sizes)]
     shape = (*ksize, *sizes)
     rows = np.broadcast_to(axes[0][:, None, :, None], shape)
@@ -73,7 +73,7 @@ def deformable_convolution_2d_sampler(
     if b is not None:
         check(b.shape == (n_out,), name, "b must have one element per output channel", b=b, W=W)
     dtype, x, offset = x.dtype, widened(x), widened(offset)
-    # One more row and column, since the sampler scales to [-1, 1], which needs two.
+    # The padding has one extra row and column: the sampler scales to [-1, 1], which needs two.
     x = pad_with(x, ((0, 0), (0, 0), *((p, p + 1) for p in window.pad)), "constant")
     starts = x.xp.asarray(_starts(window.ksize, window.stride, sizes), x.dtype)
     ends = x.xp.asarray([[[x.shape[3] - 1]], [[x.shape[2] - 1]]], x.dtype)

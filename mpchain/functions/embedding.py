@@ -16,12 +16,12 @@ from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
-# Looking up rows, and its adjoint, adding rows at indices. The index -1 stands for no row: looking
-# it up gives zeros, and adding to it has no effect.
+# The functions below look up rows, or do the adjoint: add rows at indices. The index -1 stands for
+# no row: looking it up gives zeros, and adding to it has no effect.
 
 
 def _row_gradient(g, W_shape, ids):
-    """Returns the gradient of a large table by its rows that are looked up, if these are few."""
+    """Returns the gradient of a large table as the looked-up rows, if these are few; else None."""
     size = math.prod(W_shape)
     if W_shape[0] < _FEW * ids.size or size < _LARGE:
         return None
@@ -35,13 +35,13 @@ def _row_gradient(g, W_shape, ids):
 
 
 def _has_negative(ids):
-    """Returns whether there are rows to leave out; True for arrays of observers, whose next values
-    may have some."""
+    """Returns whether indices may be negative, so that rows are left out. True for arrays of
+    observers: their values in a replay may be negative."""
     return type(ids) is not np.ndarray or (ids.size > 0 and np.minimum.reduce(ids, axis=None) < 0)
 
 
 def _distinct(ids):
-    """Returns what np.unique(ids, return_inverse=True) does, in a third of the time."""
+    """Computes np.unique(ids, return_inverse=True) in a third of the time."""
     order = ids.argsort(kind="stable")
     in_order, is_first = ids[order], np.ones(ids.size, bool)
     np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
@@ -96,7 +96,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     Args:
         x: Variable or array of integers, of any shape: indices of rows.
         W: Variable or array (V, D), floating point.
-        ignore_label: elements of this value have the result zero.
+        ignore_label: the result is zero for elements of this value.
 
     Returns:
         Variable (*x.shape, D).
@@ -104,7 +104,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     Raises:
         InvalidType: a rank or dtype does not fit.
         ValueError: an element of ``x`` is neither ``ignore_label`` nor the index of a row. On a
-            GPU, this is checked in debug mode only, as it would wait for the device.
+            GPU, this is checked only in debug mode, because the check waits for the device.
 
     Example:
         >>> F.embed_id(np.array([2, 0]), np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])).array
@@ -117,7 +117,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     check(table, "embed_id", "W must be floating point with 2 axes", W=W)
     check_labels("embed_id", x, W.shape[0], ignore_label, "x")
     if ignore_label is None and type(x) is np.ndarray:
-        return _take_rows(W, x.astype(np.intp))  # makes a copy, since x may change before backward
+        return _take_rows(W, x.astype(np.intp))  # a copy: x may change before backward
     ids = x.astype(np.intp, copy=False)
     xp = get_array_module(x)
     ignored = xp.zeros(x.shape, bool) if ignore_label is None else x == ignore_label
@@ -153,8 +153,8 @@ def rotary_embedding(
     Args:
         x: Variable or array (..., L, D), floating point, D even: queries or keys, for instance
             (B, n_heads, L, D).
-        positions: array (..., L) that broadcasts to the axes of ``x`` but the last; None means 0
-            to L - 1.
+        positions: array (..., L) that broadcasts to all axes of ``x`` but the last; None means 0 to
+            L - 1.
         base: the slowest pair needs about 2 pi ``base`` positions for a full rotation.
         interleaved: pairs are neighbors, 2 i and 2 i + 1, as in the paper; otherwise they
             are the features i and i + D / 2.

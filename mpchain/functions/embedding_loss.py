@@ -90,7 +90,7 @@ def triplet(
         reduce: 'mean' over the triplets, or 'no' for one loss per triplet.
 
     Returns:
-        Variable: a scalar, or (N, ...), the shape without axis 1, with reduce='no'.
+        Variable: a scalar; with reduce='no', (N, ...), the shape of ``anchor`` without axis 1.
 
     Raises:
         InvalidType: the shapes differ.
@@ -271,7 +271,7 @@ def _check_scored(name, x, t, W):
 
 
 def _scores(x, W, labels):
-    """The products of each sample with the weight vectors of its labels: (N, number of labels)."""
+    """Returns the products of each sample and the weight vectors of its labels: (N, n_labels)."""
     return reshape(matmul(get_item(W, labels), reshape(x, (*x.shape, 1))), labels.shape)
 
 
@@ -293,14 +293,15 @@ def negative_sampling(
         x: Variable or array (N, D), floating point.
         t: array of integers (N,): labels; samples of label -1 have no loss.
         W: Variable or array (V, D): a vector for each label.
-        sampler: takes a shape, returns an array of labels (integers) of that shape; for example
-            the method ``sample`` of :class:`mpchain.utils.WalkerAlias`.
+        sampler: function that takes a shape and returns an array of labels (integers) of that
+            shape; for example the method ``sample`` of :class:`mpchain.utils.WalkerAlias`.
         sample_size: number of labels drawn for each sample.
         reduce: 'sum', or 'no' for one loss per sample.
         return_samples: also return the labels, (N, 1 + sample_size), ``t`` first.
 
     Returns:
-        Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, that and the labels.
+        Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, a pair of this
+            Variable and the labels.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
@@ -341,8 +342,8 @@ def black_out(x: Input, t: Input, W: Input, samples: Input, reduce: str = "mean"
         x: Variable or array (N, D), floating point.
         t: array of integers (N,): labels.
         W: Variable or array (V, D): a vector for each label.
-        samples: array of integers (N, S): other labels, S being at least 1.
-        reduce: 'mean' over the samples of the batch, or 'no' for one loss each.
+        samples: array of integers (N, S): other labels, where S is at least 1.
+        reduce: 'mean' over the samples of the batch, or 'no' for one loss per sample.
 
     Returns:
         Variable: a scalar, or (N,) with reduce='no'.

@@ -17,12 +17,12 @@ from mpchain.variable import Variable, as_array, as_variable
 
 @counting.noted
 def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
-    """Fraction of the samples whose largest score is that of their label.
+    """Fraction of the samples whose label has the largest score.
 
     Args:
         y: Variable or array (N, C, d1, ...): scores.
         t: array of integers (N, d1, ...), or (N, 1, ...): labels.
-        ignore_label: samples with this label do not count; None counts all.
+        ignore_label: samples with this label do not count; None means that all samples count.
 
     Returns:
         Variable: a scalar of the dtype of ``y``; 0 if no sample counts.
@@ -81,7 +81,7 @@ def binary_accuracy(y: Input, t: Input) -> Variable:
 
 
 def _counts(name, y, t, label_num, ignore_label):
-    """For each label, the number of samples that have it, that are predicted to, and both."""
+    """Returns, per label, the numbers of samples with the label, predicted to have it, and both."""
     y, t = as_array(y), as_array(t)
     fits = y.ndim >= 2 and is_floating(y.dtype) and t.dtype.kind in "iu"
     check(fits, name, "y must be floating point (N, C, ...), t integers", y=y, t=t)
@@ -209,7 +209,7 @@ def r2_score(
 
     Args:
         pred: Variable or array (N, ...), floating point: predictions.
-        true: array of that shape: the truth.
+        true: array of the same shape: the true values.
         sample_weight: array (N,): weights of the samples; None means equal weights.
         multioutput: 'uniform_average' over the columns, or 'raw_values'.
 

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms of pairs of real and imaginary parts."""
+"""Discrete Fourier transforms of (real, imaginary) pairs."""
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.backends.dtypes import is_floating

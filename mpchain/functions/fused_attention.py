@@ -1,4 +1,4 @@
-"""Attention in one kernel, where a library has one."""
+"""Attention in one kernel, if a library has such a kernel."""
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
@@ -16,7 +16,7 @@ from mpchain.variable import Variable
 def attention_weights(
     query: Input, key: Input, scale: float, is_causal: bool, bias: Array | None
 ) -> Variable:
-    """Returns what :func:`composed_attention` multiplies values by.
+    """Returns the weights with which :func:`composed_attention` multiplies values.
 
     Example:
         >>> attention_weights(np.ones((1, 1, 2, 4)), np.ones((1, 1, 2, 4)), 1.0, True, None).array
@@ -36,7 +36,7 @@ def attention_weights(
 def composed_attention(
     query: Input, key: Input, value: Input, scale: float, is_causal: bool, bias: Array | None = None
 ) -> Variable:
-    """Returns the same as :func:`fused_attention`, by other functions.
+    """Computes the same as :func:`fused_attention`, composed of other functions.
 
     Example:
         >>> x = np.ones((1, 2, 3, 4))

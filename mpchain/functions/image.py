@@ -43,9 +43,9 @@ def im2col(
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        ksize, stride, dilate: size, distance and dilation of the windows.
+        ksize, stride, dilate: size, stride and dilation of the windows.
         pad: number of zeros on both sides.
-        cover_all: add a window where elements would be left over.
+        cover_all: add a window if elements would be left over.
 
     Returns:
         Variable (N, C * kh * kw, out_h, out_w).
@@ -99,7 +99,7 @@ _MODES = ("nearest", "nearest-exact", "area", *_NDIM)
 
 
 def _resize(name, x, sizes, scales, mode, align_corners):
-    """Resamples the spatial axes one by one; the scale None means the quotient of the sizes."""
+    """Resamples the spatial axes one by one; a scale of None means the quotient of the sizes."""
     x = as_variable(x)
     check(min(x.shape[2:]) > 0, name, "x must not be empty in space", x=x)
     factors = [size // old for size, old in zip(sizes, x.shape[2:])]
@@ -129,7 +129,7 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool = False,
 ) -> Variable:
-    """Resizes signals, images or volumes, as ``torch.nn.functional.interpolate``.
+    """Resizes signals, images or volumes like ``torch.nn.functional.interpolate``.
 
     Args:
         x: Variable or array (N, C, d1, ...), floating point.
@@ -146,7 +146,8 @@ def interpolate(
 
     Raises:
         InvalidType: rank, ``size`` or ``scale_factor`` does not fit.
-        ValueError: ``mode`` is unknown, or not one of ``size`` and ``scale_factor`` is given.
+        ValueError: ``mode`` is unknown, or ``size`` and ``scale_factor`` are both given or both
+            missing.
 
     Example:
         >>> F.interpolate(np.array([[[1.0, 2.0]]]), scale_factor=2).array
@@ -211,7 +212,7 @@ def spatial_transformer_grid(theta: Input, output_shape: Sizes) -> Variable:
 
 
 def _corners(u, size):
-    """Returns the two elements next to each position on an axis, and which of them exist."""
+    """Returns the two elements next to each position on an axis, and whether each exists."""
     xp = get_array_module(u)
     # NaN has no neighbors; it propagates through the weights.
     first = xp.nan_to_num(xp.floor(u.clip(-2, size + 1)), nan=-2.0)

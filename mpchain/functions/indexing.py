@@ -47,7 +47,7 @@ def _are_many(values, shape):
 
 
 def _places(shape, slices):
-    """Returns the numbers of the chosen elements among all of them, as a vector."""
+    """Returns the flat indices of the selected elements, as a vector."""
     axis = _axis_of_vector(slices)
     if axis is None or axis >= len(shape):
         return np.arange(math.prod(shape)).reshape(shape)[slices].reshape(-1)
@@ -58,7 +58,7 @@ def _places(shape, slices):
 
 
 def _axis_of_vector(slices):
-    """Returns the axis along which a tuple of whole axes and one vector of integers chooses."""
+    """Returns the axis indexed by the only integer vector in a tuple of full slices."""
     if not isinstance(slices, tuple) or not slices or not isinstance(slices[-1], np.ndarray):
         return None
     is_vector = slices[-1].ndim == 1 and slices[-1].dtype.kind in "iu"
@@ -141,7 +141,8 @@ def get_item(x: Input, slices: object) -> Variable:
 vars(get_item)["on"] = _get_item.on
 
 
-# Selecting elements at distinct indices, a linear map, and its adjoint, which puts them back.
+# The functions below select elements at distinct indices, a linear map, or put them back, its
+# adjoint.
 
 
 @differentiable(lambda g, x_shape, where: _place.on(g, where, x_shape))
@@ -166,7 +167,7 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
     Args:
         x: Variable or array.
         indices: array of integers (x.shape[axis],): element ``i`` of the result is element
-            ``indices[i]`` of ``x``; each number once.
+            ``indices[i]`` of ``x``; each index occurs once.
         axis: the axis.
         inv: apply the inverse permutation: element ``i`` moves to ``indices[i]``.
 
@@ -201,7 +202,7 @@ def check_labels(
 ) -> None:
     """Raises ValueError if an element of ``t`` is neither in range(low, n) nor ``ignored``.
 
-    Arrays on a GPU are checked in debug mode only, as looking at them waits for the device.
+    Arrays on a GPU are checked only in debug mode, because reading them waits for the device.
 
     Example:
         >>> check_labels("f", np.array([0, 2, -1]), 3, ignored=-1)
@@ -261,7 +262,7 @@ def _added(a, b, slices):
 
 
 def scatter_add(a: Input, slices: Any, b: Input) -> Variable:
-    """Adds values at indices, as ``a[slices] += b``; repeated indices accumulate.
+    """Adds values at indices, like ``a[slices] += b``, but repeated indices accumulate.
 
     Args:
         a: Variable or array.
@@ -320,7 +321,7 @@ def diagonal(x: Input, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Varia
 def as_strided(
     x: Input, shape: Sequence[int], strides: Sequence[int], storage_offset: int | None = None
 ) -> Variable:
-    """Takes elements at regular distances; they may overlap.
+    """Selects elements at regular distances; an element may be selected several times.
 
     Element (i, j, ...) of the result is element storage_offset + i strides[0] + j strides[1] + ...
     of ``x`` in row-major order; the memory layout of ``x`` does not matter.
@@ -328,7 +329,7 @@ def as_strided(
     Args:
         x: Variable or array.
         shape: shape of the result.
-        strides: for each axis the distance in elements.
+        strides: for each axis, the distance between elements, in elements of ``x``.
         storage_offset: index of the first element; None means 0.
 
     Returns:
@@ -354,7 +355,7 @@ def as_strided(
 
 
 def _along(indices, axis):
-    """Returns the full index for ``indices`` along ``axis``, as of ``take_along_axis``."""
+    """Returns the full index for ``indices`` along ``axis``, as in ``take_along_axis``."""
     lanes = list(map(get_array_module(indices).asarray, np.indices(indices.shape, sparse=True)))
     lanes[axis] = indices
     return tuple(lanes)
@@ -398,8 +399,8 @@ def sort(x: Input, axis: int = -1, descending: bool = False) -> tuple[Variable, 
         descending: sort from the largest to the smallest.
 
     Returns:
-        tuple: Variable of the shape of ``x``, which is differentiated, and the array of the
-        original indices along the axis.
+        tuple: a differentiable Variable of the shape of ``x``, and the array of the original
+            indices along the axis.
 
     Raises:
         InvalidType: there is no such axis.
@@ -427,8 +428,8 @@ def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variab
         largest: False returns the smallest elements, the smallest first.
 
     Returns:
-        tuple: Variable of the shape of ``x`` but for ``k`` elements along the axis, which is
-        differentiated, and the array of the original indices along the axis.
+        tuple: a differentiable Variable of the shape of ``x``, except for ``k`` elements along the
+            axis, and the array of the original indices along the axis.
 
     Raises:
         InvalidType: there is no such axis, or it has fewer elements than ``k``.
@@ -447,7 +448,7 @@ def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variab
 
 
 def _extremes(x, k, axis, largest):
-    """Returns the indices of the ``k`` largest or smallest elements, in their order."""
+    """Returns the indices of the ``k`` largest or smallest elements, in sorted order."""
     if 4 * k >= x.shape[axis]:
         return _order(x, axis, largest)[(slice(None),) * axis + (slice(k),)]
     # A partition finds the few elements, so only these are sorted.

@@ -17,7 +17,7 @@ from mpchain.variable import Variable, as_variable
 
 
 def with_zeros(gys: Sequence[Input | None], shapes: Sequence[Sequence[int]]) -> list[Input]:
-    """Returns the gradients of several outputs, with zeros in place of None.
+    """Returns the gradients of several outputs, with None replaced by zeros.
 
     Example:
         >>> with_zeros([np.ones(2), None], [(2,), (3,)])
@@ -52,14 +52,14 @@ def concat(xs: Sequence[Input], axis: int = 1) -> Output:
     """Concatenates arrays along an axis.
 
     Args:
-        xs: list of Variables or arrays, equal in shape but for that axis.
+        xs: list of Variables or arrays, equal in shape except along the axis.
         axis: the axis.
 
     Returns:
         Variable.
 
     Raises:
-        InvalidType: shapes differ elsewhere, or there is no such axis.
+        InvalidType: shapes differ along other axes, or there is no such axis.
 
     Example:
         >>> F.concat([np.zeros((2, 1)), np.ones((2, 2))], axis=1).array
@@ -76,7 +76,7 @@ def _joined(xs, axis):
 
 
 def stacked(xs: Sequence[Array], axis: int) -> Array:
-    """Joins arrays of one shape along a new axis, on GPUs in one kernel.
+    """Joins arrays of one shape along a new axis; on GPUs, in one kernel.
 
     Example:
         >>> stacked([np.zeros(2), np.ones(2)], 1)
@@ -146,7 +146,7 @@ def broadcast(*args: Input) -> Any:
         args: Variables or arrays.
 
     Returns:
-        tuple of Variables, one per argument; of a single argument, the Variable.
+        tuple of Variables, one per argument; for a single argument, the Variable itself.
 
     Raises:
         InvalidType: the shapes do not broadcast, or there is no array.
@@ -231,7 +231,7 @@ def hstack(xs: Sequence[Input]) -> Variable:
     """Concatenates arrays along the second axis; vectors along their only axis.
 
     Args:
-        xs: list of Variables or arrays that agree but for that axis; numbers become vectors.
+        xs: list of Variables or arrays of one shape except along that axis; numbers become vectors.
 
     Returns:
         Variable.
@@ -319,14 +319,14 @@ def pad_sequence(xs: Sequence[Input], length: int | None = None, padding: float 
 
     Args:
         xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes.
-        length: the common length; None means that of the longest sequence.
-        padding: the value that fills the ends.
+        length: the common length; None means the length of the longest sequence.
+        padding: the value that fills the ends of shorter sequences.
 
     Returns:
         Variable (len(xs), length, ...).
 
     Raises:
-        InvalidType: a sequence is longer than ``length``, or they differ otherwise.
+        InvalidType: a sequence is longer than ``length``, or dtypes or other sizes differ.
 
     Example:
         >>> F.pad_sequence([np.array([1.0, 2.0]), np.array([3.0])]).array
@@ -351,7 +351,8 @@ def _check_sequences(name, xs):
 
 
 def _count_longer(lengths):
-    """Returns how many sequences have an element t, for each t; the first is the longest."""
+    """Returns, for each t, how many sequences have an element t; the first sequence is the
+    longest."""
     return (len(lengths) - np.cumsum(np.bincount(lengths))[:-1]).tolist()
 
 
@@ -386,11 +387,11 @@ def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:
             longer than the one before it.
 
     Returns:
-        tuple of Variables: element ``t`` holds, in their order, element ``t`` of all sequences
-        that have one.
+        tuple of Variables: element ``t`` holds, in order, element ``t`` of all sequences that are
+        long enough.
 
     Raises:
-        InvalidType: a sequence is longer than the one before it, or they differ otherwise.
+        InvalidType: a sequence is longer than the one before it, or dtypes or other sizes differ.
 
     Example:
         >>> steps = F.transpose_sequence([np.array([1.0, 2.0]), np.array([3.0])])

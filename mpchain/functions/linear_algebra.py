@@ -94,7 +94,7 @@ def det(a: Input) -> Variable:
 
     Args:
         a: Variable or array (n, n), floating point, or (n, n, 1, 1), the shape of the weight of a
-            1x1 convolution. The derivative needs its inverse.
+            1x1 convolution. The derivative needs the matrix's inverse.
 
     Returns:
         Variable, a scalar.
@@ -116,7 +116,7 @@ def batch_det(a: Input) -> Variable:
     """Determinants of a batch of matrices.
 
     Args:
-        a: Variable or array (B, n, n), floating point. The derivative needs their inverses.
+        a: Variable or array (B, n, n), floating point. The derivative needs the matrices' inverses.
 
     Returns:
         Variable (B,).
@@ -152,7 +152,7 @@ def cholesky(a: Input) -> Variable:
 
     Args:
         a: Variable or array (n, n), floating point, symmetric and positive definite; only its lower
-            triangle is read. Its gradient is symmetric.
+            triangle is read. The gradient of ``a`` is symmetric.
 
     Returns:
         Variable (n, n).

@@ -26,7 +26,7 @@ _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_losses")
 
 
 def check_option(function: str, argument: str, value: object, allowed: Sequence[str]) -> None:
-    """Raises ValueError if the value of an option is not one of those allowed.
+    """Raises ValueError if the value of an option is not among the allowed values.
 
     Example:
         >>> check_option("f", "reduce", "mean", ("mean", "no"))
@@ -38,7 +38,7 @@ def check_option(function: str, argument: str, value: object, allowed: Sequence[
 def reduced(
     function: str, loss: Variable, reduce: str, allowed: Sequence[str] = ("sum", "mean", "no")
 ) -> Variable:
-    """Returns the sum or mean of losses, or the losses themselves; the mean of none is zero.
+    """Returns the sum or mean of losses, or the losses themselves; the mean of no losses is zero.
 
     Example:
         >>> reduced("f", Variable(np.array([1.0, 3.0])), "mean").item()
@@ -51,7 +51,7 @@ def reduced(
 
 
 def _denominator(count, t, normalize, dtype):
-    """Returns the divisor of the sum of losses: the number of valid labels, or of samples."""
+    """Returns the divisor for the sum of losses: the number of valid labels, or of samples."""
     if normalize:
         return counting.denominator(count, t, dtype)
     return counting.divisor(max(len(t), 1), dtype)
@@ -62,7 +62,7 @@ def _is_of_gpu(aux):
 
 
 def _cross_entropy_derivative(g, x, aux):
-    """(softmax(x) - onehot(t)) * weight, with the weight of each sample in the loss."""
+    """Returns (softmax(x) - onehot(t)) * weight, with the weight of each sample in the loss."""
     if isinstance(g, Variable):
         onehot, weight = _onehot_and_weight(x, aux)
         g = np.reshape(g, weight.shape) if g.shape else g
@@ -100,8 +100,8 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
         loss = (loss * factor).astype(x.dtype, copy=False)
         return loss, kept._replace(scale=kept.scale * factor)
     is_ignored = t == ignore_label
-    # Not checked for recorded arrays and GPUs: labels of another step may be ignored, and GPUs
-    # wait.
+    # Recorded arrays and GPU arrays are not checked: a later replay may have ignored labels, and
+    # reading a GPU array would wait for the GPU.
     has_ignored = type(t) is not np.ndarray or is_ignored.any()
     if has_ignored:
         t = xp.where(is_ignored, 0, t)
@@ -155,8 +155,8 @@ def softmax_cross_entropy(
         x: Variable or array (N, C, d1, ...), floating point: unnormalized log-probabilities.
         t: array of integers (N, d1, ...): labels; or an array of the shape of ``x``: distributions
             over axis 1.
-        normalize: with labels and reduce='mean', divide by the number of labels not ignored; else
-            by N.
+        normalize: with labels and reduce='mean', divide by the number of labels not ignored,
+            otherwise by N.
         cache_score: ignored; for compatibility with Chainer.
         class_weight: array (C,): factors on the loss by label.
         ignore_label: samples with this label have no loss.

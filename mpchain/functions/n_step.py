@@ -34,14 +34,15 @@ Steps: TypeAlias = Sequence[Input]
 
 
 class _Cell(NamedTuple):
-    """A kind of cell.
+    """A kind of recurrent cell.
 
     Attributes:
-        joined: takes the lists of weights and of biases of a layer; returns the weight and the bias
-            of its input, and a list of arguments for the step.
-        step: takes that list, the contribution of the input to the gates, and the states; returns
-            the states.
-        on_arrays: all steps on arrays; see :mod:`mpchain.kernels.recurrence`.
+        joined: a function that takes the lists of weights and of biases of a layer, and returns the
+            weight and the bias for the input, and a list of arguments for ``step``.
+        step: a function that takes that list, the input's contribution to the gates, and the
+            states, and returns the new states.
+        on_arrays: the class that computes all steps on arrays; see
+            :mod:`mpchain.kernels.recurrence`.
     """
 
     joined: Callable
@@ -54,7 +55,7 @@ def _join(parts, order):
 
 
 def _joined_lstm(ws, bs):
-    """From the eight weights and biases i, f, a, o."""
+    """Joins the eight weights and biases, ordered i, f, a, o."""
     order, of_state = (2, 0, 1, 3), (6, 4, 5, 7)
     b = _join(bs, order) + _join(bs, of_state)
     return _join(ws, order), b, [_join(ws, of_state)]
@@ -67,7 +68,7 @@ def _lstm_step(matrices, p, state):
 
 
 def _joined_gru(ws, bs):
-    """From the six weights and biases r, z, n."""
+    """Joins the six weights and biases, ordered r, z, n."""
     order, of_state = (0, 1, 2), (3, 4, 5)
     return _join(ws, order), _join(bs, order), [_join(ws, of_state), _join(bs, of_state)]
 
@@ -108,7 +109,7 @@ def _layer_derivative(gys, inputs, aux, cell, lengths, n_states, is_backwards):
 def _recurrent_layer(
     inputs, cell, lengths, n_states, is_backwards
 ) -> tuple[tuple[Output, ...], object]:
-    """All steps of a layer: outputs (rows, N) and final states (B, N)."""
+    """Computes all steps of a layer; returns outputs (rows, N) and final states (B, N)."""
     ends = itertools.accumulate(lengths)
     spans = [slice(end - n, end) for n, end in zip(lengths, ends)]
     spans = spans[::-1] if is_backwards else spans
@@ -117,7 +118,7 @@ def _recurrent_layer(
 
 
 def _composed_layer(inputs, cell, lengths, n_states, is_backwards):
-    """Returns the same, step by step."""
+    """Computes the same as :func:`_recurrent_layer`, step by step."""
     p, matrices, state = inputs[0], inputs[1:-n_states], inputs[-n_states:]
     scan = _scan_backwards if is_backwards else _scan
     bounds = list(itertools.accumulate(lengths))[:-1]
@@ -126,7 +127,7 @@ def _composed_layer(inputs, cell, lengths, n_states, is_backwards):
 
 
 def _scan(step, state, inputs):
-    """Runs steps over inputs whose numbers of rows decrease, as sequences end.
+    """Runs steps over inputs whose numbers of rows decrease as sequences end.
 
     Returns:
         tuple: the list of outputs and the final state.
@@ -145,7 +146,8 @@ def _scan(step, state, inputs):
 
 
 def _scan_backwards(step, state, inputs):
-    """Returns the same from the last input to the first; sequences start at their ends."""
+    """Does the same as :func:`_scan` from the last input to the first; sequences start at their
+    ends."""
     sizes = [p.shape[0] for p in inputs]
     bounds = sorted({*sizes, state[0].shape[0]})
     waiting = list(zip(*[split_axis(s, bounds[:-1], 0) for s in state]))
@@ -268,9 +270,9 @@ def n_step_bilstm(
 ) -> tuple[Variable, Variable, tuple[Variable, ...]]:
     """Layers of LSTM in both directions over a batch of sequences.
 
-    As :func:`n_step_lstm`, but each layer has two states and two lists of weights, those of the
-    forward direction first, and the input of every layer but the first is the concatenated output
-    of both directions.
+    This works like :func:`n_step_lstm`, but each layer has two states and two lists of weights,
+    with the forward direction first, and the input of every layer but the first is the concatenated
+    output of both directions.
 
     Args:
         n_layers: the number of layers.
@@ -345,7 +347,7 @@ def n_step_bigru(
 ) -> tuple[Variable, tuple[Variable, ...]]:
     """Layers of gated recurrent units in both directions over a batch of sequences.
 
-    It differs from :func:`n_step_gru` as :func:`n_step_bilstm` from :func:`n_step_lstm`.
+    It differs from :func:`n_step_gru` as :func:`n_step_bilstm` differs from :func:`n_step_lstm`.
 
     Args:
         n_layers: the number of layers.
@@ -434,7 +436,7 @@ def n_step_birnn(
 ) -> tuple[Variable, tuple[Variable, ...]]:
     """Layers of simple recurrent units in both directions over a batch of sequences.
 
-    It differs from :func:`n_step_rnn` as :func:`n_step_bilstm` from :func:`n_step_lstm`.
+    It differs from :func:`n_step_rnn` as :func:`n_step_bilstm` differs from :func:`n_step_lstm`.
 
     Args:
         n_layers: the number of layers.

@@ -37,7 +37,7 @@ def dropout(
         return_mask: also return the factors (None if nothing is dropped).
 
     Returns:
-        Variable of the shape of ``x``; with ``return_mask``, that and the mask.
+        Variable of the shape of ``x``; with ``return_mask``, a pair of this Variable and the mask.
 
     Raises:
         ValueError: the ratio is out of range.
@@ -66,7 +66,7 @@ def dropout(
 
 
 def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
-    """h + dropout(x), which GPUs compute in one kernel.
+    """Returns h + dropout(x), which GPUs compute in one kernel.
 
     Args:
         h, x: Variables or arrays, floating point, that broadcast.
@@ -86,12 +86,13 @@ def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     return h + dropout(x, ratio)
 
 
-# Dropout on GPUs: one kernel, which draws for itself; backward draws the same again.
+# On GPUs, dropout is one kernel that draws its own random numbers; backward draws the same ones
+# again.
 
 
 def draws(x: Variable) -> Any:
-    """Returns :func:`mpchain.random.source` for noise on ``x``, which all ranks share if that is
-    a parameter.
+    """Returns :func:`mpchain.random.source` for noise on ``x``; all ranks share the noise if ``x``
+    is a parameter.
 
     Example:
         >>> draws(Variable(np.ones(2))) is np.random
@@ -119,7 +120,7 @@ def _add_dropped(h, x, counters, ratio):
 
 
 class _Masks:
-    """Passes for a generator, whose draws a recorder repeats."""
+    """Stands in for a random generator, so that a recorder can repeat its draws."""
 
     def mask(self, xp, shape, dtype, ratio, shared):
         counters = random.counters(xp, shape, shared)
@@ -168,7 +169,8 @@ def gaussian(
         return_eps: also return ``eps``.
 
     Returns:
-        Variable of the shape of ``mean``; with ``return_eps``, that and the array ``eps``.
+        Variable of the shape of ``mean``; with ``return_eps``, a pair of this Variable and the
+        array ``eps``.
 
     Raises:
         InvalidType: the shapes differ.
@@ -245,7 +247,7 @@ def simplified_dropconnect(
         W: Variable or array (O, I).
         b: Variable or array (O,), or None.
         ratio: the probability of zeroing a weight, at least 0 and below 1.
-        train: whether to zero and to scale.
+        train: whether to zero and scale weights.
         mask: array (N, O, I) or (O, I), of bool or numbers: the weights to keep, instead of random
             ones; it is applied even if ``train`` is False.
         use_batchwise_mask: draw a mask for each sample.

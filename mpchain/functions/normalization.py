@@ -39,13 +39,13 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
 
 
 def _spread_over(shape, axis):
-    """The shape of parameters with axes of size one where those of an array are reduced."""
+    """Returns the shape of parameters, with size one for the reduced axes of an array."""
     return tuple([1 if i in axis else n for i, n in enumerate(shape)])
 
 
 @differentiable(joint=_batch_normalization_derivative, n_arrays=3)
 def _batch_normalization(x, gamma, beta, axis, eps, follow=None) -> tuple[Output, object]:
-    """Calls ``follow(mean, var)`` if it is given."""
+    """Normalizes ``x``; calls ``follow(mean, var)`` if ``follow`` is given."""
     shape = _spread_over(x.shape, axis)
     gamma, beta = gamma.reshape(shape), beta.reshape(shape)
     y, mean, inverse_std, var = kernels.batch_normalization(x, gamma, beta, axis, eps)
@@ -55,7 +55,8 @@ def _batch_normalization(x, gamma, beta, axis, eps, follow=None) -> tuple[Output
 
 
 def _shape_of_parameters(name, x, axis, gamma, **parameters):
-    """The reduced axes, and the shape in which gamma and the other parameters broadcast to x."""
+    """Returns the reduced axes, and the shape in which gamma and other parameters broadcast to
+    x."""
     check(x.ndim > 0 and is_floating(x.dtype), name, "x must be floating point, with axes", x=x)
     if axis is None:
         axis = (0, *range(gamma.ndim + 1, x.ndim))
@@ -91,7 +92,8 @@ def batch_normalization(
         eps: added to the variance.
         running_mean, running_var: arrays (C,), updated in place; the running variance is unbiased.
         decay: the fraction of the running statistics that is kept.
-        axis: the axes to reduce; None means all but those of gamma, which follow the first.
+        axis: the axes to reduce; None means all axes but those of gamma, which follow the first
+            axis.
 
     Returns:
         Variable of the shape of ``x``.
@@ -115,7 +117,8 @@ def batch_normalization(
 
 
 def _following(x, axis, running_mean, running_var, decay):
-    """The function that updates running statistics; None without them or for an empty batch."""
+    """Returns a function that updates running statistics; None without them or for an empty
+    batch."""
     count = math.prod(x.shape[a] for a in axis)
     if not count or (running_mean is None and running_var is None):
         return None
@@ -123,7 +126,7 @@ def _following(x, axis, running_mean, running_var, decay):
 
 
 def _follow(running_mean, running_var, decay, count, mean, var):
-    """Moves the running statistics towards those of a batch."""
+    """Updates the running statistics with those of a batch."""
     unbiased = count / max(count - 1, 1)
     if _on_gpu is not None and is_gpu_array(running_mean) and is_gpu_array(running_var):
         _on_gpu.follow_statistics((running_mean, running_var), (mean, var), decay, unbiased)
@@ -143,7 +146,7 @@ def fixed_batch_normalization(
     eps: float = 2e-5,
     axis: Axes = None,
 ) -> Variable:
-    """Batch normalization by given statistics, as at inference.
+    """Batch normalization with given statistics, for inference.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
@@ -222,8 +225,8 @@ def batch_renormalization(
         eps: added to the variances.
         running_mean, running_var: arrays (C,): the running statistics.
         decay: the fraction of the running statistics that is kept.
-        update_statistics: update them in place, after the correction; the running variance is
-            unbiased.
+        update_statistics: whether to update the running statistics in place, after the correction;
+            the running variance is unbiased.
 
     Returns:
         Variable of the shape of ``x``.
@@ -258,7 +261,7 @@ def batch_renormalization(
     return _batch_normalization(x, gamma * r, shift, axis, eps, follow)
 
 
-# Normalization of each sample by itself.
+# Normalization of each sample separately
 
 
 def _gradients(g, gamma, normalized, inverse, axis, is_centered):
@@ -322,7 +325,7 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
 
 
 def _trailing_axes(name, x, **parameters):
-    """The axes, counted from the last, that parameters of the trailing axes of ``x`` have."""
+    """Returns the trailing axes of ``x`` that the parameters have, as negative numbers."""
     shape = parameters["gamma"].shape
     check(x.ndim > 0 and is_floating(x.dtype), name, "x must be floating point, with axes", x=x)
     for argument, value in parameters.items():
@@ -424,7 +427,7 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
     Args:
         x: Variable or array (..., D), floating point; normalized over the trailing axes that
             ``gamma`` has.
-        gamma: Variable or array (D,), or of several trailing axes of ``x``.
+        gamma: Variable or array (D,), or with the shape of several trailing axes of ``x``.
         eps: added to the mean square.
 
     Returns:
@@ -476,11 +479,11 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
     Args:
         x: Variable or array, floating point.
         eps: added to the norm.
-        axis: the axes of the norm.
+        axis: the axes over which the norm is computed.
 
     Returns:
-        Variable of the shape of ``x``; where the norm is zero, 0 with the derivative 1 / eps, or
-        the largest number of half precision if that is less.
+        Variable of the shape of ``x``. Where the norm is zero, the result is 0 with the derivative
+        1 / eps, which half precision limits to its largest number.
 
     Raises:
         InvalidType: ``x`` lacks an axis.

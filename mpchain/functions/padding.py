@@ -31,7 +31,7 @@ _ALLOWED = {
 @differentiable(lambda g, x_shape, widths: g[_inner(x_shape, widths)])
 def _pad_with_constants(x, widths, values):
     if x.__class__ is np.ndarray and len({value for pair in values for value in pair}) == 1:
-        # For small arrays, NumPy's pad takes longer than this.
+        # For small arrays, NumPy's pad takes longer than this code.
         shape, value = [a + n + b for n, (a, b) in zip(x.shape, widths)], values[0][0]
         y = np.empty(shape, x.dtype) if x.size >= _LARGE else np.full(shape, value, x.dtype)
         if x.size >= _LARGE:
@@ -55,7 +55,7 @@ def _inner(shape, widths):
 def pad(
     x: Input, pad_width: int | Sequence[int] | Sequence[Sequence[int]], mode: str, **keywords: Any
 ) -> Variable:
-    """Pads both ends of each axis, as :func:`numpy.pad`.
+    """Pads both ends of each axis like :func:`numpy.pad`.
 
     Args:
         x: Variable or array.

@@ -25,7 +25,7 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _windows(place, name, n, x, *sizes, **options):
-    """Windows over or onto ``x``, which must be floating point with ``n`` spatial axes."""
+    """Returns windows over or onto ``x``, which must be floating point with ``n`` spatial axes."""
     return _cached_windows(place, name, n, x.shape, x.dtype, *sizes, **options)
 
 
@@ -37,7 +37,8 @@ def _cached_windows(place, name, n, shape, dtype, ksize, stride, pad, **options)
     return place(name, x, ksize, ksize if stride is None else stride, pad, **options)
 
 
-# Linear maps over windows: their sums, a selected element of each, and the adjoints.
+# The functions below are linear maps over windows: their sums, a selected element of each, and the
+# adjoints.
 
 
 @differentiable(lambda g, window: _spread_windows.on(g, window))
@@ -84,7 +85,8 @@ def max_pooling_nd(
         return_indices: also return the index of each maximum in its window.
 
     Returns:
-        Variable (N, C, ...); with ``return_indices``, that and an array of integers of its shape.
+        Variable (N, C, ...); with ``return_indices``, a pair of this Variable and an array of
+        integers of its shape.
 
     Raises:
         InvalidType: rank, dtype or a size does not fit, or no window fits.
@@ -324,13 +326,13 @@ def upsampling_2d(
     outsize: Sizes | None = None,
     cover_all: bool = True,
 ) -> Variable:
-    """Inverts max pooling: places each element at the index of the maximum, zeros elsewhere.
+    """Inverts max pooling: puts each element at the index of its maximum, and zeros elsewhere.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        indexes: array of integers of the shape of ``x``: indices in the windows, as
-            :func:`max_pooling_2d` returns with ``return_indices``.
-        ksize, stride, pad, cover_all: as for that pooling.
+        indexes: array of integers of the shape of ``x``: indices in the windows, as returned by
+            :func:`max_pooling_2d` with ``return_indices``.
+        ksize, stride, pad, cover_all: the arguments of the inverted pooling.
         outsize: spatial size of the result; None means the smallest.
 
     Returns:
@@ -409,8 +411,8 @@ def _adaptive_sizes(name, x, outsize):
 def adaptive_average_pooling_nd(x: Input, outsize: int | Sequence[int | None]) -> Variable:
     """Adaptive average pooling: means over a given number of bins.
 
-    Bin ``i`` of ``o`` bins of an axis of ``n`` elements is from floor(i n / o) to before
-    ceil((i + 1) n / o).
+    With ``o`` bins on an axis of ``n`` elements, bin ``i`` holds the elements from floor(i n / o)
+    up to, but not including, ceil((i + 1) n / o).
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
@@ -462,8 +464,8 @@ def adaptive_max_pooling_nd(
         return_indices: also return the index of each maximum.
 
     Returns:
-        Variable (N, C, *outsize); with ``return_indices``, that and an array of integers of its
-        shape: indices into the flattened spatial axes.
+        Variable (N, C, *outsize); with ``return_indices``, a pair of this Variable and an array of
+        integers of its shape: indices into the flattened spatial axes.
 
     Raises:
         InvalidType: rank or ``outsize`` does not fit.
@@ -498,11 +500,12 @@ def adaptive_max_pooling_2d(
 
 
 def places_of_maxima(x: Array, every: Sequence[Sequence[tuple[int, int]]]) -> Array:
-    """Indices of the maxima of boxes in the flattened spatial axes; the first of equal elements.
+    """Returns indices of the maxima of boxes in the flattened spatial axes; ties give the first
+    one.
 
     Args:
         x: array (N, C, d1, d2, ...).
-        every: for each spatial axis a list of bins (begin, end), none empty.
+        every: for each spatial axis, a list of bins (begin, end), none of them empty.
 
     Returns:
         array of integers (N, C, number of bins, ...).

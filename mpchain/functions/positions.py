@@ -1,4 +1,4 @@
-"""Positions of elements, which functions find by the values, and which have no gradient."""
+"""Positions of elements that functions such as argmax find; positions have no gradient."""
 
 from mpchain.observers import current
 from mpchain.typing import Array
@@ -6,16 +6,16 @@ from mpchain.variable import Variable
 
 
 def shown(name: str, x: Variable, constants: tuple, positions: Array) -> Array:
-    """Returns positions that were found in ``x``, after observers saw them.
+    """Shows observers the positions that were found in ``x``, and returns the positions.
 
-    No node of the graph stands for them, but exporters need to know where they come from.
+    No node of the graph represents positions, but exporters must know where they come from.
 
     Args:
         name: the operation: argmax, argmin, argsort or topk.
-        x: where they were found.
+        x: the Variable in which the positions were found.
         constants: other arguments: the axis; for argsort and topk also whether large values come
             first; for topk the number of elements last.
-        positions: integers.
+        positions: the positions, integers.
 
     Example:
         >>> x = mpchain.Variable(np.array([1.0, 3.0]))

@@ -121,7 +121,7 @@ def moveaxis(x: Input, source: int | Sequence[int], destination: int | Sequence[
         Variable, a view.
 
     Raises:
-        InvalidType: there is no such axis, one is given twice, or their numbers differ.
+        InvalidType: there is no such axis, an axis is given twice, or the numbers of axes differ.
 
     Example:
         >>> F.moveaxis(np.zeros((2, 3, 4)), 0, -1).shape
@@ -147,7 +147,7 @@ def rollaxis(x: Input, axis: int, start: int = 0) -> Variable:
     Args:
         x: Variable or array.
         axis: the axis to move.
-        start: the axis of ``x`` in front of which it is moved; ``x.ndim`` moves it to the end.
+        start: the axis of ``x`` before which ``axis`` is moved; ``x.ndim`` moves it to the end.
 
     Returns:
         Variable, a view.
@@ -243,10 +243,10 @@ def repeat(x: Input, repeats: int | Sequence[int], axis: int | None = None) -> V
         axis: the axis to repeat along; None repeats the elements of the flattened array.
 
     Returns:
-        Variable of the shape of ``x`` but for the axis; a vector if that is None.
+        Variable of the shape of ``x`` except along the axis; a vector if ``axis`` is None.
 
     Raises:
-        InvalidType: a number is negative, or there is not one per element.
+        InvalidType: a number of repetitions is negative, or there is not one per element.
 
     Example:
         >>> F.repeat(np.array([1.0, 2.0]), 2).array
@@ -306,7 +306,7 @@ def _check_blocks(name, x, r):
 
 
 def _from_channels(name, x, r, channels_last):
-    """(N, C r r, H, W) to (N, C, H r, W r)."""
+    """Maps (N, C r r, H, W) to (N, C, H r, W r)."""
     _check_blocks(name, x, r)
     n, c, h, w = x.shape
     check(c % (r * r) == 0, name, "r * r must divide the number of channels", x=x, r=r)
@@ -319,7 +319,7 @@ def _from_channels(name, x, r, channels_last):
 
 
 def _to_channels(name, x, r, channels_last):
-    """(N, C, H r, W r) to (N, C r r, H, W)."""
+    """Maps (N, C, H r, W r) to (N, C r r, H, W)."""
     _check_blocks(name, x, r)
     n, c, h, w = x.shape
     check(h % r == w % r == 0, name, "r must divide height and width", x=x, r=r)

@@ -1,4 +1,4 @@
-"""Forgetting what a function computes on the way, and computing it again when backward needs it."""
+"""Checkpointing: discards a function's intermediate results, and recomputes them for backward."""
 
 import contextlib
 import threading
@@ -22,24 +22,26 @@ def forget(func: Callable, *xs: Input) -> Any:
 
     This saves the memory of the intermediate arrays and costs one more forward computation.
     Gradients flow to ``xs`` and to every other variable that ``func`` uses, such as the parameters
-    of a link. They are differentiable to any order, and those of higher order forget as well.
+    of a link. The gradients are differentiable to any order, and higher-order gradients also
+    recompute.
 
     While ``func`` is called again, ``config.in_recomputing`` is True, and ``config.train``,
-    ``config.dtype`` and the random numbers are those of the first call: those drawn from NumPy's
-    global state, from ``config.rng`` and from CuPy. ``func`` must not draw from any other
-    generator, nor from NumPy's while another thread does. It must skip what may happen only once
-    if ``config.in_recomputing`` is set.
+    ``config.dtype`` and the random numbers drawn from NumPy's global state, ``config.rng`` and CuPy
+    are those of the first call. ``func`` must not draw from any other generator, nor from NumPy's
+    while another thread does. If ``config.in_recomputing`` is set, it must skip effects that may
+    happen only once.
 
     Args:
-        func: takes Variables, returns a Variable or a tuple of them.
+        func: a function that takes Variables and returns a Variable or a tuple of Variables.
         xs: Variables or arrays.
 
     Returns:
-        What ``func`` returns; of a tuple of one Variable, that Variable.
+        The result of ``func``; for a tuple of one Variable, that Variable.
 
     Raises:
         TypeError: ``func`` returns anything else.
-        RuntimeError: in backward, if ``func`` computes something else than it did at first.
+        RuntimeError: raised in backward if ``func`` computes something other than in the first
+            call.
 
     Example:
         >>> x = Variable(np.array([0.0]))
@@ -63,7 +65,8 @@ def _checked(outputs):
 
 
 def _forget(func, xs):
-    """See :func:`forget`, for a function that returns a tuple, of Variables and of None."""
+    """Does the same as :func:`forget`, for a function that returns a tuple of Variables and
+    None."""
     xs = [as_variable(x) for x in xs]
     if not config.enable_backprop:
         return func(*xs)
@@ -78,8 +81,9 @@ def _forget(func, xs):
 class Forget(FunctionNode):
     """The node of a function that is called again in backward.
 
-    Its inputs are the function's arguments, then all other variables that it used: parameters, for
-    example. So the walk knows of everything that the function depends on.
+    The node's inputs are the function's arguments, followed by all other variables that the
+    function used, such as parameters. So backpropagation knows everything that the function depends
+    on.
 
     Example:
         >>> type(forget(F.exp, Variable(np.zeros(2))).creator_node).__name__
@@ -92,7 +96,8 @@ class Forget(FunctionNode):
         self._environment = _Environment(xs)
 
     def first_call(self, xs: list[Variable]) -> tuple:
-        """Calls the function; returns its outputs, and the other variables that it used."""
+        """Calls the function; returns its outputs, and the other variables that the function
+        used."""
         # This call's graph is built to find its dependencies. It is freed with the outputs, and
         # takes no more memory than the graph that backward needs anyway.
         with self._environment.noted(), _Trace() as trace:
@@ -119,7 +124,8 @@ class Forget(FunctionNode):
         return call(gradients, (*self.get_retained_inputs(), *(grad_outputs[i] for i in given)))
 
     def _gradients(self, targets, given, create_graph, variables):
-        """The gradients of the target inputs, from the arguments and the output gradients."""
+        """Returns the gradients of the target inputs, from the arguments and the output
+        gradients."""
         xs, gys = variables[: self._n_arguments], variables[self._n_arguments :]
         outputs, sources = self._call_again(xs)
         outputs = [y for y in outputs if y is not None]
@@ -141,7 +147,8 @@ class Forget(FunctionNode):
         return tuple([found.pop(places[i], None) for i in targets])
 
     def _call_again(self, xs):
-        """Calls the function with its graph; returns its outputs, and the nodes it depends on."""
+        """Calls the function with its graph; returns the outputs, and the nodes that they depend
+        on."""
         with self._environment.restored(), _Trace() as trace:
             outputs = self._func(*xs)
         shapes = [None if y is None else y.shape for y in outputs]
@@ -160,12 +167,12 @@ def _complain(reason):
 
 
 def _place(node):
-    """The key of a variable in the graph: an output of a function, or the leaf itself."""
+    """Returns the key of a variable in the graph: an output of a function, or the leaf itself."""
     return node if node.creator_node is None else (node.creator_node, node.output_index)
 
 
 class _Trace(Observer):
-    """Notes which functions are applied."""
+    """Records which functions are applied."""
 
     def __init__(self):
         self.functions = set()
@@ -174,7 +181,7 @@ class _Trace(Observer):
         self.functions.add(function)
 
     def sources(self, outputs):
-        """Returns the nodes that the outputs depend on, not computed by these functions."""
+        """Returns the nodes that the outputs depend on and that these functions did not compute."""
         found, seen = {}, set()
         stack = [y.node for y in outputs if y is not None and y.requires_grad]
         while stack:
@@ -211,13 +218,13 @@ _nothing = object()
 
 
 def remembered(compute: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function; where :func:`forget` calls it again, returns what it returned at first.
+    """Calls a function; when :func:`forget` repeats the call, returns the first result again.
 
-    For what the arguments do not determine, such as a state that each call changes.
+    Use it for results that the arguments do not determine, such as a state that each call changes.
 
     Args:
-        compute: a function; what it returns is kept by each forget that is going on.
-        arguments: its arguments.
+        compute: a function; each active :func:`forget` keeps its result.
+        arguments: the arguments of ``compute``.
 
     Example:
         >>> remembered(lambda: "drawn once")
@@ -236,7 +243,7 @@ counting.remembering = remembered
 
 
 class _Environment:
-    """State on which a function's values depend, besides its arguments."""
+    """The state, besides its arguments, that a function's results depend on."""
 
     def __init__(self, xs):
         names = ("compute_mode", "dtype", "rng", "train")
@@ -249,7 +256,7 @@ class _Environment:
 
     @contextlib.contextmanager
     def noted(self):
-        """The surroundings of the first call."""
+        """Context manager: the environment of the first call."""
         outer = _memory.records
         _memory.records = (*outer, self._remembered)
         try:
@@ -261,7 +268,7 @@ class _Environment:
 
     @contextlib.contextmanager
     def restored(self):
-        """The surroundings of any other call: the same as at first."""
+        """Context manager: restores the environment of the first call for another call."""
         settings = {**self._settings, "enable_backprop": True, "in_recomputing": True}
         records, replay = _memory.records, _memory.replay
         with contextlib.ExitStack() as stack:
@@ -275,8 +282,8 @@ class _Environment:
                     yield
             finally:
                 _memory.records, _memory.replay = records, replay
-            # Other threads draw from NumPy's global generator too, so this check would prove
-            # nothing.
+            # Other threads may draw from NumPy's global generator too, so this check works only
+            # without them.
             alone = threading.active_count() == 1
             if alone and not _equal(_random_state(), self._random_state_after):
                 _complain(

@@ -43,8 +43,8 @@ def _join_gates(xs, is_interleaved):
     return joined.reshape(first.shape[0], first.shape[1] * len(xs), *first.shape[2:])
 
 
-# The common part of LSTM, S-LSTM and tree LSTM: a memory cell with any number of terms to write,
-# tanh(a) sigmoid(i), and of previous memories to keep, c sigmoid(f).
+# This is the common part of LSTM, S-LSTM and tree LSTM: a memory cell with any number of terms to
+# write, tanh(a) sigmoid(i), and any number of previous memories to keep, c sigmoid(f).
 
 
 def _activated(cs, writes, forgets, o):
@@ -71,12 +71,14 @@ def _cell_gradients(gc, gh, cs, writes, forgets, o):
     return tuple([gc * f for f in forgets]), gwrites, gforgets, go
 
 
-# The same for an LSTM's NumPy arrays, whose gates are first laid one after another: functions of
-# whole gates take half the time of those of every fourth element. The bits are the same.
+# The code below computes the same for an LSTM's NumPy arrays, but first copies the gates into
+# blocks: functions of contiguous gates take half the time of functions of every fourth element. The
+# bits are the same.
 
 
 def _are_plain(c_prev, x):
-    """Whether arrays are NumPy's own, of single or double precision, and no sequence has ended."""
+    """Returns whether arrays are plain NumPy arrays of single or double precision, and no sequence
+    has ended."""
     return (
         type(x) is type(c_prev) is np.ndarray
         and x.dtype is c_prev.dtype
@@ -128,7 +130,7 @@ def _lstm_gradients_of_plain(gys, c_prev, x, is_interleaved):
     return d, ggates.transpose(*axes, *range(3, ggates.ndim)).reshape(x.shape)
 
 
-_FEW = 1 << 15  # number of gate elements up to which this way to compute their gradients is faster
+_FEW = 1 << 15  # number of gate elements up to which this method for their gradients is faster
 _ONES = {np.dtype(char): np.ones((), char) for char in "fd"}
 
 
@@ -223,7 +225,7 @@ def _slstm(c_prev1, c_prev2, x1, x2) -> tuple[Output, ...]:
 
 
 def slstm(c_prev1: Input, c_prev2: Input, x1: Input, x2: Input) -> tuple[Variable, Variable]:
-    """S-LSTM: long short-term memory of two predecessors, which share the output gate.
+    """S-LSTM: long short-term memory with two predecessors, which share the output gate.
 
     c = tanh(a1) s(i1) + c_prev1 s(f1) + tanh(a2) s(i2) + c_prev2 s(f2), h = tanh(c) s(o1 + o2),
     with the layout of gates of :func:`lstm`.
@@ -270,7 +272,7 @@ def _tree_lstm(inputs) -> tuple[Output, ...]:
 
 
 def tree_lstm(*inputs: Input) -> tuple[Variable, Variable]:
-    """Tree LSTM: long short-term memory of any number of children, each with a forget gate.
+    """Tree LSTM: long short-term memory with any number of children, each with a forget gate.
 
     c = tanh(a) s(i) + c_1 s(f_1) + ... + c_n s(f_n), h = tanh(c) s(o). Unlike in :func:`lstm`,
     the gates of x are in blocks: a, i, o, f_1, ..., f_n.

@@ -20,7 +20,7 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _numbers(axis, ndim):
-    """Returns the axes that ``axis`` means, as numbers from 0."""
+    """Returns the axes that ``axis`` selects, as indices from 0."""
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     return tuple(a % ndim for a in axes if ndim)
 
@@ -108,7 +108,7 @@ def mean(
 
 
 def _reduced_axes(name, x, axis):
-    """Returns the axes to reduce as numbers from 0, of a floating-point array."""
+    """Returns the axes to reduce as indices from 0; ``x`` must be floating point."""
     ndim = x.ndim
     if axis is None and is_floating(x.dtype):
         return tuple(range(ndim))
@@ -124,7 +124,7 @@ def _reduced_axes(name, x, axis):
 
 
 def _extremum_derivative(g, x, y, axes):
-    """Every element that equals the extremum receives its gradient."""
+    """Returns a gradient in which every element that equals the extremum receives its gradient."""
     g, y = (np.reshape(v, _kept(x.shape, axes)) for v in (g, y))
     return g * np.equal(x, y)
 
@@ -149,7 +149,7 @@ def _extremum(x, axes, keepdims, is_least):
 
 
 def _filled_axes(name, x, axis):
-    """Returns the axes to reduce, which must not be empty: they have no extremum then."""
+    """Returns the axes to reduce, which must not be empty: an empty axis has no extremum."""
     axes, shape = _reduced_axes(name, x, axis), x.shape
     if 0 in shape:
         filled = 0 not in [shape[i] for i in axes]
@@ -335,7 +335,7 @@ def batch_l2_norm_squared(x: Input) -> Variable:
         Variable (N,).
 
     Raises:
-        InvalidType: ``x`` has fewer axes.
+        InvalidType: ``x`` has fewer than two axes.
 
     Example:
         >>> F.batch_l2_norm_squared(np.arange(6.0).reshape(2, 3)).array

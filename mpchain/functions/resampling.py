@@ -13,7 +13,7 @@ from mpchain.variable import Variable
 
 @differentiable(lambda g, matrix, axis: map_axis.on(g, matrix.T, axis))
 def map_axis(x: Input, matrix: Array, axis: int) -> Output:
-    """Applies a matrix along an axis: y[..., i, ...] = sum of matrix[i, j] x[..., j, ...] over j.
+    """Applies a matrix along an axis: y[..., i, ...] = sum over j of matrix[i, j] x[..., j, ...].
 
     Args:
         x: Variable or array, floating point.
@@ -21,7 +21,7 @@ def map_axis(x: Input, matrix: Array, axis: int) -> Output:
         axis: the axis, counted from the first.
 
     Returns:
-        Variable of the shape of ``x`` but for ``m`` elements along the axis.
+        Variable of the shape of ``x``, except for ``m`` elements along the axis.
 
     Example:
         >>> map_axis(np.ones((2, 3)), np.ones((4, 3)), 1).shape
@@ -48,7 +48,7 @@ def _matrix(size, indexes, weights):
 
 
 def _positions(size, out_size, scale, align_corners):
-    """Positions of the output elements on the axis."""
+    """Returns the positions of the output elements on the axis."""
     if align_corners:
         return np.linspace(0, size - 1, out_size)
     return (np.arange(out_size) + 0.5) / scale - 0.5

@@ -1,6 +1,6 @@
 """Regions of interest: boxes in images, each pooled into a given number of bins.
 
-The images receive gradients, the boxes do not.
+Images receive gradients, boxes do not.
 """
 
 import math
@@ -77,7 +77,8 @@ def _by_image(images, xp):
 
 
 def _check(name, x, rois, roi_indices, spatial_scale):
-    """Returns ``x`` as a Variable; scaled boxes and indices of their images as NumPy arrays."""
+    """Returns ``x`` as a Variable, and scaled boxes and the indices of their images as NumPy
+    arrays."""
     x = as_variable(x)
     check(x.ndim == 4 and is_floating(x.dtype), name, "x must be floating point with 4 axes", x=x)
     rois, images = (to_cpu(as_array(a)) for a in (rois, roi_indices))
@@ -110,7 +111,7 @@ def _bins_of_boxes(boxes, axis, size, n_bins, inclusive=0):
 
 
 def _means(bins_of_boxes, size):
-    """Matrices (R, n_bins, size) of the means of bins; zero for empty bins."""
+    """Returns matrices (R, n_bins, size) that compute the means of bins; zero for empty bins."""
     matrices = np.zeros((len(bins_of_boxes), len(bins_of_boxes[0]) if bins_of_boxes else 0, size))
     for matrix, bounds in zip(matrices, bins_of_boxes):
         for row, (begin, end) in zip(matrix, bounds):
@@ -155,7 +156,7 @@ def roi_average_pooling_2d(
 
 
 def _shaped(rows, columns, outsize, x):
-    """Gives the matrices their shape, which those of no boxes lack."""
+    """Reshapes the matrices, because those for no boxes lack their shape."""
     height, width = x.shape[2:]
     return rows.reshape(-1, outsize[0], height), columns.reshape(-1, outsize[1], width)
 
@@ -229,7 +230,7 @@ def _max_of_boxes(x, boxes, images, outsize, inclusive=0):
 
 
 def _places_of_bins(x, bounds, images, outsize):
-    """Returns where the maximum of each bin is in its channel, and which bins are not empty."""
+    """Returns the index of each bin's maximum in its channel, and which bins are not empty."""
     xp, (_, c, h, w) = get_array_module(x), x.shape
     places, inside = np.zeros((2, len(images), c, *outsize), np.int64)
     places, inside = xp.asarray(places), xp.asarray(inside)
@@ -257,7 +258,7 @@ def _from_first(bounds, size):
 
 
 def _elements(x, places, images):
-    """The elements of channel c of the image of box r at places[r, c, ...] of that channel."""
+    """Returns the elements at places[r, c, ...] of channel c of the image of box r."""
     xp, (_, c, h, w) = x.xp, x.shape
     channels = converted(xp, images)[:, None] * c + xp.arange(c)
     first = channels.reshape((-1, c) + (1,) * (places.ndim - 2)) * (h * w)
@@ -265,7 +266,7 @@ def _elements(x, places, images):
 
 
 def _samples(begin, end, n_bins, ratio, size):
-    """Points of a box along an axis, a fixed number in each of its bins.
+    """Returns points of a box along an axis, a fixed number in each bin.
 
     Returns:
         list of arrays (n_bins, points): the element before and the element after each point, and
@@ -297,7 +298,7 @@ def _ratios(name, sampling_ratio):
 
 
 def _samples_of_boxes(name, x, boxes, outsize, sampling_ratio):
-    """Returns for each axis, the samples of each box."""
+    """Returns for each axis the samples of each box."""
     ratios = _ratios(name, sampling_ratio)
     return [
         [
@@ -333,8 +334,8 @@ def roi_average_align_2d(
         roi_indices: array of integers (R,): the index of the image of each box.
         outsize: numbers of bins.
         spatial_scale: size of ``x`` relative to the image of the box coordinates.
-        sampling_ratio: number of points of a bin along each axis; None means its size in elements,
-            rounded up.
+        sampling_ratio: number of points of a bin along each axis; None means the size of the bin in
+            elements, rounded up.
 
     Returns:
         Variable (R, C, *outsize); points outside the image count as zero.
@@ -413,7 +414,7 @@ def _taps_of_boxes(x, every, images, outsize):
 
 
 def _best_samples(image, rows, columns):
-    """Row and column of the largest point of each bin.
+    """Returns row and column of the largest point of each bin.
 
     Args:
         image: array (C, H, W).
@@ -439,7 +440,7 @@ def _is_outside(samples):
 
 
 def _taps(best, rows, columns, width, xp):
-    """Indices of the four elements around points in an image, and their weights."""
+    """Returns indices of the four elements around points in an image, and their weights."""
     (top, bottom, w_top, w_bottom), (left, right, w_left, w_right) = (
         [xp.asarray(value.ravel())[number] for value in samples]
         for number, samples in zip(best, (rows, columns))

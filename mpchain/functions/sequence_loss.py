@@ -33,7 +33,7 @@ _LOG_ZERO = -1e30
     lambda g, c, y: g * np.exp(c - y),
 )
 def _log_add(a, b, c):
-    """log(exp(a) + exp(b) + exp(c))"""
+    """Returns log(exp(a) + exp(b) + exp(c))."""
     top = np.maximum(np.maximum(a, b), c)
     return np.log(np.exp(a - top) + np.exp(b - top) + np.exp(c - top)) + top
 
@@ -42,8 +42,9 @@ class _Chain:
     """The constants of a batch of chains.
 
     Attributes:
-        first: the logarithm of what each state may begin with, (1, N, S).
-        skips: the logarithm of whether a state is reached from the one two before, (1, N, S).
+        first: the logarithm of the initial probability of each state, (1, N, S).
+        skips: the logarithm of 1 if a state can be reached from two states before, else of 0, (1,
+            N, S).
         begins, continues: whether a sequence begins at each time, and has not ended, (T, 1, N, 1).
     """
 
@@ -81,7 +82,7 @@ def _steps(emissions):
 
 
 def _alignment_derivative(g, emissions, y, aux, forward, backward):
-    """Minus the posterior probability of each state at each time."""
+    """Returns minus the posterior probability of each state at each time."""
     steps = _steps(emissions)
     sums = forward.walk(steps)[1] if isinstance(emissions, Variable) else aux
     arrivals = backward.walk([e[..., ::-1] for e in steps[::-1]])[0]
@@ -93,7 +94,7 @@ def _alignment_derivative(g, emissions, y, aux, forward, backward):
 
 @differentiable(_alignment_derivative)
 def _alignment_loss(emissions, forward, backward):
-    """Minus the log-probability (N,) of all paths that end in a final state."""
+    """Returns minus the log-probability (N,) of all paths that end in a final state."""
     sums = forward.walk(_steps(emissions))[1]
     log_p = logsumexp(sums[-1][0] + backward.first[0, :, ::-1], axis=1).array
     impossible = log_p < _LOG_ZERO / 2
@@ -106,7 +107,7 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
     Args:
         path: array (N, S): the label of each state.
         ends: array (N,): the number of labels.
-        lengths: array (N,): the number of times.
+        lengths: array (N,): the number of time steps.
     """
     xp = get_array_module(path)
     states, times = xp.arange(path.shape[1]), xp.arange(n_steps).reshape(-1, 1, 1, 1)
@@ -125,7 +126,8 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
 
 
 def _skips(path, blank):
-    """Which states are reached from the one two before: labels that differ from the one before."""
+    """Returns which states can be reached from two states before: labels unlike the previous
+    label."""
     skips = get_array_module(path).zeros(path.shape, bool)
     skips[:, 2:] = (path[:, 2:] != path[:, :-2]) & (path[:, 2:] != blank)
     return skips
@@ -156,7 +158,7 @@ def connectionist_temporal_classification(
             the symbols at each time.
         t: array of integers (N, L): labels.
         blank_symbol: the symbol that stands for no label.
-        input_length: array of integers (N,): number of times of each sequence; None means T.
+        input_length: array of integers (N,): number of time steps of each sequence; None means T.
         label_length: array of integers (N,): number of labels of each sequence; None means L.
         reduce: 'mean' over the sequences, or 'no' for one loss each.
 
@@ -212,7 +214,7 @@ def _check_sequences(name, x, t):
 
 
 def _lengths(name, argument, given, largest, t):
-    """Returns the lengths (N,) as an array; None stands for the largest."""
+    """Returns the lengths (N,) as an array; None means the largest possible length."""
     if given is None:
         return get_array_module(t).full(len(t), largest)
     given = as_array(given)

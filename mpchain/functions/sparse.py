@@ -14,7 +14,7 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
 # A product is the trilinear form of y, data and x that sums data[i] <y[row[i]], x[col[i]]>, with
-# one slot left open; by symmetry the matrix and its transpose share a declaration.
+# one slot left open. By symmetry, the matrix and its transpose share a declaration.
 
 
 @differentiable(
@@ -59,7 +59,7 @@ def _product(matrix, is_transposed, x, operands):
     shape = (*x.shape[:-2], n_rows, x.shape[-1])
     filled = row >= 0
     if data.ndim == 2:
-        # A batch is one matrix of blocks on the diagonal.
+        # A batch is treated as one block-diagonal matrix.
         block = get_array_module(row).arange(len(row))[:, None]
         row, col = row + block * n_rows, col + block * n_columns
         n_rows *= len(x)
@@ -74,12 +74,12 @@ def sparse_matmul(
     """Product of a sparse and a dense matrix, in either order, or of batches of them.
 
     Args:
-        a, b: one a :class:`mpchain.utils.sparse.CooMatrix`, the other a Variable or array (n, m) or
-            (B, n, m), floating point.
+        a, b: one operand is a :class:`mpchain.utils.sparse.CooMatrix`, the other a floating-point
+            Variable or array (n, m) or (B, n, m).
         transa, transb: transpose ``a`` or ``b`` first.
 
     Returns:
-        Variable: the product, a dense matrix, or a batch of them.
+        Variable: the product, a dense matrix or a batch of dense matrices.
 
     Raises:
         InvalidType: sizes do not fit.

@@ -24,7 +24,8 @@ _SQRT_PI = math.sqrt(math.pi)
 
 
 def _special(name, x, *others):
-    """Applies a function of ``scipy.special`` that keeps the dtype of ``x``, which comes last."""
+    """Applies a function of ``scipy.special`` with ``x`` as its last argument; keeps the dtype of
+    ``x``."""
     if isinstance(x, Symbol):
         raise UntraceableError(f"scipy.special.{name}")
     if name in special_loops.SINGLE and (y := _by_loop(name, x)) is not None:
@@ -35,7 +36,7 @@ def _special(name, x, *others):
 
 
 def _by_loop(name, x):
-    """Returns the values by a compiled loop; None where there is none."""
+    """Returns values computed by a compiled loop; None if there is no loop."""
     return loop_of_special(name)(x) if x.dtype == np.float32 else None
 
 
@@ -67,10 +68,10 @@ def _ndtr(x):
 _FAR = 40  # exp(-x^2 / 2) is 0 in every precision
 
 
-# Declared separately, so that its derivatives have no powers of large x, which overflow.
+# This is declared separately, so that its derivatives have no powers of large x, which overflow.
 @elementwise(lambda g, x, y, c: g * (_limited(x, -_FAR, _FAR) * y) * (c * 2))
 def _bell(x, c):
-    """exp(c x^2)"""
+    """Returns exp(c x^2)."""
     return np.exp(np.square(_limited(x, -_FAR, _FAR)) * c)
 
 
@@ -93,7 +94,7 @@ def erf(x: Input) -> Output:
 
 @elementwise(lambda g, x: g * (_bell.on(x, -1.0) * (-2 / _SQRT_PI)))
 def erfc(x: Input) -> Output:
-    """Elementwise complementary error function: 1 - erf(x), accurate where that is small.
+    """Elementwise complementary error function: 1 - erf(x), accurate where the result is small.
 
     Args:
         x: Variable or array of any shape, floating point.
@@ -198,14 +199,15 @@ def ndtri(x: Input) -> Output:
 
 @elementwise(lambda g, x, y: -g * (y * (x + y)))
 def _normal_hazard(x):
-    """The density of the standard normal distribution at x over its distribution function."""
+    """Returns the density of the standard normal distribution at x, divided by its distribution
+    function."""
     y = _by_loop("normal_hazard", x)
     return (_SQRT_2 / _SQRT_PI) / _special("erfcx", x * (-1 / _SQRT_2)) if y is None else y
 
 
 @elementwise(lambda g, x: g * _normal_hazard.on(x))
 def log_ndtr(x: Input) -> Output:
-    """Elementwise logarithm of :func:`ndtr`, accurate where that is small.
+    """Elementwise logarithm of :func:`ndtr`, accurate where :func:`ndtr` is small.
 
     Args:
         x: Variable or array of any shape, floating point.

@@ -107,7 +107,7 @@ def _by_ordinate(g, x1, x2):
     _by_ordinate, lambda g, x1, x2: g * (_inverse_part.on(x1, x2) * _inverse_part.on(x2, x1)) * -2
 )
 def _inverse_part(x1, x2):
-    """x1 / (x1^2 + x2^2), the real part of 1 / (x1 - i x2); 0 at the origin."""
+    """Returns x1 / (x1^2 + x2^2), the real part of 1 / (x1 - i x2); 0 at the origin."""
     larger = np.maximum(np.absolute(x1), np.absolute(x2))
     larger = larger + np.equal(larger, 0)
     a, b = x1 / larger, x2 / larger

@@ -15,7 +15,7 @@ def _window(ksize, stride, pad, dilate, in_size, groups, cover_all):
 
 
 def check_axes(name: str, x: Input, n: int | None) -> None:
-    """Raises InvalidType unless ``x`` has ``n`` spatial axes; one or more for None.
+    """Raises InvalidType unless ``x`` has ``n`` spatial axes, or at least one if ``n`` is None.
 
     Example:
         >>> check_axes("max_pooling_2d", np.zeros((1, 3, 8, 8)), 2)
@@ -72,12 +72,13 @@ def windows_onto(
     outsize: Sizes | None = None,
     **shown: Any,
 ) -> Window:
-    """Returns windows, one for each element of ``y`` on its spatial axes.
+    """Returns windows, one for each element on the spatial axes of ``y``.
 
     Args:
         name: name of the function in error messages, where ``y`` is called ``x``.
         y: Variable or array (N, C, d1, ...).
-        outsize: spatial size of what the windows lie on; None means the smallest that fits.
+        outsize: spatial size of the array that the windows lie on; None means the smallest that
+            fits.
         shown: other arguments to show in error messages.
 
     Raises:

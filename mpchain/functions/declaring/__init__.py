@@ -1,1 +1,1 @@
-"""The machine of declarations: what makes functions of Variables of bodies and derivatives."""
+"""Declarations: converts bodies and derivatives on arrays to functions of Variables."""

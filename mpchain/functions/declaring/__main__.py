@@ -1,8 +1,9 @@
 """Prints the text that is generated for a declared function.
 
-python -m mpchain.functions.declaring NAME, such as relu or convolution_output: first the function
-that users call, then what computes its gradients as arrays, and as Variables. Formulas of
-elementwise functions that are rewritten stand before the text that calls them.
+Run python -m mpchain.functions.declaring NAME, where NAME is, for example, relu or
+convolution_output. The output is the function that users call, then the functions that compute its
+gradients as arrays and as Variables. Rewritten formulas of elementwise functions come before the
+text that calls them.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ def text_of(name: str) -> str:
     """Returns all text that is generated for a declaration.
 
     Args:
-        name: its name in the registry of declarations.
+        name: the function's name in the registry of declarations.
 
     Raises:
         KeyError: no function of that name is declared.
@@ -45,11 +46,11 @@ def _belongs_to(name, file):
 
 
 def _stands_for_others(*args):
-    """Stands for functions that the text calls; nothing is called here."""
+    """A placeholder for functions that the text calls; it is never called."""
 
 
 if __name__ == "__main__":
-    import mpchain.functions  # noqa: F401  declares all
+    import mpchain.functions  # noqa: F401  declares all functions
 
     if len(sys.argv) != 2:
         sys.exit(__doc__)

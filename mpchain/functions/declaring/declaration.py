@@ -5,8 +5,8 @@ argument. Both are plain array code. NumPy's dispatch runs the same text on NumP
 arrays, on Variables (which yields all orders of derivatives), and on the symbols that trace it for
 fused GPU kernels and for the derivatives of derivatives.
 
-A derivative's first parameter is the gradient of the output; the names of the others say what it
-needs:
+A derivative's first parameter is the gradient of the output; the names of the other parameters
+select the values that it receives:
 
 ====================  ======================================================================
 name                  value
@@ -14,7 +14,7 @@ name                  value
 an array argument     that argument, which is therefore kept for backward
 ``y`` (``ys``)        the output (the outputs of a function with several), kept likewise
 ``x_shape``           the shape of the array argument ``x`` (or ``x_dtype``); nothing is kept
-``aux``               what the body returned beside the output; it is not differentiated
+``aux``               the body's second result, besides the output; not differentiated
 another argument      that argument, a constant
 ====================  ======================================================================
 """
@@ -51,18 +51,20 @@ class Declaration:
     """A differentiable function, declared once.
 
     Args:
-        body: takes the array arguments, then constants; returns an array, or a tuple of arrays if a
-            derivative asks for ``gys``, or (that, aux) if one asks for ``aux``.
+        body: a function of the array arguments, followed by constants. It returns an array, or a
+            tuple of arrays if a derivative has the parameter ``gys``, or a pair of these results
+            and aux if a derivative has the parameter ``aux``.
         derivatives: a function (or None: not differentiable) for each array argument.
-        joint: instead, one function for all, which returns a sequence of gradients.
-        n_arrays: with ``joint``, the number of array arguments; None: the first argument is a
-            sequence of arrays, the only one.
-        is_elementwise: arguments broadcast; body and derivatives can be fused.
-        any_dtype: integers are accepted too.
-        takes_bfloat16: the body is given bfloat16 arrays unconverted; see :class:`InSingle`.
+        joint: instead of ``derivatives``, one function that returns a sequence of all gradients.
+        n_arrays: with ``joint``, the number of array arguments; None: the first argument, a
+            sequence of arrays, is the only array argument.
+        is_elementwise: whether arguments broadcast, and body and derivatives can be fused.
+        any_dtype: whether integers are accepted, too.
+        takes_bfloat16: whether the body takes bfloat16 arrays without conversion; see
+            :class:`InSingle`.
 
     Raises:
-        TypeError: a derivative has a parameter that means nothing.
+        TypeError: a derivative has a parameter with an unknown name.
 
     Example:
         >>> F.exp.declaration.array_names, F.leaky_relu.declaration.constant_names
@@ -130,9 +132,9 @@ class Declaration:
         return [self._bind(d, lambda *arguments: arguments) for d in self.derivatives]
 
     def _bind(self, derivative, function):
-        """Returns ``function`` as one of (gradient, kept values, constants, input nodes).
+        """Returns a function of (gradient, kept values, constants, input nodes).
 
-        It passes what the parameters of ``derivative`` ask for.
+        The result calls ``function`` with the values that the parameters of ``derivative`` name.
         """
         if derivative is None:
             return lambda g, kept, constants, nodes: None
@@ -141,7 +143,7 @@ class Declaration:
         return compile_text(f"derivative of {self.name}", text, {"f": function})
 
     def source(self, name: str) -> str:
-        """Returns the text that finds what a derivative's parameter asks for; see :meth:`_bind`."""
+        """Returns the text that finds the value of a derivative's parameter; see :meth:`_bind`."""
         arrays = self.array_names
         if self._means_output(name):
             return "kept[-1]"
@@ -165,7 +167,7 @@ class Declaration:
         return name in ("y", "ys") and name not in self.array_names
 
     def kept_names(self, targets: tuple[int, ...]) -> set[str]:
-        """Returns the names of what the derivatives by the inputs ``targets`` need kept."""
+        """Returns the names of the values that the derivatives by the inputs ``targets`` need."""
         names = self._kept_names.get(targets)
         if names is None:
             names = self._kept_names[targets] = self._find_kept_names(targets)
@@ -188,9 +190,9 @@ class Declaration:
         return outputs if self.has_many_outputs else outputs[0]
 
     def on(self, *arguments: Any) -> Any:
-        """Computes on Variables if an array argument is one, otherwise on arrays.
+        """Computes on Variables if an array argument is a Variable, otherwise on arrays.
 
-        Derivatives, which are read with both, call declared functions through this.
+        Derivatives, which run on both, call declared functions with this method.
         """
         n = len(self.array_names)
         inputs, constants = arguments[:n], arguments[n:]
@@ -205,7 +207,8 @@ class Declaration:
         return result[0] if self.has_aux else result
 
     def compute(self, arrays: Sequence[Array], constants: Sequence) -> Any:
-        """Runs the body on arrays, as one fused kernel where that pays: elementwise on a GPU."""
+        """Runs the body on arrays, as one fused kernel if that pays (elementwise functions on
+        GPUs)."""
         arguments = (arrays,) if self.takes_sequence else arrays
         if not self.any_dtype and not is_floating(*(x.dtype for x in arrays)):
             raise self.refusal("inputs must be floating point", arguments, constants)
@@ -224,7 +227,7 @@ class Declaration:
     def refusal(
         self, reason: Exception | str, arguments: Sequence, constants: Sequence
     ) -> InvalidType:
-        """Returns the InvalidType to raise for what the body raised, or for another reason."""
+        """Returns the InvalidType to raise for an error of the body, or for another reason."""
         if isinstance(reason, InvalidType):
             return reason
         values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
@@ -241,8 +244,8 @@ class Declaration:
     def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
-        It is a fused kernel where that pays: elementwise, for ``arrays`` on a GPU or while a step
-        is recorded. They are the gradient and those kept.
+        The result is a fused kernel if that pays: for an elementwise derivative, if ``arrays`` are
+        on a GPU or a step is recorded. ``arrays`` are the gradient and the kept arrays.
         """
         derivative = self.derivatives[index]
         if self.is_elementwise and derivative is not None:
@@ -254,15 +257,17 @@ class Declaration:
     def recorded_derivative(self, index: int) -> Callable:
         """Returns the derivative by array argument ``index``, for Variables.
 
-        Where it can be written down it is itself declared, an elementwise function like any other,
-        and so takes one node of the graph however many operations it has; else it is what it says.
+        If the derivative can be traced, the result is itself a declared elementwise function, which
+        takes one node of the graph regardless of its number of operations. Otherwise the result is
+        the given derivative.
         """
         return self._declared_derivative(index) or self.derivatives[index]
 
     def elementwise_arrays(self, formula: Callable) -> int:
         """Returns how many of the first parameters of a derivative are arrays.
 
-        0 if it asks for anything but those and constants, and so may not be elementwise.
+        Returns 0 if the derivative has other parameters than arrays and constants, so that it may
+        not be elementwise.
         """
         names = parameters_of(formula)[1:]
         constants = [n for n in names if n in self.constant_names]
@@ -297,10 +302,11 @@ class Declaration:
         return self._kernels[index]
 
     def loop(self, index: int | None) -> Loop | None:
-        """Returns what computes the derivative of large NumPy arrays in one pass, if anything does.
+        """Returns the loop that computes the derivative of large NumPy arrays in one pass, or None.
 
         Args:
-            index: of the array argument by which to differentiate; None is the function itself.
+            index: the index of the array argument to differentiate by; None means the function
+                itself.
         """
         if index not in self._loops:
             formula, n = self.body, self.is_elementwise and len(self.array_names)
@@ -312,9 +318,9 @@ class Declaration:
 
 
 def multiplies_bfloat16(body: Any) -> Any:
-    """Decorator of a body that takes bfloat16 arrays on the host, as its derivatives do.
+    """Decorator of a body that, like its derivatives, accepts bfloat16 arrays on the host.
 
-    It is a product that sums in float32 and rounds once, so it needs no float32 copies.
+    Such a body is a product that sums in float32 and rounds once, so it needs no float32 copies.
 
     Example:
         >>> multiplies_bfloat16(lambda x: x).multiplies_bfloat16
@@ -330,11 +336,12 @@ def _is_bfloat16_array(x):
 
 
 def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callable:
-    """Decorator: marks a derivative that is a sum over the rows of all arrays that it is given.
+    """Decorator: marks a derivative that is a sum over the rows of all its array arguments.
 
-    For several applications it is computed once, for all of their rows. ``rows`` is a function of
-    the same arguments that returns a :class:`mpchain.row_gradients.RowGradient`, or None where most
-    rows are not zero; if the update needs no others, it is called in place of the derivative.
+    For several applications of a function, the derivative is computed once for all of their rows.
+    ``rows`` is a function of the same arguments that returns a
+    :class:`mpchain.row_gradients.RowGradient`, or None if most rows are not zero; it is called
+    instead of the derivative if the update needs only nonzero rows.
 
     Example:
         >>> derivative = sums_over_rows(lambda g, x: np.matmul(np.transpose(g), x))
@@ -402,9 +409,10 @@ class Application(FunctionNode):
         return node_class.pull_arrays(self, targets, gys)
 
     def kept(self, as_variables: bool) -> Sequence:
-        """The inputs that derivatives need, or None for each, then ``aux`` and the output or None.
+        """Returns the inputs that derivatives need (else None), then ``aux`` and the output or
+        None.
 
-        They are arrays, or the Variables of the graph that hold these; ``aux`` is unchanged.
+        Inputs and output are arrays, or the graph's Variables that hold them; ``aux`` is unchanged.
         """
         if not as_variables:
             return self._kept
@@ -417,12 +425,14 @@ class Application(FunctionNode):
         return [*kept, aux, output]
 
     def row_arguments(self, index: int, gys: Sequence) -> tuple:
-        """What the derivative asks for: the gradient, kept arrays, and others, such as shapes."""
+        """Returns the derivative's arguments: the gradient, kept arrays, and others, such as
+        shapes."""
         find = self.declaration.row_arguments[index]
         return find(gys[0], self._kept, self.constants, self.inputs)
 
     def row_sum(self, index: int, arguments: Sequence) -> Any:
-        """Returns the derivative, given what several applications have, their rows joined."""
+        """Returns the derivative for several applications, given their arguments with rows
+        joined."""
         return fit(self.declaration.derivatives[index](*arguments), self.inputs[index], False)
 
     def pull_variables(self, targets: Sequence[int], gys: Sequence) -> Sequence:
@@ -437,7 +447,7 @@ class Application(FunctionNode):
 
 
 def _pull_any_arrays(node, targets, gys):
-    """Like the generated method, but for gradients that are not NumPy arrays."""
+    """Does the same as the generated method, for gradients that are not NumPy arrays."""
     declaration, nodes = node.declaration, node.inputs
     g = gys if declaration.has_many_outputs else gys[0]
     gxs = _gradients(declaration, targets, g, node._kept, node.constants, nodes)
@@ -450,12 +460,13 @@ def _gradients(declaration, targets, g, kept, constants, nodes):
 
 
 class InSingle(Application):
-    """An application to arrays some of which are bfloat16; it is computed in float32.
+    """An application to arrays of which at least one is bfloat16; it computes in float32.
 
-    NumPy knows no such arrays: it sums them in bfloat16, promotes them to float32 as soon as a
-    number is near, or refuses them. So body and derivatives get float32 copies. What they return is
-    rounded: a derivative to the dtype of its argument, an output to bfloat16, if all floating-point
-    inputs are. Where gradients get a graph, each function of that graph is rounded.
+    NumPy barely supports such arrays: it sums them in bfloat16, promotes them to float32 in
+    operations with numbers, or refuses them. So body and derivatives receive float32 copies. Their
+    results are rounded: a derivative to the dtype of its argument, an output to bfloat16 if all
+    floating-point inputs are bfloat16. If gradients get a graph, each function of the graph rounds
+    its result.
 
     Example:
         >>> x = Variable(np.ones((1, 300), mpchain.mixed_bf16))
@@ -491,14 +502,15 @@ class InSingle(Application):
         return [fit(gx, self.inputs[i], declaration.is_elementwise) for i, gx in pairs]
 
     def _multiplies(self, arrays):
-        """Whether it is a product of bfloat16 arrays on the host, whose kernel sums in float32."""
+        """Returns whether the function is a product of bfloat16 arrays on the host, which sums in
+        float32."""
         return self.declaration.is_product and all(
             _is_bfloat16_array(x) and not is_gpu_array(x) for x in arrays
         )
 
 
 class _Wide:
-    """Shape and dtype of a node, as a derivative sees them that computes in float32."""
+    """The shape and dtype of a node, as a derivative that computes in float32 sees them."""
 
     def __init__(self, node):
         self.shape = node.shape
@@ -506,12 +518,12 @@ class _Wide:
 
 
 def _rounded(y, first, *others):
-    """Returns an output in the dtype of the floating-point inputs, if they are of one."""
+    """Returns an output in the dtype of the floating-point inputs, if they share one dtype."""
     return y.astype(first) if not others and y.dtype == np.float32 else y
 
 
 def fit(gx: Any, node: VariableNode, may_be_broadcast: bool) -> Any:
-    """Returns a gradient in the dtype of its argument and, if that was broadcast, in its shape.
+    """Converts a gradient to the dtype of its argument and, if that was broadcast, to its shape.
 
     Example:
         >>> x = Variable(np.zeros(3, np.float32))
@@ -554,8 +566,8 @@ class Declared(Protocol[P, Result]):
     """A declared function: called with Variables or arrays, it returns a Variable.
 
     Attributes:
-        declaration: body and derivatives.
-        on: the function for derivatives, which are given Variables or arrays: see
+        declaration: the body and derivatives.
+        on: the function to call in derivatives, which run on Variables or arrays: see
             :meth:`Declaration.on`.
 
     Example:
@@ -574,19 +586,19 @@ def elementwise(
 ) -> Callable[[Callable[P, object]], Declared[P, Variable]]:
     """Decorator: declares an elementwise function by its derivatives.
 
-    Body and derivatives compute on arrays, by operators and NumPy's functions. All orders of
-    derivatives follow.
+    Body and derivatives compute on arrays, using operators and NumPy functions. Derivatives of all
+    orders follow from them.
 
     Args:
-        derivatives: a function for each array argument, or None where there is no gradient. Its
+        derivatives: a function for each array argument, or None for no gradient. The function's
             first parameter is the gradient of the output; the names of the others, listed in
-            :mod:`mpchain.functions.declaring.declaration`, say what it is given.
+            :mod:`mpchain.functions.declaring.declaration`, select the values that it receives.
         any_dtype: accept arrays of integers too.
 
     Returns:
-        Decorator of a body, which takes arrays and then constants and returns an array. The arrays
-        broadcast. The declared function keeps the signature of the body; hints in it should be
-        those for users, and that of the result :data:`mpchain.typing.Output`.
+        Decorator of a body, which takes arrays, followed by constants, and returns an array. The
+        arrays broadcast. The declared function keeps the signature of the body; type hints in the
+        body should be those for users, and the result's hint :data:`mpchain.typing.Output`.
 
     Raises:
         TypeError: a parameter of a derivative has an unknown name.
@@ -635,16 +647,18 @@ def differentiable(
 
     Args:
         derivatives: as for :func:`elementwise`; arguments do not broadcast.
-        joint: instead, one function that returns the gradients of all array arguments.
+        joint: instead of ``derivatives``, one function that returns the gradients of all array
+            arguments.
         n_arrays: with ``joint``, the number of array arguments; None: the only argument is a
             sequence of arrays.
         any_dtype: accept arrays of integers too.
-        takes_bfloat16: the body computes on bfloat16 arrays itself; else on float32 copies of
-            them, and the result is rounded.
+        takes_bfloat16: whether the body computes on bfloat16 arrays itself. Otherwise it receives
+            float32 copies, and the result is rounded.
 
     Returns:
-        Decorator of a body; see :func:`elementwise`. The body returns an array; a tuple of arrays
-        if a derivative has a parameter ``gys``; either and ``aux`` if one has a parameter ``aux``.
+        Decorator of a body; see :func:`elementwise`. The body returns an array, or a tuple of
+        arrays if a derivative has a parameter ``gys``. If a derivative has a parameter ``aux``, the
+        body returns a pair of that result and ``aux``.
 
     Raises:
         TypeError: a parameter of a derivative has an unknown name.

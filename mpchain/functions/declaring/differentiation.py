@@ -1,6 +1,6 @@
-"""Derivatives of elementwise formulas, written down.
+"""Derivatives of elementwise formulas, traced as formulas.
 
-A Variable can hold a symbol as it holds an array: backpropagation through a formula on such
+A Variable can hold a symbol like an array: backpropagation through a formula on such
 Variables traces the formulas of its derivatives. Declared functions that it calls remain calls.
 """
 
@@ -17,19 +17,19 @@ from mpchain.variable import Variable
 def differentiate(
     formula: Callable, names: Sequence[str], n_arrays: int
 ) -> list[Callable | None] | None:
-    """Writes down the derivatives of an elementwise formula.
+    """Returns the derivatives of an elementwise formula as functions.
 
     Args:
         formula: a function.
-        names: its parameters; those of arrays are the first ``n_arrays``.
+        names: the formula's parameters; the first ``n_arrays`` are arrays.
 
     Returns:
-        For each array parameter a function of the output's gradient and of those parameters
-        that it needs, in their order; None where the gradient is zero. None instead of the list for
-        a formula of at most one operation, which gains nothing.
+        For each array parameter, a function of the output's gradient and of the parameters that it
+        needs, in order; None if the gradient is zero. Instead of the list, None for a formula of at
+        most one operation, which would gain nothing.
 
     Raises:
-        UntraceableError: the formula cannot be written down.
+        UntraceableError: the formula cannot be traced.
 
     Example:
         >>> (by_x,) = differentiate(lambda x: x * x + x, ["x"], 1)

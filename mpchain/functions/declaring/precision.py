@@ -48,11 +48,11 @@ def fits_plainly(x: object, W: object, b: object) -> bool:
 def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) -> None:
     """Raises InvalidType if an input has a wider dtype than a parameter.
 
-    The result would silently be as wide, and so would everything that is computed from it.
+    Otherwise the result, and everything computed from it, would silently have the wider dtype.
 
     Args:
         name: the function that the message names.
-        inputs, parameters: floating-point Variables or arrays by argument name, or None.
+        inputs, parameters: floating-point Variables or arrays, or None, by argument name.
 
     Example:
         >>> check_widths("linear", {"x": np.zeros(2, np.float16)}, {"W": np.zeros(2, np.float32)})
@@ -79,7 +79,7 @@ def mixed(
     parameters: dict[str, Any],
     **options: Any,
 ) -> Variable:
-    """Computes a function of inputs and wider parameters in the widest dtype of all.
+    """Computes a function of inputs and wider parameters in the widest of their dtypes.
 
     Args:
         name, inputs, parameters: as for :func:`check_widths`.

@@ -1,8 +1,8 @@
-"""What Variable, which imports no functions, gets from them: operators, methods, NumPy's functions.
+"""Gives Variable, which imports no functions, its operators and methods, and NumPy's functions.
 
-By NumPy's dispatch protocols (NEP 13 and 18), ``np.exp(x)`` of a Variable is :func:`exp`, and
-``np.sum(x, axis=0)`` is :func:`sum`: one text of a formula serves arrays and Variables. Comparisons
-return plain arrays of bool, which cannot be differentiated.
+Through NumPy's dispatch protocols (NEP 13 and 18), ``np.exp(x)`` of a Variable is :func:`exp`, and
+``np.sum(x, axis=0)`` is :func:`sum`: the same code of a formula serves arrays and Variables.
+Comparisons return plain arrays of bool, which cannot be differentiated.
 """
 
 import numpy as np
@@ -80,7 +80,7 @@ _FUNCTIONS = {
 
 
 def _as_arrays(*values):
-    """Numbers among ``values`` as 0-d arrays of the dtype of the Variable among them."""
+    """Converts numbers among ``values`` to 0-d arrays with the dtype of the Variable among them."""
     like = next(x for x in values if isinstance(x, Variable))
     asarray = get_array_module(like).asarray
     return [asarray(x, like.dtype) if isinstance(x, (bool, int, float)) else x for x in values]
@@ -122,7 +122,7 @@ def _reshape(self, *shape):
 
 
 def _transpose(self, *axes):
-    """Permutes the axes, given as integers or as one tuple; none reverses them."""
+    """Permutes the axes, given as integers or as one tuple; without arguments, reverses them."""
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
         axes = axes[0]
     return array.transpose(self, tuple(axes) if axes else None)
