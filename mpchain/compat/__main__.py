@@ -1,4 +1,4 @@
-"""``python -m mpchain.compat``: run programs of Chainer on mpchain."""
+"""``python -m mpchain.compat`` runs programs of Chainer on mpchain."""
 
 import argparse
 import contextlib
@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _reaching_children():
-    """Context manager: the processes that the program starts import chainer as it does.
+    """Context manager: processes that the program starts also import mpchain as chainer.
 
-    Those of multiprocessing get this process's ``sys.path``, others the environment.
+    Processes of multiprocessing inherit ``sys.path``, others inherit the environment.
     """
     folder, before = str(shim.PACKAGES), os.environ.get("PYTHONPATH")
     sys.path.append(folder)

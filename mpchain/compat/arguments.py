@@ -1,5 +1,4 @@
-"""Arguments that Chainer's functions take and mpchain's refuse; mpchain's take them while compat is
-installed."""
+"""Arguments that only Chainer's functions accept, and with compat installed, also mpchain's."""
 
 import contextlib
 import re
@@ -46,7 +45,7 @@ _said: list[bool] = []
 
 
 def _promoted(name: str, **arrays: Input) -> list[Variable]:
-    """Returns the arguments of a loss: of those named above, with one shape and the last dtype."""
+    """Returns a loss's arguments; losses in ``_PROMOTING`` get one shape and the last dtype."""
     *_, last = arrays.values()
     if name not in _PROMOTING or not is_floating(last.dtype):
         return _alike(name, **arrays)
@@ -54,14 +53,14 @@ def _promoted(name: str, **arrays: Input) -> list[Variable]:
 
 
 def _unpacked(label: str, gradients: Any, n_inputs: int) -> Any:
-    """Takes the gradients of an old-style function that are rows of an array, too."""
+    """Also accepts gradients of an old-style function that are rows of an array."""
     if isinstance(gradients, np.ndarray):
         gradients = tuple(gradients[:n_inputs])
     return _as_gradients(label, gradients, n_inputs)
 
 
 def _warn_of_repeat(evaluator: Evaluator) -> None:
-    """Warns, where mpchain refuses: a subclass may end the evaluation by itself."""
+    """Warns instead of raising an error, because a subclass may end the evaluation by itself."""
     try:
         _check_ends(evaluator)
     except ValueError as error:
@@ -69,7 +68,7 @@ def _warn_of_repeat(evaluator: Evaluator) -> None:
 
 
 def _weigh_by_samples(evaluator: Evaluator, value: Any, notes: Any, batch: Any) -> int:
-    """Chainer's means are of batches, whatever a mean of one is over."""
+    """Weights a batch by its number of samples, as Chainer does for every mean."""
     return len(batch)
 
 
@@ -88,7 +87,7 @@ def _say_whose_counts(counts: Counts, *args: Any) -> Any:
 
 
 def _or_empty(obj: Any) -> Variable:
-    """Returns ``obj`` as a Variable: an empty one, without gradient, for None."""
+    """Returns ``obj`` as a Variable; for None, an empty Variable without gradient."""
     return Variable(requires_grad=False) if obj is None else _as_variable(obj)
 
 
@@ -97,7 +96,7 @@ def _is_mpchain(frame):
 
 
 class _FalseForPrograms:
-    """False for a program, True for mpchain, by who asks."""
+    """A flag that is False for programs and True for mpchain."""
 
     def __bool__(self):
         return _is_mpchain(sys._getframe(1))
@@ -113,21 +112,22 @@ class _FalseForPrograms:
 
 @contextlib.contextmanager
 def _noted_without_graph(environment: Any) -> Any:
-    """The first call by ``forget``: Chainer's makes no graph, and programs ask for that.
+    """Makes the first call of ``forget`` look as if it made no graph, like Chainer's.
 
-    mpchain needs its graph, to know which parameters the function uses.
+    Programs check ``enable_backprop``, but mpchain needs the graph of this call to find the
+    parameters that the function uses.
     """
     with _noted(environment), using_config("enable_backprop", _FalseForPrograms()):
         yield
 
 
 def _tuple_as_one_argument(model: Any, received: list[Variable]) -> list[Any]:
-    """A part of a MultiNodeChainList gets several results of one part as one tuple."""
+    """Passes several results of one part of a MultiNodeChainList to the next as one tuple."""
     return received if len(received) == 1 else [tuple(received)]
 
 
 def _get_config(self, name=None):
-    """Raises KeyError for an unknown entry."""
+    """Returns an entry of the configuration, or all; raises KeyError for an unknown entry."""
     return dict(self._config) if name is None else self._config[name]
 
 
@@ -140,13 +140,13 @@ def _set_batched_copy(self, value):
 
 
 def _keep_v(self, link, matrix):
-    """Keeps the right singular vector, too, as Chainer's hook does."""
+    """Also keeps the right singular vector, as Chainer's hook does."""
     u, self.v = _singular_vectors(self, link, matrix)
     return u, self.v
 
 
 def _step_of_gru(self, h, x):
-    """Draws weights of unknown size in Chainer's order: those of r once there is a state."""
+    """Draws weights of unknown size in Chainer's order: the weights of r only with a state."""
     z, candidate = self.W_z(x), self.W(x)
     if h is None:
         return functions.sigmoid(z) * functions.tanh(candidate)
@@ -157,9 +157,9 @@ def _step_of_gru(self, h, x):
 
 
 def _directions_as_drawn(points: list[Any]) -> list[Any]:
-    """Draws a direction of a gradient check as Chainer does, of length one, none of it tiny.
+    """Draws the direction of a gradient check as Chainer does: length one, no tiny element.
 
-    What a seeded check passes or fails by, in float32, is often its direction alone.
+    Whether a seeded check passes in float32 often depends only on its direction.
     """
     drawn = np.random.standard_normal(n := sum(x.size for x in points))
     squares = 0.99 * drawn**2 / max(np.sum(drawn**2), 1e-30) + 0.01 / max(n, 1)
@@ -169,7 +169,7 @@ def _directions_as_drawn(points: list[Any]) -> list[Any]:
 
 
 def _is_met_by_chainer(requirement: str) -> bool:
-    """Takes this for Chainer 7.8.1 where a test requires a version of it."""
+    """Returns whether a requirement is met, where a requirement of chainer means Chainer 7.8.1."""
     found = re.fullmatch(r"\s*chainer\b(.*)", requirement, re.DOTALL)
     if found is None:
         return _is_met(requirement)

@@ -105,9 +105,9 @@ _REFUSING += [(links.Classifier, "forward"), (_NStepRNN, "__init__"), (Trainer, 
 
 
 class _OwnProcess:
-    """The ``mpi_comm`` of a communicator of one process, which sends nothing: ChainerMN's has it.
+    """The ``mpi_comm``, as in ChainerMN, of a communicator of one process, which sends nothing.
 
-    Communicators that send messages have the attribute themselves.
+    Communicators that send messages have this attribute themselves.
     """
 
     def __get__(self, communicator: Any, owner: Any = None) -> Any:
@@ -132,7 +132,7 @@ _numbers: dict[str, Any] = {}
 
 
 def refuse_removed(name: str, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    """Raises ValueError, with advice, where a call has an argument that only Chainer 1 took."""
+    """Raises ValueError, with advice, if a call has an argument that only Chainer 1 accepted."""
     for keyword in _ADVICE.keys() & kwargs.keys():
         if keyword not in inspect.signature(function).parameters:
             raise ValueError(
@@ -166,7 +166,7 @@ def _renaming(cls, old, new):
 
 
 def warn(old: str, instead: str | None) -> None:
-    """Warns the caller of the caller, unless it is mpchain, as Chainer does."""
+    """Warns the caller's caller, as Chainer does, unless that is mpchain."""
     if sys._getframe(2).f_globals.get("__name__", "").startswith("mpchain."):
         return
     advice = "" if instead is None else f": use {instead}"

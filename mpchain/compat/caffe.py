@@ -1,4 +1,4 @@
-"""The parts of Chainer's reader of Caffe's files by which programs add types of layers."""
+"""The parts of Chainer's reader of Caffe's files that programs use to add types of layers."""
 
 import functools
 from collections.abc import Callable
@@ -36,8 +36,8 @@ class Message:
     """A message of a Caffe file: its fields are attributes, with Caffe's defaults.
 
     Args:
-        fields: those of the file, see :func:`mpchain.exporters.caffe_messages.decode`.
-        kind: the name of its type.
+        fields: the message's fields; see :func:`mpchain.exporters.caffe_messages.decode`.
+        kind: the name of the message's type.
     """
 
     def __init__(self, fields: dict[str, Any], kind: str):
@@ -61,7 +61,7 @@ class Message:
 
 
 def _layer(typ: str, oldname: str | None) -> Callable[..., Any]:
-    """Decorator: a method that adds a layer of this type to a CaffeFunction."""
+    """Decorator for a method that adds a layer of this type to a CaffeFunction."""
 
     def register(method):
         _type_to_method[typ] = method
@@ -76,12 +76,12 @@ def _layer(typ: str, oldname: str | None) -> Callable[..., Any]:
 
 @functools.cache
 def _add():
-    """Returns the function that adds a layer without a program's methods."""
+    """Returns mpchain's own function that adds a layer."""
     return vars(_part("function").CaffeFunction)["_add_layer"]
 
 
 def _add_layer(self, layer):
-    """Adds a layer, by the method of a program if it has one; such methods call this, too."""
+    """Adds a layer, with the program's method for its type if any; such methods may call this."""
     if isinstance(layer, Message):
         self.layers.append((layer.name, list(layer.bottom), list(layer.top)))
     elif layer.get("type", "") in _type_to_method:
@@ -157,7 +157,7 @@ class _SingleArgumentFunction:
 
 
 class _ListArgumentFcuntion:
-    """A function of a list of inputs; Chainer spells it so."""
+    """A function of a list of inputs; the spelling is Chainer's."""
 
     def __init__(self, func: Callable[..., Any], **kwargs: Any):
         self.func, self.kwargs = func, kwargs

@@ -1,7 +1,7 @@
 """Chainer's function classes: ``ReLU``, ``Convolution2DFunction``, ...
 
-An object of such a class applies mpchain's function. While compat is installed, it is also what a
-variable shows as its creator and what hooks see, whatever nodes mpchain has made beneath it.
+An object of such a class applies mpchain's function. While compat is installed, variables show
+these objects as their creators, and hooks get them, whatever nodes mpchain has really made.
 """
 
 import ast
@@ -102,7 +102,7 @@ _OF_NODES = {
 
 
 class _Line(NamedTuple):
-    """A line of the table."""
+    """A row of the table."""
 
     name: str
     signature: inspect.Signature
@@ -141,7 +141,7 @@ def _read(text):
 
 
 class _Kind(type(FunctionNode)):
-    """The class of the classes: their objects are also the nodes of mpchain's functions."""
+    """The metaclass: nodes of mpchain's functions count as instances of Chainer's classes."""
 
     def __instancecheck__(cls, instance):
         if super().__instancecheck__(instance):
@@ -208,7 +208,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
 
     @property
     def local_function_hooks(self) -> dict[str, Any]:
-        """The hooks of only this function: those of the node that it describes."""
+        """The hooks of only this function: the hooks of the node that it describes."""
         return (
             self.__dict__.get("_hooks", {})
             if self._node is None
@@ -223,7 +223,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
             self._node.local_function_hooks = hooks
 
     def get_retained_inputs(self) -> tuple[Variable, ...]:
-        """Returns the input Variables, those that hooks or programs keep with their arrays."""
+        """Returns the input Variables, with their arrays if hooks or programs keep them."""
         return tuple([x.get_variable() for x in self.inputs])
 
     def forward(self, inputs: object) -> tuple[Any, ...]:
@@ -239,7 +239,7 @@ def _function(name):
 
 @functools.cache
 def find(module: str, name: str) -> type | None:
-    """Returns the class of that name in a module of Chainer's functions, None if there is none."""
+    """Returns the class of that name in a module of Chainer's functions, or None."""
     if name not in layout().get(module, (False, ()))[1] or not name[0].isupper():
         return None
     line = _table().get(name)
@@ -255,7 +255,7 @@ def find(module: str, name: str) -> type | None:
 
 @functools.cache
 def _classes():
-    """Returns the class for each function's name."""
+    """Returns a dict from names of functions to classes."""
     found = {}
     for module, (_, names) in layout().items():
         if module.startswith("chainer.functions."):
@@ -266,7 +266,7 @@ def _classes():
 
 
 def class_of(node: FunctionNode) -> type | None:
-    """Returns Chainer's class for a node of mpchain, None if it has none."""
+    """Returns Chainer's class for a node of mpchain, or None."""
     if issubclass(type(node), ChainerFunction):
         return type(node)
     call = node.__dict__.get("_call")
@@ -282,7 +282,7 @@ def class_of(node: FunctionNode) -> type | None:
 
 
 def describe(node: FunctionNode) -> FunctionNode:
-    """Returns an object of Chainer's class that describes the node; without one, the node."""
+    """Returns an object of Chainer's class that describes the node; without a class, the node."""
     cls = None if issubclass(type(node), ChainerFunction) else class_of(node)
     if cls is None:
         return node
@@ -305,7 +305,7 @@ def describe(node: FunctionNode) -> FunctionNode:
             made.value = 3
     else:
         _fill(made, *call)
-    if made.inputs is not None:  # hooks see functions that are not applied yet
+    if made.inputs is not None:  # hooks also get functions before they are applied
         complete(made)
     return made
 
@@ -325,7 +325,7 @@ def _fill(made, name, args, kwargs):
 
 
 def _divide(cls, name, args, kwargs):
-    """Returns a call's arguments: those that are attributes of Chainer's class, and its inputs."""
+    """Splits a call's arguments into attributes of Chainer's class and inputs."""
     bound = inspect.signature(_originals[name]).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -346,7 +346,7 @@ class _Given:
 
     @functools.cached_property
     def node(self) -> VariableNode:
-        """Chainer's node for it, which needs no gradient."""
+        """Chainer's node for the array, which needs no gradient."""
         array = np.empty(0, self.dtype) if self._array is None else self._array
         variable = Variable(array, requires_grad=False)
         if self._array is None:
@@ -365,7 +365,7 @@ def _node_of(x):
 
 
 def _made_of(x, module, name, argument, shape):
-    """Returns the node of what a function of arrays, with an argument, makes of a node."""
+    """Returns the node of the result of applying a function, with an argument, to a node."""
     make: Any = find(f"chainer.functions.array.{module}", name)
     made = make(argument)
     y = VariableNode(Variable(np.empty(0, x.dtype)))
@@ -375,7 +375,7 @@ def _made_of(x, module, name, argument, shape):
 
 
 class _ShownCreator:
-    """``creator_node``, by which mpchain finds its nodes and others find Chainer's functions."""
+    """The attribute ``creator_node``: mpchain gets its own node, others get Chainer's function."""
 
     def __get__(self, node: Any, owner: Any = None) -> Any:
         if node is None:
@@ -409,7 +409,8 @@ _originals: dict[str, Any] = {}
 
 
 def _light(value, is_kept):
-    """A call's argument as it is kept: variables by their nodes, arrays as :class:`_Given`."""
+    """Returns the form in which a call's argument is kept: nodes for variables, :class:`_Given` for
+    arrays."""
     if isinstance(value, Variable):
         return value.node
     if isinstance(value, (tuple, list)):
@@ -441,7 +442,7 @@ def _note(outputs, name, args, kwargs):
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         node = y.creator_node if isinstance(y, Variable) else None
         if node is not None and not any(y is x for x in given):
-            # Chainer's functions retain some arrays, and exporters collect them all by link hooks.
+            # Chainer's functions retain some arrays; exporters collect all arrays by link hooks.
             is_kept = bool(config.link_hooks) or keeps_inputs(_classes()[name].__name__)
             call = name, _light(args, is_kept), _light(kwargs, is_kept)
             if node.__dict__.setdefault("_call", call)[0] == name:
@@ -449,7 +450,7 @@ def _note(outputs, name, args, kwargs):
 
 
 def _hide_parts(function, given):
-    """Marks the nodes beneath a call's last one: hooks see one function of Chainer's."""
+    """Marks the inner nodes of a call, so that hooks get a single function of Chainer."""
     stack = [x.creator_node for x in function.inputs if x not in given]
     while stack:
         part = stack.pop()
@@ -459,7 +460,7 @@ def _hide_parts(function, given):
 
 
 def _with_hooks(name, function, args, kwargs, hooks):
-    """Shows hooks one call of Chainer's function; observers see the nodes beneath it."""
+    """Calls a function; hooks get a single function of Chainer, observers get mpchain's nodes."""
     cls = _classes()[name]
     shown = cls.__new__(cls)
     attributes, inputs = _divide(cls, name, args, kwargs)
@@ -483,7 +484,7 @@ def _with_hooks(name, function, args, kwargs, hooks):
 
 
 def _tell_hooks(self, step, in_data):
-    """Shows hooks a function of Chainer's in the place of a node; observers see the node."""
+    """Passes a function of Chainer to hooks instead of a node; observers get the node."""
     shown = describe(self)
     for hook in [*config.function_hooks.values(), *self.local_function_hooks.values()]:
         getattr(hook, step)(self if isinstance(hook, Observer) else shown, in_data)
@@ -505,7 +506,7 @@ def _shown_to_hooks(self):
 
 
 def _linear_as_chainer(linear):
-    """Chainer's functions for inputs of several axes: Reshape, LinearFunction, Reshape."""
+    """Makes Chainer's three functions for inputs of many axes: Reshape, LinearFunction, Reshape."""
 
     @functools.wraps(linear)
     def call(x, W, b=None, n_batch_axes=1):
@@ -519,7 +520,7 @@ def _linear_as_chainer(linear):
 
 
 def _warning_of_one_sample(normalize):
-    """Chainer's ``batch_normalization`` warns if each statistic is of one element."""
+    """Warns, like Chainer's ``batch_normalization``, if each statistic is of only one element."""
 
     @functools.wraps(normalize)
     def call(x, gamma, *args, **kwargs):
@@ -536,9 +537,9 @@ def _warning_of_one_sample(normalize):
 
 
 def _along_axis_as_chainer(function):
-    """Chainer's graphs of ``scale`` and ``bias`` broadcast ``y`` by a node.
+    """Makes ``scale`` and ``bias`` broadcast ``y`` in a separate node, as in Chainer's graphs.
 
-    An array, which is a constant there, is cast to the dtype of ``y``.
+    An array x, which is a constant in Chainer, is cast to the dtype of ``y``.
     """
 
     @functools.wraps(function)
@@ -592,7 +593,7 @@ _creator_node: Any = Variable.creator_node
 
 
 def _replace(new):
-    """Replaces functions where modules other than the families, and links, keep them."""
+    """Replaces functions that links, and modules other than the families, refer to."""
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
         if name == "mpchain.functions" or name.startswith(

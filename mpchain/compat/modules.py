@@ -1,4 +1,4 @@
-"""The modules of Chainer and ChainerMN, made from mpchain's rooms when they are imported."""
+"""The modules of Chainer and ChainerMN, made from mpchain's modules when they are imported."""
 
 import functools
 import importlib
@@ -21,7 +21,7 @@ _MISSING = object()
 
 @functools.cache
 def _rooms(module):
-    """The modules of mpchain in which a module of Chainer finds its names, nearest first."""
+    """Returns mpchain's modules in which a module of Chainer finds its names, nearest first."""
     if module in names.ROOMS:
         return (importlib.import_module(names.ROOMS[module]),)
     top, *parts = module.split(".")
@@ -42,9 +42,9 @@ def _rooms(module):
 
 
 class CompatModule(types.ModuleType):
-    """A module of Chainer: it finds each name in mpchain when it is first asked for.
+    """A module of Chainer, which looks up each name in mpchain on first use.
 
-    A name that is set here, as ``unittest.mock`` does, is also set in the room it comes from.
+    A name that is set here, as ``unittest.mock`` does, is also set in mpchain's module.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +60,7 @@ class CompatModule(types.ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, CompatModule) and not _is_module(self.__name__, name):
-            return  # a module does not hide the function that its package has under that name
+            return  # a module must not hide the function of that name in its package
         self._in_room(name, value)
         super().__setattr__(name, value)
 
@@ -83,7 +83,7 @@ class CompatModule(types.ModuleType):
 
 
 def find(module: str, name: str) -> Any:
-    """Returns the object of a name in a module of Chainer; MISSING if there is none."""
+    """Returns the object that has a name in a module of Chainer, or MISSING."""
     if name.startswith("__"):
         return _MISSING
     if name in names.SPECIAL.get(module, ()):
@@ -112,7 +112,7 @@ def find(module: str, name: str) -> Any:
 
 
 def _is_module(module, name):
-    """Whether a name is a module, and not what a package has under the same name (from_data)."""
+    """Returns whether a name is a module, and not a package's function of that name (from_data)."""
     return f"{module}.{name}" in layout() and name not in layout()[module][1]
 
 
@@ -163,7 +163,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undoes :func:`install`; modules that were imported stay with those who have them."""
+    """Undoes :func:`install`; modules that were imported before remain usable."""
     function_classes.uninstall()
     attributes.uninstall()
     removed_names.uninstall()

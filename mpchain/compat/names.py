@@ -1,4 +1,4 @@
-"""Names of Chainer that mpchain keeps elsewhere, or only here."""
+"""Names of Chainer that are elsewhere in mpchain, or only here."""
 
 import math
 from typing import Any

@@ -21,7 +21,7 @@ def _size(i):
 
 
 def _spread(name):
-    """Returns a pooling's or convolution's argument, once for each axis of its images."""
+    """Returns an argument of a pooling or convolution, once for each spatial axis."""
 
     def spread(f):
         value = f.__dict__[name]
@@ -57,19 +57,19 @@ def _state(f, name):
 
 
 def _kept(f, i):
-    """Returns the i-th array that the node keeps for its derivative, None without one."""
+    """Returns the i-th array that the node keeps for its derivative, or None."""
     kept = _state(f, "_kept")
     return kept[i] if i < len(kept) else None
 
 
 def _softmax_of_loss(f):
-    """The probabilities that ``softmax_cross_entropy`` has computed: exponentials and their sum."""
+    """Returns the probabilities that ``softmax_cross_entropy`` computed from its inputs."""
     parts = _kept(f, 1)
     return None if parts is None else parts[0] / parts[1]
 
 
 def _flag(is_h):
-    """Returns which elements zoneout takes of h, or of x."""
+    """Returns a mask of the elements that zoneout takes from h, or from x."""
 
     def flag(f):
         taken = _kept(f, 0)
@@ -79,7 +79,7 @@ def _flag(is_h):
 
 
 def _noise(f):
-    """The numbers that a Gaussian has drawn, or was given."""
+    """Returns the noise that ``gaussian`` has drawn or was given."""
     product = None if f.__dict__["_node"] is None else f.__dict__["_node"].inputs[1].creator_node
     kept = () if product is None else product.__dict__.get("_kept") or ()
     return kept[1] if len(kept) > 1 else f.__dict__.get("eps")
@@ -91,7 +91,7 @@ def _scaled_noise(f):
 
 
 def _statistics(i):
-    """Mean, or inverse of the standard deviation, of a batch."""
+    """Returns the mean, or the inverse standard deviation, of a batch."""
 
     def find(f):
         values = (
@@ -190,7 +190,7 @@ _KEPT = {name: indexes for indexes, names in _RETAINED.items() for name in names
 
 
 def retained(name: str, in_data: Sequence[Array]) -> tuple[Any, ...]:
-    """Returns the inputs of a function as its hooks see them in backward: None if not kept.
+    """Returns a function's inputs as its hooks get them in backward; None for those not kept.
 
     Example:
         >>> retained("Gaussian", ("mean", "ln_var"))

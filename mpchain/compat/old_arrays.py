@@ -1,4 +1,4 @@
-"""Arrays as NumPy before 1.24 made them, for programs that were written before."""
+"""Arrays as NumPy before 1.24 made them, for programs written for those versions."""
 
 import functools
 import sys
@@ -19,10 +19,10 @@ _RAGGED = "inhomogeneous shape"
 
 
 def as_before(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of NumPy that also makes arrays which NumPy 2 refuses to make.
+    """Returns a function of NumPy that also makes arrays that NumPy 2 refuses to make.
 
     Rows of unequal lengths become an array of objects, with a warning, and ``copy=False`` copies
-    where it has to. It raises as before if mpchain or a package made for NumPy 2 calls it.
+    if necessary. If mpchain or a package made for NumPy 2 calls it, the function raises an error.
     """
 
     @functools.wraps(function)
@@ -54,9 +54,9 @@ def as_before(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sharing(function: Callable[..., bool]) -> Callable[..., bool]:
-    """Returns ``may_share_memory`` for rows of unequal lengths, too, which share none.
+    """Returns a ``may_share_memory`` that accepts rows of unequal lengths, which share no memory.
 
-    ``numpy.random.permutation`` asks it about the list that it is given.
+    ``numpy.random.permutation`` calls this function with the list that it permutes.
     """
 
     @functools.wraps(function)
@@ -72,7 +72,7 @@ def sharing(function: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _caller():
-    """The package that asked for an array, NumPy aside, and how far up the stack it is."""
+    """Returns the package, other than NumPy, that asked for an array, and its stack level."""
     frame, level = sys._getframe(2), 2
     while True:
         package = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -1,7 +1,7 @@
-"""Parameters as Chainer's.
+"""Makes parameters behave like Chainer's.
 
-A gradient that nobody cleared is NaN, copies share their array, and a parameter under several names
-is counted, and updated, under each.
+A gradient that was never cleared is NaN, copies share their array, and a parameter that has several
+names is counted, and updated, once for each name.
 """
 
 import math
@@ -23,9 +23,9 @@ _namedparams, _params = ParameterTree.namedparams, ParameterTree.params
 
 
 class _Sharing(list):
-    """The parameters, held weakly, that copies of a link share an array with.
+    """Weak references to the parameters of a link and its copies, which share an array.
 
-    A copy by pickle or by ``copy.deepcopy`` has arrays of its own.
+    Copies made by pickle or ``copy.deepcopy`` have their own arrays.
     """
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
@@ -33,7 +33,7 @@ class _Sharing(list):
 
 
 def _initialize_with_gradient(self: Parameter, shape: Any) -> None:
-    """Fills the gradient, too: a program that forgets to clear it gets NaN, as on Chainer."""
+    """Also fills the gradient, so a program that forgets to clear it gets NaN, as in Chainer."""
     _initialize(self, shape)
     fill = vars(self).pop("_gradient_until_cleared", math.nan)
     if fill is not None and is_floating(self.array.dtype):
@@ -53,7 +53,7 @@ def _zerograd(self: Parameter) -> None:
 
 
 def _copy(self: Parameter) -> Parameter:
-    """Returns a copy for which setting ``array`` sets it for both, as with Chainer."""
+    """Returns a copy that shares ``array``: setting it in one sets it in both, as in Chainer."""
     copied: Any = Variable.__copy__(self)
     sharing = vars(self).get("_sharing") or _Sharing([weakref.ref(self)])
     sharing.append(weakref.ref(copied))
@@ -70,7 +70,7 @@ def _set_for_all(self: Parameter, array: Any) -> None:
 
 
 def _is_exchange(frame):
-    """Whether the caller sends gradients, and so must get each one once."""
+    """Returns whether the caller sends gradients, so that it must get each gradient only once."""
     return frame.f_globals.get("__name__", "").startswith("mpchain.distributed.")
 
 
@@ -93,7 +93,7 @@ def _params_under_each_name(
 
 
 def _remove_loss_scale_once(self: Any) -> None:
-    """Takes the scale out of each gradient once; keeps it for further updates of the step."""
+    """Divides each gradient by the loss scale once; stores the scale for repeated updates."""
     if self._loss_scale not in (None, 1):
         pairs = {id(param): (rule, param) for rule, param in self.rules_and_params()}
         for _, param in pairs.values():
@@ -103,9 +103,9 @@ def _remove_loss_scale_once(self: Any) -> None:
 
 
 def _update_under_each_name(params: Iterable[Parameter], *more: Any) -> None:
-    """Updates those that come twice a second time, after all before them.
+    """Updates parameters in order; a parameter that occurs twice is updated twice.
 
-    Chainer takes the loss scale out of the gradient in each of the updates.
+    Chainer divides the gradient by the loss scale in each of these updates.
     """
     params, seen = list(params), set()
     if len({id(param) for param in params}) == len(params):

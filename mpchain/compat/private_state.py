@@ -25,10 +25,10 @@ from mpchain.variable import VariableNode
 
 
 class Renamed:
-    """State that mpchain keeps at another place: it is read and set there.
+    """An attribute that mpchain keeps at another place, where it is read and set.
 
     Args:
-        place: where it is, by attributes: ``_means._trigger``.
+        place: the path of attributes, such as ``_means._trigger``.
     """
 
     def __init__(self, place: str):
@@ -104,14 +104,14 @@ def _done(self):
 
 
 def _set_done(self, is_done):
-    """A program that sets it to False runs the trainer again."""
+    """Sets whether training is done; a program that sets it to False runs the trainer again."""
     self._earlier_elapsed_time = self.elapsed_time
     self._started_at = None
     self._final_elapsed_time = self._earlier_elapsed_time if is_done else None
 
 
 def _header(self):
-    """Returns the head of a PrintReport, None when it is printed; a program may set another one."""
+    """Returns the header of a PrintReport, or None once it is printed; a program may set it."""
     if self._widths:
         return None
     cells = [f"{name:<{max(10, len(name))}}  " for name in self.entries]
@@ -137,7 +137,7 @@ def _print_own_header(self):
 
 
 def _print(self, observation):
-    """Prints one entry; a subclass may override it."""
+    """Prints one entry; a subclass may override this method."""
     _write(self, [observation])
 
 
@@ -154,7 +154,7 @@ def _get_optimizer(self, trainer):
 
 
 def _update_value(self, optimizer, value):
-    """Sets the attribute; a subclass may override it."""
+    """Sets the attribute; a subclass may override this method."""
     setattr(optimizer, self._attr, value)
     self._last_value = value
 
@@ -164,12 +164,12 @@ def _set_value(self):
 
 
 def _multi_node_mean(self, sendbuf, recvbuf):
-    """Writes the mean over ranks of ``sendbuf``, or of itself, into ``recvbuf``."""
+    """Writes the mean over ranks of ``sendbuf`` (or of ``recvbuf`` itself) into ``recvbuf``."""
     recvbuf[...] = self.allreduce(recvbuf if sendbuf is None else sendbuf) / self.size
 
 
 def _is_changed(self, target):
-    """Compares the parameters, by names and whether they have values, with those seen last."""
+    """Returns whether names or initialization of the parameters differ from the last call's."""
     before = self.target_params
     now = [(name, param.is_initialized) for name, param in sorted(target.namedparams())]
     self.__dict__["_seen_params"] = now

@@ -1,4 +1,4 @@
-"""Names that NumPy 1.24 to 2.4 and Python 3.10 removed, for programs that were written before."""
+"""Names that NumPy 1.24 to 2.4 and Python 3.10 removed, for older programs."""
 
 import ast
 import collections
@@ -124,9 +124,10 @@ _replaced: dict[str, Any] = {}
 def install() -> None:
     """Adds the names that NumPy has removed, and warns once.
 
-    Names that NumPy has are left unchanged, but ``hstack`` and its like take generators again, and
-    ``array`` and its like take rows of unequal lengths (:mod:`mpchain.compat.old_arrays`).
-    ``MPCHAIN_COMPAT_NUMPY=0`` in the environment turns it off.
+    Names that NumPy still has are left unchanged, except that functions such as ``hstack`` accept
+    generators again, and functions such as ``array`` accept rows of unequal lengths
+    (:mod:`mpchain.compat.old_arrays`). ``MPCHAIN_COMPAT_NUMPY=0`` in the environment prevents all
+    of this.
     """
     if _replaced or os.environ.get(VARIABLE, "1") == "0":
         return
@@ -164,5 +165,5 @@ def uninstall() -> None:
 
 
 def added() -> list[str]:
-    """Returns the names that NumPy has been given."""
+    """Returns the names that were added to NumPy."""
     return sorted(name for module, name in _added if module is np)

@@ -1,4 +1,4 @@
-"""Which names of Chainer a program uses that mpchain does not have."""
+"""Finds names of Chainer that a program uses and that mpchain lacks."""
 
 import ast
 import importlib
@@ -13,9 +13,9 @@ _TOPS = ("chainer", "chainermn", "chainerx")
 
 
 def missing(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
-    """Returns (file, line, name) of what a program, or a folder of programs, would not find.
+    """Returns (file, line, name) of each missing name in a program or a folder of programs.
 
-    The program is read, not run: names are found where they are written out, as in
+    The program is parsed, not run: names are found where they are written out, as in
     ``from chainer.links import Linear`` or ``F.relu`` after ``import chainer.functions as F``.
     """
     trees, found = _trees(path)
@@ -27,9 +27,9 @@ def missing(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
 
 
 def doubtful(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
-    """Returns (file, line, expression) where an array is made a number by ``float`` or ``int``.
+    """Returns (file, line, expression) of each ``float`` or ``int`` that converts an array.
 
-    NumPy 2.4 raises TypeError there if the array has axes, as that of one element in a list has.
+    NumPy 2.4 raises TypeError there if the array has axes, even if it has only one element.
     """
     return [
         (file, node.lineno, ast.unparse(node))
@@ -45,7 +45,7 @@ def doubtful(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
 
 
 def _trees(path):
-    """The syntax of each file, and what to report of those that cannot be read."""
+    """Returns the syntax tree of each file, and reports of the files that cannot be read."""
     path = pathlib.Path(path)
     trees, unread = {}, []
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -57,7 +57,7 @@ def _trees(path):
 
 
 def exists(name: str) -> bool:
-    """Returns whether ``chainer.a.b`` is something that mpchain does."""
+    """Returns whether mpchain supports the name ``chainer.a.b``."""
     top, *parts = name.split(".")
     value, module = importlib.import_module(top), top
     for part in parts:
@@ -72,7 +72,7 @@ def exists(name: str) -> bool:
 
 
 def _imported(tree):
-    """Yields a line, a name of Chainer that is imported, the program's name, what that means."""
+    """Yields the line, Chainer's name, the program's name, and its meaning, of each import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -89,7 +89,7 @@ def _imported(tree):
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The names of Chainer that a program mentions, with their lines."""
+    """Yields the names of Chainer that a program mentions, with their lines."""
     known = {}  # maps the program's own names to the objects that they stand for
     for line, name, own, meant in _imported(tree):
         yield line, name
@@ -125,12 +125,12 @@ def _chain(node):
 
 
 def _is_static(name):
-    """Whether all but the last part of a name are modules: attributes of objects are not judged."""
+    """Returns whether all parts of a name but the last are modules; others cannot be checked."""
     return name.rpartition(".")[0] in layout()
 
 
 def _defined(tree):
-    """The attributes that a program gives to objects, and the functions that it defines."""
+    """Returns the attributes that a program sets, and the functions that it defines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr
@@ -141,7 +141,7 @@ def _defined(tree):
 
 
 def _attributes(tree, own):
-    """Yields line and name of private attributes of classes of Chainer that subclasses ask for."""
+    """Yields lines and names of private attributes of Chainer's classes that subclasses use."""
     known = {own_name: meant for _, _, own_name, meant in _imported(tree)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
@@ -161,7 +161,7 @@ def _attributes(tree, own):
 
 
 def _class_of(base, known):
-    """The class of mpchain that stands for a base class, None for others."""
+    """Returns the class of mpchain that stands for a base class of Chainer; None for others."""
     parts = [base.id] if isinstance(base, ast.Name) else _chain(base)
     if not parts or parts[0] not in known:
         return None
@@ -174,6 +174,6 @@ def _class_of(base, known):
 
 
 def _mentions(cls, name):
-    """Whether a class has an attribute, or its source or that of its bases names one."""
+    """Returns whether a class has an attribute, or its source or its bases' source mentions it."""
     sources = (inspect.getsource(c) for c in cls.__mro__ if c.__module__.startswith("mpchain."))
     return hasattr(cls, name) or any(re.search(rf"\b{name}\b", source) for source in sources)

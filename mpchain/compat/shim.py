@@ -1,4 +1,4 @@
-"""The wheel by which ``import chainer`` works in a whole environment: pip installs it."""
+"""A wheel, installed with pip, that makes ``import chainer`` work in a whole environment."""
 
 import base64
 import hashlib
@@ -56,7 +56,7 @@ def _digest(text):
 
 
 def installed() -> str | None:
-    """Returns the version of the distribution ``chainer`` in this environment, None without one."""
+    """Returns the version of the distribution ``chainer`` in this environment, or None."""
     try:
         return importlib.metadata.version("chainer")
     except importlib.metadata.PackageNotFoundError:
@@ -67,7 +67,7 @@ def install(ask: bool = True) -> int:
     """Installs the shim with pip; returns the exit status.
 
     Args:
-        ask: ask before changing an environment that is not a virtual one.
+        ask: whether to ask before changing an environment that is not virtual.
     """
     version = installed()
     if version is not None and version != VERSION:
@@ -101,7 +101,7 @@ def install(ask: bool = True) -> int:
 
 
 def _folders_of_nobody():
-    """Returns the folders where the shim would be installed that are there already."""
+    """Returns the folders that the shim would install but that already exist."""
     folder = pathlib.Path(sysconfig.get_path("purelib"))
     names = [path.name for path in sorted(PACKAGES.glob("*/"))]
     return [folder / name for name in names if os.path.lexists(folder / name)]

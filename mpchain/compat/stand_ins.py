@@ -37,7 +37,7 @@ class mdarray:
 
 
 def no_chainerx() -> bool:
-    """Returns False: there is no ChainerX here."""
+    """Returns False: mpchain has no ChainerX."""
     return False
 
 
@@ -62,16 +62,17 @@ def should_use_ideep(level: str) -> bool:
 
 
 def set_console_cursor_position(x: int, y: int) -> None:
-    """Moves the cursor by columns and lines. Chainer has this method and the next only on Windows.
+    """Moves the cursor by columns and lines.
 
-    Copies of its PrintReport call them there.
+    Chainer has this method and the next one only on Windows, where copies of its PrintReport call
+    them.
     """
     moves = [f"\033[{abs(n)}{signs[n > 0]}" for n, signs in ((x, "DC"), (y, "AB")) if n]
     print(*moves, sep="", end="", flush=True)
 
 
 def erase_console(x: int, y: int, mode: int = 0) -> None:
-    """Moves the cursor, then erases the console: after it (0), before it (1), or all (2)."""
+    """Moves the cursor, then erases the console after it (0), before it (1), or entirely (2)."""
     set_console_cursor_position(x, y)
     print(f"\033[{mode}J", end="", flush=True)
 
@@ -95,7 +96,7 @@ def check() -> None:
 
 
 def get_device(*args: Any) -> Any:
-    """Returns the CUDA device of the first number, device or array."""
+    """Returns the CUDA device of the first device ID, device or array."""
     warn("get_device", "get_device_from_id or get_device_from_array")
     return cuda.get_device(*args)
 
@@ -191,14 +192,14 @@ def _log_softmax(x: Any, axis: int = 1) -> Any:
 
 
 def _lstm(x: Any, h: Any, c: Any, w: Sequence[Input], b: Sequence[Input]) -> Any:
-    """One step of an LSTM with the weights of ``F.n_step_lstm``: returns ``h`` and ``c``."""
+    """Computes a step of an LSTM with the weights of ``F.n_step_lstm``; returns ``h`` and ``c``."""
     h, c = functions.expand_dims(h, 0), functions.expand_dims(c, 0)
     h, c, _ = functions.n_step_lstm(1, 0.0, h, c, [w], [b], [x])
     return h[0], c[0]
 
 
 def _gru(x: Any, h: Any, c: Any, w: Sequence[Input], b: Sequence[Input]) -> Any:
-    """One step of a GRU with the weights of ``F.n_step_gru``: returns ``h`` and None."""
+    """Computes a step of a GRU with the weights of ``F.n_step_gru``; returns ``h`` and None."""
     h, _ = functions.n_step_gru(1, 0.0, functions.expand_dims(h, 0), [w], [b], [x])
     return h[0], None
 
@@ -260,7 +261,7 @@ def n_step_rnn_base(
 
 
 def det(a: Input) -> Variable:
-    """Returns the determinant; trailing axes of size 1, which Chainer takes, are dropped."""
+    """Returns the determinant; drops trailing axes of size 1, which Chainer accepts."""
     return functions.det(a.reshape(a.shape[:2]) if set(a.shape[2:]) == {1} else a)
 
 
@@ -288,7 +289,7 @@ def _get_check_index(trans: bool, right: bool, row_idx: int = 0, col_idx: int = 
 
 
 def _get_nccl_data_type(dtype: Any) -> int:
-    """Returns NCCL's number of a dtype: those of ``nccl.h``."""
+    """Returns the number in ``nccl.h`` that stands for a dtype."""
     numbers = {"float16": 6, "float32": 7, "float64": 8}
     name = np.dtype(dtype).name
     if name not in numbers:
@@ -297,20 +298,20 @@ def _get_nccl_data_type(dtype: Any) -> int:
 
 
 def _parse_replica_sets(replica_sets: Any, size: int) -> list[set[int]]:
-    """Returns the sets of ranks that save one snapshot each; the rest is one more set."""
+    """Returns the sets of ranks that save a snapshot each; the other ranks form one more set."""
     sets = [{s} if isinstance(s, int) else set(s) for s in replica_sets]
     rest = set(range(size)).difference(*sets)
     return [*sets, rest] if rest else sets
 
 
 def _find_latest_snapshot(fmt: str, path: str) -> str | None:
-    """Returns the name of the file in a folder that was written last, None if there is none."""
+    """Returns the name of the file in a folder that was written last, or None."""
     files = find_files(path, fmt)
     return os.path.basename(max(files, key=os.path.getmtime)) if files else None
 
 
 def pseudo_connect(delegate_variable: Variable | None, *actual_variables: Any) -> Any:
-    """Returns a tuple for one variable, too, as ChainerMN's."""
+    """Returns a tuple even for a single variable, as ChainerMN does."""
     ys = communication.pseudo_connect(delegate_variable, *actual_variables)
     return ys if isinstance(ys, tuple) else (ys,)
 
@@ -400,7 +401,7 @@ def variable_str(var: object) -> str:
 
 
 def _argname(in_types: Any, names: Any) -> None:
-    """Names the checked types of a function's inputs."""
+    """Gives names to the types of a function's inputs, for messages of type checks."""
     if len(in_types) != len(names):
         raise InvalidType(
             f"{len(names)} argument(s)", f"{len(in_types)} argument(s)", "wrong number"
@@ -452,15 +453,15 @@ class _DummyContext(contextlib.nullcontext):
 _dummy_context = _DummyContext()
 
 
-# chainer.testing, which may be used without pytest
+# chainer.testing, which must work without pytest
 
 
 def get_error() -> None:
-    """Returns the reason why tests are not possible; there is none."""
+    """Returns None: there is no reason why tests cannot run."""
 
 
 def check_available() -> None:
-    """Raises nothing: tests are possible."""
+    """Does nothing: tests can run."""
 
 
 def is_available() -> bool:

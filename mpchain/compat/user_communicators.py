@@ -1,4 +1,4 @@
-"""Communicators that programs write, which average gradients in their own way."""
+"""Communicators that programs define, which average gradients in their own way."""
 
 import abc
 import contextlib
@@ -30,21 +30,21 @@ def _pass(comm: Any, user: Any, reason: str) -> None:
 
 
 class CommunicatorBase(abc.ABC):
-    """The interface of ChainerMN's communicators; a program derives its own from it.
+    """The interface of ChainerMN's communicators; programs derive their own communicators from it.
 
-    ``create_multi_node_optimizer``, ``create_multi_node_evaluator`` and ``scatter_dataset`` take
-    these. mpchain's communicators pass for instances, too.
+    ``create_multi_node_optimizer``, ``create_multi_node_evaluator`` and ``scatter_dataset`` accept
+    such communicators. mpchain's communicators count as instances, too.
     """
 
     def __init__(self) -> None:
         self._configs = {}
 
     def set_config(self, name: str, value: object = True, **kwargs: Any) -> None:
-        """Raises ValueError: a subclass has the entries."""
+        """Raises ValueError: only subclasses have entries."""
         raise ValueError(f"Unknown config: {name}")
 
     def get_config(self, name: str | None = None) -> Any:
-        """Returns an entry of the configuration, or all."""
+        """Returns an entry of the configuration, or all entries."""
         return self._configs if name is None else self._configs[name]
 
     @contextlib.contextmanager
@@ -77,11 +77,11 @@ class CommunicatorBase(abc.ABC):
 
     @abc.abstractmethod
     def bcast_data(self, model: object) -> None:
-        """Gives all ranks the parameters of rank 0."""
+        """Sends the parameters of rank 0 to all ranks."""
 
     @abc.abstractmethod
     def multi_node_mean_grad(self, model: object, zero_fill: bool = False) -> None:
-        """Replaces gradients by their means over the ranks."""
+        """Replaces gradients with their means over the ranks."""
 
 
 for _name in _ABSTRACT:
@@ -107,7 +107,7 @@ else:
 
 
 class _Averaging(_Base):
-    """A step of ChainerMN's: the first sends the parameters, others average gradients."""
+    """ChainerMN's update: the first sends the parameters, later ones average gradients."""
 
     _comm: Any
     _zero_fill = True
@@ -141,8 +141,8 @@ def create_multi_node_optimizer(
 ) -> Any:
     """See :func:`mpchain.distributed.create_multi_node_optimizer`.
 
-    With a communicator that averages gradients by itself, its ``multi_node_mean_grad`` does so,
-    and the first update sends parameters only, as in ChainerMN.
+    A communicator that defines its own averaging averages gradients with its
+    ``multi_node_mean_grad``, and the first update only sends parameters, as in ChainerMN.
     """
     if not _averages_by_itself(communicator):
         return optimizers.create_multi_node_optimizer(
@@ -162,7 +162,7 @@ def create_multi_node_optimizer(
 def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicator) -> Any:
     """See :func:`mpchain.distributed.create_multi_node_evaluator`.
 
-    A program's own communicator averages the ranks' means by ``allreduce_obj``.
+    A program's own communicator averages the ranks' means with ``allreduce_obj``.
     """
     if isinstance(communicator, Communicator):
         return extensions.create_multi_node_evaluator(actual_evaluator, communicator)
@@ -179,7 +179,8 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 def share_of_few(
     function: str, n: int, comm: Communicator, force_equal_length: bool
 ) -> tuple[int, int]:
-    """Returns a rank's share of samples; of fewer than ranks, ranks share some or have none."""
+    """Returns a rank's share of samples. If there are fewer samples than ranks, ranks share samples
+    or get none."""
     if not force_equal_length:
         return partition(n, comm.rank, comm.size)
     begin = n * comm.rank // comm.size
@@ -187,6 +188,7 @@ def share_of_few(
 
 
 def call_generic_evaluator(evaluator: Any, trainer: Trainer = None) -> Any:
-    """Returns the aggregated result on the root, None elsewhere; ChainerMN's reports nothing."""
+    """Returns the aggregated result on the root, and None elsewhere; like ChainerMN's, it reports
+    nothing."""
     result = evaluator.evaluate()
     return result if evaluator.comm.rank == evaluator.root else None

@@ -1,4 +1,4 @@
-"""The parts of Chainer's residual networks by which programs load published parameters."""
+"""The parts of Chainer's residual networks that programs use to load published parameters."""
 
 import dataclasses
 from typing import Any
@@ -8,14 +8,14 @@ from mpchain.links.model.vision.resnet import _transfer_unit
 
 
 def _retrieve(n_layers: int, name_npz: str, name_caffemodel: str, model: Any) -> Any:
-    """Loads published parameters, by the name of their file, from where downloads are kept."""
+    """Loads published parameters from the download cache, by the name of their file."""
     model.published = dataclasses.replace(model.published, file=name_caffemodel)
     load_parameters(model, "auto")
     return model
 
 
 class _Layers:
-    """The children of a chain, as a CaffeFunction gives them."""
+    """Gives access to the children of a chain in the same way as a CaffeFunction."""
 
     def __init__(self, chain: Any):
         self.named_layers = getattr(chain, "named_layers", None) or (

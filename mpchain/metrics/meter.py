@@ -1,4 +1,4 @@
-"""Meters, which keep data of each batch and compute a score of all, and their extension."""
+"""Meters, which keep data of each batch and compute scores over all batches, and an extension."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from mpchain.typing import DeviceLike
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A measure of all samples together, in two steps.
+    """A measure over all samples together, computed in two steps.
 
     Args:
-        keep: function of a batch of outputs and of targets that returns what is kept of it: a tuple
-            of host arrays or lists, one entry for each sample.
-        compute: function of these, joined over all batches, that returns the value, or a dict of
-            values by name.
+        keep: function of a batch of outputs and of targets that returns the data to keep: a tuple
+            of host arrays or lists, with one entry for each sample.
+        compute: function of these data, joined over all batches, that returns the value, or a dict
+            of values by name.
 
     Example:
         >>> largest_error = Metric(lambda y, t: (abs(y - t),), lambda errors: errors.max())
@@ -37,10 +37,10 @@ class Metric:
 
 
 class Meter:
-    """Keeps what metrics need of each batch, and computes them over the samples of all ranks.
+    """Keeps the data of each batch that metrics need; computes the metrics over all ranks' samples.
 
-    The values are those of one process that has all samples: ranks may have different numbers of
-    them, none included. A sample that two ranks have counts twice: use
+    The values are the same as for one process with all samples; ranks may have different numbers
+    of samples, even none. A sample that two ranks have counts twice; to avoid this, use
     :func:`~mpchain.distributed.create_sharded_iterator`, or
     :func:`~mpchain.distributed.scatter_dataset` with ``force_equal_length=False``.
 
@@ -67,7 +67,7 @@ class Meter:
         """Adds a batch.
 
         Args:
-            y: the model's outputs: an array or Variable, or what the metrics accept.
+            y: the model's outputs: an array or Variable, or another object that the metrics accept.
             t: the targets.
         """
         for name, metric in self.metrics.items():
@@ -76,10 +76,10 @@ class Meter:
     def compute(self, comm: Communicator | None = None) -> dict[str, Any]:
         """Returns the values by name, the same on all ranks.
 
-        The values of a metric that has several are named ``'<its name>/<name>'``.
+        If a metric has several values, their names are ``'<name of metric>/<name of value>'``.
 
         Args:
-            comm: the ranks, which must all call it; None: only this process.
+            comm: the ranks, all of which must call this method; None means only this process.
 
         Raises:
             ValueError: no rank has samples.
@@ -111,10 +111,10 @@ class MetricsEvaluator(Evaluator):
 
     Args:
         iterator: iterator over this rank's validation data that ends (``repeat=False``).
-        target: the model, whose outputs are compared with the targets; of a
-            :class:`~mpchain.links.Classifier`, its ``predictor``.
+        target: the model, whose outputs are compared with the targets. For a
+            :class:`~mpchain.links.Classifier`, its ``predictor`` is the model.
         metrics: :class:`Metric` s by name.
-        comm: the ranks, which must all evaluate; None: only this process.
+        comm: the ranks, all of which must evaluate; None means only this process.
         converter, device, eval_hook, progress_bar: see
             :class:`~mpchain.training.extensions.Evaluator`.
         eval_func: function that computes outputs; None means the model.

@@ -1,4 +1,4 @@
-"""The metrics: how well outputs fit targets.
+"""The metrics, which measure how well outputs match targets.
 
 ``y`` is a batch of outputs of a model, arrays or Variables; ``t`` the targets. Most metrics take
 scores of classes ``y`` of shape (N, C, ...) and labels ``t`` of shape (N, ...).
@@ -40,7 +40,7 @@ def top_k(k: int, ignore_label: int | None = None) -> Metric:
     """Returns the share of labels for which fewer than ``k`` classes have a greater score.
 
     Args:
-        k: a positive number.
+        k: a positive integer.
         ignore_label: label of targets that do not count.
 
     Raises:
@@ -64,9 +64,9 @@ def top_k(k: int, ignore_label: int | None = None) -> Metric:
 
 
 def confusion_matrix(labels: list[int] | None = None, ignore_label: int | None = None) -> Metric:
-    """Returns an array (C, C): how many targets of class i (row) are predicted as class j (column).
+    """Returns an array (C, C): the number of targets of class i (row) predicted as j (column).
 
-    Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
+    scikit-learn computes it (``pip install 'mpchain[metrics]'``).
 
     Args:
         labels: the classes; None: those that occur.
@@ -93,13 +93,13 @@ def confusion_matrix(labels: list[int] | None = None, ignore_label: int | None =
 def precision_recall_f1(
     average: str = "macro", labels: list[int] | None = None, ignore_label: int | None = None
 ) -> Metric:
-    """Precision, recall and F1: their harmonic mean; 0 where they are not defined.
+    """Returns precision, recall, and F1 (their harmonic mean); 0 where they are undefined.
 
-    Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
+    scikit-learn computes them (``pip install 'mpchain[metrics]'``).
 
     Args:
-        average: ``'macro'`` (the mean over the classes), ``'weighted'`` (by their numbers of
-            targets), ``'micro'`` (of all samples) or ``'binary'`` (of class 1).
+        average: ``'macro'`` (the mean over the classes), ``'weighted'`` (the mean weighted by the
+            classes' numbers of targets), ``'micro'`` (over all samples) or ``'binary'`` (class 1).
         labels: the classes; None: those that occur.
         ignore_label: label of targets that do not count.
 
@@ -126,15 +126,15 @@ def precision_recall_f1(
 def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
     """Returns the area under the ROC curve.
 
-    Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
+    scikit-learn computes it (``pip install 'mpchain[metrics]'``).
 
     Args:
         average: with more than two classes, ``'macro'`` or ``'weighted'``.
-        multi_class: with more than two classes, ``'ovr'`` (each against the others) or ``'ovo'``
-            (all pairs); the softmax of the scores is compared.
+        multi_class: with more than two classes, ``'ovr'`` (each class against the others) or
+            ``'ovo'`` (all pairs of classes); uses the softmax of the scores.
 
     Returns:
-        A metric of scores of class 1, (N,), or of logits, (N, C).
+        A metric of scores (N,) of class 1, or of logits (N, C).
 
     Raises:
         RuntimeError: scikit-learn is not installed.
@@ -191,20 +191,21 @@ def perplexity(ignore_label: int | None = -1) -> Metric:
 
 
 def bleu(n: int = 4) -> Metric:
-    """The BLEU score of translations: how many of their n-grams are in reference translations.
+    """Returns the BLEU score of translations: the share of n-grams that are in references.
 
-    Computed by sacrebleu (``pip install 'mpchain[metrics]'``), of the whole corpus, without
-    smoothing. Words are compared unchanged: nothing is split or folded.
+    sacrebleu (``pip install 'mpchain[metrics]'``) computes it over the whole corpus, without
+    smoothing. Words are compared unchanged, without further splitting or case folding.
 
     Args:
-        n: the greatest length of n-grams.
+        n: the maximum length of n-grams.
 
     Returns:
-        A metric of a list of translations and a list of references; a translation is a list of
-        words or numbers, its references are a list of such lists.
+        A metric of a list of translations and a list of references. A translation is a list of
+        words or of integers; its references are a list of such lists.
 
     Raises:
-        ValueError: a translation has no reference, or not as many translations as lists of them.
+        ValueError: a translation has no reference, or there are more or fewer translations than
+            lists of references.
         RuntimeError: sacrebleu is not installed.
 
     Example:
@@ -227,7 +228,7 @@ def bleu(n: int = 4) -> Metric:
         return [list(words) for words in y], [[list(r) for r in references] for references in t]
 
     def compute(translations, references):
-        numbers = {}  # sacrebleu compares words that spaces separate
+        numbers = {}  # integers for words, because sacrebleu splits texts at spaces
 
         def text(words):
             return " ".join([str(numbers.setdefault(word, len(numbers))) for word in words])
@@ -257,7 +258,7 @@ def _check(is_right, name, y, t):
 
 
 def _rows(name, y, t, ignore_label):
-    """Returns scores (n, C) and labels (n,) of what counts."""
+    """Returns scores (n, C) and labels (n,), without ignored labels."""
     y, t = _host(y), _host(t)
     _check(y.ndim == t.ndim + 1 and (len(y), *y.shape[2:]) == t.shape, name, y, t)
     y, t = np.moveaxis(y, 1, -1).reshape(-1, y.shape[1]), t.reshape(-1)
@@ -268,7 +269,7 @@ def _rows(name, y, t, ignore_label):
 
 
 def _predictions(name, ignore_label):
-    """Returns what keeps predicted and true labels; ``y`` may be predicted labels."""
+    """Returns a function that keeps predicted and true labels; ``y`` may be labels, too."""
 
     def keep(y, t):
         y, t = _host(y), _host(t)

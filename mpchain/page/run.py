@@ -19,12 +19,12 @@ _PROGRESS = ("done", "elapsed", "left", "mean_samples", "samples")
 _FACTS_OF_JOB = {
     "command": str,
     "control": bool,
-    "done": float,  # fraction of training that is done
+    "done": float,  # completed fraction of training
     "elapsed": float,  # seconds
     "left": float,  # seconds
     "mean_samples": float,  # samples per second since the beginning
     "n": int,
-    "samples": float,  # samples per second of late
+    "samples": float,  # samples per second, recently
     "start": int,  # 1 at the start, 2 after the first restart
     "state": str,  # runs, stopping, finished, failed, lost
     "text": str,
@@ -65,8 +65,8 @@ class Curve:
         self._keeps_every = self._n_seen = 1
 
     def add(self, number: int, point: list[Any]) -> None:
-        """Adds a point: iteration, epoch, seconds, value (None if it is not finite)."""
-        # Training may have gone back; repeated iterations replace earlier ones.
+        """Adds a point: iteration, epoch, seconds, value (None for a value that is not finite)."""
+        # After a restart from a checkpoint, repeated iterations replace earlier points.
         while self._points and _comes_before(point, self._points[-1][1]):
             self._points.pop()
             self.thinned = number
@@ -94,7 +94,7 @@ class Curve:
             ]
 
     def since(self, number: int) -> list[list[Any]]:
-        """Returns the points of later events; all of them if some were dropped since."""
+        """Returns the points of events after ``number``; all points if some were dropped since."""
         if number < self.thinned:
             return [point for _, point in self._points]
         new = []
@@ -108,13 +108,13 @@ class Curve:
 class Run:
     """The state of a run.
 
-    Each event is one line of JSON, an object with one of these keys; what does not fit is ignored:
+    Each event is one line of JSON, an object with one of these keys; other lines are ignored:
 
-    - ``job``: facts of the run; with ``start`` all ranks begin anew;
-    - ``rank``: a number, with ``facts``, or with ``said``, the report of that rank itself: an
-      object with ``facts``, with ``about``, the ``folder`` of the results and ``settings``, and
-      with ``values``, a list of objects with ``kind`` (``log`` or ``live``), ``at`` (iteration,
-      epoch, seconds) and ``values`` by name;
+    - ``job``: facts about the run; ``start`` among them resets all ranks;
+    - ``rank``: a rank, and with it either ``facts``, or ``said``, which is the report of that rank
+      itself: an object with ``facts``; with ``about``, which has the ``folder`` of the results and
+      ``settings``; and with ``values``, a list of objects with ``kind`` (``log`` or ``live``),
+      ``at`` (iteration, epoch, seconds) and ``values`` by name;
     - ``output``: text that the job has printed.
 
     Example:
@@ -138,12 +138,12 @@ class Run:
 
     @property
     def can_stop(self) -> bool:
-        """Whether a trainer runs, which can end after an iteration."""
+        """Whether a trainer is running, which can stop after an iteration."""
         has_trainer = any("step" in facts for facts in self._ranks.values())
         return has_trainer and self.job["state"] == "runs"
 
     def take(self, line: bytes) -> None:
-        """Takes an event."""
+        """Handles an event."""
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -179,7 +179,7 @@ class Run:
                 self._mark("lost", f"rank {rank} {known.get('text', 'failed')}")
 
     def _mark(self, kind, text):
-        """Notes an event that curves show."""
+        """Records an event to mark in curves."""
         if len(self._marks) < MOST_MARKS:
             self._marks.append({"kind": kind, "at": list(self._now), "text": text})
 
@@ -227,14 +227,14 @@ class Run:
         """Returns the data that a browser needs.
 
         Args:
-            number: the ``number`` of the last answer that it got; 0 for the first.
+            number: the ``number`` in the browser's previous answer; 0 if this is the first request.
 
         Returns:
             ``number``, ``job``, ``ranks``, ``settings``, ``folder``, ``marks``, ``curves`` and
-            ``lines``: all facts, but points and lines only if they are new. A curve with ``whole``
-            replaces the browser's; ``extremes`` are the points of its lowest and highest value.
+            ``lines``: all facts, but only new points and lines. A curve with ``whole`` replaces the
+            browser's curve; ``extremes`` are the points with its lowest and highest values.
         """
-        # A larger number belongs to an earlier process.
+        # A larger number comes from an earlier process, so the browser needs everything.
         number = number if number <= self._number else 0
         ranks = [{"number": rank, **facts} for rank, facts in sorted(self._ranks.items())]
         curves = []

@@ -34,11 +34,11 @@ class Events:
     """Splits standard input into events.
 
     Args:
-        run: takes the events.
+        run: the run that handles the events.
         file: file descriptor that can be read without blocking.
 
     Attributes:
-        over: set when the other side has closed it.
+        over: set when the other side has closed standard input.
 
     Example:
         >>> run, (reader, writer) = Run(), os.pipe()
@@ -54,7 +54,7 @@ class Events:
         self.over = asyncio.Event()
 
     def read(self) -> None:
-        """Takes what there is."""
+        """Handles the events that have arrived."""
         try:
             data = os.read(self._file, 1 << 16)
         except BlockingIOError:
@@ -68,7 +68,7 @@ class Events:
 
 
 class Door:
-    """Accepts connections, and keeps the latest ones.
+    """Accepts connections; when there are too many, drops the oldest ones.
 
     Args:
         listener: a socket that listens.
@@ -98,8 +98,8 @@ class Door:
             connection, address = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        # File handles or memory ran out; a waiting connection would trigger the event again at
-        # once.
+        # File handles or memory ran out. Without this, the waiting connection would trigger the
+        # event again at once.
         except OSError:
             self._drop_oldest()
             self.close()
@@ -116,15 +116,15 @@ class Door:
             self._streams.pop(0).close()
 
     def close(self) -> None:
-        """Accepts nothing more."""
+        """Stops accepting connections."""
         self._loop.remove_reader(self._listener)
 
 
 async def serve(control: bool = False) -> None:
     """Serves the page until standard input ends.
 
-    Prints one line when it is ready: the address with the token, a tab, and the file with the same
-    address, which only its owner may read.
+    When the page is ready, this function prints one line: the address with the token, a tab, and
+    the path of a file with the same address, which only its owner may read.
 
     Args:
         control: whether browsers may stop training.
@@ -140,7 +140,7 @@ async def serve(control: bool = False) -> None:
 
     def answer(request: tornado.httputil.HTTPServerRequest) -> None:
         method, target = request.method or "", request.uri or "/"
-        # HEAD is answered as GET, without the body.
+        # HEAD gets the same answer as GET, without the body.
         asked = "GET" if method == "HEAD" else method
         status, headers, body = site.answer(asked, target, request.headers)
         phrase = http.HTTPStatus(status).phrase
@@ -189,7 +189,7 @@ def write_secret(folder: str, address: str) -> pathlib.Path:
 
 
 async def _follow(run):
-    """Takes the events until they end, or the process that sends them does."""
+    """Handles events until they end, or until the process that sends them ends."""
     os.set_blocking(0, False)
     events, parent = Events(run, 0), os.getppid()
     asyncio.get_running_loop().add_reader(0, events.read)
@@ -202,7 +202,7 @@ async def _follow(run):
 
 
 def _print(text):
-    with contextlib.suppress(OSError):  # the process that started this one has ended
+    with contextlib.suppress(OSError):  # the parent process has ended
         os.write(1, f"{text}\n".encode())
 
 
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ``python -m mpchain.page``, which the launcher or an extension starts.
 
     Args:
-        arguments: the command line without the program; None: that of this process.
+        arguments: the command line without the program; None uses that of this process.
 
     Example:
         >>> main([])  # doctest: +SKIP

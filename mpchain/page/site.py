@@ -1,12 +1,12 @@
-"""Which request gets which answer.
+"""Answers requests, and refuses those that do not come from the user's page.
 
-The page is for the user who started the run, alone. Other users of the host can connect to the
+Only the user who started the run may use the page. Other users of the host can connect to the
 port, and any web page in the user's browser can send requests to it. So
 
 - the address that the user opens has a token, which is exchanged for a cookie that no script can
   read and that other sites do not make the browser send;
-- the header Host must name the loopback interface: a name that an attacker's DNS server points here
-  does not get an answer;
+- the header Host must name the loopback interface: requests for a name that an attacker's DNS
+  server points here get no answer;
 - the request that stops training needs a header that other sites cannot set.
 """
 
@@ -59,7 +59,7 @@ class Site:
 
     Args:
         run: the run to show.
-        stop: called when a browser asks to stop training; None: no browser may.
+        stop: called when a browser requests to stop training; None forbids it.
 
     Attributes:
         token: the secret in the address that the user opens.
@@ -77,7 +77,7 @@ class Site:
         self._run, self._stop = run, stop
         self.token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._looked: dict[str, float] = {}  # maps each browser to the time of its last request
-        # Cookies ignore ports, so pages of two runs must not overwrite each other's.
+        # Cookies ignore ports. A random name keeps two runs from overwriting each other's cookies.
         self._cookie = f"mpchain-{secrets.token_hex(4)}"
         folder = pathlib.Path(__file__).with_name("assets")
         self._assets = {
@@ -89,8 +89,8 @@ class Site:
         """Answers one request.
 
         Args:
-            method: such as GET.
-            target: path and query.
+            method: the method, such as GET.
+            target: the path and query.
             headers: the headers, by name in any case.
         """
         headers = {name.lower(): value for name, value in headers.items()}
@@ -129,10 +129,10 @@ class Site:
         return any(name == self._cookie and _same(value, self._session) for name, _, value in pairs)
 
     def all_have_looked(self, since: float) -> bool:
-        """Returns whether all browsers that have the page open have asked since then.
+        """Returns whether all browsers that have the page open have sent a request since then.
 
         Args:
-            since: as ``time.monotonic()``.
+            since: a time of ``time.monotonic()``.
         """
         return not any(since - ABSENT < when < since for when in self._looked.values())
 
@@ -146,7 +146,7 @@ class Site:
         return 200, {**_HEADERS, "Content-Type": "application/json"}, content
 
     def _file(self, name):
-        """Answers with a result of the run, which the browser shows without running any script."""
+        """Returns a file of results, with headers that prevent the browser from running scripts."""
         content = None
         if name in names_of_files(self._run.folder):
             with contextlib.suppress(OSError):
@@ -175,8 +175,8 @@ class Site:
 def names_of_files(folder: str) -> list[str]:
     """Returns the names of the results in a folder that a browser can show.
 
-    They are plain files, the log, texts, tables and plots, but no links, nothing large, and none
-    whose names begin with a dot, such as those that are being written.
+    They are regular files: the log, texts, tables and plots. Links and large files are left out,
+    and so are files whose names begin with a dot, such as those being written.
 
     >>> names_of_files("")
     []

@@ -1,7 +1,8 @@
 """Decorators that mark tests by their requirements, and skip those that cannot run.
 
-Each decorates a test function, a test class, or the classes that another decorator generated.
-They also skip tests without pytest, which selects tests by their marks.
+Each decorator accepts a test function, a test class, or the classes that another decorator
+generated. pytest selects tests by their marks; tests that cannot run are also skipped without
+pytest.
 """
 
 import os
@@ -14,7 +15,7 @@ from mpchain.testing.parameterized import Bundle
 
 
 def mark(test: Callable, *names: str, skip_reason: str | None = None) -> Any:
-    """Returns a test with pytest marks, which is skipped if ``skip_reason`` is given.
+    """Adds pytest marks to a test, and skips the test if ``skip_reason`` is given.
 
     Example:
         >>> @mark
@@ -86,7 +87,7 @@ def cudnn(test: object) -> Any:
 
 
 def slow(test: object) -> Any:
-    """Marks a test that takes long.
+    """Marks a test that takes a long time.
 
     Example:
         >>> @testing.attr.slow

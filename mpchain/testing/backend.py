@@ -1,4 +1,4 @@
-"""The same tests on each device, with each setting of cuDNN."""
+"""Runs the same tests on each device, with each setting of cuDNN."""
 
 import contextlib
 import functools
@@ -46,7 +46,7 @@ class BackendConfig:
         'always'
     """
 
-    if TYPE_CHECKING:  # pytest's parameter sets this
+    if TYPE_CHECKING:  # a parameter sets this attribute
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -61,7 +61,7 @@ class BackendConfig:
 
     @property
     def device(self) -> Device:
-        """The device; with ChainerX, a RuntimeError."""
+        """The device; raises RuntimeError for ChainerX."""
         if self.use_chainerx:
             return backend.get_device(self.chainerx_device)
         if self.use_cuda:
@@ -93,7 +93,7 @@ class BackendConfig:
         return self.device.send(np_array)
 
     def get_func_str(self) -> str:
-        """Returns the parameters as a part of the name of a test."""
+        """Returns the parameters as a part of a test's name."""
         values = {name: getattr(self, name) for name in _DEFAULTS}
         shown = {True: "true", False: "false"}
         return "__".join(
@@ -102,7 +102,7 @@ class BackendConfig:
         )
 
     def get_pytest_marks(self) -> list[Callable]:
-        """Returns the decorators of :mod:`mpchain.testing.attr` that fit the parameters."""
+        """Returns the decorators of :mod:`mpchain.testing.attr` that match the parameters."""
         marks = []
         if self.use_chainerx:
             marks.append(attr.chainerx)
@@ -122,8 +122,8 @@ def inject_backend_tests(
 ) -> Callable[[Any], Bundle]:
     """Class decorator: runs test methods with each of several BackendConfigs as first argument.
 
-    It makes a class for each configuration, named ``<Base>_`` and the parameters. Other methods run
-    once, in a class named ``<Base>_other`` (``<Base>`` if it was generated).
+    The decorator makes a class for each configuration, named ``<Base>_`` and the parameters. Other
+    methods run once, in a class named ``<Base>_other`` (``<Base>`` if that class was generated).
 
     Args:
         method_names: name or list of names; None means all methods whose names begin with "test".
@@ -167,7 +167,7 @@ def _with_argument(method, config):
     def test(self, *args, **kwargs):
         return method(self, config, *args, **kwargs)
 
-    # pytest looks here for the names of the fixtures that a test asks for.
+    # pytest reads the names of a test's fixtures from this signature.
     parameters = list(inspect.signature(method).parameters.values())
     vars(test)["__signature__"] = inspect.Signature(parameters[:1] + parameters[2:])
     for decorate in config.get_pytest_marks():

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 def repeat_with_success_at_least(times: int, min_success: int) -> Callable[[Callable], Callable]:
-    """Decorator: runs a test method up to ``times`` times; ``min_success`` of them must pass.
+    """Decorator: runs a test method up to ``times`` times; ``min_success`` runs must pass.
 
-    It stops as soon as the outcome is certain. Between two runs of a
+    The runs stop as soon as the outcome is certain. Between two runs of a
     :class:`unittest.TestCase`, ``tearDown`` and ``setUp`` are called.
 
     Raises:
@@ -55,7 +55,7 @@ def repeat_with_success_at_least(times: int, min_success: int) -> Callable[[Call
 
 
 def repeat(times: int) -> Callable[[Callable], Callable]:
-    """Decorator: runs a test method ``times`` times; all must pass.
+    """Decorator: runs a test method ``times`` times; all runs must pass.
 
     Example:
         >>> @testing.condition.repeat(3)

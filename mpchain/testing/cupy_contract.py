@@ -1,8 +1,8 @@
-"""The names and parameters that CuPy has: of the one that mpchain is tested against, and of others.
+"""The names and parameters of CuPy: of the version that mpchain is tested with, and of others.
 
-The tests' double of CuPy has these and no others, and ``mpchain-launch doctor --gpu`` compares the
-installed CuPy with them. ``python -m mpchain.testing.cupy_contract`` writes those of the installed
-CuPy, which needs SciPy but no GPU, into the file; run it to test against a newer CuPy.
+The tests' double of CuPy has exactly these names, and ``mpchain-launch doctor --gpu`` compares the
+installed CuPy with them. ``python -m mpchain.testing.cupy_contract`` writes the names of the
+installed CuPy into the file, which allows tests with a newer CuPy; it needs SciPy but no GPU.
 """
 
 import importlib
@@ -41,7 +41,7 @@ _CLASSES = [
 
 
 def _parameters(function):
-    """Returns 'a, b, *c, **d', or '...' where neither the signature nor the docstring says."""
+    """Returns 'a, b, *c, **d', or '...' if neither signature nor docstring shows the parameters."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -58,7 +58,7 @@ def _parameters(function):
 
 
 def _describe(value, ufunc):
-    """Describes the object of a name in one line."""
+    """Describes an object in one line."""
     if isinstance(value, ufunc):
         return "ufunc"
     if isinstance(value, type):
@@ -98,7 +98,7 @@ def _names_in(name, ufunc):
 
 
 def known() -> dict:
-    """Returns the contract of the CuPy that mpchain is tested against.
+    """Returns the contract of the CuPy version that mpchain is tested with.
 
     Example:
         >>> known()["cupy"]["concatenate"]

@@ -1,4 +1,4 @@
-"""Tests of distributions, which compare them with SciPy's."""
+"""Test cases that compare distributions with SciPy's."""
 
 import unittest
 from typing import Any
@@ -28,7 +28,7 @@ _N_SAMPLES = 1000
 
 
 class distribution_unittest(unittest.TestCase):
-    """Base of test cases of a distribution: each method against SciPy's, on the CPU and the GPU.
+    """Base of test cases that compare each method of a distribution with SciPy's, on CPU and GPU.
 
     A subclass defines ``setUp_configure``, which sets the attributes; most often it is decorated
     with :func:`parameterize` over ``shape``, ``sample_shape`` and ``is_variable``, and with
@@ -36,17 +36,19 @@ class distribution_unittest(unittest.TestCase):
 
     Attributes:
         dist: the class of distributions.
-        params (dict): its parameters, arrays of batch shape ``shape`` (and further axes).
-        options (dict): further arguments of it.
+        params (dict): the distribution's parameters: arrays of batch shape ``shape`` (and further
+            axes).
+        options (dict): further arguments of the distribution.
         scipy_dist: SciPy's distribution, such as ``scipy.stats.norm``.
-        scipy_params (dict): its parameters.
-        scipy_onebyone (bool): whether SciPy's takes parameters and points of one distribution only.
-        test_targets (set of str): what to test: names of methods and properties, except "survival"
-            and "log_survival" for these functions; other tests are skipped.
-        shape, event_shape, sample_shape (tuple of int): of batch, event and points.
+        scipy_params (dict): the parameters of SciPy's distribution.
+        scipy_onebyone (bool): whether SciPy's functions take parameters and points of only one
+            distribution.
+        test_targets (set of str): names of methods and properties to test ("survival" and
+            "log_survival" for the survival functions); other tests are skipped.
+        shape, event_shape, sample_shape (tuple of int): the shapes of batch, event and points.
         is_variable (bool): whether parameters and points are Variables.
-        continuous (bool): whether SciPy's has a density.
-        support (str): the support that is expected.
+        continuous (bool): whether SciPy's distribution has a density.
+        support (str): the expected support.
         check_options (dict): options of :func:`assert_allclose`.
 
     Example:
@@ -86,7 +88,7 @@ class distribution_unittest(unittest.TestCase):
         raise NotImplementedError("setUp_configure() is not implemented")
 
     def sample_for_test(self) -> Array:
-        """Returns the points to compare at: array (*sample_shape, *shape, *event_shape)."""
+        """Returns the points at which to compare: array (*sample_shape, *shape, *event_shape)."""
         return as_array(self.cpu_dist.sample(self.sample_shape))
 
     @property
@@ -120,7 +122,7 @@ class distribution_unittest(unittest.TestCase):
         assert_allclose(y, expected, **self.check_options)
 
     def _values(self, distribution, target, send):
-        """Returns what the distribution and SciPy's make of the same points."""
+        """Returns the values of the distribution and of SciPy's at the same points."""
         name, of_scipy = _FUNCTIONS[target]
         if of_scipy is None:
             kind = "pdf" if self.continuous else "pmf"
@@ -145,7 +147,7 @@ class distribution_unittest(unittest.TestCase):
         return np.reshape(values, self.sample_shape + self.shape)
 
     def _moment(self, compute):
-        """Calls a function with SciPy's distribution, or with each of them."""
+        """Calls a function with SciPy's distribution, or with each one if there are several."""
         if not self.scipy_onebyone:
             return compute(self.scipy_dist(**self.scipy_params))
         found = np.stack([compute(self._scipy_one(i)) for i in np.ndindex(*self.shape)])
@@ -169,14 +171,14 @@ class distribution_unittest(unittest.TestCase):
             assert_allclose(p, np.broadcast_to(self.params[name], p.shape))
 
     def _check_on_gpu(self, target):
-        # Checked here and not in a decorator, so that importing this module does not load CuPy.
+        # A check in a decorator would load CuPy when this module is imported.
         reason = attr.why_no_gpus(1)
         if reason:
             self.skipTest(reason)
         self._check(target, cuda.to_gpu)
 
     def _check_sample(self, distribution):
-        """Shapes of samples, and their means against SciPy's: within five deviations."""
+        """Checks the shapes of samples, and their means: within five deviations of SciPy's."""
         lead = self.sample_shape
         self.assertEqual(distribution.sample(lead).shape, lead + self.shape + self.event_shape)
         x = cuda.to_cpu(distribution.sample(_N_SAMPLES).array).astype(np.float64)
@@ -191,7 +193,7 @@ class distribution_unittest(unittest.TestCase):
 
 
 def _value(distribution, name) -> Any:
-    """Returns a moment, which SciPy has as a method or as an attribute."""
+    """Returns a moment, which SciPy provides as a method or as an attribute."""
     value = getattr(distribution, name)
     return value() if callable(value) else value
 

@@ -1,6 +1,6 @@
 """Plugin of pytest: gives examples in docstrings the usual names and a temporary folder.
 
-The names are np, F, L, comm, ...; the folder is the current one, so examples may write files.
+The names are np, F, L, comm, and others. Examples may write files into the current folder.
 """
 
 import functools
@@ -21,7 +21,7 @@ def _communicator():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives the fixture `usual_names` only to examples: an autouse fixture would slow all tests.
+    """Adds the fixture `usual_names` only to examples: an autouse fixture would slow all tests.
 
     Args:
         items: The tests.
@@ -41,5 +41,5 @@ def usual_names(
     modules = mpchain, optimizers, training, extensions, testing, unittest
     doctest_namespace.update({module.__name__.rpartition(".")[2]: module for module in modules})
     doctest_namespace.update(np=np, Variable=mpchain.Variable, F=functions, L=links)
-    # Functions that an example declares do not belong to the example's module.
+    # Functions that an example declares must not belong to the example's module.
     doctest_namespace.update(comm=_communicator(), __name__="__main__")

@@ -1,4 +1,4 @@
-"""Test cases of functions and links: outputs and derivatives, on every device."""
+"""Test cases for functions and links: outputs and derivatives, on every device."""
 
 import contextlib
 import unittest
@@ -98,11 +98,11 @@ class _DeviceTestCase(unittest.TestCase):
         raise NotImplementedError("generate_inputs() is not implemented")
 
     def generate_grad_outputs(self, outputs_template: tuple) -> tuple:
-        """Returns a tuple of gradients of outputs, of their shapes and dtypes, or None."""
+        """Returns a tuple of gradients with the outputs' shapes and dtypes, or None."""
         return tuple(map(_random_like, outputs_template))
 
     def check_forward_outputs(self, outputs: tuple, expected_outputs: tuple) -> None:
-        """Raises an error unless two tuples of arrays are close; override it to check more."""
+        """Raises an error unless two tuples of arrays are close; subclasses may check more."""
         self._check_same_types(outputs, expected_outputs)
         failures = []
         for i, (y, expected) in enumerate(zip(outputs, expected_outputs)):
@@ -130,11 +130,11 @@ class _DeviceTestCase(unittest.TestCase):
         self.before_test(test_name)
 
     def _generate(self, method, *args):
-        """Calls the method that makes arrays, and checks what it made."""
+        """Calls a method that makes arrays, and checks the arrays."""
         return _check_arrays(method, getattr(self, method)(*args))
 
     def _send(self, arrays):
-        """Transfers arrays to the device, not contiguous where the test wants that."""
+        """Transfers arrays to the device; makes them noncontiguous if the test requires that."""
         if self.contiguous not in (None, "C"):
             raise ValueError(f"contiguous must be None or 'C', not {self.contiguous!r}")
         arrays = self.backend_config.get_array(arrays)
@@ -156,7 +156,7 @@ class _DeviceTestCase(unittest.TestCase):
         return ys
 
     def _expect(self, *args):
-        """Calls ``forward_expected``, with the inputs last, which it must not modify."""
+        """Calls ``forward_expected``, which must not modify the inputs, its last argument."""
         *others, inputs = args
         copies = _copies(inputs)
         outputs = _check_arrays("forward_expected", self.forward_expected(*others, copies))
@@ -174,13 +174,13 @@ class _DeviceTestCase(unittest.TestCase):
                     )
 
     def _check_gradients(self, what, check, options, sample):
-        """Runs a gradient check on sampled data, and repeats it if they are at a kink.
+        """Runs a gradient check on sampled data, and resamples data that are at a kink.
 
         Args:
             what: the subject, for messages.
-            check: the function that does it.
-            options: its options, as the user gave them.
-            sample: returns its positional arguments.
+            check: the function that runs the check.
+            options: the user's options for ``check``.
+            sample: a function that returns the positional arguments of ``check``.
         """
         dodge = self.dodge_nondifferentiable
         defaults = {"dtype": self.numerical_grad_dtype, "detect_nondifferentiable": dodge}
@@ -225,7 +225,7 @@ def _check_arrays(method, arrays):
 
 
 def _noncontiguous(x):
-    """Returns the same array as a view with gaps, backwards, if it has more than one element."""
+    """Returns an equal array as a reversed view with gaps, if it has more than one element."""
     if x is None or x.size <= 1:
         return x
     xp = cuda.get_array_module(x)
@@ -248,9 +248,9 @@ class FunctionTestCase(_DeviceTestCase):
         skip_forward_test, skip_backward_test, skip_double_backward_test (bool): skip the test.
         dodge_nondifferentiable (bool): sample again if the inputs happen to be near a kink.
         numerical_grad_dtype: dtype of the numerical gradients, float64.
-        contiguous: None, and inputs are not contiguous where possible; or ``'C'``.
+        contiguous: None makes inputs noncontiguous where possible; ``'C'`` makes them contiguous.
         test_name (str): the test that is running.
-        backend_config (BackendConfig): its device and settings.
+        backend_config (BackendConfig): the device and settings of that test.
 
     Example:
         >>> @testing.parameterize({"dtype": np.float32}, {"dtype": np.float64})
@@ -280,7 +280,7 @@ class FunctionTestCase(_DeviceTestCase):
         raise NotImplementedError("forward_expected() is not implemented")
 
     def generate_grad_grad_inputs(self, inputs_template: tuple) -> tuple:
-        """Returns a tuple of gradients of the gradients of inputs, of their types, or None."""
+        """Returns a tuple of gradients for the inputs' gradients, with their types, or None."""
         return tuple(map(_random_like, inputs_template))
 
     def _forward(self, *xs):
@@ -320,11 +320,11 @@ class FunctionTestCase(_DeviceTestCase):
 
 
 class InitializerArgument:
-    """An argument of a link's constructor, with the initializer that it should stand for.
+    """An argument of a link's constructor, and the initializer that the argument should select.
 
     Args:
         argument_value: the argument, such as None for a default.
-        expected_initializer: initializer, number or array.
+        expected_initializer: initializer, scalar or array.
 
     Example:
         >>> argument = InitializerArgument(None, mpchain.initializers.LeCunNormal())
@@ -354,11 +354,11 @@ class _LinkTestBase(_DeviceTestCase):
     param_names = ()
 
     def generate_params(self) -> tuple:
-        """Returns a tuple of initializers, numbers or arrays, or InitializerArguments."""
+        """Returns a tuple of initializers, scalars, arrays, or InitializerArguments."""
         return ()
 
     def create_link(self, initializers: tuple) -> Link:
-        """Returns the link, made with initializers such as ``generate_params`` returns."""
+        """Returns the link, made with initializers that ``generate_params`` returned."""
         raise NotImplementedError("create_link() is not implemented")
 
     def forward(self, link: Any, inputs: tuple, device: Device) -> tuple:
@@ -441,7 +441,7 @@ class LinkTestCase(_LinkTestBase):
 
 
 class LinkInitializersTestCase(_LinkTestBase):
-    """Base of test cases of the arguments by which a link's parameters are initialized.
+    """Base of test cases of the arguments that initialize a link's parameters.
 
     A subclass defines ``generate_inputs``, ``generate_params``, ``create_link`` and
     ``get_initializers``.
@@ -465,18 +465,18 @@ class LinkInitializersTestCase(_LinkTestBase):
 
     @property
     def check_forward_options(self) -> dict[str, Any]:
-        """The options under the name that the comparison knows."""
+        """The options, under the name that the comparison uses."""
         return self.check_initializers_options
 
     def get_initializers(self) -> Sequence:
         """Returns, for each parameter, the initializers to test, which must be deterministic.
 
-        While one of them is tested, the other parameters get those of ``generate_params``.
+        While a parameter is tested, the other parameters get initializers of ``generate_params``.
         """
         raise NotImplementedError("get_initializers() is not implemented")
 
     def test_initializers(self, backend_config: BackendConfig | None = None) -> None:
-        """Compares initialized parameters with what the initializers give by themselves."""
+        """Compares initialized parameters with arrays that the initializers fill directly."""
         self._begin("test_initializers", backend_config)
         for i, initializers in enumerate(self.get_initializers()):
             for initializer in initializers:

@@ -53,7 +53,7 @@ def without_requires(*requirements: str) -> Callable:
 
 
 def patch(target: str, *args: Any, **kwargs: Any) -> Any:
-    """See :func:`unittest.mock.patch`, with a mock that does what the patched object does.
+    """See :func:`unittest.mock.patch`; the mock wraps the patched object, and so does the same.
 
     Args:
         target: full name of the object to patch.
@@ -89,7 +89,7 @@ def assert_warns(expected: type[Warning]) -> Iterator[None]:
 def generate_matrix(
     shape: Sequence[int], dtype: DTypeLike = float, *, singular_values: Sequence[float] | Array
 ) -> Array:
-    """Returns random matrices of given singular values.
+    """Returns random matrices with the given singular values.
 
     Args:
         shape: (..., M, N).
@@ -115,11 +115,11 @@ def generate_matrix(
 
 
 def run_module(name: str, file: str) -> None:
-    """Runs the tests of a file by pytest if the file is the main program.
+    """Runs the tests of a file with pytest if the file is the main program.
 
     Args:
-        name: its ``__name__``.
-        file: its ``__file__``.
+        name: the ``__name__`` of the file.
+        file: the ``__file__`` of the file.
 
     Raises:
         RuntimeError: pytest is not installed.

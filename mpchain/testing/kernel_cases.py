@@ -55,7 +55,7 @@ WINDOWS: dict[str, tuple] = {
 
 
 def _convolutions(*roles):
-    """Cases of a member of the convolution family, whose arguments have these roles."""
+    """Returns cases of a function of the convolution family, whose arguments have these roles."""
 
     def make(n, c, o, window):
         shapes = {
@@ -120,7 +120,7 @@ def _rows():
 
 
 def _normalizations(*roles):
-    """Cases of batch normalization: shapes of x, and the axes that are reduced."""
+    """Returns cases of batch normalization: shapes of x, and the reduced axes."""
     shapes = {
         "images": ((2, 3, 5, 7), (0, 2, 3)),
         "many channels": ((3, 70, 24, 20), (0, 2, 3)),
@@ -147,7 +147,7 @@ def _normalizations(*roles):
 
 
 def _sample_normalizations(*roles):
-    """Cases of layer and group normalization: shapes of x and gamma, and the reduced axes."""
+    """Returns cases of layer and group normalization: shapes of x and gamma, and reduced axes."""
     shapes = {
         "rows": ((5, 7), (7,), (-1,)),
         "long rows": ((2, 1500), (1500,), (-1,)),
@@ -182,7 +182,7 @@ def _sample_normalizations(*roles):
 
 
 def _shifts():
-    """Cases of shifting and scaling: shapes of x, and of what it is shifted and scaled by."""
+    """Returns cases of shifting and scaling: shapes of x, and of the shifts and scales."""
     shapes = {
         "rows": ((5, 7), (1, 7)),
         "images": ((2, 3, 5, 7), (1, 3, 1, 1)),
@@ -201,7 +201,7 @@ def _shifts():
 
 
 def _attentions(of_gradient):
-    """Cases of attention: shapes of query, key and value."""
+    """Returns cases of attention: shapes of query, key and value."""
     shapes = {
         "one head": ((2, 1, 5, 8), (2, 1, 5, 8), (2, 1, 5, 8)),
         "heads": ((2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 16)),
@@ -369,9 +369,9 @@ def arguments(
 
     Args:
         operation, name: keys of :data:`CASES`.
-        dtype: of the arrays that are floating point.
+        dtype: the dtype of floating-point arrays.
         layout: a key of :data:`LAYOUTS`.
-        send: moves arrays to a device.
+        send: a function that moves arrays to a device.
 
     Example:
         >>> [x.shape for x in arguments("softmax_gradient", "matrix")[:2]]

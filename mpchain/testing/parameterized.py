@@ -1,4 +1,4 @@
-"""One test class, many parameters.
+"""Runs one test class with many parameters.
 
 A decorator that multiplies a class puts the generated classes in the class's module, where pytest
 and unittest find them, and returns a :class:`Bundle` of them, so that decorators can be stacked.
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class Bundle:
-    """The test classes that were generated from one.
+    """The test classes that were generated from one class.
 
     Attributes:
-        classes: list of them.
+        classes: list of these classes.
 
     Example:
         >>> [cls.__name__ for cls in Bundle([unittest.TestCase]).classes]
@@ -28,7 +28,7 @@ class Bundle:
 
 
 def classes_of(decorated: type | Bundle) -> list[type]:
-    """Returns the classes that a class decorator gets: one, or those of a :class:`Bundle`.
+    """Returns the classes that a class decorator gets: one class, or those of a :class:`Bundle`.
 
     Example:
         >>> classes_of(unittest.TestCase)
@@ -42,7 +42,7 @@ def classes_of(decorated: type | Bundle) -> list[type]:
 
 
 def derive(decorated: type | Bundle, variants: Callable) -> Bundle:
-    """Replaces test classes by subclasses of them.
+    """Replaces test classes with subclasses of them.
 
     Args:
         decorated: a class, or a Bundle of classes.
@@ -67,7 +67,7 @@ def derive(decorated: type | Bundle, variants: Callable) -> Bundle:
 
 
 def parameterize(*params: dict[str, Any]) -> Callable[[Any], Bundle]:
-    """Class decorator: tests with each of several sets of parameters.
+    """Class decorator: runs the tests with each of several sets of parameters.
 
     The classes are named ``<Base>_param_<i>_{name=value, ...}``.
 
@@ -91,7 +91,7 @@ def parameterize(*params: dict[str, Any]) -> Callable[[Any], Bundle]:
 
 
 def _as_attribute(value):
-    """Keeps functions and other descriptors unchanged, rather than turned into methods."""
+    """Wraps functions and other descriptors, so that they do not become methods."""
     return staticmethod(value) if callable(value) and hasattr(value, "__get__") else value
 
 

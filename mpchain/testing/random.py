@@ -17,7 +17,7 @@ _SEED = 100
 
 @contextlib.contextmanager
 def _fixed():
-    """Seeds Python's and NumPy's generators, and gives them their states back afterwards."""
+    """Context manager: seeds Python's and NumPy's generators; restores their states on exit."""
     states = random.getstate(), np.random.get_state()
     fixed = os.environ.get("CHAINER_TEST_RANDOM_NONDETERMINISTIC", "0") == "0"
     seed = _SEED if fixed else None
@@ -33,7 +33,7 @@ def _fixed():
 
 
 def generate_seed() -> int:
-    """Returns a seed; within :func:`fix_random`, always the same sequence of them.
+    """Returns a seed; inside :func:`fix_random`, the sequence of seeds is always the same.
 
     Example:
         >>> @testing.fix_random()
@@ -52,11 +52,11 @@ def fix_random(
 ) -> Callable[[Any], Any]:
     """Decorator of a test method or class: random numbers are the same in every run.
 
-    In the environment, ``CHAINER_TEST_RANDOM_NONDETERMINISTIC=1`` turns it off.
+    The environment variable ``CHAINER_TEST_RANDOM_NONDETERMINISTIC=1`` turns this off.
 
     Args:
-        setup_method, teardown_method: of a class, the methods, without arguments, that run
-            before and after each test.
+        setup_method, teardown_method: for a class, the names of the methods, without arguments,
+            that run before and after each test.
 
     Example:
         >>> @testing.fix_random()

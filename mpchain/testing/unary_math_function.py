@@ -1,4 +1,4 @@
-"""Tests of elementwise functions of one argument, generated."""
+"""Generates tests of elementwise functions of one argument."""
 
 import inspect
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _SHAPES_AND_DTYPES = {"shape": [(3, 2), ()], "dtype": [np.float16, np.float32, n
 
 
 def _uniform(shape, dtype):
-    """Three arrays: inputs, gradients of outputs, gradients of gradients of inputs."""
+    """Returns three arrays: inputs, gradients of outputs, gradients of gradients of inputs."""
     return tuple(np.random.uniform(-1, 1, shape).astype(dtype) for _ in range(3))
 
 
@@ -33,13 +33,13 @@ def unary_math_function_unittest(
     backward_options: dict | None = None,
     double_backward_options: dict | None = None,
 ) -> Callable[[Any], Any]:
-    """Class decorator: adds tests of an elementwise function, by shape and dtype.
+    """Class decorator: adds tests of an elementwise function for several shapes and dtypes.
 
     Args:
         func: function of one Variable.
-        func_expected: the same on NumPy arrays; None means NumPy's function of the same name. It
-            also gets the dtype of the input as ``dtype``, if it takes such an argument.
-        label_expected: the label of the function's node in the graph, if it is to be tested.
+        func_expected: the same function of NumPy arrays; None means NumPy's function of the same
+            name. If it has an argument ``dtype``, it gets the dtype of the input.
+        label_expected: the expected label of the function's node in the graph; None skips the test.
         make_data: function of (shape, dtype) that returns inputs, gradients of outputs and
             gradients of gradients of inputs; None means uniform in (-1, 1).
         is_linear: ignored.

@@ -1,4 +1,4 @@
-"""Small tools that several rooms need."""
+"""Small tools that several packages need."""
 
 import importlib
 from typing import Any
@@ -22,7 +22,7 @@ _raise_attribute_error = module_getattr(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    # Sparse matrices hold Variables, and Variables stand on other tools that are here.
+    # Sparse matrices hold Variables, and Variables need other tools of this package.
     if name in _SPARSE:
         return getattr(importlib.import_module("mpchain.utils.sparse"), name)
     return _raise_attribute_error(name)

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def check_unexpected_kwargs(kwargs: dict[str, Any], **unexpected: str) -> None:
-    """Raises ValueError with its message for each name of ``unexpected`` that is in ``kwargs``.
+    """Raises ValueError if ``kwargs`` has a name of ``unexpected``, whose value is the message.
 
     Example:
         >>> check_unexpected_kwargs({"test": True}, test="use using_config('train', False) instead")
@@ -25,7 +25,7 @@ def parse_kwargs(
     Args:
         kwargs: keyword arguments.
         name_and_values: pairs of a name and its default.
-        unexpected: messages for names that must not be there.
+        unexpected: messages for names that must not be given.
 
     Returns:
         tuple of the values.
@@ -45,7 +45,7 @@ def parse_kwargs(
 
 
 def assert_kwargs_empty(kwargs: dict[str, Any]) -> None:
-    """Raises TypeError, naming them, if any arguments are left in ``kwargs``.
+    """Raises a TypeError that names the arguments that are left in ``kwargs``, if there are any.
 
     Example:
         >>> def f(**kwargs):

@@ -1,4 +1,4 @@
-"""Scalars, shapes and sums: steps that users' functions often take."""
+"""Scalars, shapes and sums: helpers that users' functions often need."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from mpchain.typing import Array, DTypeLike
 
 
 def force_array(x: Any, dtype: DTypeLike | None = None) -> Array:
-    """Returns ``x`` as an array, of the given dtype if any: NumPy makes scalars of 0-d results.
+    """Returns ``x`` as an array, with ``dtype`` if given; NumPy returns 0-d results as scalars.
 
     Example:
         >>> force_array(np.ones(()) + 1, np.float32)
@@ -23,7 +23,7 @@ def force_array(x: Any, dtype: DTypeLike | None = None) -> Array:
 
 
 def force_type(dtype: np.dtype, value: Any) -> Any:
-    """Returns a number or an array with the given dtype, so that it does not widen others.
+    """Returns a scalar or an array with the given dtype, so that results keep this dtype.
 
     Example:
         >>> force_type(np.dtype(np.float32), 0.5).dtype
@@ -45,7 +45,7 @@ def size_of_shape(shape: Sequence[int]) -> int:
 
 
 def converted(xp: ModuleType, value: Any, dtype: DTypeLike = None) -> Array:
-    """Returns ``xp.asarray(value, dtype)``; recordings of steps see what is done with it.
+    """Returns ``xp.asarray(value, dtype)``; recordings of steps follow what is computed from it.
 
     Example:
         >>> converted(np, [1, 2], np.float32)

@@ -1,4 +1,4 @@
-"""Sizes of windows and of what they make; and windows side by side, for arrays."""
+"""Sizes of windows and of their outputs, and conversions between arrays and their windows."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from mpchain.utils.type_check import fail
 
 
 def as_tuple(x: Sizes, n: int) -> tuple[int, ...]:
-    """Returns ``x`` as a tuple of ``n`` integers: itself if it is one, else repeated.
+    """Returns ``x`` as a tuple of ``n`` integers: a sequence unchanged, an integer repeated.
 
     Example:
         >>> as_tuple(3, 2)
@@ -28,12 +28,12 @@ def as_tuple(x: Sizes, n: int) -> tuple[int, ...]:
 
 
 def spatial(function: str, n: int, **arguments: Any) -> list[tuple[int, ...]]:
-    """Returns each argument as a tuple of ``n`` integers, if these are in range.
+    """Returns each argument as a tuple of ``n`` integers, and checks their ranges.
 
     Args:
-        function: the name of the function whose arguments they are.
+        function: the name of the function that got the arguments.
         n: the number of spatial axes.
-        arguments: an integer, or one per axis; ``pad`` may be zero, all others are positive.
+        arguments: an integer, or one per axis; ``pad`` may be zero, all others must be positive.
 
     Raises:
         InvalidType: an argument has another length, or is out of range.
@@ -116,7 +116,7 @@ def _side_by_side(img, window):
 def col2im_nd(
     col: Array, stride: Sizes, pad: Sizes, dims: Sequence[int], dilate: Sizes = 1
 ) -> Array:
-    """Adds the elements of windows where they were in the array; the adjoint of :func:`im2col_nd`.
+    """Sums the elements of windows at their places in the array; the adjoint of :func:`im2col_nd`.
 
     Args:
         col: array (N, C, *ksize, *out).
@@ -157,11 +157,11 @@ def im2col(
 
     Args:
         img: array (N, C, H, W).
-        kh, kw, sy, sx, ph, pw, dy, dx: height and width of the windows, their strides, the
-            padding, their dilations.
+        kh, kw, sy, sx, ph, pw, dy, dx: vertical and horizontal size, stride, padding and dilation
+            of the windows.
         pval: the value of the padding.
         cover_all: add windows where elements would be left over.
-        out_h, out_w: the numbers of windows, if not as many as there is room for.
+        out_h, out_w: the numbers of windows; None means as many as fit.
 
     Returns:
         array (N, C, kh, kw, out_h, out_w).
@@ -188,7 +188,7 @@ def im2col(
 def col2im(
     col: Array, sy: int, sx: int, ph: int, pw: int, h: int, w: int, dy: int = 1, dx: int = 1
 ) -> Array:
-    """Adds the elements of windows where they were in images; the adjoint of :func:`im2col`.
+    """Sums the elements of windows at their places in images; the adjoint of :func:`im2col`.
 
     Args:
         col: array (N, C, kh, kw, out_h, out_w).

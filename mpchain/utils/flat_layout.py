@@ -11,14 +11,14 @@ from mpchain.typing import Array, DTypeLike
 
 
 class FlatLayout:
-    """The places of named arrays in one flat array of NumPy or CuPy.
+    """The positions of named arrays in one flat array of NumPy or CuPy.
 
     Args:
         dtype: the dtype of the arrays. The flat array may have another dtype.
 
     Attributes:
-        dtype: as given.
-        slices: the place of each array by name, in the order of the flat array.
+        dtype: the dtype of the arrays.
+        slices: the slice of each array by name, in the order of the flat array.
         size: the number of elements of the flat array.
 
     Example:
@@ -37,14 +37,14 @@ class FlatLayout:
         self._shapes: dict[Any, tuple[int, ...]] = {}
 
     def append(self, name: Hashable, shape: tuple[int, ...]) -> None:
-        """Adds an array of that name at the end."""
+        """Appends an array of this name and shape."""
         stop = self.size + math.prod(shape)
         self.slices[name], self._shapes[name] = slice(self.size, stop), shape
         self.size = stop
 
     def aligned(self, n: int) -> "FlatLayout":
-        """Returns a layout of the same arrays, those with a multiple of ``n`` elements first: each
-        of them begins at such a multiple, however small arrays between them were.
+        """Returns a layout of the same arrays that begins with all arrays whose size is a multiple
+        of ``n``, so that each of these begins at a multiple of ``n``.
 
         Example:
             >>> layout = FlatLayout(np.float32)
@@ -59,8 +59,8 @@ class FlatLayout:
         return layout
 
     def renamed(self, names: Mapping[Hashable, Hashable]) -> "FlatLayout":
-        """Returns a layout of the same size with only some of the arrays, where they are, given
-        their new names by their present ones."""
+        """Returns a layout of the same size with only some of the arrays, at the same positions;
+        ``names`` maps their current names to new ones."""
         layout = FlatLayout(self.dtype)
         layout.size = self.size
         layout.slices = {new: self.slices[name] for name, new in names.items()}
@@ -72,7 +72,7 @@ class FlatLayout:
         return {name: flat[self.slices[name]].reshape(s) for name, s in self._shapes.items()}
 
     def fill(self, flat: Array, arrays: Mapping[Any, Array | None], factor: float = 1) -> Array:
-        """Copies arrays, times ``factor``, to their places in ``flat``; zeros in place of None.
+        """Copies arrays, times ``factor``, to their slices of ``flat``; None becomes zeros.
 
         Returns:
             ``flat``
@@ -82,11 +82,11 @@ class FlatLayout:
         return flat
 
     def part(self, rank: int, size: int) -> dict[Any, slice]:
-        """Divides the flat array into ``size`` parts of equal length, the last of which may end
-        beyond it.
+        """Divides the flat array into ``size`` parts of equal length; the last part may extend
+        beyond the end.
 
         Returns:
-            For each name, the slice of the flattened named array that is in part ``rank``.
+            A dict from each name to the slice of the flattened array that lies in part ``rank``.
         """
         length = -(-self.size // size)
         ends = rank * length, (rank + 1) * length
@@ -99,12 +99,12 @@ class FlatLayout:
 def layouts(
     arrays: Iterable[tuple[Any, Any]], n_bytes: float = math.inf, n_first: float | None = None
 ) -> list[FlatLayout]:
-    """Lays arrays, or parameters, out in flat arrays of one dtype each.
+    """Lays out arrays or parameters in flat arrays, each of one dtype.
 
     Args:
-        arrays: pairs of a name and what has a shape and a dtype, in the order of the result.
-        n_bytes: length of a layout after which another one begins.
-        n_first: the same for the very first layout; None: as for the others.
+        arrays: pairs of a name and an object with a shape and a dtype, in the order of the result.
+        n_bytes: a layout that has reached this size gets no more arrays.
+        n_first: the same for the very first layout; None means ``n_bytes``.
 
     Example:
         >>> arrays = {"a": np.zeros(3), "b": np.zeros(2, np.float32), "c": np.zeros(1)}

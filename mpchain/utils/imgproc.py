@@ -8,14 +8,14 @@ from mpchain.typing import Array
 
 
 def oversample(images: Array | Sequence[Array], crop_dims: tuple[int, int]) -> Array:
-    """Returns ten crops of each image: the corners, the center, and these mirrored.
+    """Returns ten crops of each image: the corners, the center, and their mirror images.
 
     Args:
         images: array (N, C, H, W), or a list of arrays (C, H, W).
         crop_dims: height and width of a crop.
 
     Returns:
-        numpy.ndarray: (10 N, C, *crop_dims), the ten of an image one after the other.
+        numpy.ndarray: (10 N, C, *crop_dims); the ten crops of an image are adjacent.
 
     Raises:
         ValueError: a crop is larger than the images.

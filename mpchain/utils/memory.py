@@ -1,4 +1,4 @@
-"""The memory that this process has, on the host and on its GPU."""
+"""The memory that this process uses, on the host and on its GPU."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ def pool_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Returns the memory of this process, in bytes; where Linux's file is missing, its peak.
+    """Returns the memory of this process, in bytes; on systems without Linux's /proc, its peak.
 
     >>> resident_bytes() > 2**20
     True
@@ -36,7 +36,7 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Returns the most memory that this process has had, in bytes; 0 where it is unknown.
+    """Returns the peak memory of this process, in bytes; 0 if unknown.
 
     >>> peak_bytes() >= 0
     True

@@ -1,4 +1,4 @@
-"""Public modules that moved: their old paths still work, and warn once with the new ones."""
+"""Public modules that moved: their old paths still work, and a warning names the new path once."""
 
 import importlib
 import importlib.machinery
@@ -39,16 +39,16 @@ class Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Returns a specification whose loader puts the module of today in its place."""
+        """Returns a specification whose loader imports the module from its new path."""
         if name in MOVED or name in NICKNAMES:
             return importlib.machinery.ModuleSpec(name, self)
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """Leaves the module to :meth:`exec_module`."""
+        """Returns None, so that Python makes a module, which :meth:`exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Replaces the module by that of the new name."""
+        """Replaces the module with the one at the new path."""
         old = module.__name__
         if old in MOVED:
             warnings.warn(f"{old} is {MOVED[old]} now", FutureWarning, stacklevel=2)

@@ -14,8 +14,8 @@ from mpchain.configuration import config
 def experimental(api_name: str) -> None:
     """Warns that an interface may change.
 
-    ``config.disable_experimental_feature_warning`` turns it off in a thread,
-    ``mpchain.disable_experimental_feature_warning`` everywhere.
+    ``config.disable_experimental_feature_warning`` disables the warning in a thread, and
+    ``mpchain.disable_experimental_feature_warning`` disables it everywhere.
 
     Example:
         >>> with testing.assert_warns(FutureWarning):
@@ -64,11 +64,11 @@ def tempdir(**kwargs: Any) -> Iterator[str]:
 
 
 def final(method: Callable | None = None, *, action: type[Exception] = TypeError) -> Callable:
-    """Decorator: a method that subclasses must not override, below :func:`enable_final`.
+    """Decorator for a method that subclasses must not override, in classes of :func:`enable_final`.
 
     Args:
         method: the method.
-        action: the consequence if one does: an exception to raise or a warning to give.
+        action: the exception or warning for a subclass that overrides the method.
 
     Example:
         >>> class Base(mpchain.utils.enable_final()):
@@ -88,11 +88,11 @@ def final(method: Callable | None = None, *, action: type[Exception] = TypeError
 def enable_final(
     base: type | tuple[type, ...] = (), meta_base: type | tuple[type, ...] = ()
 ) -> type:
-    """Returns a base class below which :func:`final` has its effect.
+    """Returns a base class whose subclasses are checked for :func:`final`.
 
     Args:
-        base: its base class or classes.
-        meta_base: its metaclass or metaclasses, if it needs some.
+        base: the base class or classes of the result.
+        meta_base: metaclass or metaclasses that the result needs in addition.
 
     Example:
         >>> class Base(mpchain.utils.enable_final(base=dict)):

@@ -16,8 +16,8 @@ def fp16_mixed_precision(function: Callable) -> Callable:
             ``forward`` of a :class:`mpchain.FunctionNode`.
 
     Returns:
-        A method whose float16 and bfloat16 inputs are float32 in ``function``, and whose outputs
-        are of the inputs' dtype if all floating-point inputs share it.
+        A method that passes float16 and bfloat16 inputs to ``function`` as float32, and casts
+        the outputs to the inputs' dtype if all floating-point inputs share one.
 
     Example:
         >>> class Square(mpchain.FunctionNode):

@@ -19,7 +19,7 @@ _MISSING = "not installed"
 
 
 def print_runtime_info(out: TextIO | None = None) -> None:
-    """Prints the versions of all libraries that compute, and the configuration of this thread.
+    """Prints the versions of all numerical libraries, and the configuration of this thread.
 
     Args:
         out: stream to print to; None means standard output.
@@ -58,7 +58,7 @@ def _runtime_info():
 
 
 def _version(*distributions):
-    """The version of the first of the distributions that is installed; nothing is imported."""
+    """Returns the version of the first distribution that is installed, without importing it."""
     # Importing importlib.metadata takes a tenth of mpchain's import time.
     import importlib.metadata
 
@@ -89,13 +89,13 @@ def _cuda():
 
 
 def _plans_of_cudnn():
-    """Returns whether it plans a convolution, which starts cuDNN."""
+    """Returns whether cuDNN plans a convolution; this starts cuDNN."""
     cudnn = annexes.find("gpu_kernels", "kernels.gpu.cudnn") if cuda.available else None
     return {} if cudnn is None else {"  convolution": cudnn.why_no_plan() or "planned"}
 
 
 def _mpi():
-    """Returns the MPI library, if it is loaded: loading it would start MPI."""
+    """Returns the MPI library if it is loaded; loading it would start MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None:
         return "not loaded"

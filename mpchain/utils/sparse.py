@@ -10,22 +10,22 @@ from mpchain.variable import Variable, as_array
 
 
 class CooMatrix:
-    """A sparse matrix, or a batch of them; elements named twice add up.
+    """A sparse matrix, or a batch of them; elements with equal positions add up.
 
     Args:
         data: array (n,) of the elements, or (B, n).
-        row, col: arrays of integers of that shape: the places of the elements; -1 in both where a
-            matrix of the batch has fewer elements than n.
-        shape: rows and columns of the matrix, or of each.
+        row, col: arrays of integers, of the shape of ``data``: the positions of the elements. Both
+            are -1 for padding, if a matrix of the batch has fewer than n elements.
+        shape: the numbers of rows and columns of a matrix.
         order: 'C' if the elements are sorted by row and then column, 'F' if by column and
-            then row, else 'other'; None finds out.
+            then row, else 'other'; None determines it from the positions.
         requires_grad: whether the elements get a gradient.
 
     Attributes:
-        data (Variable), row, col, shape, order: as given.
+        data (Variable), row, col, shape, order: the arguments.
 
     Raises:
-        ValueError: the arrays do not fit each other, or a place is outside the matrix.
+        ValueError: the arrays do not match each other, or a position is outside the matrix.
 
     Example:
         >>> data, row, col = np.array([2.0, 5.0]), np.array([0, 1]), np.array([1, 0])
@@ -86,7 +86,7 @@ def _add_at(array, places, values):
 
 
 def to_coo(x: Array, ldnz: int | None = None, requires_grad: bool = False) -> CooMatrix:
-    """Makes a sparse matrix, or a batch of them, of a dense one.
+    """Converts a dense matrix, or a batch of them, to a sparse one.
 
     Args:
         x: array (rows, columns), or (B, rows, columns).
@@ -124,8 +124,8 @@ def get_order(row: Array, col: Array) -> str:
     """Returns the order in which a list of positions is sorted.
 
     Args:
-        row, col: arrays of integers of one shape; the last axis is that of the list, whose end may
-            be padded with -1.
+        row, col: arrays of integers of one shape. The last axis lists the positions; its end may be
+            padded with -1.
 
     Returns:
         str: 'C' if by row and then column, 'F' if by column and then row, else 'other'.

@@ -1,8 +1,8 @@
-"""Checks of what functions are given.
+"""Checks of the arguments of functions.
 
-Our own functions call :func:`check`. Users' functions define ``check_type_forward(in_types)``:
-what they find there are expressions, which remember how they were written, so that :func:`expect`
-can show the condition that does not hold together with the values on both of its sides.
+mpchain's own functions call :func:`check`. Users' functions define
+``check_type_forward(in_types)``, whose argument contains expressions. Expressions remember how they
+were written, so :func:`expect` can show a failed condition with the values on both sides.
 """
 
 import functools
@@ -32,15 +32,15 @@ _COMPARISON, _TIGHT = 1, 10  # lowest priority, and priority of attributes, inde
 class InvalidType(ValueError):
     """An argument has the wrong shape or dtype for a function; the message says which and why.
 
-    It is a ValueError, which NumPy raises for shapes that do not fit.
+    It is a ValueError, the class of NumPy's errors about shapes.
 
     Args:
         expect: the rule; or, without other arguments, the whole message.
         actual: the actual values.
-        msg: the message; None makes it of the other two.
+        msg: the message; None composes one from the other two.
 
-    Attributes:
-        expect, actual: those arguments.
+        Attributes:
+            expect, actual: the arguments of the same names.
 
     Example:
         >>> print(InvalidType("x.ndim == 4", "2 != 4"))
@@ -62,9 +62,9 @@ def check(condition: bool, function: str, rule: str, **arguments: Any) -> None:
     Args:
         condition: the condition to check.
         function: the name of the function that checks.
-        rule: the condition in words; fields such as ``{x.shape[1]}`` are those of arguments, and
+        rule: the condition in words; fields such as ``{x.shape[1]}`` refer to arguments, and are
             filled in when the check fails.
-        arguments: the values concerned, by name; :func:`describe` shows them.
+        arguments: the relevant values, by name; :func:`describe` shows them.
 
     Example:
         >>> x = np.zeros((2, 3), np.float32)
@@ -78,7 +78,7 @@ def check(condition: bool, function: str, rule: str, **arguments: Any) -> None:
 
 
 def fail(function: str, rule: str, **arguments: Any) -> NoReturn:
-    """Raises the InvalidType of :func:`check`."""
+    """Raises the same InvalidType as :func:`check`."""
     shown = ", ".join(f"{name}: {describe(value)}" for name, value in arguments.items())
     raise InvalidType(f"{function}: {rule.format(**arguments)}: {shown}")
 
@@ -104,7 +104,7 @@ def is_real(value: object) -> "TypeIs[float]":
 
 
 def describe(value: Any) -> str:
-    """Returns dtype and shape of an array, and of the arrays in a list; else the value's repr.
+    """Returns the dtype and shape of an array or of a list's arrays; for others, the value's repr.
 
     Example:
         >>> describe([np.zeros(3), Variable(np.zeros((), np.float32))])
@@ -136,13 +136,13 @@ _NOTHING = object()
 def explain_arguments(
     error: Exception, name: str, function: Callable, args: Sequence, kwargs: Mapping[str, Any]
 ) -> None:
-    """Raises TypeError instead of ``error`` if that came of an argument that should be an array.
+    """Raises TypeError if ``error`` was caused by an argument that should be an array.
 
     Args:
-        error: AttributeError, or TypeError whose ``obj`` is what is no array.
+        error: AttributeError, or TypeError, whose ``obj`` is the object that is not an array.
         name: the name of the function in the message.
         function: the function, whose signature has the names of the arguments.
-        args, kwargs: the arguments of its call.
+        args, kwargs: the arguments of the call.
 
     Example:
         >>> F.relu("text")
@@ -171,8 +171,8 @@ def explain_arguments(
 
 
 def called_by_users(function: Callable) -> Callable:
-    """Decorator: explains wrong arguments (see :func:`explain_arguments`), and makes the GPU of
-    the first argument that is on one current while the function runs.
+    """Decorator: explains wrong arguments (see :func:`explain_arguments`), and while the function
+    runs, makes the GPU of the first GPU array among the arguments current.
 
     Example:
         >>> @called_by_users
@@ -254,10 +254,10 @@ def get_types(
         data: tuple of arrays.
         name: the name of the tuple in messages.
         accept_none: whether an element may be None; its type is then None.
-        shapes: tuple of shapes in place of those of the arrays; None means those of the arrays.
+        shapes: tuple of shapes to use instead of the arrays' shapes; None uses the arrays'.
 
     Raises:
-        TypeError: an element is None, but may not be.
+        TypeError: an element is None, and ``accept_none`` is False.
 
     Example:
         >>> get_types((np.zeros((2, 3)),), "in_types", False)[0].eval()
@@ -275,7 +275,7 @@ def get_types(
 
 
 def check_forward(function: Any, in_data: Sequence[Array]) -> None:
-    """Runs ``function.check_type_forward`` on arrays; what it raises names the function.
+    """Runs ``function.check_type_forward`` on arrays; its errors then name the function.
 
     Args:
         function: a FunctionNode or Function.
@@ -295,7 +295,7 @@ def check_forward(function: Any, in_data: Sequence[Array]) -> None:
 
 
 class Expr:
-    """An expression that is evaluated later, by :meth:`eval`; its ``str`` is what was written.
+    """An expression that :meth:`eval` evaluates later; its ``str`` is the text as written.
 
     Attributes, indexing, calls, arithmetic and comparison of expressions are expressions.
 
@@ -306,7 +306,7 @@ class Expr:
     """
 
     _kind = None
-    __array_ufunc__ = None  # NumPy scalars on the left then leave the operation to the expression
+    __array_ufunc__ = None  # so NumPy scalars on the left leave the operation to the expression
     __hash__: ClassVar[None] = None
     __iter__ = None  # otherwise Python would try the indexes 0, 1, 2, ... forever
 
@@ -337,7 +337,7 @@ class Variable(Expr):
 
     Args:
         value: the value.
-        name: its name in messages.
+        name: the value's name in messages.
 
     Example:
         >>> print(make_variable(3, "n") * 2)
@@ -368,13 +368,13 @@ class Constant(Variable):
 
 
 class _Kind(NamedTuple):
-    """A way to make an expression of others.
+    """A way to combine expressions into one.
 
     Attributes:
         function: takes the operands' values, returns the value.
         write: takes the operands, returns the text.
-        priority: how tightly it binds.
-        opposite: of a comparison, the sign of its contrary.
+        priority: the precedence of the operator.
+        opposite: for a comparison, the sign of its negation.
     """
 
     function: Callable
@@ -395,7 +395,8 @@ class _Derived(Expr):
 
 
 def _value(x):
-    """The value of an expression, of those in a tuple, list or slice, or of anything else."""
+    """Returns the value of an expression, or a tuple, list or slice of values; other objects
+    unchanged."""
     if isinstance(x, Expr):
         return x.eval()
     if isinstance(x, slice):
@@ -435,7 +436,7 @@ _CALL = _Kind(
 
 
 def _define(names, signs, priorities, opposites=None):
-    """Defines binary operators of expressions, or comparisons: those that have opposites."""
+    """Defines binary operators of expressions; operators with opposites are comparisons."""
     opposites = opposites.split() if opposites else itertools.repeat(None)
     for name, sign, priority, opposite in zip(names.split(), signs.split(), priorities, opposites):
         function = getattr(operator, f"__{name}__")
@@ -459,7 +460,7 @@ _define_unary("invert", "~")
 
 
 def eval(exp: object) -> Any:
-    """Returns the value of an expression; of a tuple or list, those of its elements.
+    """Returns the value of an expression; for a tuple or list, the values of its elements.
 
     Example:
         >>> eval((make_variable(3, "n") + 1, 5))
@@ -471,10 +472,10 @@ def eval(exp: object) -> Any:
 def expect(*bool_exprs: Any) -> None:
     """Raises InvalidType unless every condition holds.
 
-    The conditions are evaluated in their order, up to the first that does not hold.
+    The conditions are evaluated in order, up to the first one that fails.
 
     Args:
-        bool_exprs: expressions; mostly comparisons, both sides of which are shown.
+        bool_exprs: expressions; for comparisons, the message shows both sides.
 
     Example:
         >>> expect(make_variable(3, "n") == 4)
@@ -496,7 +497,7 @@ def expect(*bool_exprs: Any) -> None:
 
 
 def _as_printed(x):
-    """Shows a string or dtype as plain text if it is a whole side of a comparison."""
+    """Makes a string or dtype that is a whole side of a comparison appear as plain text."""
     return Variable(None, str(x)) if isinstance(x, (str, np.dtype)) else x
 
 

@@ -17,16 +17,17 @@ from mpchain.typing import Array, DeviceLike, Sizes
 class WalkerAlias(Transferable):
     """Samples indexes with given probabilities by Walker's alias method.
 
-    It draws an index uniformly, and replaces it by its alias with a probability that depends on it.
+    Sampling draws an index uniformly, and with a probability that depends on the index replaces it
+    with its alias.
 
     Args:
-        probs: sequence of non-negative numbers: weights of the indexes, in any scale.
+        probs: sequence of non-negative weights of the indexes, on any scale.
 
     Raises:
         ValueError: there are no weights, one is negative or not finite, or all are zero.
 
     See A. J. Walker, An efficient method for generating discrete random variables with general
-    distributions, 1977; the table is made as M. D. Vose proposed in 1991.
+    distributions, 1977; the table is built with M. D. Vose's method of 1991.
 
     Example:
         >>> sampler = mpchain.utils.WalkerAlias([1.0, 0.0, 3.0])
@@ -52,7 +53,7 @@ class WalkerAlias(Transferable):
             shares[j] -= 1 - shares[i]
             if shares[j] < 1:
                 small.append(large.pop())
-        # Except for rounding, the remaining entries have a share of one.
+        # Apart from rounding errors, the remaining entries have a share of one.
         shares[small + large] = 1
         self._shares, self._aliases = shares, aliases
 
@@ -64,19 +65,19 @@ class WalkerAlias(Transferable):
 
     @property
     def device(self) -> Device:
-        """The device that samples are drawn on."""
+        """The device on which samples are drawn."""
         return get_device_from_array(self._shares)
 
     @property
     def xp(self) -> Any:
-        """Its array module."""
+        """The array module of the device."""
         return self.device.xp
 
     def sample(self, shape: Sizes) -> Array:
         """Draws samples.
 
         Args:
-            shape: that of the result.
+            shape: the shape of the result.
 
         Returns:
             array of int32: indexes.

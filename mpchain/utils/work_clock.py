@@ -1,4 +1,4 @@
-"""For how long a thread has worked, and waited for other ranks."""
+"""Measures how long a thread has worked, and how long it has waited for other ranks."""
 
 import contextlib
 import threading
@@ -16,7 +16,7 @@ _clock = _Clock()
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """Counts what is done within as time in which this thread waits for others.
+    """Context manager: counts the time inside as time in which this thread waits for other ranks.
 
     >>> with waiting():
     ...     pass
@@ -30,7 +30,7 @@ def waiting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Leaves out what this thread works within, as extensions do on some ranks only.
+    """Context manager: excludes this thread's work inside, such as extensions of only some ranks.
 
     >>> with aside():
     ...     pass
@@ -43,8 +43,8 @@ def aside() -> Iterator[None]:
 
 
 def clocks() -> tuple[float, float]:
-    """Returns the time without what was done :func:`aside`, and for how long this thread has waited
-    of that, in seconds.
+    """Returns two times in seconds: the time except work inside :func:`aside`, and how long this
+    thread has waited.
 
     >>> time, waited = clocks()
     >>> waited >= 0

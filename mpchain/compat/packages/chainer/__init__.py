@@ -1,4 +1,4 @@
-"""mpchain in the place of chainer; see ``python -m mpchain.compat``."""
+"""mpchain instead of chainer; see ``python -m mpchain.compat``."""
 
 import importlib
 import sys

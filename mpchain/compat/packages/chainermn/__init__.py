@@ -1,4 +1,4 @@
-"""mpchain in the place of chainermn; see ``python -m mpchain.compat``."""
+"""mpchain instead of chainermn; see ``python -m mpchain.compat``."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""mpchain in the place of chainerx; see ``python -m mpchain.compat``."""
+"""mpchain instead of chainerx; see ``python -m mpchain.compat``."""
 
 import importlib
 import sys
