@@ -100,7 +100,7 @@ class ShardedIterator(SynchronizedIterator):
     Args:
         actual_iterator: a :class:`~mpchain.iterators.SerialIterator`, created with the same
             arguments on all ranks; its ``batch_size`` is that of all ranks together.
-        communicator: the ranks.
+        communicator: the communicator of the ranks.
 
     Raises:
         ValueError: the datasets' lengths or the batch sizes differ between ranks.
@@ -165,7 +165,7 @@ class MultiNodeIterator(Iterator):
     Args:
         actual_iterator: the master's; it is ignored on other ranks, and may be None there. Its
             batches must be picklable.
-        communicator: the ranks.
+        communicator: the communicator of the ranks.
         rank_master: the master.
 
     Its position (``epoch``, ``epoch_detail``, ...) is the master's on all ranks. The master saves
@@ -246,7 +246,7 @@ class JoinedIterator(Iterator):
     Args:
         actual_iterator: this rank's, with ``dataset``, ``batch_size`` and ``reset()``, created with
             ``repeat=False``.
-        communicator: the ranks.
+        communicator: the communicator of the ranks.
         repeat: whether to continue after the first epoch.
 
     Raises:

@@ -35,7 +35,7 @@ class MultiNodeUpdater(StandardUpdater):
             (:func:`mpchain.distributed.create_sharded_iterator`).
         optimizer: comes from :func:`mpchain.distributed.create_multi_node_optimizer`, set up with
             the model.
-        communicator: the ranks.
+        communicator: the communicator of the ranks.
         accumulation: number of parts in which a rank processes its samples, to save memory.
             Gradients are summed over the ranks once. With a reproducible communicator it must be 1:
             the parts are the micro-shards.

@@ -13,7 +13,7 @@ def on_all_ranks(
     """Calls ``action(*args)`` on every rank and gathers the results; collective.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         function: the public function, for messages.
         action: function that returns a small object.
         advice: advice about an error of the file system, for its message.

@@ -19,9 +19,10 @@ from mpchain.training.progress import print_line
 class Checkpoint(Extension):
     """Saves the trainer on all ranks once an epoch, and resumes. ``checkpoint`` is another name.
 
-    Add it on every rank. It copies the state, then writes it in the background, each value by one
-    rank: a value that all ranks share once, a divided one in parts. A checkpoint is valid only when
-    the parts of all ranks are on the disk; older ones are deleted after that. Any number of ranks
+    Add it on every rank. It copies the state, then writes the copy in the background: one rank
+    writes each value that several ranks share, and each rank writes its part of a divided value. A
+    checkpoint is valid only when the parts of all ranks are on the disk; older checkpoints are then
+    deleted. Any number of ranks
     can load it, and training continues in mid-epoch.
 
     While training runs, another job that would write to the same folder is refused, with a
@@ -34,10 +35,10 @@ class Checkpoint(Extension):
         comm: the ranks; one process, too.
         folder: folder of the checkpoints, in the trainer's folder unless it is absolute; all ranks
             must see it.
-        n_retains: how many checkpoints to keep; 0 or less keeps all.
+        n_retains: the number of checkpoints to keep; 0 or less keeps all.
         autoload: whether to resume from the latest checkpoint, if there is one, when training
-            begins. A damaged one is skipped, with a warning, if an older one is whole. Training
-            does not begin if all are damaged, or if one cannot be read; see
+            begins. A damaged checkpoint is skipped, with a warning, if an older one is intact.
+            Training does not begin if all are damaged, or if one cannot be read; see
             :func:`~mpchain.distributed.load_checkpoint`.
         on_interrupt: whether to save also when Ctrl-C or SIGTERM ends training.
         wait: whether training waits until each checkpoint is written.
@@ -91,7 +92,7 @@ class Checkpoint(Extension):
             self._finish()
 
     def on_ranks_lost(self, trainer: Trainer) -> None:
-        """Gives up a checkpoint that is being written; the surviving ranks write the next."""
+        """Abandons a checkpoint that is being written; the surviving ranks write the next one."""
         if self._saving is not None:
             self._saving.abandon()
             self._saving = None
@@ -102,15 +103,15 @@ class Checkpoint(Extension):
 
     def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
         """Saves the trainer if Ctrl-C or SIGTERM ended training, if asked to."""
-        # A signal ends all ranks after the same iteration. Any other failure is this rank's alone:
-        # the others would not take part.
+        # A signal ends all ranks after the same iteration. Any other failure is only on this rank,
+        # so the others would not take part.
         if not trainer.is_interrupted:
             self._has_failed = True
         elif self.on_interrupt and self._latest != layout.name_of(trainer.updater.iteration):
             self(trainer)
 
     def finalize(self) -> None:
-        """Waits until the last checkpoint is whole; after a failure, abandons it."""
+        """Waits until the last checkpoint is complete; after a failure, abandons it."""
         try:
             if self._has_failed and self._saving is not None:
                 self._saving.abandon()

@@ -1,10 +1,10 @@
 """Files of a checkpoint.
 
-A folder ``iteration_<n>`` is a checkpoint. It gets this name, by which alone it is found, when
-all of its content is on the disk:
+A folder ``iteration_<n>`` is a checkpoint. It is found only by this name, which it gets
+when all of its content is on the disk:
 
-- ``part_<r>.npz``: what rank r wrote. A value that several ranks share is written by one of them,
-  such that all ranks write about the same amount.
+- ``part_<r>.npz``: the values that rank r wrote. One rank writes each value that several ranks
+  share, such that all ranks write about the same amount.
 - ``manifest.json``: the number of ranks, size and SHA-256 of each part, which part holds which
   value, and a checksum of the manifest itself.
 
@@ -32,7 +32,7 @@ Path: TypeAlias = str | os.PathLike[str]
 
 MANIFEST = "manifest.json"
 SECONDS_TO_APPEAR = 30.0
-"""How long a file that must exist may be invisible: hosts cache the folders of a file server."""
+"""Seconds for which an existing file may be invisible: hosts cache folders of a file server."""
 
 _NAME = r"iteration_(\d+)"
 _LONGEST_PAUSE = 0.5
@@ -92,7 +92,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what an earlier run was writing or removing when it ended."""
+    """Removes files that an earlier run was writing or removing when it ended."""
     with os.scandir(folder) as entries:
         for entry in entries:
             is_ours = entry.name.startswith(".iteration_") and entry.name.endswith(".tmp")
@@ -177,7 +177,7 @@ def open_when_visible(path: Path) -> IO[bytes]:
 
 
 def is_local(folder: Path) -> bool:
-    """Returns whether a folder is on a disk of this host: what it does not show does not exist.
+    """Returns whether a folder is on a disk of this host, where an invisible file does not exist.
 
     >>> is_local("/proc"), is_local("missing")
     (False, False)

@@ -1,4 +1,4 @@
-"""Loads a checkpoint on any number of ranks, or the one before it if it is damaged."""
+"""Loads a checkpoint on any number of ranks, or the previous one if the checkpoint is damaged."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def load_checkpoint(folder: layout.Path, target: object, comm: Communicator) -> int | None:
-    """Restores an object from the latest checkpoint that is whole; collective.
+    """Restores an object from the latest intact checkpoint; collective.
 
     All files of a checkpoint are verified before the object is changed. If the content of one is
     wrong, rank 0 warns and renames the checkpoint, and the one before it is loaded.
@@ -46,7 +46,7 @@ def load_checkpoint(folder: layout.Path, target: object, comm: Communicator) -> 
     Args:
         folder: folder of the checkpoints.
         target: the object.
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Returns:
         The number of the checkpoint; None if the folder has none.
@@ -101,14 +101,14 @@ def load_checkpoint(folder: layout.Path, target: object, comm: Communicator) -> 
 def latest_whole(
     names: Sequence[T], find_damage: Callable[[T], str]
 ) -> tuple[T | None, dict[T, str]]:
-    """Finds the latest checkpoint that is whole.
+    """Finds the latest intact checkpoint.
 
     Args:
         names: the checkpoints, the oldest first.
-        find_damage: function that returns what is wrong with one; empty if nothing is.
+        find_damage: function that returns the fault of a checkpoint; empty if there is none.
 
     Returns:
-        The latest whole one, or None; and what is wrong with each later one.
+        The latest intact checkpoint, or None; and the fault of each later one.
 
     Example:
         >>> latest_whole([1, 2, 3], {1: "", 2: "", 3: "checksum mismatch"}.get)
@@ -138,8 +138,8 @@ def _read_manifest(path, comm):
 
 
 def _may_be_hidden(path, comm):
-    """Returns whether a checkpoint may have files that this rank does not see: those of a file
-    server, or of another host's disk."""
+    """Returns whether a checkpoint may have files that this rank does not see, because they are on
+    a file server or another host's disk."""
     return comm.inter_size > 1 or not layout.is_local(path)
 
 
@@ -184,7 +184,7 @@ class Values(Mapping):
 
     Args:
         path: folder of the checkpoint.
-        manifest: its manifest.
+        manifest: the manifest of the checkpoint.
         rank, size: this rank, and the number of ranks now.
         stack: closes the files.
     """

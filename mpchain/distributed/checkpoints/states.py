@@ -20,8 +20,8 @@ class Value:
     Attributes:
         array: the value, or the elements of its part.
         start: index of the part's first element in the flattened whole; None for the whole.
-        shape: of the whole.
-        is_persistent: whether it is a persistent value of a link.
+        shape: the shape of the whole value.
+        is_persistent: whether the value is a persistent value of a link.
 
     Example:
         >>> Value(np.zeros(3), 0, (2, 3)).digest()
@@ -41,13 +41,13 @@ class Value:
         return digest.hexdigest()
 
     def index_entry(self) -> dict[str, Any]:
-        """Returns the facts that other ranks need about it."""
+        """Returns the facts about the value that other ranks need."""
         index = {"digest": self.digest(), "bytes": self.array.nbytes, "start": self.start}
         return index | {"shape": self.shape, "is_persistent": self.is_persistent}
 
 
 class StateSerializer(DictionarySerializer):
-    """Copies what an object saves; of values that are divided among the ranks, this rank's part.
+    """Copies the values that an object saves, or this rank's parts of divided values.
 
     An object whose arrays are divided calls :meth:`part` with its part. A link calls
     :meth:`persistent` for values that may differ between ranks that train alike, such as statistics
@@ -83,7 +83,7 @@ class StateSerializer(DictionarySerializer):
             key: name of the array.
             part: flat array of the elements that this rank holds.
             start: index of the first of them in the flattened whole, in C order.
-            shape: of the whole.
+            shape: the shape of the whole array.
         """
         array = _copy(key, part)
         self.target[self.path + key.lstrip("/")] = Value(array, start, tuple(shape))

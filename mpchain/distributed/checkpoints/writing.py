@@ -1,4 +1,4 @@
-"""Writes a checkpoint: each rank its part, all at the same time, while training continues."""
+"""Writes a checkpoint: all ranks write their parts in parallel, while training continues."""
 
 import numbers
 import os
@@ -27,11 +27,11 @@ def save_checkpoint(
     """Saves an object on all ranks together, and waits until all is written; collective.
 
     Args:
-        folder: folder of the checkpoints, which all ranks see; it is created if need be.
+        folder: folder of the checkpoints, which all ranks see; it is created if necessary.
         target: the object, which has ``serialize``: a trainer, a model, ...
-        comm: the ranks.
-        iteration: number of the checkpoint; the greatest one is the latest.
-        n_retains: how many checkpoints to keep; 0 or less keeps all.
+        comm: the communicator of the ranks.
+        iteration: number of the checkpoint; the checkpoint with the greatest number is the latest.
+        n_retains: the number of checkpoints to keep; 0 or less keeps all.
 
     Raises:
         OSError: this rank's part cannot be written. Other ranks then wait for it.
@@ -112,7 +112,7 @@ def open_folder(folder: Path, comm: Communicator) -> tuple[str, FileLock]:
 
 
 class Abandoned(Exception):
-    """Training has failed: no rank waits for the checkpoint any more."""
+    """Training has failed, so no rank waits for the checkpoint."""
 
 
 class Saving:
@@ -121,9 +121,9 @@ class Saving:
     Args:
         folder, run: see :func:`open_folder`.
         name: name of the checkpoint.
-        comm: the ranks.
+        comm: the communicator of the ranks.
         target: the object to save.
-        n_retains: how many checkpoints to keep.
+        n_retains: the number of checkpoints to keep.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Saving:
         except Exception as error:  # wait() raises it, in the program's own thread
             self._error = error
 
-    # Work of the thread
+    # The writing thread runs these methods.
 
     def _write(self):
         os.makedirs(self._temporary, exist_ok=True)
@@ -185,7 +185,7 @@ class Saving:
             self._wait_until(lambda: not os.path.exists(self._temporary))
 
     def _plan(self):
-        """Tells each rank the names of the values that it writes; called on rank 0."""
+        """Sends each rank the names of the values that it writes; called on rank 0."""
         indexes = [self._read_when_there(f"index_{rank}.json") for rank in range(self._size)]
         writers = assign(indexes)
         keys = [[] for _ in indexes]
@@ -266,10 +266,10 @@ def list_values(
         writers: the result of :func:`assign`.
 
     Returns:
-        By name, a list with one entry per different value or part of one: ``part``, the number of
-        the file that holds it; ``ranks``, those that have the value; for a part of an array also
-        ``start``, its first element, and ``shape`` of the whole; for a persistent value of a link,
-        ``persistent``.
+        A dict by name of lists, with one entry per different value or part of one: ``part``, the
+        number of the file that holds it; ``ranks``, the ranks that have the value; for a part of an
+        array also ``start``, its first element, and ``shape`` of the whole; for a persistent value
+        of a link, ``persistent``.
     """
     table = {}
     for rank, index in enumerate(indexes):

@@ -16,17 +16,18 @@ from mpchain.typing import Array
 
 
 class Buffer:
-    """An array that is summed by messages with tags that no others have: sums of several buffers
-    can begin in any order. It is the base of the array that users see, and so is kept.
+    """An array that is summed with messages that have their own tags, so that sums of several
+    buffers can begin in any order. The buffer is the base of the user's array, which keeps it
+    alive.
 
     Args:
         array: the array.
-        group: the ranks; None if :meth:`sum` is another.
-        tag: tag of the messages; the next one is used, too.
+        group: the group of the ranks; None if a subclass overrides :meth:`sum`.
+        tag: tag of the messages; the next tag is used, too.
 
     Attributes:
-        array: as given.
-        address: of its first element.
+        array: the argument of the same name.
+        address: the address of its first element.
 
     Example:
         >>> buffer = Buffer(np.zeros(3), None, 0)
@@ -50,7 +51,7 @@ class Buffer:
         return progress.sum_over(self._group, self.array, self._tag, narrow)
 
     def sum_pieces(self, narrow: object) -> Generator[None, None, None]:
-        """Sums the piece of this rank over the ranks, as a generator; the array has an equal piece
+        """Sums this rank's piece over the ranks, as a generator; the array has an equal piece
         for each rank, in their order. The other pieces have no certain values afterwards."""
         assert self._group is not None  # without a group, another class's method runs
         pieces = list(self.array.reshape(len(self._group.ranks), -1))
@@ -74,11 +75,11 @@ class Buffer:
 
 
 class SharedBuffer(Buffer):
-    """The same if the ranks of a host share memory: only sums of a host's ranks are sent.
+    """A :class:`Buffer` for hosts whose ranks share memory: only sums of a host's ranks are sent.
 
     Args:
         shared: the arrays of the host's ranks.
-        slot: which of this rank's arrays this is.
+        slot: the index of this array among this rank's arrays.
         groups: the ranks that sum a part over the hosts, by part.
         n_parts: the number of parts of a sum.
         hosts: the ranks of each host, in the order of the hosts.

@@ -33,33 +33,34 @@ class Communicator(PointToPoint):
     :meth:`barrier`, :meth:`iallreduce` and the methods whose names begin with an underscore. All
     checks, all shapes and dtypes, and everything that follows from the transport are here.
 
-    Arrays are NumPy or CuPy arrays of dtype int32, int64, float16, bfloat16, float32 or float64, on
-    whose kind of device they are received. float16 and bfloat16 are summed in float32.
+    Arrays are NumPy or CuPy arrays of dtype int32, int64, float16, bfloat16, float32 or float64,
+    and are received on the kind of device that they were sent from. float16 and bfloat16 are summed
+    in float32.
 
-    Operations whose names begin with i (``iallreduce``, ...) only begin. Every rank must begin the
-    same ones in the same order, and leave the arrays alone until they are complete. They return a
-    request: ``Test()`` lets messages progress, also those of all other requests, and returns
-    whether the operation is complete; ``Wait()`` waits for that and returns the result.
+    Operations whose names begin with i (``iallreduce``, ...) only start. Every rank must start the
+    same operations in the same order, and must not use the arrays until they are complete. They
+    return a request: ``Test()`` lets messages progress, also those of all other requests, and
+    returns whether the operation is complete; ``Wait()`` waits for that and returns the result.
 
-    A communicator is for one thread at a time. Threads that communicate at the same time need one
-    each, from :meth:`split`, made in the same order on all ranks.
+    Only one thread at a time may use a communicator. Threads that communicate at the same time need
+    separate communicators from :meth:`split`, created in the same order on all ranks.
 
     Attributes:
-        rank, size: this process's number among the ranks, and the number of ranks.
-        intra_rank, intra_size: the same among the ranks of this host.
+        rank, size: the id of this process among the ranks, and the number of ranks.
+        intra_rank, intra_size: the rank and the number of ranks on this host.
         inter_rank, inter_size: this host's number among the hosts, and the number of hosts.
         mpi_comm: the ``mpi4py.MPI.Comm`` that carries the messages; None in one process.
-        gpu: the ``cupy.cuda.Device`` by which the ranks are connected; None if they are not.
+        gpu: the ``cupy.cuda.Device`` that connects this rank to the others; None if there is none.
         timeout: seconds after which a rank that waits for others that do not work ends the job; may
             be set.
         sums_gradients: whether multi-node optimizers exchange gradients.
-        lost_ranks: why ranks were lost, by their numbers among all ranks of the job.
+        lost_ranks: the reasons why ranks were lost, by rank id in the whole job.
         dependents: objects whose ``fit_to_ranks()`` :meth:`shrink` calls, which then forget what
             depends on the number of ranks; keys of a weak dictionary, in the order of their making.
-        spares: the processes that stand by to replace lost ranks; None without.
-        watch: the watchdog of its collectives; None in one process.
+        spares: the spare processes that can replace lost ranks; None if there are none.
+        watch: the watchdog of the communicator's collectives; None in one process.
         hosts: the ranks of each host.
-        is_connected: whether NCCL connects the ranks by now.
+        is_connected: whether NCCL already connects the ranks.
         uses_nccl: whether arrays on GPUs are summed there, by NCCL.
         is_captured_alike, n_captures: whether they have been, and how many were begun.
         within_config_scope: whether attributes that are set become configuration entries; see
@@ -119,7 +120,7 @@ class Communicator(PointToPoint):
         self.spares: Any = None
         self.needs_all = weakref.WeakKeyDictionary()
 
-    # Transport
+    # Subclasses override these methods, which transport messages.
 
     def barrier(self) -> None:
         """Waits until every rank has called it.
@@ -197,8 +198,8 @@ class Communicator(PointToPoint):
         Args:
             x: the array.
             out: None, or on all ranks room for the result: a contiguous host array of shape
-                (size, ...). If it begins where an array from :meth:`make_buffers` does, hosts send
-                each other only once what they gather.
+                (size, ...). If it starts at the address of an array from :meth:`make_buffers`,
+                hosts send gathered data to each other only once.
 
         Returns:
             A request whose result is a new array of shape (size, ...), or ``out``. In a buffer, the
@@ -251,7 +252,7 @@ class Communicator(PointToPoint):
                 but summed in its own dtype; between ranks that share memory there are no messages.
                 ``sparse``: messages have only the elements that are not 0, of a float array on the
                 host; the sum is exact. None: the sum is exact.
-            factor: factor of this rank's array, applied before. All ranks give one, or none.
+            factor: factor that multiplies this rank's array first. All ranks give one, or none do.
             parts: flat contiguous arrays of the dtype of ``x`` with as many elements. This rank
                 then adds them, one after the other, and ``x`` only gets the sum; NCCL copies none
                 of them. They have the same sizes on all ranks, and stay unchanged until the
@@ -286,12 +287,12 @@ class Communicator(PointToPoint):
     def sum_now(self, x: Array, place: str | None = None) -> Array:
         """Sums an array from :meth:`make_buffers` over the ranks, in place, and waits for them.
 
-        For a few numbers it takes half of the time of :meth:`iallreduce`.
+        For a few elements it takes half the time of :meth:`iallreduce`.
 
         Args:
             x: the array.
-            place: where the program is, for reports; by default it is looked for, which takes some
-                microseconds.
+            place: the location in the program, for reports; by default it is looked up, which takes
+                some microseconds.
 
         >>> (x,) = comm.make_buffers([(2, np.float64)])
         >>> x[:] = 1
@@ -301,7 +302,7 @@ class Communicator(PointToPoint):
         return self.begin_sum(x).Wait()
 
     def begin(self, steps: Iterator[None]) -> Request:
-        """Begins an operation that consists of others.
+        """Begins an operation that consists of other operations.
 
         Args:
             steps: generator that begins sums and gathers over these ranks, one after another, each
@@ -310,7 +311,7 @@ class Communicator(PointToPoint):
                 Other operations may be begun before or after one of its sums, on each rank.
 
         Returns:
-            A request whose result is what the generator returns.
+            A request whose result is the return value of the generator.
 
         >>> def twice(x):
         ...     x = yield from comm.iallreduce(x).steps()
@@ -345,7 +346,7 @@ class Communicator(PointToPoint):
         return [np.zeros(n, dtype) for n, dtype in specifications for _ in range(n_slots)]
 
     def _broadcast(self, array, root):
-        """Fills a contiguous array with the root's."""
+        """Fills a contiguous array with the root's array."""
 
     def _sum(self, array):
         """Sums a contiguous array over the ranks, in place."""
@@ -362,7 +363,7 @@ class Communicator(PointToPoint):
         summed: Any = arrays.summed_dtype(dtype)  # None for dtypes that ranks refuse to sum
         return summed
 
-    # Collectives on arrays
+    # These methods are collectives on arrays.
 
     def bcast(self, x: Array | None, root: int = 0) -> Array:
         """Returns the root's array on every rank.
@@ -482,7 +483,7 @@ class Communicator(PointToPoint):
         return total.astype(dtype, copy=False)
 
     def _move(self, outgoing, descriptions):
-        """Sends ``outgoing`` (rank -> array); returns what was described (rank -> new array)."""
+        """Sends ``outgoing`` (rank -> array); returns the received arrays (rank -> new array)."""
         incoming = {
             rank: arrays.make_room(description) for rank, description in descriptions.items()
         }
@@ -519,7 +520,8 @@ class Communicator(PointToPoint):
     def own_shards(self) -> range:
         """The indices of this rank's micro-shards; without micro-shards, only its rank.
 
-        Where the ranks do not divide the number of micro-shards, some have one more than others.
+        If the number of micro-shards is not divisible by the number of ranks, some ranks have one
+        more than others.
 
         >>> comm.own_shards
         range(0, 1)
@@ -531,7 +533,8 @@ class Communicator(PointToPoint):
         """Returns the range (begin, end) of this rank's part of ``n`` samples.
 
         The parts are contiguous and as equal as possible; the first ones are the longer ones. With
-        micro-shards that holds for these, and a rank's part consists of whole ones.
+        micro-shards, the micro-shards are divided in this way, and a rank's part consists of whole
+        micro-shards.
 
         >>> comm.share_of(10)
         (0, 10)
@@ -542,7 +545,7 @@ class Communicator(PointToPoint):
         return arrays.partition(n, own[0], n_shards)[0], arrays.partition(n, own[-1], n_shards)[1]
 
     def allreduce_obj(self, obj: object) -> Any:
-        """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks.
+        """Returns the sum of all ranks' objects, with their own ``+``, in the order of ranks.
 
         >>> comm.allreduce_obj([comm.rank])
         [0]
@@ -560,13 +563,13 @@ class Communicator(PointToPoint):
         return self._configure(Communicator())
 
     def _configure(self, part):
-        """Gives a part the configuration of the whole; returns the part."""
+        """Copies this communicator's configuration to a part of it; returns the part."""
         part._config.update(self._config)
         part.micro_shards, part.timeout = self.micro_shards, self.timeout
         return part
 
     def renewed(self) -> "Communicator":
-        """Returns a communicator that takes this one's place, and knows of no models.
+        """Returns a communicator that replaces this one, and has no record of models.
 
         >>> comm.renewed().size
         1
@@ -574,11 +577,12 @@ class Communicator(PointToPoint):
         return self._configure(Communicator())
 
     def refuse_to_lose_ranks(self, obj: object, why: str) -> None:
-        """Notes that training cannot continue without lost ranks as long as an object exists.
+        """Records that training cannot continue without lost ranks as long as an object exists.
 
         Args:
             obj: the object, such as a data set that is divided among the ranks.
-            why: the cause of the division among the ranks, for the message of :meth:`shrink`.
+            why: the reason, such as the division among the ranks, for the message of
+                :meth:`shrink`.
         """
         self.needs_all[obj] = why
 
@@ -589,9 +593,10 @@ class Communicator(PointToPoint):
     def record_failures(self, folder: str) -> None:
         """Asks for the file ``flight_recorder.txt`` in a folder if the job fails later.
 
-        It says what each rank called last: up to 64 collectives, with their arguments, the place of
-        the call, and when it was begun and done. A :class:`~mpchain.training.Trainer` with a
-        multi-node optimizer asks for it in its own folder. One process writes none.
+        The file lists the last calls of each rank: up to 64 collectives, with their arguments, the
+        location of the call, and the times when it was begun and done. A
+        :class:`~mpchain.training.Trainer` with a multi-node optimizer asks for it in its own
+        folder. One process writes none.
 
         Args:
             folder: the folder.
@@ -665,7 +670,7 @@ class Communicator(PointToPoint):
         else:
             super().__setattr__(name, value)
 
-    # Lost ranks; this class cannot lose any
+    # These methods handle lost ranks; this class cannot lose any.
 
     def end_work(self, *, for_good: bool = False) -> None:
         """Ends what is pending on GPUs, where it waits for lost ranks. Any thread may call it,
@@ -673,7 +678,7 @@ class Communicator(PointToPoint):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the other ranks can continue when ranks are lost."""
+        """Whether the other ranks can continue after ranks are lost."""
         return False
 
     def agree(self) -> None:

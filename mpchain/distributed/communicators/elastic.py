@@ -1,8 +1,8 @@
-"""Losing ranks: how a communicator of MPI notices it, and continues without them.
+"""Detects that an MPI communicator has lost ranks, and continues without them.
 
-MPI must be able to lose ranks by the interface ULFM (User-Level Failure Mitigation): calls that
-involve a lost rank raise errors, any rank can revoke a communicator, by which the calls of all
-others raise errors as well, and those that are left can make a communicator of their own.
+MPI must be able to lose ranks through the interface ULFM (User-Level Failure Mitigation): calls
+that involve a lost rank raise errors; any rank can revoke a communicator, which makes the calls of
+all other ranks raise errors as well; and the surviving ranks can create a new communicator.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ _OF_GARBAGE = (
     *(ArithmeticError, AttributeError, BufferError, EOFError, ImportError),
     *(LookupError, MemoryError, TypeError, ValueError),
 )
-"""What a collective raises when it has received something else than what was sent."""
+"""Exceptions of a collective that has received other data than was sent."""
 
 
 def can_lose_ranks() -> bool:
-    """Returns whether MPI was started to lose ranks.
+    """Returns whether MPI was started with support for losing ranks.
 
     >>> can_lose_ranks()
     False
@@ -67,10 +67,11 @@ def check_can_lose_ranks(mpi: ModuleType) -> None:
 
 
 class Elasticity:
-    """Notices that a communicator has lost ranks, and makes it one of the others.
+    """Notices that a communicator has lost ranks, and rebuilds it from the surviving ranks.
 
-    Whoever notices it revokes all that the communicator has: this rank, or its watchdog's thread
-    while it computes or waits within MPI. All ranks therefore raise :class:`RanksLost`.
+    This rank, or its watchdog's thread while the rank computes or waits within MPI, notices the
+    loss and revokes all MPI communicators of the communicator. All ranks therefore raise
+    :class:`RanksLost`.
 
     Args:
         comm: the communicator.
@@ -145,7 +146,7 @@ class Elasticity:
             for mpi_comm in [comm.mpi_comm, *comm.owned]:
                 with contextlib.suppress(self._mpi.Exception):
                     mpi_comm.Revoke()
-        # Afterwards, so that nobody is told of what this leaves undone.
+        # This comes last, so that no rank is told about work that this call leaves undone.
         for comm in [self._comm, *parts]:
             comm.end_work()
 
@@ -198,7 +199,7 @@ class Elasticity:
         return all([detector.shrink_own(goes_back) for detector in losses.detectors])
 
     def shrink_own(self, goes_back: bool) -> bool:
-        """Shrinks the communicator, and no other of the process."""
+        """Shrinks this communicator, but no other communicator of the process."""
         comm, old, watch = self._comm, self._comm.mpi_comm, self._comm.watch
         if watch is None:
             return goes_back  # only one rank is left
@@ -226,7 +227,7 @@ class Elasticity:
         return bool(flags & _GOES_BACK)
 
     def refusals(self) -> list[str]:
-        """Returns why training cannot continue on fewer ranks."""
+        """Returns the reasons why training cannot continue on fewer ranks."""
         return sorted(set(self._comm.needs_all.values()))
 
     def _rebuild(self, base: Any, goes_back: bool) -> int:
@@ -257,7 +258,7 @@ class Elasticity:
 
 
 def renew(comm: Communicator) -> Communicator:
-    """Returns a communicator that has what MPI has made for another, and nothing else.
+    """Returns a communicator with only the MPI communicators of another.
 
     Nothing is made or sent: a rank could be lost meanwhile.
     """

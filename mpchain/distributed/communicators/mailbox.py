@@ -1,7 +1,6 @@
 """Messages that are sent without waiting for the receiver, which finds them by keys in any order.
 
-So neighbors that exchange values cannot wait for each other in a circle, whatever the order of
-their calls is.
+Neighbors that exchange values therefore cannot deadlock, in any order of their calls.
 """
 
 import collections
@@ -19,7 +18,7 @@ _TAG = 32_100
 """The tag of all these messages, which no other message of the communicator has."""
 
 _LARGE = 2**20
-"""Bytes beyond which an array follows its head in messages of its own."""
+"""Bytes above which an array is sent in separate messages after its header."""
 
 
 class _Mail:
@@ -39,7 +38,7 @@ class _Mail:
 
 
 class Mailbox:
-    """The part of a communicator of MPI by which :meth:`Communicator.sendrecv` exchanges arrays."""
+    """The part of an MPI communicator that exchanges arrays for :meth:`Communicator.sendrecv`."""
 
     _mpi: Any
     _messages: Any
@@ -97,7 +96,7 @@ class Mailbox:
         return list(mail.arrived)
 
     def _fetch(self, mail, source):
-        """Looks for what a rank has sent; returns whether there was something."""
+        """Checks for messages of a rank; returns whether there was one."""
         if source in mail.moving:
             place, content, requests = mail.moving[source]
             if not self._mpi.Request.Testall(requests):
@@ -111,7 +110,7 @@ class Mailbox:
         return message is not None
 
     def _open(self, mail, message, source):
-        """Reads a message, or the head of what follows."""
+        """Reads a message, or the header of messages that follow."""
         key, again, description, content = message.recv()
         shape, dtype, _ = description
         data = np.empty(shape, as_dtype(dtype))

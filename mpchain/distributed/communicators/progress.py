@@ -24,7 +24,7 @@ from mpchain.typing import Array
 from mpchain.utils.work_clock import waiting
 
 SPARSE = "sparse"
-"""What :func:`sum_over` is told of arrays that are mostly 0."""
+"""Argument of :func:`sum_over` for arrays that are mostly 0."""
 
 MOST_AT_ONCE = 16
 """Ranks that exchange messages with each other; more of them sum in stages."""
@@ -50,7 +50,8 @@ def _of_this_thread():
 class PendingOperation(Request):
     """The request of an operation in the background.
 
-    The thread that began it lets it continue; another one takes it over when it asks or waits.
+    The thread that began the operation advances it; another thread takes over when it tests or
+    waits for the request.
 
     Args:
         steps: generator of its steps, which returns the result.
@@ -91,7 +92,7 @@ class PendingOperation(Request):
             self._turn.release()
 
     def Test(self) -> bool:
-        """Lets all operations continue; returns whether this one is complete."""
+        """Advances all operations; returns whether this operation is complete."""
         self._take_over()
         progress_all()
         return self.is_complete
@@ -118,7 +119,7 @@ class PendingOperation(Request):
 
 
 def progress_all() -> None:
-    """Lets all operations of this thread continue as far as possible without waiting."""
+    """Advances all operations of this thread as far as possible without waiting."""
     mine = _PENDING.get(threading.get_ident())
     if not mine:
         return
@@ -138,7 +139,7 @@ def forget_all() -> None:
 def wait_until(is_done: Callable[[], bool]) -> None:
     """Waits while all operations of this thread continue, since other ranks may wait for them.
 
-    A rank that waits for long leaves its core to others.
+    A rank that waits for a long time yields its core to others.
 
     Raises:
         RanksLost: ranks are lost, and the communicator is elastic.
@@ -192,7 +193,7 @@ class Group:
         ranks: the ranks' numbers in ``comm``, in the order of summation.
         library_comm: ``mpi4py.MPI.Comm`` of just these ranks, for sums by the MPI library; None if
             there are none.
-        index: this rank's place among the ranks.
+        index: the index of this rank in ``ranks``.
     """
 
     mpi: Any
@@ -262,12 +263,12 @@ def sum_over(
     which send the same amount of data.
 
     Args:
-        group: the ranks.
+        group: the group of the ranks.
         array: the array to sum.
         tag: tag of the messages; neither this nor the next must be in use.
-        narrow: how messages are encoded
+        narrow: the encoding of messages
             (:mod:`~mpchain.distributed.communicators.arrays`), in one stage, which rounds
-            once; :data:`SPARSE` sends only what is not 0; None sends all, exactly.
+            once; :data:`SPARSE` sends only nonzero elements; None sends all elements exactly.
     """
     if narrow is SPARSE:
         yield from _sum_sparse(group, array.reshape(-1), tag)
@@ -325,8 +326,8 @@ def sum_slice(
     """Sums this rank's slice over the ranks, in the order of ranks, as a generator.
 
     Args:
-        group: the ranks.
-        slices: for each rank, the flat contiguous array that it is to sum.
+        group: the group of the ranks.
+        slices: for each rank, the flat contiguous array that it must sum.
         out: array that gets the sum; it may be this rank's own slice.
         tag: tag of the messages.
         narrow: see :func:`sum_over`.
@@ -350,7 +351,7 @@ def sum_slice(
 def sum_pieces(
     stages: list[Group], pieces: list[Array], tag: int, narrow: object = None
 ) -> Generator[None, None, Array]:
-    """Sums a piece for each rank over the ranks, as a generator, which returns this rank's.
+    """Sums a piece for each rank over the ranks; a generator that returns this rank's sum.
 
     Args:
         stages: those of the group of ranks; none for one rank.

@@ -36,7 +36,7 @@ def scatter_dataset(
     Args:
         dataset: the dataset, on the root. Other ranks may pass None, and then get the root's, which
             must be picklable.
-        comm: the ranks.
+        comm: the communicator of the ranks.
         root: the rank whose dataset and order are used.
         shuffle: whether to distribute the samples in random order.
         seed: seed of that order; None draws from NumPy's global state.
@@ -125,7 +125,7 @@ def get_n_iterations_for_one_epoch(
     Args:
         dataset: this rank's share, such as that of :func:`scatter_dataset`.
         local_batch_size: number of samples in a batch of one rank.
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Example:
         >>> get_n_iterations_for_one_epoch(range(10), 4, comm)

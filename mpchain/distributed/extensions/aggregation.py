@@ -27,7 +27,7 @@ class AllreducePersistent(Extension):
 
     Args:
         model: the model.
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Example:
         >>> from mpchain.distributed.extensions import AllreducePersistent
@@ -69,7 +69,7 @@ class ObservationAggregator(Extension):
     """Replaces a reported value by an aggregate of all ranks' values.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         original_key: name of the value in each rank's observation.
         aggregated_key: name of the result; None means ``original_key``.
         comm_trigger: when the ranks exchange the values that were reported since the last time.
@@ -146,7 +146,7 @@ def means_over_ranks(comm: Communicator, summary: DictSummary) -> dict[str, Any]
     """Combines the summaries of the ranks.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         summary: this rank's values with their weights; names may differ by rank.
 
     Returns:

@@ -32,7 +32,7 @@ class MultiNodeCheckpointer(Extension):
 
     Args:
         name: name of the job.
-        comm: the ranks.
+        comm: the communicator of the ranks.
         cp_interval: the least number of checkpoints to keep.
         gc_interval: the number of checkpoints after which older ones are deleted.
         path: folder of the files; None means the trainer's.

@@ -16,7 +16,7 @@ class MultiNodeEarlyStoppingTrigger:
     It compares the mean of the value over all ranks, which it also reports.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         check_trigger, monitor, patience, mode, max_trigger, restore_best: see
             :class:`mpchain.training.triggers.EarlyStoppingTrigger`.
         verbose: whether rank 0 prints a line when it fires.

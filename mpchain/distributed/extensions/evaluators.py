@@ -24,7 +24,7 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
         actual_evaluator: the evaluator. Its iterator yields this rank's share of the data, such as
             those of :func:`mpchain.distributed.create_sharded_iterator` or
             :func:`mpchain.distributed.scatter_dataset`.
-        communicator: the ranks.
+        communicator: the communicator of the ranks.
 
     Returns:
         The evaluator itself, with its method ``evaluate`` replaced.
@@ -69,7 +69,7 @@ class GenericMultiNodeEvaluator(Evaluator):
     ranks. Ranks may have different numbers of batches.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         iterator, target, device, converter: see :class:`mpchain.training.extensions.Evaluator`.
         root: the rank that aggregates.
         progress_hook: function that is called with each batch after its evaluation; on the root

@@ -19,7 +19,7 @@ def multi_node_snapshot(
     therefore change, as long as the sets begin with the same ranks.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         snapshot: what :func:`mpchain.training.extensions.snapshot` returned, alike on all ranks.
         replica_sets: the sets: each a rank, or an iterable of ranks. The ranks that are in none of
             them are one more set.

@@ -14,7 +14,7 @@ def only_on_rank_0(extension: object, comm: Communicator) -> Any:
 
     Args:
         extension: an :class:`mpchain.training.Extension` or a function of the trainer.
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Example:
         >>> from mpchain.distributed.extensions import only_on_rank_0

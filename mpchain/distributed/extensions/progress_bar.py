@@ -17,7 +17,7 @@ class MultiNodeProgressBar(ProgressBar):
     Add it on all ranks.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         training_length, update_interval, bar_length, out: see
             :class:`mpchain.training.extensions.ProgressBar`.
 

@@ -217,7 +217,7 @@ def allreduce(comm: Communicator, x: Input) -> Variable:
     """Sums over the ranks.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array, of the same shape and dtype on all ranks.
 
     Returns:
@@ -235,7 +235,7 @@ def bcast(comm: Communicator, x: Input | None, root: int = 0) -> Variable:
     """Gives the root's array to all ranks.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array at the root. Elsewhere None, or any Variable: the result then
             depends on it, with a gradient of zero.
         root: the rank whose array it is.
@@ -254,7 +254,7 @@ def reduce(comm: Communicator, x: Input, root: int = 0) -> Variable:
     """Sums over the ranks, for the root.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array, of the same shape and dtype on all ranks.
         root: the rank that gets the sum.
 
@@ -273,7 +273,7 @@ def gather(comm: Communicator, x: Input, root: int = 0) -> tuple[Variable, ...] 
     """Gives the arrays of all ranks to the root.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array; shapes may differ between ranks.
         root: the rank that gets them.
 
@@ -292,7 +292,7 @@ def scatter(comm: Communicator, xs: Sequence[Input] | None, root: int = 0) -> Va
     """Gives each rank one of the root's arrays.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         xs: sequence of Variables or arrays, one per rank, at the root; shapes may differ. Elsewhere
             None, or any Variable, see :func:`bcast`.
         root: the rank whose arrays they are.
@@ -311,7 +311,7 @@ def allgather(comm: Communicator, x: Input) -> tuple[Variable, ...]:
     """Gives the arrays of all ranks to all ranks.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array; shapes may differ between ranks.
 
     Returns:
@@ -329,7 +329,7 @@ def reduce_scatter(comm: Communicator, xs: Sequence[Input]) -> Variable:
     """Sums one array per rank over the ranks, and gives each rank one of the sums.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         xs: sequence of Variables or arrays, one per rank; the shapes of those for one rank must be
             the same on all ranks.
 
@@ -348,7 +348,7 @@ def alltoall(comm: Communicator, xs: Sequence[Input]) -> tuple[Variable, ...]:
     """Gives each rank one array of every rank.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         xs: sequence of Variables or arrays, one per rank; shapes may differ.
 
     Returns:
@@ -413,7 +413,7 @@ def distribute(comm: Communicator, x: Input) -> Variable:
     summed over these ranks. (Each rank may also belong to another communicator, for parallel data.)
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array, the same on all ranks.
 
     Returns:
@@ -431,7 +431,7 @@ def sum_up(comm: Communicator, x: Input) -> Variable:
     """Ends a computation in which each rank has its own part: sums the parts.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array, of the same shape on all ranks.
 
     Returns:
@@ -450,7 +450,7 @@ def split(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
     """Begins a computation in which each rank has its own part: a slice of a shared array.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array, the same on all ranks.
         axis: the axis along which the ranks get even parts; the first ranks get one element more
             if it cannot be divided evenly.
@@ -470,7 +470,7 @@ def join(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
     """Ends a computation in which each rank has its own part: concatenates the parts.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array; the parts must be even, as those of :func:`split`.
         axis: the axis along which they are concatenated.
 

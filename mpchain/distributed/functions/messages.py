@@ -164,7 +164,7 @@ def recv(
     In backward the gradients are sent back, before anything that ``delegate_variable`` depends on.
 
     Args:
-        communicator: the ranks.
+        communicator: the communicator of the ranks.
         rank: the sender.
         delegate_variable: a Variable on which the result will depend.
         tag: the message's tag.
@@ -203,7 +203,7 @@ def sendrecv(
     a gradient was lost.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array; shapes may differ between ranks.
         dest: the receiver; None, or ``MPI.PROC_NULL``, sends nothing.
         source: the sender, likewise.

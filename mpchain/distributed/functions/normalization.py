@@ -87,7 +87,7 @@ def batch_normalization(
     forward (the variance is computed from the deviations from the mean), and one in backward.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         x: Variable or array (N, C, ...), floating point; N may differ between ranks.
         gamma, beta: Variables or arrays (C,), the same on all ranks.
         eps: added to the variance.

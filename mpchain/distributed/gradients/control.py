@@ -265,7 +265,7 @@ class ControlMessage:
     send their values once as objects and agree on the positions.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Attributes:
         params: dict of the parameters that must be updated on all ranks or on none, by name.

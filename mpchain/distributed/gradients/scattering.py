@@ -115,7 +115,7 @@ class ScatteredBucket(Bucket):
 
     Args:
         layout, params, wire_dtype, transport: see :class:`Bucket`.
-        comm: the ranks.
+        comm: the communicator of the ranks.
 
     Example:
         >>> params = dict(L.Linear(2, 2).namedparams())

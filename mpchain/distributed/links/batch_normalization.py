@@ -18,7 +18,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
     Args:
         size: shape of the parameters; None leaves it to the first input.
-        comm: the ranks.
+        comm: the communicator of the ranks.
         decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta: see
             :class:`mpchain.links.BatchNormalization`.
         communication_backend: ``'auto'``, or ``'mpi'`` or ``'nccl'``, which must be the kind of
@@ -70,7 +70,7 @@ def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str
 
     Args:
         link: the model; it may itself be a BatchNormalization.
-        comm: the ranks.
+        comm: the communicator of the ranks.
         communication_backend: see :class:`MultiNodeBatchNormalization`.
 
     Returns:

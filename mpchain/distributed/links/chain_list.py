@@ -45,7 +45,7 @@ class MultiNodeChainList(ChainList):
         loss = pseudo_connect(token, penalty(gradients))
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         n_micro_batches: the number of parts into which a batch is divided, the same on all ranks.
 
     Raises:

@@ -16,7 +16,7 @@ class MultiNodeNStepRNN(Chain):
 
     Args:
         actual_link: one of the NStep links, such as :class:`mpchain.links.NStepLSTM`.
-        communicator: the ranks.
+        communicator: the communicator of the ranks.
         rank_in: the rank whose last states are the first ones here; None: they are arguments, or
             zeros.
         rank_out: the rank that gets the last states; None: no other rank.

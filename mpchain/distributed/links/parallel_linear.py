@@ -84,7 +84,7 @@ class ColumnParallelLinear(_ParallelLinear):
     averaged over these ranks. All ranks must make and call it together.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         in_size: number of input features; None leaves it to the first input. If it is the only
             size, it is that of the output.
         out_size: number of output features of all ranks together.
@@ -148,7 +148,7 @@ class RowParallelLinear(_ParallelLinear):
     Everything else is as in :class:`ColumnParallelLinear`.
 
     Args:
-        comm: the ranks.
+        comm: the communicator of the ranks.
         in_size: number of input features of all ranks together; None leaves it to the first input,
             which must then be whole. If it is the only size, it is that of the output.
         out_size: number of output features.

@@ -21,16 +21,16 @@ class Copy:
     """A copy of a state on one rank, with values of others.
 
     Attributes:
-        iteration: when it was taken.
-        rank, size: this rank's number, and the number of ranks, at that time.
+        iteration: the iteration of the copy.
+        rank, size: the id of this rank, and the number of ranks, at that time.
         table: for each name its different values, with the ranks that have each; the same on all
             ranks, see :func:`~mpchain.distributed.checkpoints.writing.list_values`.
         arrays: values and parts by name and number (``part`` of the table): this rank's, and those
-            that others alone had.
+            that only other ranks had.
         settings: the own hyperparameters of optimizers and update rules, and whether a rule is
             enabled, which are not serialized, by the number of the optimizer and the path of the
             parameter.
-        uninitialized: the same of parameters that had no values.
+        uninitialized: the same settings for parameters that had no values.
     """
 
     iteration: int
@@ -43,12 +43,12 @@ class Copy:
 
     @property
     def place(self) -> tuple[int, int]:
-        """What the same copy has on all ranks; greater in later ones."""
+        """A key that is equal for the same copy on all ranks, and greater for later copies."""
         return self.iteration, -self.size
 
     @classmethod
     def take(cls, target: object, comm: Communicator, iteration: int) -> "Copy":
-        """Copies what an object saves; collective.
+        """Copies the values that an object saves; collective.
 
         Values that one or two ranks have are mirrored on others (:func:`mirrors`), so that three
         have them; small ones of rank 0 on all.
@@ -189,7 +189,7 @@ def _tabulate(indexes):
 def mirrors(comm: Communicator) -> list[list[int]]:
     """Returns for each rank those that mirror its values: two, so that two can be lost at once.
 
-    They are of the next hosts, or else the next ranks.
+    The mirrors are on the next hosts; if there are none, they are the next ranks.
 
     >>> mirrors(comm)
     [[]]
@@ -211,7 +211,7 @@ class KeptValues(Values):
         comm: the surviving ranks.
 
     Attributes:
-        arrays: those that are here, by name and number.
+        arrays: the arrays that this rank has, by name and number.
     """
 
     def __init__(self, copy: Copy, comm: Communicator):

@@ -39,13 +39,14 @@ class InMemoryCheckpoint:
     On a communicator that is not elastic, nothing is copied.
 
     Args:
-        comm: the ranks.
-        objects: by name what to copy and restore, with ``serialize``: all whose state changes,
-            except the generators of NumPy and Python. Models come before their optimizers.
+        comm: the communicator of the ranks.
+        objects: the objects to copy and restore, by name; each has ``serialize``. Pass all objects
+            whose state changes, except the random generators of NumPy and Python. Models must come
+            before their optimizers.
         share: the share of the time that copies may take.
 
     Attributes:
-        iteration: number of steps that are done.
+        iteration: the number of completed steps.
 
     Example:
         >>> model = L.Linear(3, 2)
@@ -75,7 +76,7 @@ class InMemoryCheckpoint:
 
     @property
     def interval(self) -> int:
-        """How many steps there are from the latest copy to the next one."""
+        """The number of steps from the latest copy to the next one."""
         return self._interval
 
     # Loops
@@ -250,7 +251,7 @@ class InMemoryCheckpoint:
         return True
 
     def _tell(self, lost, reached, seconds):
-        """Tells the launcher what a loss has cost; returns the same as text."""
+        """Reports the cost of a loss to the launcher; returns the report as text."""
         n = reached - self.iteration
         note("recovered", ranks=list(lost), iterations=n, seconds=seconds)
         return f"went back {n} iterations to {self.iteration} in {seconds:.2f} s"
@@ -280,7 +281,7 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
         options: arguments of :func:`~mpchain.create_communicator`.
 
     Returns:
-        What ``main`` returns. Spare ranks that are not needed end here, by SystemExit.
+        The result of ``main``. Spare ranks that are not needed exit here with SystemExit.
 
     Example:
         >>> from mpchain import distributed

@@ -40,8 +40,8 @@ class Spares:
     Attributes:
         n: number of spare ranks left.
         resumes: whether training begins again.
-        lost: why ranks were lost, by number among all ranks of the job, before it began last.
-        replaced: the ranks that then took the places of lost ones, by these.
+        lost: the reasons why ranks were lost before training last began, by rank id in the job.
+        replaced: the ranks that then replaced lost ranks, by lost rank.
         loss: where an ``InMemoryCheckpoint`` of this rank lost others: its list of copies, its
             iteration, and when.
     """
@@ -80,7 +80,7 @@ class Spares:
         return self._copies[self._n_made - 1]
 
     def wait_for_all(self, comm: Communicator) -> None:
-        """Waits until all ranks that train are through.
+        """Waits until all ranks that train have finished.
 
         Raises:
             RanksLost: ranks are lost.
@@ -124,10 +124,10 @@ class Spares:
 
         Args:
             comm: the communicator of the ranks that train.
-            has_finished: whether this rank is through.
+            has_finished: whether this rank has finished.
 
         Returns:
-            Another communicator; None if all ranks are through, and none is lost.
+            A new communicator; None if all ranks have finished and none is lost.
         """
         self._places = [rank for rank in self._places if rank not in comm.lost_ranks]
         is_over, places = self._regroup(has_finished)
@@ -195,7 +195,7 @@ class Spares:
         return (comm,)
 
     def _take(self, places, comm):
-        """Notes who has which place."""
+        """Records the rank of each place."""
         before = self._places
         self.replaced = {before[i]: r for i, r in places.items() if r != before[i]}
         for lost, rank in self.replaced.items():
