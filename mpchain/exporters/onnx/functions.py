@@ -16,6 +16,7 @@ from mpchain import kernels
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value, registering
 from mpchain.exporters.onnx.tracing import Dim
 from mpchain.functions.fused_attention import composed_attention
+from mpchain.functions.mathematics import where
 from mpchain.functions.n_step import _composed_layer
 from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
 
@@ -43,6 +44,7 @@ EXPANDED: dict[str, Callable[..., Any] | None] = {
     "slstm": None,
     "split_gates": None,
     "tree_lstm": None,
+    "without_later": where,
 }
 """Functions that are composed of others: by their own bodies, or by these."""
 
