@@ -145,7 +145,8 @@ if TYPE_CHECKING:  # type checkers see what __getattr__ imports
 sys.meta_path.append(moved.Finder())
 
 disable_experimental_feature_warning = False
-"""Set it to True, and no experimental feature warns; see :func:`mpchain.utils.experimental`."""
+"""Whether to silence the warnings of experimental features; see
+:func:`mpchain.utils.experimental`."""
 
 _LATER = {
     "": (
@@ -161,7 +162,7 @@ _LATER = {
     "distributed.notebooks": "run",
     "utils.runtime_info": "print_runtime_info",
 }
-"""Rooms that are imported when they are first used, and names of them that stand here too."""
+"""Subpackages that are imported at first use, and their names that mpchain itself also shows."""
 
 _OF_ANNEXES = {
     "captured": "captured captured:Captured captured:capture",
@@ -177,7 +178,7 @@ _OF_ANNEXES = {
         "transforms:vjp"
     ),
 }
-"""The same of each annex; see :func:`mpchain.annexes.present`."""
+"""The same for each annex; see :func:`mpchain.annexes.present`."""
 
 _ROOM_OF = {name: room for room, names in _LATER.items() for name in names.split()}
 _MOVED = {old.rpartition(".")[2] for old in moved.MOVED if old.count(".") == 1}

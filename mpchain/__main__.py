@@ -29,7 +29,7 @@ BRINGS = {
     "onnx": "ONNX files",
     "caffe": "Caffe's files",
 }
-"""What each extra brings."""
+"""The features that each extra adds."""
 
 
 def kernels_in_use() -> list[str]:

@@ -143,7 +143,7 @@ NAMES = {
         "param_groups": "optimizer.lr and the like, or update_rule.hyperparam of each parameter",
     },
 }
-"""What to use instead of PyTorch's names, for each module and class."""
+"""Replacements of PyTorch's names, for each module and class."""
 
 ARGUMENTS = {
     "bias": "nobias",
@@ -160,7 +160,7 @@ ARGUMENTS = {
     "hidden_size": "out_size",
     "num_layers": "n_layers",
 }
-"""What PyTorch's arguments of layers are called."""
+"""The names of PyTorch's layer arguments in mpchain."""
 
 OF_FUNCTIONS = {
     "dim": "axis",
@@ -170,7 +170,7 @@ OF_FUNCTIONS = {
     "padding": "pad",
     "dilation": "dilate",
 }
-"""What PyTorch's arguments of functions are called."""
+"""The names of PyTorch's function arguments in mpchain."""
 
 OF_TRAINERS = {
     "max_epochs": 'stop_trigger=(n, "epoch")',
@@ -178,7 +178,7 @@ OF_TRAINERS = {
     "callbacks": "trainer.extend(extension)",
     "accumulate_grad_batches": "MultiNodeUpdater(..., accumulation=n), which divides the batch",
 }
-"""What to use instead of Lightning's arguments of its Trainer."""
+"""Replacements of the arguments of Lightning's Trainer."""
 
 OPTIONS = {
     "lr": "alpha",
@@ -187,7 +187,7 @@ OPTIONS = {
     "nesterov": "NesterovAG(lr, momentum)",
     "weight_decay": "optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(rate)), or AdamW",
 }
-"""What to use instead of PyTorch's arguments of optimizers."""
+"""Replacements of the arguments of PyTorch's optimizers."""
 
 
 def module_getattr(module: str) -> Callable[[str], NoReturn]:

@@ -37,7 +37,8 @@ class _Fallback:
 
 
 Fallback = _Fallback()
-"""What ChainerX functions returned to request a fallback. Kept for compatibility; unused."""
+"""The value that ChainerX functions returned to request a fallback. Kept for compatibility;
+unused."""
 
 
 class FunctionNode:

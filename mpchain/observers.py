@@ -146,13 +146,15 @@ class Observer:
     """
 
     sees_functions = True
-    """Whether functions are to be seen: then each call of one takes longer."""
+    """Whether the observer sees functions; if it does, each call of a function takes longer."""
 
     sees_operations = False
-    """Whether operations of :mod:`mpchain.kernels` are to be seen: then each call takes longer."""
+    """Whether the observer sees operations of :mod:`mpchain.kernels`; if it does, calls take
+    longer."""
 
     sees_links = False
-    """Whether each call of a link is to be seen: then none computes those of its parts together."""
+    """Whether the observer sees each call of a link; if it does, no link computes its parts
+    together."""
 
     def __enter__(self) -> Self:
         _set_observers([*(current.observers or ()), self])
@@ -243,7 +245,7 @@ class Recording(Observer):
         current.recorder = None
 
     calls: list[Any]
-    """What a replay calls: functions of NumPy and others, in their order."""
+    """The calls that a replay makes: functions of NumPy and others, in order."""
 
     def made(self, function: Callable, args: tuple, kwargs: dict, result: Array) -> Array:
         """Called with an array that a NumPy function made; returns its replacement."""

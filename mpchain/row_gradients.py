@@ -35,7 +35,7 @@ class RowGradient(NamedTuple):
 
 
 RECORDED: Any = object()
-"""What stands for the rows of a large table in a step that is recorded: a replay needs an array."""
+"""Stands in for the rows of a large table in a recorded step, because a replay needs an array."""
 
 
 def refuse_large_tables(params: Iterable[Any]) -> None:

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from mpchain.variable import Variable
 
 DTypeLike: TypeAlias = _DTypeLike | None
-"""What :class:`numpy.dtype` accepts; None mostly stands for the configured dtype."""
+"""Values that :class:`numpy.dtype` accepts; None usually means the configured dtype."""
 
 Array: TypeAlias = np.ndarray[Any, Any]
 """An array of NumPy or CuPy."""
 
 Arrays: TypeAlias = tuple[Array | None, ...]
-"""The inputs, outputs or gradients of a function; None stands for what is absent."""
+"""The inputs, outputs or gradients of a function; None means that an element is missing."""
 
 Input: TypeAlias = Union["Variable", Array]
-"""What functions take."""
+"""An argument of a function: a Variable or an array."""
 
 Output: TypeAlias = Input
-"""What the body of a declared function returns; the function itself returns a Variable."""
+"""The result of the body of a declared function; the function itself returns a Variable."""
 
 Axes: TypeAlias = int | tuple[int, ...] | None
-"""The axes of a reduction; None stands for all."""
+"""The axes of a reduction; None means all axes."""
 
 Sizes: TypeAlias = int | Sequence[int]
 """A number for each spatial axis, or one number for all of them."""
 
 InitialValue: TypeAlias = Union["Initializer", Callable[[Array], None], Array, float, None]
-"""What fills a parameter at first; None stands for the default of the link."""
+"""The initial values of a parameter; None means the link's default."""
 
 DeviceLike: TypeAlias = Union["Device", str, int, tuple[str, int]]
 """A device, or a name of one (see :func:`mpchain.get_device`)."""

@@ -658,7 +658,7 @@ def _read_by_scalars(param_class, rule_class):
 
 _STEPS = "update update_core update_core_cpu update_core_gpu _take_step updated_param".split()
 _DECLARED = frozenset([*_STEPS, "step", "scalars", "hyperparameters"])
-"""What a class declares: a rule that has such an attribute of its own is updated alone."""
+"""Attributes that classes declare. A rule whose instance sets one of them is updated separately."""
 
 
 @functools.cache

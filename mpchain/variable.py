@@ -82,7 +82,7 @@ def as_variable(obj: "Variable | Array") -> "Variable":
 
 
 own_grad = operator.attrgetter("_grad")
-"""Returns a Variable's gradient, but None for one that has become a Variable."""
+"""Returns a Variable's gradient array; None if the gradient has become a Variable."""
 
 
 def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:

@@ -16,7 +16,7 @@ from mpchain.variable import Variable
 _MOST_ATTEMPTS = 3
 
 AS_ALWAYS = 0
-"""The number by which ranks agree on a call that is not captured."""
+"""The number with which ranks agree to run a call without capturing it."""
 
 _CAPTURE, _COMPARE, _REPLAY = range(1, 4)
 

@@ -24,7 +24,7 @@ from mpchain.variable import Variable, set_grads
 
 _ALIGNED = 64  # bytes
 OTHER_VALUE = "a value that decides what is done is another one"
-"""The reason of a call that runs normally, since a guard differs."""
+"""The reason that a call gives when it runs normally because a guard differs."""
 
 _REDUCTIONS = {
     np.ndarray.sum: np.add.reduce,

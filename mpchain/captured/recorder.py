@@ -91,7 +91,7 @@ class _Leaf(NamedTuple):
     def __call__(self):
         grad = own_grad(self.leaf)
         self.on_leaf(self.leaf)
-        # The callback left the gradient in place, so that the parameter needs a copy of its own.
+        # The callback left the gradient in place, so the parameter needs its own copy.
         if grad is not None and own_grad(self.leaf) is grad:
             self.leaf.grad = grad.copy()
 

@@ -21,7 +21,7 @@ from mpchain.link import Link
 from mpchain.variable import Variable
 
 VARIES = "an argument varies for the first time"
-"""The reason of a call that runs and is compared with its replay."""
+"""The reason that a call gives when it runs and is compared with its replay."""
 
 _MOST_ATTEMPTS = 3
 _MOST_BYTES = 1 << 24  # larger arrays are not watched for changes

@@ -34,7 +34,7 @@ _MISSING = object()
 
 SETTINGS = ("train", "enable_backprop", "dtype", "kernels", "use_cudnn", "cudnn_deterministic")
 SETTINGS += ("use_cudnn_tensor_core",)
-"""The entries of the configuration each of whose values has recordings of its own."""
+"""Configuration entries that are part of a recording's key: each value gets its own recordings."""
 
 
 class Place(NamedTuple):
@@ -132,7 +132,7 @@ class Surroundings:
                 self._attributes.append((config, name, value))
 
     def found(self, kind: type) -> list:
-        """Returns what was found of a class."""
+        """Returns the values of a class that were found."""
         return [x for x in self.values.values() if isinstance(x, kind)]
 
     # Guards

@@ -27,7 +27,7 @@ _NUMBERS = (int, float, np.number)
 _MANY = 1 << 15  # larger sums may not fit a narrow dtype
 
 BATCH, CALL = "batch", "call"
-"""What :func:`own_counts` and :func:`shared_counts` have said that a mean is over."""
+"""The scopes of means that :func:`shared_counts` and :func:`own_counts` set."""
 
 
 class _Current(threading.local):

@@ -23,7 +23,7 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 _MANY = 8
-"""Elements of an array for each value that is added, below which all of them are numbered."""
+"""If an array has fewer elements than this for each added value, all its elements are numbered."""
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 

@@ -41,7 +41,7 @@ class _Cell(NamedTuple):
             weight and the bias for the input, and a list of arguments for ``step``.
         step: a function that takes that list, the input's contribution to the gates, and the
             states, and returns the new states.
-        on_arrays: the class that computes all steps on arrays; see
+        on_arrays: the object that computes all steps on arrays; see
             :mod:`mpchain.kernels.recurrence`.
     """
 

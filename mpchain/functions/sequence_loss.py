@@ -24,7 +24,7 @@ from mpchain.variable import Variable, as_array, as_variable
 # the one after that. Probabilities are logarithms, of shape (1, N, S) at each time.
 
 _LOG_ZERO = -1e30
-"""In place of log(0), since differences of infinities are NaN."""
+"""The value used for log(0), because differences of infinities are NaN."""
 
 
 @elementwise(

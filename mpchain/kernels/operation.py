@@ -36,7 +36,7 @@ _LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_rows", "cu
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 SINGLE, SINGLE_OR_DOUBLE = ("float32",), ("float32", "float64")
 MOST = 1024
-"""Choices that an operation remembers."""
+"""The maximum number of choices that an operation remembers."""
 SINGLE_OR_BFLOAT16 = ("float32", "bfloat16")
 HALF, HALF_TO_DOUBLE = ("float16", "bfloat16"), ("float16", "float32", "float64")
 

@@ -124,129 +124,136 @@ def _number(name):
 # Loops that numba compiles, by ``python -m tests.benchmarks.thresholds loop compiled``.
 
 loop = 1 << 16
-"""Elements of an array from which on a formula is one loop instead of several passes of NumPy."""
+"""The least elements of an array for which a formula runs as one loop instead of NumPy's passes."""
 
 loop_row = 32
-"""Elements of a row from which on a formula of arrays that broadcast is one loop."""
+"""The least elements of a row for which a formula of arrays that broadcast runs as one loop."""
 
 compiled_loop = 1 << 26
-"""Elements after which a formula has cost about as much as compiling it: a second or two."""
+"""The number of elements that take a formula about as long as compiling it: a second or two."""
 
 special_loop = 1 << 10
-"""Elements of an array from which on special functions, such as that of errors, are compiled."""
+"""The least elements of an array for which special functions, such as erf, are compiled."""
 
 compiled = 1 << 16
-"""Elements from which on softmax, reductions and the like are compiled."""
+"""The least elements of an array for which softmax, reductions and the like are compiled."""
 
 compiled_images = 1 << 13
-"""The same of batch normalization and pooling, which take NumPy several passes."""
+"""The same for batch normalization and pooling, for which NumPy needs several passes."""
 
 compiled_samples = 1 << 12
-"""The same of normalization of samples, which are rows."""
+"""The same for normalization of samples, where each sample is a row."""
 
 compiled_rows = 1 << 13
-"""The same of sums of rows, for which NumPy adds one element at a time."""
+"""The same for sums of rows, which NumPy adds one element at a time."""
 
 sum_part = 1 << 16
-"""Elements of each part of a sum over rows, which the threads share."""
+"""The number of elements in each part of a sum over rows; threads share the parts."""
 
 light_loop = 4
-"""Elements of a quick loop that take as long as one element of other loops."""
+"""The number of elements of a quick loop that take as long as one element of other loops."""
 
 threads = 1 << 18
-"""Elements with which a thread of a loop is busy for longer than it takes to wake it."""
+"""The number of a loop's elements that keep a thread busy for longer than waking it takes."""
 
 # Steps of optimizers, by ``python -m tests.benchmarks.optimizers``.
 
 compiled_step = 1 << 26
-"""Elements after which a step has cost about as much as compiling it."""
+"""The number of elements that take a step about as long as compiling it."""
 
 small, gathered = 1024, 1 << 14
-"""Most elements of arrays that are copied into a gathered one, and its elements, which stay in the
-cache: calls cost more than copies."""
+"""The most elements of an array that is copied into a gathered array, and the most elements of a
+gathered array, which must stay in the cache. Gathering pays because calls cost more than copies."""
 
 worth_gathering = (2, 16)
-"""Least small arrays that are gathered, of rules with states and of rules without."""
+"""The least number of small arrays to gather, for rules with states and for rules without."""
 
 step_block = 1 << 17
-"""Bytes of a block of an array that stays in the cache through a step."""
+"""The size in bytes of a block of an array, which stays in the cache through a step."""
 
 # NumPy, by ``python -m tests.benchmarks.thresholds few_rows`` and ``tests.benchmarks.compare``.
 
 few_rows, rearranged = range(4, 49), 1 << 18
-"""Rows of x, and elements of W, for which BLAS spends x W^T on rearranging W."""
+"""The rows of x, and the least elements of W, for which BLAS spends most of x W^T on rearranging
+W."""
 
 few_rows_of_flat, rearranged_flat = range(16, 49), 1 << 14
 """The same for W with no more rows than columns."""
 
 long_sum, sum_row = 1 << 12, 1 << 10
-"""Elements from which on a sum is one of rows, and those of such a row, whose sum is as exact as
-NumPy's."""
+"""The least elements of an array that is summed by rows, and the elements of such a row. These sums
+are as exact as NumPy's."""
 
 pointwise_weights, pointwise_pixels = 1 << 16, 32
-"""Elements of 1x1 filters, and pixels of a sample, for which one product of all samples pays."""
+"""The elements of 1x1 filters, and the pixels of a sample, for which one product of all samples
+pays."""
 
 logistic_block = 1 << 16
-"""Elements of a block of the logistic function, whose steps stay in the cache."""
+"""The number of elements in a block of the logistic function, which stays in the cache."""
 
 random_chunk = 1 << 13
-"""Blocks of random words that stay in the cache through all rounds."""
+"""The number of blocks of random words that stay in the cache through all rounds."""
 
 scaled = 1 << 16
-"""Elements of an array from which on shifting and scaling goes sample by sample."""
+"""The least elements of an array for which shifting and scaling goes sample by sample."""
 
 # oneDNN, by ``python -m tests.benchmarks.thresholds product product_by_rows`` and
 # ``tests.benchmarks.compare``.
 
 shared = 1 << 18
-"""Multiplications from which on OpenBLAS uses its threads, so oneDNN's compute it instead."""
+"""The least multiplications of a product for which OpenBLAS uses its threads; oneDNN takes over."""
 
 product, product_by_rows = 1 << 21, 1 << 20
-"""Multiplications of a product, and of x W^T, that oneDNN gains more on than calling it costs."""
+"""The least multiplications of a product, and of x W^T, for which calling oneDNN pays."""
 
 thin_rows, thin_weights = range(2, 65), 1 << 18
-"""Rows, and elements of the other matrix, of thin products that oneDNN computes faster."""
+"""The rows of one matrix, and the elements of the other, of thin products that suit oneDNN."""
 
 sgemm_rows, primitive_columns = 12, 8
-"""Most rows of x, and columns, for which dnnl_sgemm computes x W^T: it rearranges W for more."""
+"""The most rows of x, and columns, for which dnnl_sgemm computes x W^T: for more, it rearranges
+W."""
 
 stacked = 8
-"""Least rows and columns of matrices in stacks that oneDNN multiplies."""
+"""The least rows and columns of matrices in stacks that oneDNN multiplies."""
 
 channels = {"output": 1, "input": 8, "filter": 1}
-"""Least channels of a convolution: with fewer, the blocks of the library are hardly filled."""
+"""The least channels of a convolution for oneDNN: fewer channels hardly fill the library's
+blocks."""
 
 channels_of_groups = 3
-"""The same in groups of more than one channel."""
+"""The same for groups of more than one channel."""
 
 many_channels, worth_filters = 128, {"output": 16, "input": 48, "filter": 4}
-"""With many channels, pixels times this must outnumber them, or filters outweigh the windows."""
+"""With ``many_channels``, ``worth_filters`` times the pixels must exceed the number of channels,
+because otherwise the filters outweigh the windows."""
 
 channels_last = 8
-"""Channels of a result that is laid out with channels last: NumPy computes by rows of them."""
+"""The least channels of a result with channels last, because NumPy computes by rows of channels."""
 
 convolution_threads = 1 << 22
-"""Multiplications below which waking a thread takes longer than what it could do."""
+"""The number of multiplications below which waking a thread takes longer than its work."""
 
 pointwise, sample_pixels = 1 << 21, 128
-"""Multiplications of a pointwise convolution, and pixels of a sample with a product of its own."""
+"""The least multiplications of a pointwise convolution, and the least pixels of a sample that gets
+its own product."""
 
 # Winograd's tiles, by ``python -m tests.benchmarks.thresholds tiles``.
 
 tiles = 1 << 24
-"""Multiplications of a convolution. Infinity leaves all convolutions to sums of products, whose
-errors are smaller: reproducible communicators and old programs set it."""
+"""The least multiplications of a convolution for which tiles are used. Infinity disables tiles for
+all convolutions, which makes errors smaller: reproducible communicators and old programs set it."""
 
 tile_channels = 32
-"""Channels that are summed at once: this halves the errors of sums of 256, for 7 to 10 % of the
-time that tiles gain. Where there are more than 128, twice as many, as filters are read for each
-part."""
+"""The number of channels that are summed at once. This halves the errors of sums over 256 channels
+and costs 7 to 10 % of the time that tiles save. With more than 128 channels, twice as many are
+summed at once, because filters are read for each part."""
 
 tiles_at_once = 1 << 20
-"""Elements of tiles for each thread that are worked on in one go."""
+"""The number of elements of tiles that each thread processes at once."""
 
 of_tile, of_tile_for_threads, of_filter = 25, 45, 70
-"""Multiplications that take as long as reading and writing an element of a tile, or of filters."""
+"""The number of multiplications that take as long as reading and writing an element of a tile (on
+one thread, on several), or of filters."""
 
 saved = 0.1
-"""The part of the multiplications that tiles must save."""
+"""The fraction of the multiplications that tiles must save."""

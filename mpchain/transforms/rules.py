@@ -21,24 +21,26 @@ _LINEAR = """
     add_rows rotate neighbors map_boxes spread_boxes split concat separate stack cut_sequences
     transpose_sequence transform split_gates join_gates scatter_add add_dropped add_and_order
 """.split()
-"""Linear in all inputs together."""
+"""Functions that are linear in all inputs together."""
 
 _PRODUCTS = """
     matrix_product contract linear convolution_output convolution_input convolution_filter
     sums_of_rows products_of_rows
 """.split()
-"""Linear in each of two inputs."""
+"""Functions that are linear in each of two inputs."""
 
 _PADDING = {"pad_with_constants": 1, "pad_sequence": 1}
-"""Linear but for a constant, that of the numbers, which are 0 for tangents."""
+"""Functions that are linear except for padding values, at the given index of the constants;
+tangents are padded with 0."""
 
 _WITH_BIAS = {"linear_with_bias": "linear", "convolution_with_bias": "convolution_output"}
 
 _SYMMETRIC = ["softmax", "scaled_softmax"]
-"""The matrix of their derivative is symmetric."""
+"""Functions whose Jacobian is symmetric."""
 
 _REDUCTIONS = ["max", "min", "logsumexp"]
-"""Each output depends on the elements along axes alone, which are the first constant."""
+"""Functions whose outputs each depend only on the elements along certain axes, the first
+constant."""
 
 
 def spread(t: Any, y: VariableNode) -> Any:

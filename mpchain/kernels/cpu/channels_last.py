@@ -13,7 +13,7 @@ import numpy as np
 from mpchain.typing import Array, DTypeLike
 
 TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
-"""The axes in the order of memory, by their number."""
+"""The axes in the order of memory, keyed by the number of axes."""
 
 _FROM_LAST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
 # NumPy's new arrays copy the axis order of a given array, even if sizes differ.

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 PATIENCE = 2.0
-"""Seconds of compiling after which a line says what takes so long."""
+"""The seconds of compiling after which a line explains the delay."""
 
 COMPILES = (
     "compiling loops for this machine, which takes seconds to minutes; later runs find them in the "

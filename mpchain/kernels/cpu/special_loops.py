@@ -22,10 +22,10 @@ import numpy as np
 from mpchain.formulas.text import compile_text
 
 SLOW = {"erf", "erfc", "ndtr", "slope_of_gelu"}
-"""Functions that NumPy does not have, and SciPy computes one element at a time."""
+"""Functions that NumPy lacks, and that SciPy computes one element at a time."""
 
 QUICK = {"logistic"}
-"""Functions that take NumPy several passes."""
+"""Functions for which NumPy needs several passes."""
 
 SINGLE = {"erfinv", "gammaln", "trigamma", "normal_hazard"}
 """Functions of single precision, computed in double precision, by name; no formula has them."""

@@ -107,9 +107,9 @@ def loop_of(tiles: Tiles, name: str) -> Callable:
         * read: image, tiles, the numbers of tiles along height and width; the steps between
           neighbors in the image, and where it is read for the first tile, along both axes; the
           first channel of a phase, 0 without phases;
-        * write: image, tiles, a bias of C elements, or of none; the numbers of tiles; the numbers
-          of outputs along both axes, the steps between neighbors in the image, and where the first
-          goes, along both axes.
+        * write: image, tiles, a bias of C elements, or an empty bias; the numbers of tiles; the
+          numbers of outputs along both axes, the steps between neighbors in the image, and where
+          the first goes, along both axes.
     """
     m = tiles.outputs
     if name in ("inputs", "phases of inputs"):

@@ -21,14 +21,15 @@ from mpchain.kernels.operation import HALF_TO_DOUBLE
 from mpchain.typing import Array
 
 _THREADS, _USUAL, _BLOCKS = 1024, 256, 1 << 20
-"""The most threads of a block: across sums, and else; the most blocks of a grid."""
+"""The most threads of a block for sums across memory, and for other sums; the most blocks of a
+grid."""
 _TEXTS = "name fields zero first add last merge finish".split()
 _AHEAD = 4
-"""Elements that a thread loads before it uses the first one."""
+"""The number of elements that a thread loads before it uses the first one."""
 _FILLING = 1 << 19
-"""Threads enough for a GPU: of more, sums need no parts."""
+"""The number of threads that fills a GPU; with so many threads, sums are not divided into parts."""
 _FEW = 32
-"""Elements that a thread adds in a row, if there are threads enough."""
+"""The number of elements that a thread adds, if there are enough threads."""
 _C_TYPES = {"e": "float16", "f": "float", "d": "double"}
 ALL_C_TYPES = _C_TYPES | {"i": "int", "l": "long long", "q": "long long"}
 _FIELDS = "n_sums n inner outer span far near groups per parts chunk".split()

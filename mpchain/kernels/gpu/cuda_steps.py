@@ -20,7 +20,7 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 MOST_ROWS = 9
-"""One more than the steps that the host may be ahead of what it knows of a GPU."""
+"""One more than the number of steps whose outcomes the host may not know yet."""
 _THREADS, _ELEMENTS = 256, 4096  # threads per block, and elements per block
 _C_TYPES = {"e": "float16", "f": "float", "d": "double", "E": "mpchain_bfloat16"}
 _BFLOAT16 = """#ifndef __CUDACC__
@@ -95,7 +95,7 @@ class _Guarding(threading.local):
 
 
 guarding = _Guarding()
-"""Has the guard of the steps that this thread takes."""
+"""The guard of the steps that this thread takes, as an attribute."""
 
 
 @contextlib.contextmanager
@@ -243,7 +243,7 @@ def _reading_rows(body, n):
 
 
 class _Function(NamedTuple):
-    """A kernel but for its arrays: its name, the type that it computes in, more parameters,
+    """A kernel without its arrays: its name, the type that it computes in, more parameters,
     statements for an element, statements before all elements, and types of parameters."""
 
     name: str

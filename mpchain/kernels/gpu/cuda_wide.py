@@ -17,7 +17,7 @@ from mpchain.backends import cuda
 from mpchain.typing import Array
 
 WIDTH = 16
-"""Bytes that a thread loads at once, and the alignment that it takes for that."""
+"""The number of bytes that a thread loads at once, and the alignment that this requires."""
 THREADS, BLOCKS = 256, 1 << 20
 TYPES = {"e": "float16", "f": "float", "d": "double"}
 HEADER = """#include <cupy/float16.cuh>

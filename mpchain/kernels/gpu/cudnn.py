@@ -38,15 +38,15 @@ from mpchain.typing import Array
 
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 DTYPES = tuple(_TYPES)
-"""The names of the dtypes that cuDNN takes."""
+"""The names of the dtypes that cuDNN supports."""
 ALIGNMENT = 16
 """Plans are made for addresses that are multiples of this number of bytes."""
 PYTHON_ENGINES = "cudnn_python"
-"""The word in ``config.kernels`` that lets the front end take its own engines."""
+"""The name in ``config.kernels`` that lets the front end use its own engines."""
 _FIRST_PYTHON_ENGINE = 10_000
 """The front end numbers its own engines from here on; smaller numbers are those of cuDNN."""
 MOST_PLANS = 1024
-"""Plans that are kept; of more, those that were used least recently are made anew."""
+"""The number of plans that are kept; the least recently used plans are dropped and made again."""
 
 
 class Tensor(NamedTuple):

@@ -21,7 +21,7 @@ from mpchain.typing import Array
 MAXIMUM = 65504.0  # the largest number in float16
 
 _MOST_PENDING = MOST_ROWS - 1
-"""Steps that the host may be ahead of what it knows; it then waits for the first of them."""
+"""The number of steps with unknown outcomes after which the host waits for the first of them."""
 
 _TEXT = f"""
 extern "C" __global__ void mpchain_loss_scale(
