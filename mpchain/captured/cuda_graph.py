@@ -44,7 +44,7 @@ extern "C" __global__ void mpchain_store_numbers(const Numbers numbers, double* 
 
 
 class _Refused(Exception):
-    """The step cannot be captured, for the reason that is the argument."""
+    """The step cannot be captured; the argument is the reason."""
 
 
 class _Differs(Exception):
@@ -516,8 +516,8 @@ class CudaGraph(Graph):
 
 
 def _move_alike(before, first, second):
-    """Whether two steps moved all parameters alike; one parameter's Adam step may be mere
-    rounding."""
+    """Returns whether two steps moved all parameters alike; a single parameter's step of Adam may
+    be mere rounding."""
 
     def squares(arrays, others):
         pairs = ((a.astype(np.float64), b.astype(np.float64)) for a, b in zip(arrays, others))

@@ -18,7 +18,7 @@ class Proof:
 
     Args:
         state: arrays that the step may change.
-        used: those among them that a replay reads or changes.
+        used: the arrays of the state that a replay reads or changes.
     """
 
     def __init__(self, state: Iterable[np.ndarray], used: Sequence[np.ndarray]):

@@ -46,7 +46,7 @@ _ODD = {"eig", "eigvals", "lstsq"}  # numpy.linalg functions whose results depen
 
 
 def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
-    """Whether the shapes or dtypes of results may depend on more than those of the arguments.
+    """Returns whether shapes or dtypes of results may depend on more than those of the arguments.
 
     Example:
         >>> from mpchain.captured.recorded import depends_on_data
@@ -75,8 +75,8 @@ class Call(NamedTuple):
 
     Attributes:
         function: the function that was called.
-        args, kwargs: its arguments; plain arrays stand for recorded ones.
-        results: the arrays that it wrote, which may be arguments.
+        args, kwargs: the arguments of the call; plain arrays represent recorded ones.
+        results: the arrays that the call wrote, which may be arguments.
         kind: ``'call'``; ``'guard'`` if ``args`` holds an array that was read as a bool, and the
             bool; ``'again'`` if replays repeat the call itself, ``'update'`` if the call is an
             optimizer's, ``'send'`` if other ranks see the call; ``'number'`` if it returns a number

@@ -253,7 +253,7 @@ def vstack(xs: Sequence[Input]) -> Variable:
     """Concatenates arrays along the first axis; vectors become rows of a matrix.
 
     Args:
-        xs: list of Variables or arrays that agree but for that axis.
+        xs: list of Variables or arrays of one shape except along that axis.
 
     Returns:
         Variable.
@@ -274,7 +274,7 @@ def dstack(xs: Sequence[Input]) -> Variable:
     """Concatenates arrays along the third axis; (n,) counts as (1, n, 1), (m, n) as (m, n, 1).
 
     Args:
-        xs: list of Variables or arrays that agree but for that axis.
+        xs: list of Variables or arrays of one shape except along that axis.
 
     Returns:
         Variable.

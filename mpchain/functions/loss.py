@@ -322,7 +322,8 @@ def focal_loss(
         x: Variable or array of any shape, floating point: the log-odds of label 1.
         t: array of integers of the shape of ``x``: 0, 1, or -1, which has no loss.
         alpha: weight of label 1, from 0 to 1; None gives both labels the weight 1.
-        gamma: how fast the loss falls as p rises; 0 gives the cross entropy.
+        gamma: the exponent, which sets how fast the loss falls as p rises; 0 gives the cross
+            entropy.
         normalize: with reduce='mean', divide by the number of labels that are not -1; else by the
             batch size.
         reduce: 'mean', or 'no' for one loss per element.

@@ -53,7 +53,7 @@ def functional_call(
         function: a link; or a method of one, such as ``model.loss``.
         params: Variables or arrays, by the names that :func:`parameters` uses, with the shapes and
             dtypes of the parameters. Parameters that are left out keep their values.
-        args, kwargs: arguments of the link.
+        args, kwargs: the arguments of the call.
 
     Returns:
         The link's result, with a graph that reaches back to ``params``.

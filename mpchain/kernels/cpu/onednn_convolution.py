@@ -40,9 +40,9 @@ class _Convolution(Objects):
 
     Args:
         operation: ``'output'``, ``'input'`` or ``'filter'``: the slot that is open.
-        shapes: of x, W and y, and of the bias if there is one.
+        shapes: the shapes of x, W and y, and of the bias if there is one.
         window: the geometry.
-        last: those of "x" and "y" whose channels lie side by side in memory.
+        last: the names of the arrays, "x" and "y", whose channels lie side by side in memory.
     """
 
     def __init__(self, operation, shapes, window, last):

@@ -44,7 +44,8 @@ class _Geometry(NamedTuple):
 
     @property
     def reads(self):
-        """For each phase, the distance of elements in the input, and the position of the first."""
+        """Returns, for each phase, the distance of elements in the input, and the position of the
+        first."""
         return [(self.stride, self.starts(phase)) for phase in self.phases]
 
     def starts(self, phase):

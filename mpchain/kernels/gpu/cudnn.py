@@ -53,7 +53,7 @@ class Tensor(NamedTuple):
     """A graph's description of an array.
 
     Attributes:
-        shape: its shape.
+        shape: the shape of the array.
         strides: the distance between elements along each axis, in elements.
         dtype: the name of the dtype.
 
@@ -177,7 +177,7 @@ def make_plan(
 
     Args:
         library: the front end's module.
-        graph: as :func:`make_graph` returns it.
+        graph: a graph from :func:`make_graph`.
         avoided: names of numerical notes; plans that have one of them are skipped.
         n_bytes: the maximum size of the workspace.
         takes_python: whether the plan may be one of the front end's own engines, written in Python.
