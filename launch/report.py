@@ -53,8 +53,8 @@ def describe_place(stacks: bytes) -> str:
     Args:
         stacks: The stacks of its threads in faulthandler's format; may be empty.
 
-        Returns:
-            A text such as ``at train.py:40 in main, inside wait (threading.py:320)``; may be empty.
+    Returns:
+        A text such as ``at train.py:40 in main, inside wait (threading.py:320)``; may be empty.
 
     Example:
         >>> describe_place(b'Current thread 0x1:\\n  File "a.py", line 7 in f')

@@ -28,7 +28,7 @@ from mpchain.variable import Variable, as_variable
 
 
 def _fractional(x):
-    """Returns where an array does not hold integers; NaN does not count."""
+    """Returns where the elements of an array are fractional or infinite; NaN does not count."""
     return np.isinf(x) | ((np.floor(x) != x) & ~np.isnan(x))
 
 
@@ -41,9 +41,9 @@ class Bernoulli(Parametric):
     Args:
         p: Variable or array: the probabilities of one.
         logit: log(p / (1 - p)) instead of ``p``.
-        binary_check: whether points between zero and one are outside of the support. If not, they
-            are soft labels x with log-probability x log p + (1 - x) log(1 - p) and probability
-            x p + (1 - x) (1 - p).
+        binary_check: whether points between zero and one are outside of the support. If not, such
+            points x are soft labels with log-probability x log p + (1 - x) log(1 - p) and
+            probability x p + (1 - x) (1 - p).
 
     Raises:
         ValueError: ``p`` and ``logit`` are both given or both missing, or ``p`` is out of range.
@@ -106,7 +106,7 @@ class Bernoulli(Parametric):
 
     def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)
-        # Uniform numbers would suffice, but Chainer draws this way.
+        # Uniform random numbers would suffice, but Chainer draws from the binomial distribution.
         return as_variable(draw(self.p, "binomial", 1, self.p.array, size=size).astype(np.int64))
 
 
@@ -154,7 +154,7 @@ class Categorical(Parametric):
 
     Args:
         p: Variable or array (..., n): the probabilities, with sum one.
-        logit: their logarithms, up to a constant, instead of ``p``.
+        logit: the logarithms of the probabilities, up to a constant, instead of ``p``.
 
     Raises:
         ValueError: ``p`` and ``logit`` are both given or both missing, or ``p`` is not a
@@ -196,7 +196,7 @@ class Categorical(Parametric):
 
 
 class OneHotCategorical(Parametric):
-    """Distribution of one-hot vectors, with given probabilities of the position of the one.
+    """Distribution of one-hot vectors with given probabilities of each position.
 
     Other vectors x with sum one are soft labels with log-probability sum(x log p).
 
@@ -236,7 +236,7 @@ class OneHotCategorical(Parametric):
 
 
 def outside_of_simplex(x: Array) -> Array:
-    """Returns where the last axis of an array has a negative number or a sum other than one.
+    """Returns where the last axis of an array has a negative element or a sum other than one.
 
     >>> outside_of_simplex(np.array([[0.2, 0.8], [0.5, 0.8], [-0.1, 1.1]]))
     array([False,  True,  True])
@@ -256,7 +256,7 @@ def covariance_of_shares(p: Variable) -> Variable:
 
 
 class Geometric(Parametric):
-    """Geometric distribution, of the first success: probability (1 - p)^(x - 1) p, x = 1, 2, ...
+    """Geometric distribution of the first success: probability (1 - p)^(x - 1) p, x = 1, 2, ...
 
         >>> Geometric(np.array(0.5)).prob(3).array.round(3)
         np.float64(0.125)

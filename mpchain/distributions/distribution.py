@@ -113,7 +113,7 @@ class Distribution:
         return F.exp(-self.log_prob(x))
 
     def cdf(self, x: Input) -> Variable:
-        """Returns the probability of a sample not above ``x``; see :meth:`log_prob` for shapes."""
+        """Returns the probability that a sample is at most ``x``; see :meth:`log_prob`."""
         raise self._lacks("cdf")
 
     def icdf(self, x: Input) -> Variable:
@@ -132,7 +132,7 @@ class Distribution:
         return logarithms.log(self.cdf(x))
 
     def survival_function(self, x: Input) -> Variable:
-        """Returns the probability of a sample above ``x``."""
+        """Returns the probability that a sample is above ``x``."""
         return 1 - self.cdf(x)
 
     def log_survival_function(self, x: Input) -> Variable:
@@ -140,14 +140,14 @@ class Distribution:
         return logarithms.log(self.survival_function(x))
 
     def sample(self, sample_shape: int | tuple[int, ...] = ()) -> Variable:
-        """Draws samples with ``config.rng``, or with NumPy's or CuPy's global state if it is None.
+        """Draws samples with ``config.rng``; if that is None, with NumPy's or CuPy's global state.
 
         Args:
             sample_shape: the shape of independent draws.
 
         Returns:
-            Variable (*sample_shape, *batch_shape, *event_shape). Gradients reach the parameters
-            where the distribution is continuous.
+            Variable (*sample_shape, *batch_shape, *event_shape). If the distribution is
+            continuous, gradients flow through samples to the parameters.
 
         Raises:
             ValueError: a size is negative.
@@ -163,7 +163,7 @@ class Distribution:
         return F.reshape(samples, (*shape, *samples.shape[1:]))
 
     def _belongs_to_no_sample(self):
-        """Whether one draw is the same on all ranks: of a scalar, or of a model's parameters."""
+        """Returns whether a draw must be the same on all ranks: for scalars or model parameters."""
         return False
 
     def sample_n(self, n: int) -> Variable:
@@ -180,17 +180,18 @@ PROBABILITY = "be from 0 to 1", lambda x: (x < 0) | (x > 1)
 class Parametric(Distribution):
     """Base: a distribution with floating-point parameters that broadcast with each other.
 
-    Numbers and lists are converted to the dtype of the parameters that are arrays, or
-    ``config.dtype``. Values are checked if ``config.type_check``, on a GPU only in debug mode.
+    Scalars and lists are converted to the dtype of the parameters that are arrays, or to
+    ``config.dtype``. Values are checked if ``config.type_check`` is set; on a GPU, only in debug
+    mode.
 
         >>> mpchain.distributions.Exponential(np.array([1.0, 2.0])).params["lam"].array
         array([1., 2.])
 
     Args:
-        parameters: Variables, arrays or numbers by name; broadcast, they become attributes.
+        parameters: Variables, arrays or scalars by name; they are broadcast and become attributes.
 
     Raises:
-        InvalidType: a parameter is not floating point, or they do not broadcast.
+        InvalidType: a parameter is not floating point, or the parameters do not broadcast.
         ValueError: a parameter is out of its domain.
     """
 
@@ -224,7 +225,7 @@ class Parametric(Distribution):
 
     @property
     def _like(self):
-        """A Variable of the dtype and on the device of the parameters."""
+        """Returns a Variable with the dtype and device of the parameters."""
         return next(iter(self._params.values()))
 
     batch_shape = property(lambda self: self._batch_shape)
@@ -252,7 +253,7 @@ class Parametric(Distribution):
         return self._evaluate("log_prob", x, self._log_density, -math.inf)
 
     def _evaluate(self, method, x, formula, value):
-        """Returns ``formula(x)`` in the support, the number ``value`` elsewhere."""
+        """Returns ``formula(x)`` inside the support, and the scalar ``value`` elsewhere."""
         x = self._points(method, x)
         outside = self._outside(x.array)
         if outside is None:
@@ -305,7 +306,7 @@ def broadcast(owner: str, variables: dict[str, Variable]) -> dict[str, Variable]
 
 
 def to_shape(variable: Variable, shape: tuple[int, ...]) -> Variable:
-    """Broadcasts a Variable to a shape; returns the Variable itself if it has that shape.
+    """Broadcasts a Variable to a shape; returns the Variable itself if it already has this shape.
 
     >>> to_shape(Variable(np.ones(())), (2,)).array
     array([1., 1.])
@@ -352,10 +353,10 @@ def only_one(
     Args:
         owner: the name of the distribution.
         one, other: the names of the arguments of each group.
-        given: all arguments; None means not given.
+        given: all arguments; None for an argument that is not given.
 
     Returns:
-        dict of the arguments of the group that is used.
+        dict of the arguments of the given group.
     """
     names = tuple(name for name, value in given.items() if value is not None)
     if names not in (one, other):

@@ -1,12 +1,12 @@
 """Logarithms of gamma and Poisson probabilities, which neither underflow nor cancel.
 
-A Poisson probability lam^x exp(-lam) / x! is a quotient of huge numbers that are almost equal. It
-is computed by C. Loader's saddle point (Fast and accurate computation of binomial probabilities,
-2000), from the deviance x log(x / lam) + lam - x and the rest of Stirling's formula. It is also the
-density of a gamma distribution of shape x + 1, so x need not be an integer.
+A Poisson probability lam^x exp(-lam) / x! is a quotient of huge, almost equal numbers. It is
+computed with C. Loader's saddle-point method (Fast and accurate computation of binomial
+probabilities, 2000), from the deviance x log(x / lam) + lam - x and the remainder of Stirling's
+formula. It is also the density of a gamma distribution of shape x + 1, so x need not be an integer.
 
-Where the distribution function underflows, its logarithm is that of the density and of a series
-(on the left) or a continued fraction (on the right).
+Where the distribution function underflows, its logarithm is computed as the sum of the logarithms
+of the density and of a series (on the left) or a continued fraction (on the right).
 """
 
 import math
@@ -29,7 +29,7 @@ _MOST_TERMS = 100_000
 
 
 def _deviance(xp, x, lam):
-    """x log(x / lam) + lam - x, for x > 0; next to lam by a series in their relative difference."""
+    """Returns x log(x / lam) + lam - x for x > 0; near lam, with a series in (x - lam) / lam."""
     v = (x - lam) / (x + lam)
     near = (x - lam) * v
     term = 2 * x * v
@@ -81,7 +81,7 @@ def log_poisson(x: Variable, lam: Variable) -> Variable:
 
 
 def _log_series(xp, a, x):
-    """log(1 + x / (a + 1) + x^2 / ((a + 1) (a + 2)) + ...), for x < a."""
+    """Returns log(1 + x / (a + 1) + x^2 / ((a + 1) (a + 2)) + ...), for x < a."""
     term = total = xp.ones_like(x)
     for n in range(1, _MOST_TERMS):
         term = term * (x / (a + n))
@@ -92,7 +92,7 @@ def _log_series(xp, a, x):
 
 
 def _log_fraction(xp, a, x):
-    """log of a / (x + 1 - a - (1 - a) / (x + 3 - a - 2 (2 - a) / (...))), for x > a + 1."""
+    """Returns log(a / (x + 1 - a - (1 - a) / (x + 3 - a - 2 (2 - a) / (...)))), for x > a + 1."""
     b = x + 1 - a
     c, d = xp.full_like(x, 1e300), 1 / b
     h = d
@@ -108,14 +108,14 @@ def _log_fraction(xp, a, x):
 
 
 def _log_gamma_values(a, x, is_upper):
-    """log P(a, x) or log(1 - P(a, x)) in double precision."""
+    """Returns log P(a, x) or log(1 - P(a, x)) in double precision."""
     xp = get_array_module(x)
     lower, upper = special_function("gammainc", x, a), special_function("gammaincc", x, a)
     p, rest = (upper, lower) if is_upper else (lower, upper)
     is_tiny = p < _UNDERFLOW
     y = xp.where(p > 0.5, xp.log1p(-xp.where(p > 0.5, rest, 0)), xp.log(xp.where(is_tiny, 1, p)))
     if is_tiny.any():
-        # Elsewhere, numbers are inserted for which both sums converge at once.
+        # Elsewhere, dummy values are inserted for which both sums converge immediately.
         a, x = xp.where(is_tiny, a, 1), xp.where(is_tiny, x, 50 if is_upper else 0.02)
         tail = _log_fraction(xp, a, x) if is_upper else _log_series(xp, a, x)
         y = xp.where(is_tiny, _log_poisson_values(a, x) + tail, y)
@@ -123,7 +123,7 @@ def _log_gamma_values(a, x, is_upper):
 
 
 def _by_shape(a, x, share):
-    """dP/da / P; see :mod:`mpchain.distributions.gamma_variates`. The share is dP/dx / P."""
+    """Returns dP/da / P, given ``share`` = dP/dx / P; see ``gamma_variates`` for the formula."""
     return share * (x / a) * (np.log(x) - digamma.on(a + 1) - _quantile_slope(a + 1, x))
 
 
@@ -132,7 +132,7 @@ def _by_shape(a, x, share):
     lambda g, a, x, y: g * y * ((a - 1) / x - 1 - y),
 )
 def _share_of_lower(a, x):
-    """Returns the density over P(a, x), which have large logarithms."""
+    """Returns the quotient of the density and P(a, x), both of which may underflow."""
     wide = a.astype("d"), x.astype("d")
     share = np.exp(_log_poisson_values(wide[0] - 1, wide[1]) - _log_gamma_values(*wide, False))
     return share.astype(x.dtype)
@@ -143,7 +143,7 @@ def _share_of_lower(a, x):
     lambda g, a, x, y: g * y * ((a - 1) / x - 1 + y),
 )
 def _share_of_upper(a, x):
-    """Returns the density over 1 - P(a, x)."""
+    """Returns the quotient of the density and 1 - P(a, x)."""
     wide = a.astype("d"), x.astype("d")
     share = np.exp(_log_poisson_values(wide[0] - 1, wide[1]) - _log_gamma_values(*wide, True))
     return share.astype(x.dtype)
@@ -166,7 +166,7 @@ def _log_upper_gamma(a, x):
 
 
 def log_lower_gamma(a: Variable, x: Variable) -> Variable:
-    """Returns log P(a, x), of the distribution function of the gamma distribution of scale 1.
+    """Returns log P(a, x), with P the distribution function of the gamma distribution of scale 1.
 
         >>> a, x = Variable(np.array(50.0)), Variable(np.array([1e-10, 50.0]))
         >>> log_lower_gamma(a, x).array.round(3)

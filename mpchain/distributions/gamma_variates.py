@@ -5,13 +5,13 @@ p(a, x) its density. For a quantile x as a function of a, P(a, x) is constant, a
 
     dx/da = -(dP/da)(a, x) / p(a, x) =: r(a, x).
 
-r has no closed form, but is an integral over a positive, smooth function (in the formula below,
-the side of x without cancellation is used), which a fixed rule computes to 1e-12:
+r has no closed form. It is the integral of a positive, smooth function, which a fixed quadrature
+rule computes to 1e-12; s selects the side of x without cancellation:
 
     r = x int_0^inf (s (log x - psi(a)) + v) exp(s a v - x (exp(s v) - 1)) dv,
     s = 1 if x > a + 1 else -1.
 
-The rule uses differentiable functions, so all higher derivatives exist.
+The quadrature uses differentiable functions, so all higher derivatives exist.
 """
 
 import numpy as np
@@ -61,7 +61,7 @@ def log_gamma_variates(a: Variable, n: int) -> Variable:
 
     Args:
         a: Variable: the shapes.
-        n: the number of samples of each.
+        n: the number of samples for each shape.
 
     Returns:
         Variable (n, *a.shape).

@@ -22,8 +22,8 @@ _registry = {}
 def register_kl(Dist1: type, Dist2: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns a decorator that registers the divergence of two classes of distributions.
 
-    It applies to subclasses, too; the registration for the nearest pair of base classes is used. A
-    new registration replaces that of the same pair.
+    A registration applies to subclasses, too; the one for the nearest pair of base classes is used.
+    A new registration replaces an older one for the same pair.
 
     Args:
         Dist1, Dist2: subclasses of :class:`Distribution`.

@@ -96,7 +96,7 @@ class Normal(_Symmetric):
     Args:
         loc: Variable or array: the means.
         scale: Variable or array: the standard deviations, positive.
-        log_scale: their logarithms instead of ``scale``.
+        log_scale: the logarithms of the standard deviations, instead of ``scale``.
 
     Raises:
         ValueError: a scale is not positive, or ``scale`` and ``log_scale`` are both given or both
@@ -198,12 +198,12 @@ class Cauchy(_Symmetric):
         return -F.log1p(rest) - (np.log(m) * 2 + math.log(math.pi))
 
     def _standard_cdf(self, z):
-        # Unlike arctan(z) / pi + 1/2, this is accurate far below loc, too.
+        # Unlike arctan(z) / pi + 1/2, this formula is accurate far below loc, too.
         return F.arctan2(z.xp.ones_like(z.array), -z) / math.pi
 
     def _standard_log_cdf(self, z):
-        # The probability beyond the distance of z, computed without its square, which could
-        # overflow.
+        # This is the probability of points farther from loc than z. It is computed without the
+        # square of z, which could overflow.
         distance = choose(z.array < 0, -z, z)
         is_far = distance.array > 1
         near = F.arctan2(z.xp.ones_like(z.array), choose(is_far, 1, distance))
@@ -267,7 +267,7 @@ class Uniform(LocationScale):
 
     Args:
         low, high: Variables or arrays, low < high.
-        loc, scale: low and the width instead of ``low`` and ``high``.
+        loc, scale: the lower bound and the width, instead of ``low`` and ``high``.
 
     Raises:
         ValueError: an interval is empty, or not exactly one of the two pairs is given.
@@ -322,7 +322,7 @@ class Uniform(LocationScale):
 
 
 class LogNormal(Parametric):
-    """Log-normal distribution: its logarithm is normal with mean mu and standard deviation sigma.
+    """Log-normal distribution: log(x) is normal with mean mu and standard deviation sigma.
 
         >>> LogNormal(np.array(0.0), 1.0).mode.array.round(3)
         np.float64(0.368)

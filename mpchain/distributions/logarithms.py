@@ -20,7 +20,7 @@ def choose(condition: Array, value: Input | float, y: Variable) -> Variable:
 
     Args:
         condition: array of bool; it broadcasts with ``y``.
-        value: number, array or Variable.
+        value: scalar, array or Variable.
         y: Variable.
 
     Returns:

@@ -280,8 +280,8 @@ def compare_captured(name: str, device_name: str) -> dict[str, object]:
         name: a key of :data:`MODELS`.
         device_name: the device's name, such as ``"@cupy:0"``.
 
-        Returns:
-            The same as :func:`compare`.
+    Returns:
+        The same as :func:`compare`.
 
     Example:
         >>> compare_captured("MLP", "@cupy:0")  # doctest: +SKIP

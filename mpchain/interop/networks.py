@@ -117,7 +117,7 @@ class GPT2(Chain):
         n_words, n_positions: the size of the vocabulary and the length of the longest text.
         dropout: dropout ratio in training.
 
-        See A. Radford et al., Language models are unsupervised multitask learners, 2019.
+    See A. Radford et al., Language models are unsupervised multitask learners, 2019.
     """
 
     def __init__(

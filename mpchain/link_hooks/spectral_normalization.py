@@ -17,21 +17,21 @@ class SpectralNormalization(WeightHook):
     The singular value is u^T W v. The vectors u and v come from power iteration, which continues
     from call to call in training, and are constants in derivatives.
 
-    Add it by :meth:`Link.add_hook` (if ``use_gamma``, before setting up an optimizer) to Linear,
+    Add the hook with :meth:`Link.add_hook` (if ``use_gamma``, before optimizer setup) to Linear,
     EmbedID and (de)convolutions, or to other links with ``weight_name``. The link gets u as the
     persistent value ``<weight_name>_u``.
 
     Args:
         n_power_iteration: the number of iterations per call.
         eps: added to divisors.
-        use_gamma: whether to multiply by a parameter, ``gamma`` of the link, initially the largest
-            singular value.
+        use_gamma: whether to multiply by a parameter, which becomes ``gamma`` of the link and is
+            initially the largest singular value.
         factor: divisor of the singular value; None means 1.
         weight_name: the attribute of the weight in the link.
         name: name of the hook; None means ``'SpectralNormalization'``.
 
     Attributes:
-        axis: the weight's axis of output units, of the link that the hook was last added to.
+        axis: the weight's axis of output units, for the link to which the hook was last added.
 
     Raises:
         ValueError: ``n_power_iteration`` is not positive, or the link has no such weight.
@@ -69,7 +69,8 @@ class SpectralNormalization(WeightHook):
     def added(self, link: Link) -> None:
         super().added(link)
         self.axis = _axis(link)
-        # If added now, they are saved, restored and optimized even before their shape is known.
+        # The vector and gamma are added now, so that they are saved, restored and optimized even
+        # before their shape is known.
         link.add_persistent(self.vector_name, None)
         if self.use_gamma:
             with link.init_scope():
@@ -84,11 +85,11 @@ class SpectralNormalization(WeightHook):
             del link.gamma
 
     def reshape_W(self, W: Input) -> Input:
-        """Returns a weight as a matrix of one row for each output unit; see :attr:`axis`."""
+        """Returns a weight as a matrix with one row for each output unit; see :attr:`axis`."""
         return _as_matrix(W, self.axis)
 
     def normalize_weight(self, link: Link) -> Variable:
-        """Returns the link's weight, normalized; one more step of power iteration is done."""
+        """Returns the link's normalized weight, after another step of power iteration."""
         return self.replacement(link, getattr(link, self.weight_name))
 
     def replacement(self, link: Link, weight: Parameter) -> Variable:
@@ -127,7 +128,7 @@ class SpectralNormalization(WeightHook):
 
 
 def _axis(link):
-    """The axis of output units of the weight: (out, in, ...), or (in, out, ...) if transposed."""
+    """Returns the weight's axis of output units: 1 for transposed convolutions, else 0."""
     kinds = {kind.__name__ for kind in type(link).__mro__}
     return 1 if kinds & {"Deconvolution2D", "DeconvolutionND"} else 0
 

@@ -6,7 +6,7 @@ from mpchain.link_hook import ForwardPostprocessArgs, ForwardPreprocessArgs, Lin
 
 
 class TimerHook(Stopwatch, LinkHook):
-    """Measures the time of each call of links, forward only.
+    """Measures the time of each forward call of links.
 
     The time of a link contains that of the links that it calls.
 

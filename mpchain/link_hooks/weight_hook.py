@@ -11,8 +11,8 @@ from mpchain.variable import Parameter, Variable
 class WeightHook(LinkHook):
     """Base of hooks that replace a weight during calls; the parameter itself does not change.
 
-    Gradients reach the parameter through :meth:`replacement`. Add it by :meth:`Link.add_hook`;
-    one hook can serve several links.
+    Gradients reach the parameter through :meth:`replacement`. Add a hook with
+    :meth:`Link.add_hook`; one hook can serve several links.
 
         >>> class Doubled(WeightHook):
         ...     name = "Doubled"
@@ -23,15 +23,15 @@ class WeightHook(LinkHook):
         array([[6.]], dtype=float32)
 
     Args:
-        weight_name: the attribute of the link.
-        name: name of the hook; None means that of its class.
+        weight_name: the link's attribute that holds the weight.
+        name: name of the hook; None means the name of its class.
     """
 
     def __init__(self, weight_name: str = "W", name: str | None = None) -> None:
         self.weight_name = weight_name
         if name is not None:
             self.name = name
-        self._replaced = {}  # keyed by the id of the link: the weight and its replacement
+        self._replaced = {}  # maps a link's id to the weight and its replacement
 
     def __enter__(self) -> Self:
         raise NotImplementedError(
@@ -55,11 +55,11 @@ class WeightHook(LinkHook):
         weight = getattr(link, self.weight_name)
         before, leftover = self._replaced.pop(id(link), (None, None))
         if weight is leftover:
-            # The previous call of the link raised an error.
+            # The previous call of the link raised an error, so the weight was not restored.
             weight = before
             setattr(link, self.weight_name, weight)
         if weight.array is None:
-            # The link infers the shape of the weight from its input.
+            # This call makes the link infer the shape of the weight from its input.
             with no_backprop_mode(), using_config("in_recomputing", True):
                 getattr(link, args.forward_name)(*args.args, **args.kwargs)
         replacement = self.replacement(link, weight)

@@ -9,7 +9,7 @@ from mpchain.variable import Parameter, Variable
 class WeightStandardization(WeightHook):
     """Standardizes the weight of a link during calls: (W - mean) / sqrt(var + eps).
 
-    Mean and variance are over all axes but the first. Add it by :meth:`Link.add_hook`.
+    Mean and variance are over all axes but the first. Add the hook with :meth:`Link.add_hook`.
 
     Args:
         eps: added to the variance.

@@ -16,7 +16,7 @@ from mpchain.variable import Parameter, Variable
 
 
 def _flattened(initial, n_axes):
-    """Returns an initial value, with its first axes merged if it is an array."""
+    """Returns an initial value; if it is an array, its first axes are merged."""
     if not isinstance(initial, (np.ndarray, list, tuple)) and not is_gpu_array(initial):
         return initial
     array = initial if is_gpu_array(initial) else np.asarray(initial)

@@ -1,4 +1,4 @@
-"""Adapters: a few trainable parameters beside those of a frozen layer."""
+"""Adapters: a few trainable parameters in addition to those of a frozen layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from mpchain.variable import Parameter, Variable
 class LoRA(Chain):
     """Low-rank adapter of a :class:`Linear`: y = x W^T + b + (alpha / rank) x A^T B^T.
 
-    A and B are trained, W and b are not. B starts at zero: no change at first.
+    A and B are trained, W and b are not. B starts at zero, so at first the adapter has no effect.
 
         >>> model = mpchain.Sequential(L.Linear(8, 16), F.relu, L.Linear(16, 4))
         >>> adapters = L.LoRA.insert(model, rank=2)  # then set an optimizer up and train
@@ -125,13 +125,13 @@ class LoRA(Chain):
         Args:
             model: the model, a Chain or ChainList.
             rank, alpha, options: see the class.
-            where: function of path and link that returns whether to replace it; None means all.
+            where: function of path and link that returns whether to replace it; None replaces all.
 
         Returns:
-            dict of path to LoRA.
+            dict from path to LoRA.
 
         Raises:
-            ValueError: the model has no such link below it.
+            ValueError: no link below the model is replaced.
         """
         found = {
             path: link
@@ -150,7 +150,7 @@ class LoRA(Chain):
 
     @classmethod
     def merge_all(cls, model: Link) -> None:
-        """Merges all adapters below a model and puts the Linear links back in their place."""
+        """Merges all adapters below a model, and replaces them with their Linear links."""
         found = {path: x for path, (_, x) in _below(model).items() if isinstance(x, cls)}
         for adapter in found.values():
             adapter.merge()
@@ -159,7 +159,7 @@ class LoRA(Chain):
 
 
 def _below(model):
-    """Returns the parent of each link below a model, and the link, by path."""
+    """Maps the path of each link below a model to its parent and the link."""
     links = dict(model.namedlinks())
     parents = {path: links[path.rpartition("/")[0] or "/"] for path in links if path != "/"}
     return {path: (parent, links[path]) for path, parent in parents.items()}

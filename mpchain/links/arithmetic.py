@@ -14,7 +14,7 @@ from mpchain.variable import Variable, as_array
 
 
 def _second_operand(link, name, own, xs):
-    """Returns x, and as y the link's parameter if it has one, else the second argument."""
+    """Returns x, and the second operand: the link's parameter if any, else the second argument."""
     n = 1 if own is not None else 2
     if len(xs) != n:
         wanted = "x alone" if n == 1 else f"x and {name}"
@@ -52,7 +52,7 @@ class Bias(Link):
         yield from (("axis", self.axis), ("shape", None if self.b is None else self.b.shape))
 
     def forward(self, *xs: Input) -> Variable:
-        """Returns x plus the bias, of the shape of x: ``link(x)``, else ``link(x, b)``."""
+        """Returns x plus the bias, with the shape of x: ``link(x)``, or ``link(x, b)``."""
         return F.bias(*_second_operand(self, "b", self.b, xs), self.axis)
 
 
@@ -76,7 +76,7 @@ class Scale(Chain):
         bias (Bias): the bias, with parameter ``b``; absent without ``bias_term``.
 
     Raises:
-        ValueError: ``bias_term`` is set and neither shape is given.
+        ValueError: ``bias_term`` is set, and neither ``W_shape`` nor ``bias_shape`` is given.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Scale(Chain):
                 self.bias = Bias(axis, shape)
 
     def forward(self, *xs: Input) -> Variable:
-        """Returns the scaled x, of the shape of x: ``link(x)``, else ``link(x, W)``."""
+        """Returns the scaled x, with the shape of x: ``link(x)``, or ``link(x, W)``."""
         y = F.scale(*_second_operand(self, "W", self.W, xs), self.axis)
         return self.bias(y) if self.bias_term else y
 
@@ -112,7 +112,7 @@ class Parameter(Link):
         (2, 3)
 
     Args:
-        array: its initial value.
+        array: the initial value.
 
     Attributes:
         W (Parameter): the parameter, of the shape of ``array``.

@@ -92,15 +92,15 @@ class MultiHeadAttention(Chain):
             mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may
                 attend to a key; (B, 1, 1, S) masks the padding of the keys.
             is_causal: whether to mask later keys; the last query corresponds to the last key.
-            cache: initially empty. In self-attention, each call appends its keys and values to
-                those of the calls before, and S counts all of them; with ``key`` given, the keys
-                and values of the first call are used again.
+            cache: a dict, initially empty. In self-attention, each call appends its keys and
+                values to those of earlier calls, and S counts all of them. If ``key`` is given,
+                the keys and values of the first call are reused.
 
         Returns:
             Variable (B, L, size).
 
         Raises:
-            InvalidType: a shape or dtype does not fit.
+            InvalidType: a shape or dtype is wrong.
         """
         for name, x in {"query": query, "key": key, "value": value}.items():
             check(x is None or x.ndim == 3, "MultiHeadAttention", f"{name} must have 3 axes", x=x)
@@ -121,7 +121,7 @@ class MultiHeadAttention(Chain):
         return self.out(y, n_batch_axes=2)
 
     def _project(self, query, key, value):
-        """Queries, keys and values of all heads, (B, n_heads, L or S, D)."""
+        """Returns the queries, keys and values of all heads, (B, n_heads, L or S, D)."""
         links = self.query, self.key, self.value
         if key is value is None and all(map(_is_plain, links)):
             weights, biases = zip(*((link.W, link.b) for link in links))
@@ -137,13 +137,13 @@ class MultiHeadAttention(Chain):
 
 
 def _is_plain(link):
-    """Whether a projection is the linear map of its parameters, and nothing sees its calls."""
+    """Returns whether a projection is just a linear map of its parameters, without hooks."""
     is_seen = config.link_hooks or link.local_link_hooks or observers.see_links()
     return type(link) is Linear and link.W.is_initialized and not is_seen
 
 
 def _causal_mask(xp, n_queries, n_keys, mask):
-    """Which keys each query may attend to, if the last query corresponds to the last key."""
+    """Returns a mask of keys that queries may attend to; the last query matches the last key."""
     allowed = xp.arange(n_keys) <= xp.arange(n_queries)[:, None] + (n_keys - n_queries)
     return allowed if mask is None else allowed & converted(xp, as_array(mask))
 
@@ -186,7 +186,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         activation: function of the hidden features.
         pre_norm: whether to normalize the inputs of sublayers, x + f(norm(x)), instead of the
             sums, norm(x + f(x)), as in the paper.
-        normalization: makes a normalization link for a number of features.
+            normalization: a function that makes a normalization link for a number of features.
 
     Attributes:
         attention (MultiHeadAttention): the self-attention.
@@ -296,7 +296,7 @@ class TransformerDecoderLayer(_TransformerLayer):
             mask: array of bool that broadcasts to (B, n_heads, L, L), for the self-attention.
             source_mask: array of bool that broadcasts to (B, n_heads, L, S).
             is_causal: whether to mask later positions in the self-attention.
-            cache: initially empty; it lets a sequence be passed in parts, see
+            cache: a dict, initially empty, for passing a sequence in several calls; see
                 :meth:`MultiHeadAttention.forward`.
 
         Returns:

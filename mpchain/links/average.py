@@ -28,12 +28,12 @@ class _Following:
 
 
 class ExponentialMovingAverage(Chain):
-    """A copy of a link whose parameters are moving averages of the link's: a model to evaluate.
+    """A copy of a link, for evaluation, whose parameters are moving averages of the link's.
 
     After each update of the optimizer, :meth:`update` moves each parameter of the copy by
     (1 - decay) of its distance to the original. Persistent values, such as the statistics of batch
-    normalization, are copied. The optimizer's target is the link, which does not include the
-    average; the extension lets a trainer update the average and save it in its snapshots.
+    normalization, are copied. The optimizer's target is the original link, which does not contain
+    the average; the extension makes a trainer update the average and save it in snapshots.
 
         >>> model = L.Linear(3, 2)
         >>> average = L.ExponentialMovingAverage(model, decay=0.99)
@@ -42,12 +42,12 @@ class ExponentialMovingAverage(Chain):
         (5, 2)
 
     Args:
-        link: the link to average. Averages of its uninitialized parameters start when they are
-            initialized.
+        link: the link to average. The average of an uninitialized parameter starts when the
+            parameter is initialized.
         decay: weight of the average's old value at each update.
-        warm_up: whether to correct the bias towards the initial values: the average is then that of
-            the values at all updates so far, weighted by powers of ``decay`` scaled to sum to one.
-            Otherwise the average starts from the initial values.
+        warm_up: whether to correct the bias towards the initial values. The average is then the
+            mean of the values at all updates so far, weighted with powers of ``decay`` scaled to
+            sum to one. Otherwise the average starts from the initial values.
 
     Attributes:
         average (Link): the copy; calls are forwarded to it.
@@ -94,7 +94,7 @@ class ExponentialMovingAverage(Chain):
     def extension(self) -> Callable[[Any], None]:
         """Returns an extension that calls :meth:`update` after each iteration of a trainer.
 
-        It lets the trainer save and restore the average in its snapshots.
+        The trainer also saves the average in its snapshots, and restores it.
         """
         return _Following(self)
 

@@ -71,7 +71,7 @@ class MLPConvolution2D(ChainList):
             convolutions.
         ksize: window size of the first convolution. If it is omitted, the two arguments before it
             are out_channels and ksize.
-        stride, pad: of the first convolution.
+        stride, pad: the stride and padding of the first convolution.
         activation: the function between the convolutions.
         conv_init, bias_init: initializers, numbers or arrays of weights and biases.
 
@@ -193,15 +193,15 @@ class InceptionBN(Chain):
         proj_pool: output channels of the pooling branch; None omits its projection.
         stride: stride of the last convolution of each branch and of the pooling.
         conv_init: initializer, number or array of the weights.
-        dtype: of the parameters; None means the configuration's.
+        dtype: the dtype of the parameters; None means ``config.dtype``.
 
     Attributes:
         conv1, proj3, conv3, proj33, conv33a, conv33b, poolp (Convolution2D): the convolutions.
-        conv1n, proj3n, conv3n, proj33n, conv33an, conv33bn, poolpn (BatchNormalization): what
-            normalization after each.
+        conv1n, proj3n, conv3n, proj33n, conv33an, conv33bn, poolpn (BatchNormalization): the
+            normalization after each convolution.
 
     Raises:
-        ValueError: ``pooltype`` is neither, or the 1 x 1 branch is combined with a stride.
+        ValueError: ``pooltype`` is invalid, or the 1 x 1 branch is combined with a stride.
 
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """

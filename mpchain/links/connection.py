@@ -25,14 +25,14 @@ class Linear(Link):
         nobias: whether to omit the bias.
         initialW: initializer, number or array (out_size, in_size); None means LeCunNormal.
         initial_bias: initializer, number or array (out_size,); None means zeros.
-        n_batch_axes: the number of leading batch axes of inputs, unless a call says another. Within
-            a :class:`mpchain.Sequential`, which calls its links with an input alone, 2 maps each
-            step of sequences (N, T, in_size).
+        n_batch_axes: the number of leading batch axes of inputs, unless a call gives another. In a
+            :class:`mpchain.Sequential`, which passes only an input to its links, 2 makes the link
+            map each step of sequences (N, T, in_size).
 
     Attributes:
         W (Parameter): weights (out_size, in_size).
         b (Parameter): bias (out_size,), or None.
-        n_batch_axes: as given.
+        n_batch_axes: the argument of this name.
     """
 
     n_batch_axes = 1
@@ -92,7 +92,7 @@ class Linear(Link):
 
         Args:
             x: Variable or array (N, ...); the axes after the first ``n_batch_axes`` are flattened.
-            n_batch_axes: the number of leading batch axes; None means that of the link.
+            n_batch_axes: the number of leading batch axes; None means the link's number.
 
         Returns:
             Variable (N, out_size), or (*batch, out_size) with several batch axes.

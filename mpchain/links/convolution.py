@@ -65,7 +65,7 @@ class _Windowed(Link):
             self.b.initialize(self._size_of_bias(in_channels))
 
     def _size_of_bias(self, in_channels):
-        """Returns None where it depends on a number of input channels that is None."""
+        """Returns the size of the bias; None if it depends on unknown input channels."""
         return self.out_channels
 
     def _shape_fits(self, name, shape):

@@ -24,8 +24,8 @@ def _paths_of(tree):
     """Finds the path from the root to each label of a tree of pairs.
 
     Returns:
-        tuple: by label, the numbers of the inner nodes on its path and the turns, 1 for left and -1
-        for right; and the number of inner nodes.
+        tuple: a dict from each label to the indexes of the inner nodes on its path and the turns (1
+        for left, -1 for right); and the number of inner nodes.
     """
     paths, n_inner = {}, 0
     stack = [(tree, (), ())]
@@ -87,7 +87,7 @@ class BinaryHierarchicalSoftmax(Link):
     def __init__(self, in_size: int, tree: object, dtype: DTypeLike = None) -> None:
         super().__init__()
         paths, n_inner = _paths_of(tree)
-        # All paths concatenated, with the start and length of each label's path.
+        # All paths are concatenated; each label has the start and length of its path.
         ways = [paths.get(label) for label in range(max(paths) + 1)]
         known = [way for way in ways if way is not None]
         self._lengths = np.array([-1 if way is None else len(way[0]) for way in ways])
@@ -99,7 +99,7 @@ class BinaryHierarchicalSoftmax(Link):
 
     @staticmethod
     def create_huffman_tree(word_counts: Mapping[int, float]) -> Any:
-        """Makes the Huffman tree, in which the paths of frequent labels are short.
+        """Makes the Huffman tree, in which frequent labels have short paths.
 
         Args:
             word_counts: number of occurrences by label (int).
@@ -141,7 +141,7 @@ class BinaryHierarchicalSoftmax(Link):
             Variable: the sum over the samples of -log(probability of the label), shape ().
 
         Raises:
-            InvalidType: shapes or dtypes do not fit.
+            InvalidType: a shape or dtype is wrong.
             ValueError: a label is not in the tree.
         """
         t = as_array(t)
@@ -228,8 +228,8 @@ class NegativeSampling(_Sampled):
             return_samples: whether to return the labels, too: (N, 1 + sample_size), ``t`` first.
 
         Returns:
-            Variable: shape (), or (N,) with ``reduce='no'``; with ``return_samples``, it and the
-            labels.
+            Variable: shape (), or (N,) with ``reduce='no'``. With ``return_samples``, a tuple of
+            this Variable and the labels.
         """
         return F.negative_sampling(
             x,
@@ -318,7 +318,7 @@ class CRF1d(Link):
             xs: Variables or arrays (B_t, n_label), one for each time step, B_t never increasing;
                 with ``transpose``, (length, n_label), one for each sequence, in any order.
             ys: arrays of integers: labels, (B_t,), or (length,) with ``transpose``.
-            reduce: ``'mean'`` over the sequences, or ``'no'`` for one loss each.
+            reduce: ``'mean'`` over the sequences, or ``'no'`` for one loss per sequence.
             transpose: whether the lists hold sequences, not time steps.
 
         Returns:

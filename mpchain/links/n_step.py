@@ -16,7 +16,7 @@ from mpchain.variable import Parameter, Variable, as_variable
 
 
 class _NStepRNN(ChainList):
-    """Base: stacked recurrent layers of a kind that subclasses set.
+    """Base: stacked recurrent layers, whose kind subclasses set.
 
     Attributes:
         n_weights (int): the number of weights, and of biases, of a layer.
@@ -79,7 +79,7 @@ class _NStepRNN(ChainList):
         raise NotImplementedError(f"{type(self).__name__} does not implement rnn")
 
     def init_hx(self, xs: Sequence[Input]) -> Variable:
-        """Returns zeros as the initial states of a list of sequences."""
+        """Returns zeros: the initial states for a list of sequences."""
         shape = self.n_layers * self.direction, len(xs), self.out_size
         return as_variable(self.xp.zeros(shape, xs[0].dtype))
 

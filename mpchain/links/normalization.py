@@ -14,7 +14,7 @@ from mpchain.variable import Parameter, Variable
 
 
 def _decay(link, finetune):
-    """Returns the decay of this step; fine-tuning weights all batches equally."""
+    """Returns the decay of this step; during fine-tuning, all batches have equal weights."""
     if not finetune:
         return link.decay
     link.N += 1
@@ -24,8 +24,8 @@ def _decay(link, finetune):
 class BatchNormalization(Link):
     """Batch normalization: :func:`mpchain.functions.batch_normalization` with its parameters.
 
-    While ``config.train`` is set, it normalizes by the statistics of the batch and updates their
-    moving averages; otherwise it normalizes by these averages.
+    While ``config.train`` is set, the link normalizes with the statistics of the batch and updates
+    their moving averages; otherwise it normalizes with these averages.
 
         >>> bn = L.BatchNormalization(3)
         >>> y = bn(np.random.randn(50, 3).astype(np.float32) + 7)
@@ -42,7 +42,8 @@ class BatchNormalization(Link):
         use_gamma, use_beta: whether to scale and to shift.
         initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or
             arrays; None means one for scale and variance, zero for the others.
-        axis: the axes to reduce; None means all but those of ``size``, which follow the first.
+        axis: the axes to reduce; None means all axes except those of ``size``, which follow the
+            first axis.
 
     Attributes:
         gamma, beta (Parameter): scale and shift, of shape ``size``; None if not used.
@@ -155,8 +156,8 @@ class BatchNormalization(Link):
 class BatchRenormalization(BatchNormalization):
     """Batch renormalization: :func:`mpchain.functions.batch_renormalization` with parameters.
 
-    Like :class:`BatchNormalization`, but in training, too, the result is close to normalization by
-    the moving averages.
+    Like :class:`BatchNormalization`, but even in training the result is close to normalization
+    with the moving averages.
 
         >>> bn = L.BatchRenormalization(3, rmax=3, dmax=5)
         >>> bn(np.ones((5, 3, 4, 4), np.float32)).shape
@@ -227,8 +228,8 @@ class BatchRenormalization(BatchNormalization):
 class DecorrelatedBatchNormalization(Link):
     """Whitening: :func:`mpchain.functions.decorrelated_batch_normalization` with its averages.
 
-    While ``config.train`` is set, it whitens by the statistics of the batch and updates their
-    moving averages; otherwise it whitens by these averages.
+    While ``config.train`` is set, the link whitens with the statistics of the batch and updates
+    their moving averages; otherwise it whitens with these averages.
 
         >>> bn = L.DecorrelatedBatchNormalization(4, groups=2)
         >>> bn(np.random.randn(50, 4).astype(np.float32)).shape
@@ -307,7 +308,7 @@ class DecorrelatedBatchNormalization(Link):
         return F.decorrelated_batch_normalization(x, **options)
 
 
-# Normalization of each sample by itself, the same in training and inference.
+# The links below normalize each sample separately, in the same way in training and inference.
 
 
 class _SampleNormalization(Link):
@@ -345,8 +346,8 @@ class LayerNormalization(_SampleNormalization):
         array([[-1.,  1.]], dtype=float32)
 
     Args:
-        size: shape of the parameters, that of the last axes of the input; None infers it from the
-            last axis of the first input.
+        size: shape of the parameters, which is the shape of the last axes of the input; None infers
+            it from the last axis of the first input.
         eps: added to the variance.
         initial_gamma, initial_beta: initializers, numbers or arrays; None means one and zero.
 

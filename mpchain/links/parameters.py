@@ -10,7 +10,7 @@ from mpchain.variable import Parameter
 
 
 def bias_parameter(nobias: bool, initial_bias: InitialValue, size: int | None = None) -> Any:
-    """Returns a bias, by default zeros, uninitialized without a size; None if ``nobias``.
+    """Returns a bias, by default zeros, and uninitialized if the size is None; None if ``nobias``.
 
     >>> bias_parameter(False, None, 2).array
     array([0., 0.], dtype=float32)
@@ -23,7 +23,7 @@ def bias_parameter(nobias: bool, initial_bias: InitialValue, size: int | None = 
 
 
 def layer_sizes(link: Link, in_size: int | None, out_size: int | None) -> tuple[int | None, int]:
-    """Returns the sizes of a layer, the only one given being ``out_size``; checks them.
+    """Returns the checked sizes of a layer; a single given size is ``out_size``.
 
     >>> layer_sizes(L.Linear(3, 2), 4, None)
     (None, 4)
@@ -35,7 +35,7 @@ def layer_sizes(link: Link, in_size: int | None, out_size: int | None) -> tuple[
 
 
 def check_sizes(link: Link, **sizes: Any) -> None:
-    """Raises TypeError or ValueError unless each is a positive int.
+    """Raises TypeError or ValueError unless each size is a positive int.
 
     >>> check_sizes(L.Linear(3, 2), out_size=2)
     """

@@ -1,4 +1,4 @@
-"""Recurrent cells: stateless ones take and return their state, stateful ones keep it."""
+"""Recurrent cells: stateless cells take and return their state, stateful cells keep it."""
 
 import math
 
@@ -17,7 +17,7 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Interleaved(Initializer):
-    """Fills interleaved rows of gates, each gate by its initializer."""
+    """Fills interleaved rows of gates, each gate with its own initializer."""
 
     def __init__(self, *initials) -> None:
         self.initializers = [get_initializer(initial) for initial in initials]
@@ -29,7 +29,7 @@ class _Interleaved(Initializer):
 
 
 class _Quarters(Initializer):
-    """Fills each quarter of the rows by the same initializer."""
+    """Fills each quarter of the rows with the same initializer."""
 
     def __init__(self, initial) -> None:
         self.initializer = get_initializer(initial)
@@ -41,7 +41,7 @@ class _Quarters(Initializer):
 
 
 class _Stateful(Chain):
-    """Base of cells that keep their state: Variables that move with the link, but are not saved."""
+    """Base of cells that keep their state: Variables that move with the link but are not saved."""
 
     _state_names = ("h",)
     h: Variable | None = None
@@ -71,7 +71,7 @@ class _Stateful(Chain):
                 setattr(self, name, Variable(array))
 
     def _check_batch(self, x, may_shrink=False):
-        """Checks that ``x`` has as many rows as the state, or no more if batches may shrink."""
+        """Checks that ``x`` has as many rows as the state, or, if batches may shrink, no more."""
         if self.h is not None:
             n, rows = x.shape[0], self.h.shape[0]
             rule = f"x must have {'at most ' if may_shrink else ''}{rows} rows, as the state has"
@@ -93,13 +93,13 @@ class _Stateful(Chain):
 
 
 class _StatefulMemory(_Stateful):
-    """Base of cells that keep a memory beside their output."""
+    """Base of cells that keep a memory in addition to their output."""
 
     _state_names = ("c", "h")
     c: Variable | None = None
 
     def set_state(self, c: Input, h: Input) -> None:
-        """Sets memory and output, Variables or arrays (N, out_size)."""
+        """Sets the memory and the output, Variables or arrays (N, out_size)."""
         self._set(c=c, h=h)
 
 
@@ -126,7 +126,8 @@ class _LSTMCell(Chain):
 
 
 class _PlainLSTMCell(_LSTMCell):
-    """An LSTM cell whose initial weights are drawn in Chainer's order: together, in quarters."""
+    """An LSTM cell whose initial weights are drawn in Chainer's order: for each quarter of the
+    rows, lateral weights, then upward weights."""
 
     def __init__(
         self,
@@ -182,8 +183,8 @@ class StatelessLSTM(_PlainLSTMCell):
         out_size: number of units.
         lateral_init, upward_init: initializers, numbers or arrays of each quarter of the rows of
             the weights, (out_size, out_size) and (out_size, in_size); None means LeCunNormal.
-        bias_init: the same for the biases of the input, its gate and the output gate, (out_size,);
-            None means zeros.
+        bias_init: the same for the biases of the input, the input gate and the output gate,
+            (out_size,); None means zeros.
         forget_bias_init: the same for the forget gate; None means ones.
 
     Attributes:
@@ -208,8 +209,8 @@ class StatelessLSTM(_PlainLSTMCell):
 class LSTM(_StatefulMemory, _PlainLSTMCell):
     """Stateful long short-term memory: :func:`mpchain.functions.lstm` with its parameters.
 
-    If a batch has fewer rows than the one before, the sequences of the last rows have ended; their
-    state is kept.
+    If a batch has fewer rows than the previous batch, the sequences of the last rows have ended;
+    their state is kept.
 
         >>> lstm = L.LSTM(3, 5)
         >>> ys = [lstm(np.ones((2, 3), np.float32)) for _ in range(4)]
@@ -228,7 +229,7 @@ class LSTM(_StatefulMemory, _PlainLSTMCell):
         """Computes a time step.
 
         Args:
-            x: Variable or array (N, in_size); N must not exceed that of the previous call.
+            x: Variable or array (N, in_size); N must not exceed the N of the previous call.
 
         Returns:
             Variable (N, out_size).
@@ -280,7 +281,7 @@ class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
 class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
     """LSTM with peepholes: its gates depend on the memory.
 
-    With s the sigmoid, i and f depend on the memory before the step, o on the one after it:
+    Let s be the sigmoid. i and f depend on the memory before the step, o on the memory after it:
     c = tanh(a) s(i + P_i c_prev) + c_prev s(f + P_f c_prev), h = tanh(c) s(o + P_o c).
 
         >>> L.StatefulPeepholeLSTM(3, 5)(np.ones((2, 3), np.float32)).shape
@@ -350,7 +351,7 @@ class _GRUCell(Chain):
 class StatelessGRU(_GRUCell):
     """Stateless gated recurrent units.
 
-    With s the sigmoid, r = s(W_r x + U_r h), z = s(W_z x + U_z h), and the new state is
+    Let s be the sigmoid, r = s(W_r x + U_r h) and z = s(W_z x + U_z h). The new state is
     (1 - z) h + z tanh(W x + U (r h)). The matrices stand for affine maps.
 
         >>> L.StatelessGRU(3, 5)(None, np.ones((2, 3), np.float32)).shape
@@ -375,7 +376,7 @@ class StatelessGRU(_GRUCell):
         """Computes a time step.
 
         Args:
-            h: Variable or array (N, out_size): the state; None means zeros and no biases of U.
+            h: Variable or array (N, out_size): the state; None means zeros, and no biases of U.
             x: Variable or array (N, in_size).
 
         Returns:
@@ -444,7 +445,7 @@ class _MGUCell(Chain):
 class StatelessMGU(_MGUCell):
     """Stateless minimal gated units.
 
-    With [] for concatenation, f = sigmoid(W_f [h, x]), and the new state is
+    Let [] be concatenation and f = sigmoid(W_f [h, x]). The new state is
     (1 - f) h + f tanh(W_h [f h, x]). The matrices stand for affine maps.
 
         >>> L.StatelessMGU(3, 5)(None, np.ones((2, 3), np.float32)).shape

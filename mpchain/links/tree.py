@@ -9,7 +9,7 @@ from mpchain.variable import Variable, as_variable
 
 
 class _TreeLSTM(Chain):
-    """Base of tree cells: their inputs."""
+    """Base of tree cells, which prepares their inputs."""
 
     def _states(self, cshsx):
         """Returns the memories, the outputs, and W_x(x); None stands for zeros."""
@@ -34,8 +34,8 @@ class _TreeLSTM(Chain):
 class ChildSumTreeLSTM(_TreeLSTM):
     """Child-sum tree LSTM, for any number of children: :func:`mpchain.functions.tree_lstm`.
 
-    The input, its gate and the output gate depend on the sum of the children's outputs; the forget
-    gate of each child depends on that child's output.
+    The input, the input gate and the output gate depend on the sum of the children's outputs; the
+    forget gate of each child depends on that child's output.
 
         >>> cell, x = L.ChildSumTreeLSTM(3, 5), np.ones((2, 3), np.float32)
         >>> c, h = cell(x)  # a leaf
@@ -50,7 +50,7 @@ class ChildSumTreeLSTM(_TreeLSTM):
     Attributes:
         W_x (Linear): from the input to a, i, o and f: W (4 out_size, in_size), with bias.
         W_h_aio (Linear): from the sum of outputs to a, i and o: W (3 out_size, out_size).
-        W_h_f (Linear): from each child's output to its f: W (out_size, out_size).
+        W_h_f (Linear): from each child's output to the child's f: W (out_size, out_size).
 
     See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
     networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.

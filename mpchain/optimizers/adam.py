@@ -12,7 +12,7 @@ from mpchain.update_rule import Hyperparameter, UpdateRule
 
 
 def _learning_rate(hyperparam, t, called):
-    """Returns the learning rate at step t: alpha, corrected for the bias of both averages."""
+    """Returns the learning rate at step t: alpha with the bias correction of both averages."""
     if t == 0:
         raise RuntimeError(f"{called}.lr: the learning rate is undefined before the first update")
     correction1 = 1 - hyperparam.beta1**t
@@ -161,12 +161,13 @@ class Adam(GradientMethod):
 class AdamW(Adam):
     """:class:`Adam` under the name that stands for its decoupled weight decay.
 
-    As in Chainer, and in the paper, each step takes ``weight_decay_rate`` times the parameter off
-    it, whatever alpha is. PyTorch multiplies that by the learning rate: ``decay_times_alpha=True``
-    does so, too, and is what PyTorch's numbers need.
+    As in Chainer and in the paper, each step subtracts ``weight_decay_rate`` times the parameter,
+    independent of alpha. PyTorch also multiplies by the learning rate; to use PyTorch's rates, set
+    ``decay_times_alpha=True``.
 
     Warns:
-        UserWarning: the rate is 1e-3 or more with the default alpha, a thousand times PyTorch's.
+        UserWarning: the rate is 1e-3 or more, which with the default alpha is a thousand times the
+            effect of the same rate in PyTorch.
 
     >>> link = L.Parameter(np.array([1.0]))
     >>> optimizer = optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01).setup(link)
@@ -314,7 +315,7 @@ class RAdamRule(UpdateRule):
 
 
 def _rectification(beta2, t):
-    """Returns the rectification of the step; None while v has too few gradients."""
+    """Returns the rectification of the step; None while v averages too few gradients."""
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     if length <= 5:
@@ -324,7 +325,7 @@ def _rectification(beta2, t):
 
 
 class RAdam(GradientMethod):
-    """Rectified Adam: shrinks early steps, whose size varies most, instead of a warm-up.
+    """Rectified Adam: instead of a warm-up, shrinks early steps, whose size varies most.
 
     Like :class:`Adam`, with lr multiplied by r = √((ρ - 4)(ρ - 2) ρ∞ / ((ρ∞ - 4)(ρ∞ - 2) ρ)) of the
     length of the moving average ρ = ρ∞ - 2 t beta2^t / (1 - beta2^t), ρ∞ = 2 / (1 - beta2) - 1.

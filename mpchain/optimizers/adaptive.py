@@ -241,8 +241,8 @@ class MSVAGRule(UpdateRule):
         values = super().scalars()
         beta = values["beta"]
         values["correction"] = 1 - beta**self.t
-        # The variance of m relative to that of one gradient. At first it is 1, because the
-        # estimated variance of the gradient is 0 / 0.
+        # rho is the variance of m relative to that of one gradient. It is bounded because it starts
+        # at 1, where the estimated variance of the gradient would be 0 / 0.
         rho = (1 - beta) * (1 + beta**self.t) / ((1 + beta) * values["correction"])
         values["rho"] = min(rho, 0.9999)
         return values

@@ -51,7 +51,7 @@ class LAMBRule(UpdateRule):
         correction1: float,
         correction2: float,
     ) -> tuple[Array, ...]:
-        """Elementwise: writes the direction of the step into d."""
+        """Writes the direction of the step into d; an elementwise function."""
         m += (1 - beta1) * (g - m)
         v += (1 - beta2) * (g * g - v)
         d = (m / correction1) / (np.sqrt(v / correction2) + eps)
@@ -138,7 +138,7 @@ class AdafactorRule(UpdateRule):
 
 
 def _as_matrix(array):
-    """Returns the first axis against all others; a vector becomes a column."""
+    """Returns a matrix of the first axis and all others merged; a vector becomes a column."""
     return array.reshape(array.shape[0] if array.ndim else 1, math.prod(array.shape[1:]))
 
 
@@ -153,8 +153,8 @@ class Adafactor(GradientMethod):
     has weight 1 - t^-decay, V = R C / mean(R), u = g / √V and
     p ← p - max(eps2, rms(p)) min(lr, 1 / √t) u / max(1, rms(u) / threshold).
 
-    The state of an (n, m) matrix has n + m numbers. For parameters with more axes, the last are
-    merged; the state of a vector has its size.
+    The state of an (n, m) matrix has n + m elements. In parameters with more axes, all axes but the
+    first are merged; the state of a vector has the vector's size.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.Adafactor(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))

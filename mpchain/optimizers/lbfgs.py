@@ -20,20 +20,20 @@ _DECREASE, _CURVATURE, _MOST_TRIALS = 1e-4, 0.9, 25
 class LBFGS(Optimizer):
     """Limited-memory BFGS with a line search for the strong Wolfe conditions.
 
-    An update calls the loss function once, and for each step as often as the line search needs, at
-    least once: the loss must be the same function of the parameters all the while, on one batch,
-    without dropout. If no step along the quasi-Newton direction will do, the memory is dropped and
-    the step taken along the gradient; if that fails too, the update takes no step and warns once.
+    An update calls the loss function once, and at least once more for each step, as often as the
+    line search needs. So the loss must remain the same function of the parameters: on one batch,
+    without dropout. If no step along the quasi-Newton direction succeeds, the memory is dropped,
+    and the step follows the gradient; if that fails too, the update takes no step and warns once.
 
     See J. Nocedal and S. Wright, Numerical Optimization, algorithms 3.5, 3.6 and 7.4. A
-    :class:`mpchain.distributed.optimizers.MultiNodeOptimizer` of it takes the same steps on all
-    ranks. Rounding differs with their number, and grows over many line searches: with
-    ``reproducible=True`` the steps are those of one process to the bit. Computes in float64 on the
-    host.
+    :class:`mpchain.distributed.optimizers.MultiNodeOptimizer` of this optimizer takes the same
+    steps on all ranks. Rounding errors depend on the number of ranks, and grow over many line
+    searches; with ``reproducible=True`` the steps are bitwise the same as in one process. The
+    optimizer computes in float64 on the host.
 
     Args:
-        memory: the number of last steps that it learns the curvature from.
-        max_iter: the number of steps of an update, fewer if one fails. With 10, an update needs
+        memory: the number of latest steps that define the estimate of the curvature.
+        max_iter: the number of steps of an update; fewer if a step fails. With 10, an update needs
             about half as many calls of the loss function as 10 updates of one step.
 
     Raises:
@@ -65,7 +65,7 @@ class LBFGS(Optimizer):
         return self
 
     def add_hook(self, hook: object, name: str | None = None, timing: str = "auto") -> None:
-        """Raises TypeError: a hook would change gradients, and not the loss that they belong to."""
+        """Raises TypeError: a hook would change gradients but not the loss that they belong to."""
         raise TypeError("LBFGS.add_hook: takes no hooks; add what they do to the loss function")
 
     def update(
@@ -81,8 +81,8 @@ class LBFGS(Optimizer):
             RuntimeError: :meth:`setup` was not called, a loss scale is set, or the loss is not
                 finite where the step begins.
 
-        An error of the loss function within a step, or Ctrl-C, leaves the parameters as they were
-        before it.
+        An error of the loss function within a step, or Ctrl-C, leaves the parameters in their
+        state before the step.
         """
         self._check_set_up("update")
         if self.is_evaluating:  # a multi-node optimizer has averaged the gradients
@@ -135,7 +135,7 @@ class LBFGS(Optimizer):
             raise
 
     def _search_and_step(self, at, x, value, gradient):
-        """Takes a step; returns the point, loss and gradient after it, None if there is none."""
+        """Takes a step; returns the point, loss and gradient after it, or None if no step works."""
         if not gradient.any():
             return None
         found = None
@@ -207,7 +207,7 @@ class LBFGS(Optimizer):
         return -q
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the counts and what it knows of the curvature."""
+        """Saves or restores the counters and the steps that estimate the curvature."""
         self._check_set_up("serialize")
         self.t = serializer("t", self.t)
         self.epoch = serializer("epoch", self.epoch)
@@ -221,7 +221,8 @@ def _flat(arrays):
 
 
 def _search(at, x, value, gradient, direction, first):
-    """The point, loss and gradient of a step that meets the strong Wolfe conditions, or None."""
+    """Returns the point, loss and gradient of a step that meets the strong Wolfe conditions, or
+    None."""
     slope = gradient @ direction
     if not slope < 0:
         return None
@@ -262,7 +263,7 @@ def _search(at, x, value, gradient, direction, first):
 
 
 def _between(low, high):
-    """The minimum of the cubic through two trials, kept away from both; their middle otherwise."""
+    """Returns the minimum of the cubic through two trials, away from both; or their midpoint."""
     (a, fa, da), (b, fb, db) = low[:3], high[:3]
     middle, margin = (a + b) / 2, 0.1 * abs(b - a)
     if not (math.isfinite(fb) and math.isfinite(db)):

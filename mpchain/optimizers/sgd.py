@@ -135,8 +135,8 @@ class NesterovAGRule(UpdateRule):
 class NesterovAG(GradientMethod):
     """Nesterov's accelerated gradient.
 
-    v ← momentum v - lr g, p ← p + momentum² v - (1 + momentum) lr g, as in Chainer, with v after
-    its update; the paper uses v before its update.
+    v ← momentum v - lr g, p ← p + momentum² v - (1 + momentum) lr g. As in Chainer, the second
+    formula uses the updated v; the paper uses v before its update.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.NesterovAG(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))

@@ -210,7 +210,7 @@ class Profile(Extension):
         Args:
             step: the index of a step; None returns means over the steps.
 
-            Raises:
+        Raises:
             RuntimeError: the profile has not ended.
         """
         return table.rows(self._ended("rows"), step)

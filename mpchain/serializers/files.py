@@ -1,4 +1,4 @@
-"""Writing files that never appear half-written, and telling damaged files from failing disks."""
+"""Writes files that never appear half-written, and distinguishes damaged files from disk errors."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ File: TypeAlias = PathLike | IO[bytes]
 
 @contextlib.contextmanager
 def replacing(path: PathLike) -> Iterator[str]:
-    """Context manager: a temporary name for a file that takes its own name when it is complete.
+    """Context manager: yields a temporary name for a file, which is renamed when it is complete.
 
     The temporary name is in the same folder and has the same ending. At the end of the block the
     file is fsynced and renamed. If the block raises, or the process dies in it, an earlier file of
@@ -64,7 +64,7 @@ def replacing(path: PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def open_atomic(path: PathLike, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
-    """Context manager: a file that takes its name only when it is complete and on the disk.
+    """Context manager: opens a file that gets its name only when it is complete and on the disk.
 
     Args:
         path: name of the file, which is replaced at the end of the block. If the block raises, an
@@ -74,7 +74,7 @@ def open_atomic(path: PathLike, mode: str = "wb", **options: Any) -> Iterator[IO
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        ValueError: the mode is neither, or ``path`` exists and is not a regular file.
+        ValueError: ``mode`` is invalid, or ``path`` exists and is not a regular file.
 
     Example:
         >>> import os
@@ -99,7 +99,7 @@ def open_file(file: File, *, writes: bool = False) -> contextlib.AbstractContext
 
 
 def view_of(opened: IO[bytes]) -> memoryview:
-    """Returns the rest of an open file: mapped into memory if it is on a disk, else read.
+    """Returns the rest of an open file; a file on a disk is mapped into memory, others are read.
 
     Use it for a short time only: a file that is mapped must neither change nor shrink.
 
@@ -134,17 +134,17 @@ def sync_folder(folder: PathLike) -> None:
 
 @contextlib.contextmanager
 def parsing(what: str) -> Iterator[None]:
-    """Context manager: errors in parsing foreign bytes mean that a file is damaged.
+    """Context manager: turns errors in parsing foreign bytes into DamagedFileError.
 
     Errors of the operating system (such as EIO or EMFILE) and MemoryError pass: the file may be
     intact. An OSError without a number comes from a decompressor, and EINVAL from seeking to a
     place before the start of the file: both are damage.
 
     Args:
-        what: the text of the message before the error.
+        what: the text that precedes the error in the message.
 
     Raises:
-        DamagedFileError: the block raised.
+        DamagedFileError: the block raised an error.
     """
     try:
         yield
@@ -156,7 +156,7 @@ def parsing(what: str) -> Iterator[None]:
 
 
 def crc32(content: object, start: int = 0) -> int:
-    """Returns the CRC-32 of bytes, or of ``start``'s bytes and these.
+    """Returns the CRC-32 of bytes; ``start`` is the CRC-32 of the bytes before them.
 
     Example:
         >>> crc32(b"56789", crc32(b"1234")) == crc32(b"123456789") == 0xCBF43926
@@ -167,9 +167,9 @@ def crc32(content: object, start: int = 0) -> int:
 
 @contextlib.contextmanager
 def fast_checksums() -> Iterator[None]:
-    """Context manager: the standard library's ``zipfile`` computes its checksums by :func:`crc32`.
+    """Context manager: the standard library's ``zipfile`` computes checksums with :func:`crc32`.
 
-    It does until the last thread that entered has left. The checksums are the same.
+    This holds until the last thread has left the context. The checksums are the same.
 
     Example:
         >>> with fast_checksums(), zipfile.ZipFile("files.zip", "w") as archive:

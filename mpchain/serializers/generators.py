@@ -1,4 +1,4 @@
-"""Checks of states of random generators that come from files."""
+"""Checks states of random generators that come from files."""
 
 from typing import Any
 
@@ -12,13 +12,14 @@ _KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 def check_generator_state(state: dict[str, Any]) -> None:
     """Checks a state for ``set_state(state)`` of NumPy's generators, or ``bit_generator.state``.
 
-    NumPy does not check the position in the generator's buffer: a wrong one reads foreign memory.
+    NumPy does not check the position in the generator's buffer: a wrong position would make it
+    read foreign memory.
 
     Args:
         state: what ``RandomState.get_state(legacy=False)`` or ``bit_generator.state`` returned.
 
     Raises:
-        SerializationError: it is not a state, or its position is outside the buffer.
+        SerializationError: ``state`` is not a state, or its position is outside the buffer.
         Exception: NumPy's error if it cannot use the state.
 
     Example:

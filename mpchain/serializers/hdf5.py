@@ -32,7 +32,7 @@ class HDF5Serializer(Serializer):
 
     Args:
         group (h5py.Group): the group for the object.
-        compression: level of gzip (0 to 9) for arrays of more than one element; None for no
+        compression: gzip level (0 to 9) for arrays with more than one element; None disables
             compression.
 
     Raises:
@@ -102,9 +102,10 @@ class HDF5Deserializer(Deserializer):
 
 
 class _DeferringFile(io.FileIO):
-    """A file for the HDF5 library that hides errors in writing from it.
+    """A file that hides write errors from the HDF5 library.
 
-    The library cannot close a file that it cannot write to (the disk is full), and crashes later.
+    The library cannot close a file that it cannot write to (such as on a full disk), and crashes
+    later.
 
     Attributes:
         error: the first error, to be raised when the library has closed the file.
@@ -137,7 +138,7 @@ def save_hdf5(filename: PathLike, obj: object, compression: int | None = 4) -> N
     Args:
         filename: path of the file.
         obj: the object; its ``serialize`` method determines what is saved.
-        compression: level of gzip (0 to 9); None for no compression, which is many times faster.
+        compression: gzip level (0 to 9); None disables compression, which is many times faster.
 
     Raises:
         TypeError: a value is not a number, boolean, string or None.
@@ -165,17 +166,18 @@ def save_hdf5(filename: PathLike, obj: object, compression: int | None = 4) -> N
 def load_hdf5(filename: PathLike, obj: object) -> None:
     """Restores an object from an HDF5 file of :func:`save_hdf5`, of Chainer or of another program.
 
-    What the object asks for must fit, and all checksums are verified, before it is changed. Files
-    of other programs have no checksums: a damaged one may even hang the HDF5 library.
+    Before the object is changed, all arrays that it asks for are checked, and all checksums are
+    verified. Files of other programs have no checksums: a damaged file may even hang the HDF5
+    library.
 
     Args:
         filename: path of the file.
         obj: the object.
 
     Raises:
-        SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
-            are missing; the message lists all of them), or the file is damaged
-            (:class:`DamagedFileError`).
+        SerializationError: an array in the file does not match the object
+            (:class:`MissingKeyError` if arrays are missing; the message lists all of them), or the
+            file is damaged (:class:`DamagedFileError`).
         RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
 
     Example:
@@ -217,20 +219,20 @@ def _load_h5py(function):
 
 
 def _is_known(dtype):
-    """Returns whether HDF5 has the dtype: not strings of characters, times and long doubles."""
+    """Returns whether HDF5 has the dtype; it lacks character strings, times and long doubles."""
     known = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
     known = known or (dtype.kind == "S" and dtype.itemsize > 0)
     return known or values.loaded_dtype(dtype) != dtype
 
 
 def _checksum(array):
-    """CRC-32 of an array's dtype, shape and content."""
+    """Returns the CRC-32 of an array's dtype, shape and content."""
     what = crc32(f"{array.dtype.str} {array.shape} ".encode())
     return crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), what)
 
 
 def _datasets(h5py, file):
-    """The datasets of a file by name. (No links are followed: they might lead to other files.)"""
+    """Returns the datasets of a file by name, without links, which might lead to other files."""
     found = {}
 
     def visit(name, item):
@@ -242,7 +244,7 @@ def _datasets(h5py, file):
 
 
 def _ranges(dataset):
-    """Returns where a dataset's bytes are in the file: list of (offset, length)."""
+    """Returns the positions of a dataset's bytes in the file: a list of (offset, length)."""
     if dataset.shape is None or dataset.size == 0:
         return []
     if dataset.chunks is None:
@@ -252,7 +254,7 @@ def _ranges(dataset):
 
 
 def _header(dataset):
-    """(shape, dtype) of the array that a dataset stands for; None for None."""
+    """Returns (shape, dtype) of the array that a dataset stores, or None for a stored None."""
     with _reading(dataset):
         if not hasattr(dataset, "dtype"):
             raise ValueError("it is a group, not a dataset")

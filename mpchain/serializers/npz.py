@@ -2,8 +2,8 @@
 
 Each archive member has a checksum (CRC-32) of its array, and the archive's comment, at the end of
 the file, has a checksum of the list of members. A mark in the header of each member shows that
-there must be such a comment. All is verified before anything is restored; files of Chainer 7 and of
-``numpy.savez`` have neither mark nor comment and load as well.
+there must be such a comment. All checksums are verified before anything is restored. Files of
+Chainer 7 and of ``numpy.savez`` have neither mark nor comment and load as well.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _MARK = b"mp\x08\x00mpchain1"  # an "extra field" of the zip format: id, length,
 _HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 # Chainer 7 stored None as a pickled object array. These are the SHA-256 sums of the bytes that
-# NumPy writes for it, by version, so that it is recognized without unpickling anything.
+# versions of NumPy write for None, so that None is recognized without unpickling anything.
 _PICKLED_NONE = {
     "42d0d2122355569b3e1a93b250795f04ae397d9abd537a72b5b608d0810be2f3",
     "76b5f9760552cdb10626b6ad7ac42df51b7d52495ae9fc0bb96ecd0ba489d697",
@@ -47,8 +47,8 @@ class DictionarySerializer(Serializer):
     """Saves into a dictionary of host arrays.
 
     Args:
-        target: filled with ``'path/of/the/value': array``; a new one for None. Arrays are not
-            copied.
+        target: the dictionary to fill with ``'path/of/the/value': array``; None makes a new one.
+            Arrays are not copied.
         path: prefix of the names.
 
     Example:
@@ -83,7 +83,7 @@ class NpzDeserializer(Deserializer):
             or a list of these.
 
     Attributes:
-        latest (list): one element: the last name that was asked for.
+        latest (list): one element: the name that was requested last.
 
     Example:
         >>> link = L.Scale(W_shape=(2,))
@@ -125,7 +125,7 @@ class NpzDeserializer(Deserializer):
         return value
 
     def ignores(self, key: str) -> bool:
-        """Returns whether ``ignore_names`` covers that full name."""
+        """Returns whether ``ignore_names`` matches this full name."""
         return any(n == key if isinstance(n, str) else n(key) for n in self.ignore_names)
 
 
@@ -181,21 +181,22 @@ def load_npz(
 ) -> None:
     """Restores an object from an .npz file.
 
-    What the object asks for must fit, and all checksums are verified, before it is changed.
+    Before the object is changed, all arrays that it asks for are checked, and all checksums are
+    verified.
 
     Args:
         file: a path, or a file object opened for reading bytes.
         obj: the object.
-        path: where in the file it is, such as ``'updater/model:main/'`` in a trainer's snapshot.
+        path: the object's path in the file, such as ``'updater/model:main/'`` in a snapshot.
         strict: whether an array that the file lacks is an error; otherwise the object keeps its
             present value.
         ignore_names: arrays to leave unchanged: a full name, a function from full names to bool,
             or a list of these.
 
     Raises:
-        SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
-            are missing; the message lists all of them), or the file is damaged
-            (:class:`DamagedFileError`).
+        SerializationError: an array in the file does not match the object
+            (:class:`MissingKeyError` if arrays are missing; the message lists all of them), or the
+            file is damaged (:class:`DamagedFileError`).
 
     Example:
         >>> write_npz("snapshot", {"updater/model:main/W": np.ones((2, 3), "f")})
@@ -216,7 +217,7 @@ def restore(
     Args:
         function: the public function, for messages.
         file: the file, for messages.
-        arrays: name to array; see :func:`restore_checked`.
+        arrays: maps names to arrays; see :func:`restore_checked`.
         obj: the object.
         options: ``path``, ``strict`` and ``ignore_names`` of :class:`NpzDeserializer`.
     """
@@ -224,7 +225,7 @@ def restore(
 
 
 def write_npz(file: files.File, arrays: Mapping[str, Array], compression: bool = False) -> None:
-    """Writes a mapping of names to arrays as an .npz file (arguments as :func:`save_npz`).
+    """Writes a mapping of names to arrays as an .npz file; see :func:`save_npz` for arguments.
 
     Example:
         >>> write_npz("arrays.npz", {"x": np.arange(3)})
@@ -270,10 +271,10 @@ def read_npz(file: files.File, path: str = "") -> dict[str, Array]:
 
     Args:
         file: a path, or a file object opened for reading bytes.
-        path: read only what is below it.
+        path: only arrays below this path are read.
 
     Returns:
-        dict: name to array.
+        dict: maps names to arrays.
 
     Raises:
         DamagedFileError: the file is damaged; the message names file and array.
@@ -284,7 +285,7 @@ def read_npz(file: files.File, path: str = "") -> dict[str, Array]:
 
 @contextlib.contextmanager
 def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[StoredArrays]:
-    """Context manager: the arrays below a path in an .npz file, which are read on access.
+    """Context manager: opens the arrays below a path in an .npz file; they are read on access.
 
     Args:
         file: a path, or a file object opened for reading bytes.
@@ -329,7 +330,7 @@ class _Members(StoredArrays):
 
     def read(self, key):
         with self._parsing(key) as info:
-            header, start = self._header(info)  # this checks the size against shape and dtype
+            header, start = self._header(info)  # checks the size against shape and dtype
             content = self._content(info)
             if header is None:
                 return np.array(None)
@@ -379,11 +380,11 @@ class _Members(StoredArrays):
 
 
 def _parse_header(content, size):
-    """Reads the first bytes of an .npy file of that size.
+    """Parses the first bytes of an .npy file whose size is given.
 
     Returns:
-        ``((shape, dtype, whether in Fortran's order), start)``, or ``(None, start)`` for None;
-        ``start`` is where the data begin.
+        ``((shape, dtype, whether in Fortran order), start)``, or ``(None, start)`` for a stored
+        None; the data begin at ``start``.
     """
     stream = io.BytesIO(content)
     version = npy.read_magic(stream)

@@ -1,4 +1,4 @@
-"""Restoring an object from stored arrays: all of it, or nothing where something does not fit."""
+"""Restores an object from stored arrays: completely, or not at all if an array does not match."""
 
 import contextlib
 import copy
@@ -43,7 +43,7 @@ class StoredArrays(Mapping[str, Array]):
         raise NotImplementedError
 
     def header(self, key: str) -> tuple[tuple[int, ...], Any] | None:
-        """Returns (shape, dtype) of an array without reading it; None for None."""
+        """Returns (shape, dtype) of an array without reading it; None for a stored None."""
         raise NotImplementedError
 
     def verify(self, keys: Collection[str]) -> None:
@@ -52,21 +52,21 @@ class StoredArrays(Mapping[str, Array]):
 
 
 def restore_checked(function: str, file: str, deserializer: Deserializer, obj: object) -> None:
-    """Restores an object after checking that everything it asks for is there and fits.
+    """Restores an object after checking that all arrays that it asks for exist and match.
 
-    Arrays that do not fit, or that are missing, are found before anything is overwritten, and from
-    the shapes and dtypes in the file, before any content is read. Content that the object asks for
-    is then read, and all of it is verified, before the first array is overwritten.
+    Mismatched and missing arrays are found from the shapes and dtypes in the file, before any
+    content is read. The content that the object asks for is then read and verified. Only then is
+    the first array overwritten.
 
     Args:
         function: the public function, for messages.
         file: name of the file, for messages.
-        deserializer: an ``NpzDeserializer``. Its ``npz`` is a mapping, which may have ``header``
-            and ``verify`` as :class:`StoredArrays`.
+        deserializer: an ``NpzDeserializer``. Its ``npz`` is a mapping, which may have methods
+            ``header`` and ``verify`` like :class:`StoredArrays`.
         obj: the object.
 
     Raises:
-        SerializationError: something does not fit; the message names the file and the entry.
+        SerializationError: an array does not match; the message names the file and the entry.
     """
     try:
         asked = _check(deserializer, obj)
@@ -92,8 +92,8 @@ def _check(deserializer, obj):
     _run(probe, obj)
     probe.give_back()
     if probe.missing and not any(probe.asked.values()):
-        # Numbers decide which keys are read, so reading is repeated with the file's numbers, which
-        # are then undone.
+        # An object's scalars decide which keys it reads. So reading is repeated with the scalars of
+        # the file; afterwards the object's own scalars are restored.
         probe = _Probe(deserializer, replaced={})
         _run(probe, obj)
         with contextlib.suppress(*_OF_CONTENT):
@@ -114,10 +114,10 @@ def _check(deserializer, obj):
 
 
 def _run(probe, obj):
-    """Lets an object ask, again after each missing name that it does not do without.
+    """Lets an object request its arrays; starts again after each missing array that it requires.
 
-    An object may fail on values that will be others later. What it would have asked for after that
-    is not checked; loading it will raise the error.
+    An object may fail because it has its old values here. Requests after such a failure are not
+    checked; loading will raise their errors.
     """
     while True:
         try:
@@ -132,17 +132,18 @@ def _run(probe, obj):
 
 
 class _Probe(Deserializer):
-    """Returns each value unchanged; records what an object asks for, and what does not fit.
+    """Returns each value unchanged; records requested arrays, and mismatches.
 
     Args:
-        deserializer (NpzDeserializer): where the object will be restored from.
-        replaced (dict): name -> what the object had before, for scalars, which are restored; None
-            leaves them alone.
+        deserializer (NpzDeserializer): the source from which the object will be restored.
+        replaced (dict): collects the object's old scalars by name, while scalars are restored from
+            the file; None restores no scalars.
 
     Attributes:
-        asked (dict): name of each array that is asked for -> what is wrong with it, or None.
-        missing (list): names that are missing; MissingKeyError is raised for each once.
-        remembered (dict): id of each object that replaces attributes -> it, and those it had.
+        asked (dict): maps the name of each requested array to its mismatch, or None.
+        missing (list): missing names; MissingKeyError is raised once for each.
+        remembered (dict): maps the id of each object that replaces attributes to the object and its
+            old attributes.
     """
 
     def __init__(self, deserializer, replaced=None):
@@ -159,7 +160,7 @@ class _Probe(Deserializer):
         self.remembered.setdefault(id(obj), (obj, dict(vars(obj))))
 
     def give_back(self):
-        """Gives objects the attributes that they had before they were asked."""
+        """Restores the attributes that objects had before the probe."""
         for obj, attributes in self.remembered.values():
             vars(obj).update(attributes)
 
@@ -182,9 +183,10 @@ class _Probe(Deserializer):
 
 
 class _Undo(Deserializer):
-    """Gives back the scalars that a probe has replaced.
+    """Restores the scalars that a probe has replaced.
 
-    It may come to objects that the probe, which stops when much is missing, has not come to.
+    It may reach objects that the probe has not reached, because the probe stops when many arrays
+    are missing.
     """
 
     def __init__(self, probe, path):
@@ -198,7 +200,8 @@ class _Undo(Deserializer):
 
 
 def _header(arrays, name):
-    """(shape, dtype) of a stored array; None for None, or where only reading it would show them."""
+    """Returns (shape, dtype) of a stored array; None for a stored None, or if they are unknown
+    without reading the array."""
     if isinstance(arrays, dict):
         return header_of(arrays[name])
     return arrays.header(name) if hasattr(arrays, "header") else None
@@ -210,7 +213,7 @@ def _listing(keys):
 
 
 def _elsewhere(missing, found):
-    """Advice, if what is missing is in the file, but below another path."""
+    """Returns advice if the missing arrays are in the file below another path."""
     for name in found:
         path = name.removesuffix(missing[0])
         if path.endswith("/") and path != name and all(path + key in found for key in missing):

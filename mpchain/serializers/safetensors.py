@@ -1,8 +1,8 @@
 """Safetensors files: a JSON header, then the plain bytes of the arrays.
 
-The library of that name would neither verify checksums nor load bfloat16 into NumPy, so this module
-reads and writes the format itself. The header's metadata has a checksum of the header and one of
-each array, which other readers ignore. Files of other programs have none and load as well.
+The library safetensors would neither verify checksums nor load bfloat16 into NumPy, so this module
+reads and writes the format itself. The header's metadata has checksums of the header and of each
+array, which other readers ignore. Files of other programs have no checksums and load as well.
 
 Format: https://github.com/huggingface/safetensors
 """
@@ -56,21 +56,21 @@ def load_safetensors(
     """Restores an object from a safetensors file of :func:`save_safetensors` or another program.
 
     The file is read and its checksums are verified before the object is changed. bfloat16 arrays
-    of other programs become float32 where the object has no array for them.
+    of other programs become float32 if the object has no array for them.
 
     Args:
         file: a path, or a file object opened for reading bytes.
         obj: the object.
-        path: where in the file it is, such as ``'updater/model:main/'`` in a trainer's snapshot.
+        path: the object's path in the file, such as ``'updater/model:main/'`` in a snapshot.
         strict: whether an array that the file lacks is an error; otherwise the object keeps its
             present value.
         ignore_names: arrays to leave unchanged: a full name, a function from full names to bool,
             or a list of these.
 
     Raises:
-        SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
-            are missing; the message lists all of them), or the file is damaged
-            (:class:`DamagedFileError`).
+        SerializationError: an array in the file does not match the object
+            (:class:`MissingKeyError` if arrays are missing; the message lists all of them), or the
+            file is damaged (:class:`DamagedFileError`).
 
     Example:
         >>> write_safetensors("weights", {"linear/W": np.ones((2, 3), "f")})
@@ -87,7 +87,7 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
 
     Args:
         file: see :func:`save_safetensors`.
-        arrays: name to array.
+        arrays: maps names to arrays.
 
     Example:
         >>> write_safetensors("x.safetensors", {"x": np.arange(3)})
@@ -104,7 +104,7 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
         records[key] = [crc32(tensors[key]), dtype]
         code = "BF16" if narrow else _CODES[plain.dtype.str]
         entries[key] = {"dtype": code, "shape": plain.shape}
-    # Large elements first: each array is aligned to the size of its elements.
+    # Arrays with large elements come first, so each array is aligned to the size of its elements.
     order = sorted(entries, key=lambda key: -np.dtype(_DTYPES[entries[key]["dtype"]]).itemsize)
     for key in order:
         entries[key]["data_offsets"] = [at, at + len(tensors[key])]
@@ -116,7 +116,7 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
 
 
 def _plain(array):
-    """Returns the array, or its bytes if the format does not know the dtype; nothing for None."""
+    """Returns the array, or its bytes if the format lacks the dtype; an empty array for None."""
     if is_none(array):
         return np.empty(0, np.uint8)
     if is_bfloat16(array.dtype):
@@ -125,7 +125,7 @@ def _plain(array):
 
 
 def _header(entries, records):
-    """Returns the header with its length, as the file begins with it."""
+    """Returns the beginning of the file: the length of the header, and the header."""
     metadata = {
         "mpchain": f"crc32={_NO_CRC32.decode()}",
         "mpchain arrays": json.dumps(records, ensure_ascii=False),
@@ -144,7 +144,7 @@ def read_safetensors(file: File) -> dict[str, Array]:
         file: a path, or a file object opened for reading bytes.
 
     Returns:
-        dict: name to array.
+        dict: maps names to arrays.
 
     Raises:
         DamagedFileError: the file is damaged; the message names file and array.
@@ -186,7 +186,7 @@ def _unique(pairs):
 
 
 def _check_layout(header, size):
-    """The arrays must fill the data without gap or overlap."""
+    """Raises an error unless the arrays fill the data without gap or overlap."""
     offsets = sorted(tuple(entry["data_offsets"]) for entry in header.values())
     ends = [0, *(end for _, end in offsets)]
     starts = [*(start for start, _ in offsets), size]
@@ -195,7 +195,7 @@ def _check_layout(header, size):
 
 
 def _parse(entry, data, record):
-    """The (read-only) array of an entry of the header."""
+    """Returns the (read-only) array of an entry of the header."""
     code, shape = entry["dtype"], tuple(entry["shape"])
     if code not in _DTYPES:
         raise ValueError(f"dtype {code} is not supported")
@@ -207,6 +207,6 @@ def _parse(entry, data, record):
     array = np.frombuffer(content, _DTYPES[code]).reshape(shape)
     if record is not None and record[1] == "bfloat16":
         return array.view(as_dtype("bfloat16"))
-    if code == "BF16":  # the upper half of a float32
+    if code == "BF16":  # bfloat16 is the upper half of a float32
         return (array.astype("<u4") << 16).view("<f4")
     return array if record is None or record[1] is None else from_bytes(array, record[1])

@@ -1,9 +1,9 @@
 """Checksums of all bytes of a file, which are verified without the library for its format.
 
-A sealed file begins and ends with the same block of 512 bytes, which has the place and the checksum
-of a table. The table, before the last block, has the checksum of the bytes of each array and one of
-all other bytes. The format of the file must allow both blocks: HDF5 lets a "user block" precede a
-file and ignores what follows it.
+A sealed file begins and ends with the same block of 512 bytes, which has the position and the
+checksum of a table. The table, before the last block, has a checksum of the bytes of each array and
+one of all other bytes. The format of the file must allow both blocks: HDF5 lets a "user block"
+precede a file, and ignores bytes after the file.
 """
 
 import json
@@ -22,7 +22,7 @@ def seal(path: str, ranges: dict[str, list[tuple[int, int]]]) -> None:
 
     Args:
         path: the file.
-        ranges: for each array a list of (offset, length) of its bytes.
+        ranges: maps each array to a list of (offset, length) of its bytes.
 
     Example:
         >>> with open("x", "wb") as file:
@@ -48,7 +48,7 @@ def verify(path: str) -> None:
     """Verifies a sealed file; accepts any file that was never sealed. See :func:`seal`.
 
     Raises:
-        DamagedFileError: the file is damaged; the message names it and the damaged arrays.
+        DamagedFileError: the file is damaged; the message names the file and the damaged arrays.
     """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -79,7 +79,7 @@ def _block(end, table):
 
 
 def _read_table(path, file, size, block):
-    """Returns the table of a file, verified, and where it begins."""
+    """Returns the verified table of a file, and the table's position."""
     with parsing(f"{path} is damaged"):
         end = int(block.split()[3].removeprefix(b"table="))
         content = _read_at(file, end, size - BLOCK - end)
@@ -91,7 +91,7 @@ def _read_table(path, file, size, block):
 
 
 def _others(ranges, end):
-    """Returns the ranges of a file from its first block to ``end`` that the given ones leave."""
+    """Returns the ranges from a file's first block to ``end`` outside of the given ones."""
     at, others = BLOCK, []
     for offset, length in sorted(part for parts in ranges for part in parts):
         others.append((at, offset - at))

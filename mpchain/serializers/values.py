@@ -21,8 +21,8 @@ def to_array(key: str, value: object) -> Array:
     """Returns the host array that represents a value in a file.
 
     Args:
-        key: its name, for messages.
-        value: an array or variable on any device, a number, a string, a list of these, or None.
+        key: the value's name, for messages.
+        value: an array or variable on any device, a scalar, a string, a list of these, or None.
 
     Raises:
         TypeError: NumPy has no plain dtype for the value.
@@ -44,8 +44,8 @@ def to_array(key: str, value: object) -> Array:
 
 
 def as_stored(array: Array) -> Array:
-    """Returns the array that stands for an array in .npz and HDF5 files: a view of bfloat16, other
-    arrays as they are.
+    """Returns the form of an array in .npz and HDF5 files: a view of a bfloat16 array, other arrays
+    unchanged.
 
     Example:
         >>> as_stored(np.ones(2, mpchain.mixed_bf16)).dtype, as_stored(np.ones(2)).dtype
@@ -55,10 +55,10 @@ def as_stored(array: Array) -> Array:
 
 
 def loaded_dtype(dtype: np.dtype) -> np.dtype:
-    """Returns the dtype for which one in a file stands; see :func:`as_stored`.
+    """Returns the dtype that a dtype in a file stands for; see :func:`as_stored`.
 
     Raises:
-        ImportError: it is bfloat16, and ml_dtypes is not installed.
+        ImportError: the result is bfloat16, and ml_dtypes is not installed.
 
     Example:
         >>> loaded_dtype(np.dtype([("bfloat16", "<u2")])).name
@@ -68,7 +68,7 @@ def loaded_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def is_none(array: Array) -> bool:
-    """Returns whether an array represents None: as :func:`to_array` makes it, or as an object."""
+    """Returns whether an array represents None, either as :func:`to_array` does or as an object."""
     return array.dtype == NONE_DTYPE or (array.shape == () and array[()] is None)
 
 
@@ -78,7 +78,7 @@ def is_array(value: object) -> bool:
 
 
 def header_of(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
-    """Returns ``(shape, dtype)`` of an array from a file; None for None."""
+    """Returns ``(shape, dtype)`` of an array from a file; None if the array represents None."""
     return None if is_none(array) else (array.shape, array.dtype)
 
 
@@ -89,8 +89,7 @@ def check_shape(shape: tuple[Any, ...]) -> None:
 
 
 def as_bytes(array: Array) -> Array:
-    """Returns an array's bytes as uint8 of shape (*array.shape, itemsize), for formats without its
-    dtype.
+    """Returns an array's bytes as uint8 (*array.shape, itemsize), for formats that lack its dtype.
 
     Example:
         >>> from_bytes(as_bytes(np.array(["a", "b"])), "<U1")
@@ -101,10 +100,10 @@ def as_bytes(array: Array) -> Array:
 
 
 def from_bytes(array: Array, dtype: str) -> Array:
-    """Returns the array of a dtype whose bytes :func:`as_bytes` returned.
+    """Returns the array of a dtype from the bytes that :func:`as_bytes` returned.
 
     Raises:
-        ValueError: the shape or dtype of ``array`` does not fit, or ``dtype`` holds objects.
+        ValueError: ``array`` has a wrong shape or dtype, or ``dtype`` holds objects.
     """
     if dtype == "None":
         return np.array(None)
@@ -122,13 +121,13 @@ def from_array(key: str, array: Array, value: Any) -> Any:
     """Restores a value from an array of a file; see :func:`to_array`.
 
     Args:
-        key: its name, for messages.
+        key: the value's name, for messages.
         array: the stored array.
-        value: the present value. An array or variable is overwritten in place; a scalar, string,
+        value: the current value. An array or variable is overwritten in place; a scalar, string,
             list or tuple determines the type to return; for None a copy of the array is returned.
 
     Raises:
-        SerializationError: the stored array does not fit the present value.
+        SerializationError: the stored array does not match the current value.
 
     Example:
         >>> from_array("n", np.array(3), 0)
@@ -143,7 +142,7 @@ def from_array(key: str, array: Array, value: Any) -> Any:
     if target is None:
         return array.copy()
     if is_array(target):
-        # NumPy converts bfloat16 if asked to.
+        # NumPy converts bfloat16 only explicitly.
         is_strange = is_bfloat16(array.dtype) or is_bfloat16(target.dtype)
         backend.copyto(target, array.astype(target.dtype) if is_strange else array)
         return value
@@ -156,8 +155,8 @@ def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str
     """Returns why a stored array of a shape and dtype cannot restore a value; None if it can.
 
     Args:
-        key: its name, for the message.
-        value: the present value; see :func:`from_array`.
+        key: the value's name, for the message.
+        value: the current value; see :func:`from_array`.
     """
     target = getattr(value, "array", value)
     if target is None or isinstance(value, (list, tuple)):

@@ -39,8 +39,8 @@ class InvalidType(ValueError):
         actual: the actual values.
         msg: the message; None composes one from the other two.
 
-        Attributes:
-            expect, actual: the arguments of the same names.
+    Attributes:
+        expect, actual: the arguments of the same names.
 
     Example:
         >>> print(InvalidType("x.ndim == 4", "2 != 4"))

@@ -86,7 +86,7 @@ class GoogLeNet(VisionModel):
 
     def __init__(self, pretrained_model: str | None = "auto") -> None:
         super().__init__()
-        # The weights of a file replace these initial values.
+        # If a file is loaded, its weights replace these initial values.
         is_new = pretrained_model is None
         initialW = LeCunUniform() if is_new else 0
         with self.init_scope():

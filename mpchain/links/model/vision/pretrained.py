@@ -24,10 +24,10 @@ class PublishedModel:
 
     Attributes:
         file (str): name of the .caffemodel file; the converted .npz file has the same stem.
-        url (str): its address; None if it cannot be downloaded.
+        url (str): the file's address; None if it cannot be downloaded.
         page (str): the web page with the file.
-        sha1 (str): its published checksum; None if unknown: then only names and shapes of layers
-            are verified.
+        sha1 (str): the file's published checksum; if None (unknown), only names and shapes of
+            layers are verified.
     """
 
     file: str
@@ -53,7 +53,7 @@ def load_parameters(model: Chain, source: str) -> None:
 
     Raises:
         OSError: the published parameters are not in the cache and cannot be downloaded.
-        SerializationError: the file does not fit the network.
+        SerializationError: the file does not match the network.
     """
     if source == "auto":
         _load_published(model)
@@ -66,7 +66,7 @@ def load_parameters(model: Chain, source: str) -> None:
 
 
 def read_caffemodel(path: str) -> Chain:
-    """Reads a .caffemodel file, by :class:`mpchain.links.caffe.CaffeFunction`.
+    """Reads a .caffemodel file with :class:`mpchain.links.caffe.CaffeFunction`.
 
     >>> read_caffemodel("net.caffemodel")  # doctest: +SKIP
 
@@ -132,7 +132,7 @@ def copy_layer(target: Any, caffe: Chain, name: str) -> None:
     If the layer has no bias, the bias becomes zeros.
 
     Raises:
-        ValueError: the Caffe network has no such layer, or one of another shape.
+        ValueError: the Caffe network has no such layer, or its layer has another shape.
     """
     source = layer_of(caffe, name)
     _copy_array(name, "W", target.W, source.W)
@@ -144,7 +144,7 @@ def copy_layer(target: Any, caffe: Chain, name: str) -> None:
 
 
 def copy_normalization(target: Any, caffe: Chain, name: str, scale_name: str) -> None:
-    """Copies the statistics of the BatchNorm layer ``name``, and the scale layer ``scale_name``."""
+    """Copies the statistics of the BatchNorm layer ``name`` and the scale layer ``scale_name``."""
     statistics, scale = layer_of(caffe, name), layer_of(caffe, scale_name)
     for attribute in ("avg_mean", "avg_var"):
         value = getattr(statistics, attribute)

@@ -48,7 +48,8 @@ class BottleneckA(Chain):
         (1, 8, 3, 3)
 
     Args:
-        in_channels, mid_channels, out_channels: numbers of channels before, inside and after it.
+        in_channels, mid_channels, out_channels: numbers of channels before, inside and after the
+            unit.
         stride: stride of the unit and of the projection.
         initialW: initializer of the weights.
         downsample_fb: whether the 3x3 convolution has the stride, as in Facebook's networks,
@@ -91,7 +92,7 @@ class BottleneckB(Chain):
         (1, 8, 6, 6)
 
     Args:
-        in_channels, mid_channels: numbers of channels before and after it, and inside.
+        in_channels, mid_channels: numbers of channels outside and inside of the unit.
         initialW: initializer of the weights.
     """
 
@@ -195,7 +196,7 @@ class ResNetLayers(VisionModel):
             None,
             "https://github.com/KaimingHe/deep-residual-networks",
         )
-        # The weights of a file replace these initial values.
+        # If a file is loaded, its weights replace these initial values.
         he, initialW = (HeNormal(), None) if pretrained_model is None else (0, 0)
         with self.init_scope():
             self.conv1 = Convolution2D(3, 64, 7, 2, 3, initialW=he)
@@ -243,12 +244,12 @@ class ResNetLayers(VisionModel):
         """Converts a published .caffemodel file to an .npz file for ``pretrained_model``.
 
         Args:
-            path_caffemodel: the file of that network.
+            path_caffemodel: the .caffemodel file of this network.
             path_npz: the file to write.
-            n_layers: 50, 101 or 152; None means that of the class.
+            n_layers: 50, 101 or 152; None means the number of this class.
 
         Raises:
-            ValueError: the file is of another network.
+            ValueError: the file belongs to another network.
         """
         model = ResNetLayers(None, n_layers or cls.n_layers)
         convert_caffemodel(model, path_caffemodel, path_npz)

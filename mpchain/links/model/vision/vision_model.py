@@ -27,7 +27,7 @@ def prepare_image(image: object, size: tuple[int, int] | None, mean: Sequence[fl
 
     Args:
         image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
-            with 1, 3 (RGB) or 4 (RGBA, whose last is dropped) channels.
+            with 1, 3 (RGB) or 4 channels (RGBA; the last is dropped).
         size: width and height to resize to (needs pillow); None keeps the size.
         mean: the mean color, BGR.
 
@@ -77,16 +77,16 @@ def _resized(pixels, size):
 
 
 class VisionModel(Chain):
-    """Base: a network with named layers, whose outputs can be extracted.
+    """Base: a network with named layers; the outputs of all layers can be extracted.
 
         >>> model = L.ResNet50Layers(None)
         >>> model.available_layers[:4]
         ['conv1', 'pool1', 'res2', 'res3']
 
     Args:
-        pretrained_model: where its parameters come from: the path of a file (.npz as Chainer's or
-            mpchain's ``save_npz`` writes it, .caffemodel, or .safetensors), or ``'auto'``: the
-            published ones, from the data-set cache or else the network; None: they are initialized.
+        pretrained_model: the source of the parameters: the path of a file (.npz of Chainer's or
+            mpchain's ``save_npz``, .caffemodel, or .safetensors), or ``'auto'`` for the published
+            parameters, from the data-set cache or else downloaded. None initializes new parameters.
     """
 
     branches = {}
@@ -116,7 +116,7 @@ class VisionModel(Chain):
         return list(self.functions)
 
     def forward(self, x: Input, layers: Sequence[str] | None = None) -> dict[str, Variable]:
-        """Computes the outputs of layers, and only what they need.
+        """Computes the outputs of layers, and only the other layers that they need.
 
         Args:
             x: Variable or array (N, 3, H, W) of prepared images.
@@ -206,18 +206,18 @@ class VisionModel(Chain):
         """Converts a published .caffemodel file to an .npz file for ``pretrained_model``.
 
         Args:
-            path_caffemodel: the file of that network.
+            path_caffemodel: the .caffemodel file of this network.
             path_npz: the file to write.
 
         Raises:
-            ValueError: the file is of another network.
+            ValueError: the file belongs to another network.
         """
         make: Any = cls  # subclasses take arguments that the base class does not
         convert_caffemodel(make(None), path_caffemodel, path_npz)
 
 
 def _all_before(wanted, inputs):
-    """Returns the layers and all that they need."""
+    """Returns the wanted layers and all layers that they need."""
     needed = set()
     for name in wanted:
         while name is not None and name not in needed:
