@@ -52,7 +52,7 @@ class Iterator:
         self.finalize()
 
     def finalize(self) -> None:
-        """Releases what the iterator holds (threads, processes); called at the end of training."""
+        """Releases the iterator's resources (threads, processes); called at the end of training."""
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the position, from which a resumed iterator continues."""

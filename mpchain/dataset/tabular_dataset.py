@@ -44,8 +44,8 @@ class TabularDataset(DatasetMixin):
         """Returns columns.
 
         Args:
-            indices: which rows: a list of integers or a slice; None for all.
-            key_indices: which columns, as positions in :attr:`keys`; None for all.
+            indices: the rows, as a list of integers or a slice; None for all.
+            key_indices: the columns, as positions in :attr:`keys`; None for all.
 
         Returns:
             Tuple with a list or an array for each column.
@@ -77,7 +77,7 @@ class TabularDataset(DatasetMixin):
         return _in_mode(self.get_examples(None, None), self.keys, self.mode)
 
     def convert(self, data: object) -> Any:
-        """Turns what :meth:`fetch` returns into arrays, column by column.
+        """Converts the result of :meth:`fetch` to arrays, column by column.
 
         :meth:`with_converter` replaces this; :meth:`concat` and :meth:`join` use the first
         dataset's.
@@ -292,7 +292,7 @@ def _as_rows(rows, n):
 
 
 def _as_indices(rows):
-    """Returns what :meth:`TabularDataset.get_examples` takes: a range becomes a slice."""
+    """Returns indices for :meth:`TabularDataset.get_examples`: a range becomes a slice."""
     if not isinstance(rows, range):
         return rows
     if not rows:
@@ -416,7 +416,7 @@ class _Transform(_View):
         return tuple([[row[i] for row in rows] for i in wanted])
 
     def _values(self, result):
-        """Returns the new values or columns, by position, from what the function returned."""
+        """Returns the new values or columns, by position, from the function's result."""
         if self._is_bare:
             return (result,)
         if isinstance(result, dict) and result.keys() == set(self.keys):

@@ -55,7 +55,7 @@ class AugmentedDataset(DatasetMixin):
 
     def get_example(self, i: int) -> Any:
         epoch, i = divmod(i, len(self))
-        # The counter's first two words count what is drawn for the example.
+        # The counter's first two words count the draws for the example.
         philox = np.random.Philox(key=self._seed, counter=[0, 0, i, epoch])
         random = np.random.Generator(philox)
         example = self._dataset[i]

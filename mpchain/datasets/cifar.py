@@ -51,7 +51,7 @@ def get_cifar10(
         withlabel: whether examples are pairs of image and label (int32), or images only.
         ndim: 3 for images of shape (3, 32, 32), 1 for (3072,).
         scale: pixels are between 0 and this.
-        dtype: of the images; None for ``config.dtype``.
+        dtype: the dtype of the images; None for ``config.dtype``.
 
     Returns:
         Training and test set: two :class:`TupleDataset`, or two arrays of images without labels.
@@ -73,7 +73,7 @@ def get_cifar10(
 def get_cifar100(
     withlabel: bool = True, ndim: int = 3, scale: float = 1.0, dtype: DTypeLike | None = None
 ) -> list[TupleDataset] | list[Array]:
-    """Returns CIFAR-100: as CIFAR-10, but in 100 classes (arguments as :func:`get_cifar10`).
+    """Returns CIFAR-100, which has 100 classes (arguments: see :func:`get_cifar10`).
 
     The labels are the 100 fine ones.
 

@@ -83,8 +83,8 @@ def make_datasets(
         ndim: number of axes of an image: (pixels,), (height, width), which images with
             channels do not have, or (channels, height, width).
         scale: the value that ``white`` is scaled to; 0 stays 0.
-        dtype: of the images; None for the configuration's.
-        label_dtype: of the labels.
+        dtype: the dtype of the images; None for the configuration's.
+        label_dtype: the dtype of the labels.
         rgb_format: whether to make three equal channels of the one; needs ``ndim=3``.
 
     Returns:

@@ -30,8 +30,8 @@ class ImageFolderDataset(DatasetMixin):
         classes: names of the classes in the order of their labels; None: all folders, sorted.
         color: ``'RGB'`` or ``'L'`` (gray) converts all images; None leaves them unchanged.
         extensions: ends of the names of files that are images, in small letters.
-        dtype: of the images; None for ``config.dtype``.
-        label_dtype: of the labels.
+        dtype: the dtype of the images; None for ``config.dtype``.
+        label_dtype: the dtype of the labels.
 
     Attributes:
         classes: names of the classes.

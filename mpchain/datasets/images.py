@@ -27,7 +27,7 @@ class ImageDataset(DatasetMixin):
     Args:
         paths: list of the files' paths, or the path of a text file with one path a line.
         root: folder from which the paths are counted.
-        dtype: of the arrays; None for ``config.dtype``.
+        dtype: the dtype of the arrays; None for ``config.dtype``.
 
     Raises:
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
@@ -80,8 +80,8 @@ class LabeledImageDataset(_Labeled):
         pairs: list of pairs of path and label, or the path of a text file with a path, a blank and
             a label in each line.
         root: folder from which the paths are counted.
-        dtype: of the images; None for ``config.dtype``.
-        label_dtype: of the labels.
+        dtype: the dtype of the images; None for ``config.dtype``.
+        label_dtype: the dtype of the labels.
 
     Raises:
         ValueError: a line has no label.
@@ -114,7 +114,7 @@ class ZippedImageDataset(DatasetMixin):
 
     Args:
         zipfilename: path of the archive, which must have nothing but images.
-        dtype: of the arrays; None for ``config.dtype``.
+        dtype: the dtype of the arrays; None for ``config.dtype``.
 
     Raises:
         ValueError: the file is not a zip archive.
@@ -184,7 +184,7 @@ class MultiZippedImageDataset(ConcatenatedDataset):
 
     Args:
         zipfilenames: list of paths of archives.
-        dtype: of the arrays; None for ``config.dtype``.
+        dtype: the dtype of the arrays; None for ``config.dtype``.
 
     Example:
         >>> dataset = MultiZippedImageDataset(["a.zip", "b.zip"])  # doctest: +SKIP
@@ -201,8 +201,8 @@ class LabeledZippedImageDataset(_Labeled):
         zipfilename: path of the archive.
         labelfilename: path of a text file with a name in the archive, a blank and a label in
             each line.
-        dtype: of the images; None for ``config.dtype``.
-        label_dtype: of the labels.
+        dtype: the dtype of the images; None for ``config.dtype``.
+        label_dtype: the dtype of the labels.
 
     Raises:
         ValueError: the file is not a zip archive, or a line has no label.
@@ -241,7 +241,7 @@ def decode(path: str, file: object, dtype: DTypeLike, color: str | None = None) 
     Args:
         path: its name, for errors.
         file: its bytes.
-        dtype: of the array.
+        dtype: the dtype of the array.
         color: Pillow's mode to convert it to; None leaves it unchanged.
 
     Raises:

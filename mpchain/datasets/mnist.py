@@ -70,8 +70,8 @@ def get_mnist(
         withlabel: whether examples are pairs of image and label, or images only.
         ndim: 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
         scale: pixels are between 0 and this.
-        dtype: of the images; None for ``config.dtype``.
-        label_dtype: of the labels (0 to 9).
+        dtype: the dtype of the images; None for ``config.dtype``.
+        label_dtype: the dtype of the labels (0 to 9).
         rgb_format: with ``ndim=3``, whether images have shape (3, 28, 28), with three equal
             channels.
 

@@ -33,8 +33,8 @@ def get_svhn(
     Args:
         withlabel: whether examples are pairs of image and label, or images only.
         scale: pixels are between 0 and this.
-        dtype: of the images, which have shape (3, 32, 32); None for ``config.dtype``.
-        label_dtype: of the labels (0 to 9).
+        dtype: the dtype of the images, which have shape (3, 32, 32); None for ``config.dtype``.
+        label_dtype: the dtype of the labels (0 to 9).
         add_extra: whether to return the 531,131 further training images too.
 
     Returns:

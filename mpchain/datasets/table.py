@@ -34,8 +34,8 @@ class TableDataset(DatasetMixin):
         types: type of columns by name: ``"number"``, ``"category"``, or a list of the categories.
         missing: what stands for a number that is not there, an empty text or NaN; None: it is
             refused.
-        dtype: of the numbers; None for ``config.dtype``.
-        encoding: of the file.
+        dtype: the dtype of the numbers; None for ``config.dtype``.
+        encoding: the encoding of the file.
         options: for :func:`csv.reader`, such as ``delimiter=";"``.
 
     Attributes:

@@ -33,7 +33,7 @@ class TextDataset(DatasetMixin):
     Args:
         paths: path of a file, whose lines are the examples (str); or a list of paths of files with
             the same number of lines, where an example is a tuple of str.
-        encoding, errors, newline: as for :func:`open`; lists have one for each file.
+        encoding, errors, newline: see :func:`open`; a list has one entry for each file.
         filter_func: function of a line of each file that returns whether to keep the example.
 
     Raises:

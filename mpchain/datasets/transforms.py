@@ -302,7 +302,7 @@ def _size(name, image):
 
 
 def _room(name, image, size):
-    """Returns how many more rows and columns the image has than ``size``."""
+    """Returns the numbers of rows and columns by which the image exceeds ``size``."""
     (height, width), (rows, columns) = _size(name, image), _pair(size)
     if rows > height or columns > width:
         raise ValueError(

@@ -9,7 +9,7 @@ from mpchain.typing import Array
 
 
 class Vocabulary:
-    """Words, each with a number, by which texts become arrays of int32 and back.
+    """Numbered words, which convert texts to arrays of int32 and back.
 
     Args:
         words: the words in the order of their numbers; :meth:`build` takes them from texts.
@@ -64,7 +64,7 @@ class Vocabulary:
         Args:
             texts: texts, or sequences of words.
             max_size: largest number of words, special ones included; None: no limit.
-            min_count: how often a word must be there at least.
+            min_count: the minimum number of occurrences of a word.
             specials: the first words, whether they are there or not.
             unknown, split: see :class:`Vocabulary`.
 
@@ -112,7 +112,7 @@ class Vocabulary:
         """Returns the numbers of the words of a text, or of a sequence of words: (n,), int32.
 
         Raises:
-            KeyError: as from ``[]``.
+            KeyError: see ``[]``.
         """
         words = self._split(text) if isinstance(text, str) else text
         return np.fromiter(map(self.__getitem__, words), np.int32, len(words))

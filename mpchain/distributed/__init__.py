@@ -1,4 +1,4 @@
-"""Training on several ranks: communicators, and what averages gradients and results over them."""
+"""Training on several ranks: communicators, and averages of gradients and results over ranks."""
 
 from typing import TYPE_CHECKING
 

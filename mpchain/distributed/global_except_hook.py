@@ -20,7 +20,7 @@ class Recorder:
     """Functions that are called before the ranks are aborted.
 
     Attributes:
-        record: function of a text, why they are, that returns the text with what it has to add.
+        record: function of the reason that may append to it; returns the resulting text.
     """
 
     record: Callable[[str], str] | None = None

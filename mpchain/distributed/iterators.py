@@ -133,7 +133,7 @@ class ShardedIterator(SynchronizedIterator):
 
     @property
     def is_divided_evenly(self) -> bool:
-        """Whether each rank's samples are those that ``communicator.share_of`` says."""
+        """Whether each rank's samples are those of ``communicator.share_of``."""
         return type(self)._choose is ShardedIterator._choose
 
     def _choose(self, indices):

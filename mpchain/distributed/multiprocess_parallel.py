@@ -181,7 +181,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         return replica.compute_gradients(model, model, lambda: self.convert(batch), scale, scope)
 
     def _ask(self, function, *args):
-        """Lets the other processes call a function with their part and these arguments."""
+        """Makes the other processes call a function with their part and these arguments."""
         assert self._exchange is not None  # setup_workers has created the exchange
         self._exchange.comm.bcast_obj((function, args))
 

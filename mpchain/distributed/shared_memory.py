@@ -206,7 +206,7 @@ def sum_in_shared_memory(
         sums_between_hosts: for each part that this rank sums, a generator function that sums an
             array over the hosts; None for one host.
         n_parts: the number of parts.
-        slot: which of this rank's arrays is summed; other ranks may use others.
+        slot: the index of this rank's array to sum; other ranks may use other indices.
 
     Example:
         >>> counters = [memoryview(bytearray(24)).cast("q") for _ in range(2)]
@@ -248,7 +248,7 @@ def sum_pieces_in_shared_memory(
         sum_between_hosts: a generator function that is called with the part and the sums over this
             host's ranks of its pieces; it returns the sum of this rank's over the hosts.
         own: the place of this rank's piece.
-        slot: which of this rank's arrays is summed; other ranks may use others.
+        slot: the index of this rank's array to sum; other ranks may use other indices.
     """
     shared.use(slot)
     yield from shared.meet(FILLED)

@@ -159,7 +159,7 @@ class MultiprocessIterator(PrefetchingIterator):
         self._readers = readers
 
     def _shared_dataset(self, start_method):
-        """Returns what processes load the dataset from; raises TypeError if they cannot."""
+        """Returns the dataset for the processes; raises TypeError if they cannot load it."""
         if start_method == "fork":
             return _Inherited(self.dataset)
         if self._start_method is None and runs_main_program_again():

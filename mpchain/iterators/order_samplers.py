@@ -87,7 +87,7 @@ class SimilarLengthOrderSampler(ShuffleOrderSampler):
 
     Args:
         lengths: length of each example.
-        batch_size: that of the iterator.
+        batch_size: the batch size of the iterator.
         n_batches: more make lengths more similar, and batches less random.
         random_state: see :class:`ShuffleOrderSampler`.
 

@@ -77,7 +77,7 @@ class PrefetchingIterator(SerialIterator):
 
     @abc.abstractmethod
     def _result(self, request):
-        """Returns the examples of a finished request, or raises what the dataset raised."""
+        """Returns the examples of a finished request, or raises the dataset's exception."""
 
     def __next__(self) -> Any:
         self._look_ahead()

@@ -258,7 +258,7 @@ class Columns:
 
     Attributes:
         kind (type): tuple, dict, or None for examples that are their only element.
-        keys (tuple): of the dicts.
+        keys (tuple): the keys of the dicts.
         columns (list): for each element, an array of shape (n, ...) or a list of length n.
 
     Example:

@@ -32,7 +32,7 @@ class SerialIterator(Iterator):
 
     Attributes:
         current_position (int): number of examples of this epoch that have been visited.
-        repeat (bool): as given.
+        repeat (bool): the argument of the same name.
 
     Raises:
         TypeError: ``batch_size`` is not an integer.

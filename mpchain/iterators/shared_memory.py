@@ -20,7 +20,7 @@ class Segment(SharedMemory):
 
     Args:
         size: bytes to make a new segment of; or
-        name: of the segment to open.
+        name: the name of the segment to open.
 
     Raises:
         OSError: not enough shared memory is left.
@@ -104,7 +104,7 @@ class Pickled:
             self.nbytes += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def lay_into(self, memory: Any) -> tuple[bytes, list, int]:
-        """Copies the arrays to the start of ``memory``; returns what :func:`unpickle` needs."""
+        """Copies the arrays to the start of ``memory``; returns the data for :func:`unpickle`."""
         for (start, nbytes), content in zip(self._places, self._contents):
             memory[start : start + nbytes] = content
         return self.text, self._places, self.nbytes

@@ -19,7 +19,7 @@ import numpy as np
 from mpchain.backends import linux
 
 _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MV2_", "MPIR_")
-"""Prefixes of the variables by which a process knows that it is a rank."""
+"""Prefixes of the environment variables that show that a process is a rank."""
 
 _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 

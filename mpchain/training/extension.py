@@ -1,4 +1,4 @@
-"""Extensions: what a trainer calls between updates."""
+"""Extensions, which a trainer calls between updates."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -29,8 +29,8 @@ class Extension:
         trigger: when to call the extension: ``(period, unit)``, or a function of the trainer.
         priority: extensions of one iteration are called by descending priority.
         name: name in the trainer; set by :meth:`Trainer.extend`.
-        is_report: whether the extension only shows or writes what all ranks know. A trainer whose
-            optimizer averages over several ranks then calls it on rank 0 only; its trigger is
+        is_report: whether the extension only shows or writes data that all ranks have. A trainer
+            whose optimizer averages over several ranks then calls it on rank 0 only; its trigger is
             called on all ranks. The extension must not communicate.
 
     Example:

@@ -1,4 +1,4 @@
-"""What the live page shows of a training besides its curves: rates, settings, learning rates."""
+"""Facts that the live page shows besides curves: rates, settings, learning rates."""
 
 import collections
 import os
@@ -17,7 +17,7 @@ _LEARNING_RATES = ("lr", "alpha")
 
 
 class Rates:
-    """How much is done in a second: lately, and on average since the beginning.
+    """The recent number of items per second, and the average since the beginning.
 
     Args:
         start: seconds on a monotonic clock, iterations and epochs at the beginning.
@@ -96,7 +96,7 @@ def learning_rates(trainer: "Trainer") -> dict[str, float]:
 
 
 def _describe(optimizer):
-    """Returns the optimizer's class with its learning rate and what differs from the defaults."""
+    """Returns the optimizer's class, learning rate, and settings that differ from the defaults."""
     rule = optimizer.rule if isinstance(optimizer, GradientMethod) else None
     defaults = {} if rule is None else rule.hyperparameters
     values = [

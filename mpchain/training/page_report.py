@@ -1,4 +1,4 @@
-"""The extension that reports to the live page, and the connection by which it does."""
+"""The extension that reports to the live page, and its connection."""
 
 import contextlib
 import json
@@ -109,7 +109,7 @@ class PageReport(Extension):
                 signal.raise_signal(signal.SIGTERM)
 
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
-        """Notes why training ended."""
+        """Stores the reason why training ended."""
         state = "failed" if isinstance(exc, Exception) else "stopped"
         self._end = {"state": state, "text": f"{type(exc).__name__}: {exc}"}
 
@@ -297,7 +297,7 @@ def start_page(control: bool = False) -> Connection:
 
 
 def add_launched_page(trainer: "Trainer") -> None:
-    """Lets a trainer report to the launcher's page, if there is one.
+    """Makes a trainer report to the launcher's page, if there is one.
 
     Example:
         >>> add_launched_page(testing.get_trainer_with_mock_updater())

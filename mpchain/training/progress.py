@@ -12,7 +12,7 @@ TEXT_LENGTH = 60
 """Columns that a bar leaves to the text beside it."""
 
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
-"""Environment variable by which mpchain-launch says how wide its terminal is, if it has one."""
+"""Environment variable in which mpchain-launch passes the width of its terminal, if any."""
 
 
 def print_line(text: str, out: TextIO | None = None) -> None:

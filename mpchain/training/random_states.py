@@ -28,7 +28,7 @@ def serialize_random_states(
 
     Args:
         serializer: a serializer or deserializer.
-        device_ids: numbers of the GPUs in use.
+        device_ids: the ids of the GPUs in use.
         iteration: number of iterations done.
 
     Returns:
@@ -72,7 +72,7 @@ def restore_random_states(states: dict[str, Any], device_ids: Container[int]) ->
 
     Args:
         states: the states that it returned.
-        device_ids: numbers of the GPUs in use; the generators of other GPUs stay unchanged.
+        device_ids: the ids of the GPUs in use; the generators of other GPUs stay unchanged.
 
     Raises:
         SerializationError: ``config.rng`` is of another kind than the saved one.

@@ -60,9 +60,9 @@ def serialize_part_if_stored(part: object, serializer: AbstractSerializer) -> No
 
 
 class FrozenState:
-    """A copy in memory of what an object saves; the object may change afterwards.
+    """An in-memory copy of the values that an object saves; the object may change afterwards.
 
-    It can be saved later in place of the object, or be restored into it.
+    The copy can be saved later instead of the object, or be restored into the object.
 
     Args:
         target: the object, which has ``serialize``; None makes an empty state, to be loaded.

@@ -72,7 +72,7 @@ class Trainer:
     trigger's ``get_training_length`` returns, it stops at once and prints a line.
 
     On several ranks, make the same trainer on each, with the same extensions. Extensions that only
-    show or write results (:attr:`Extension.is_report`) are then called on rank 0 alone, and only
+    show or write results (:attr:`Extension.is_report`) are then called only on rank 0, and only
     rank 0 writes the file of a :class:`~mpchain.training.extensions.LogReport`.
 
     With ``test=True``, :meth:`run` finds out in seconds whether a program works: it does two
@@ -314,7 +314,7 @@ class Trainer:
             self._call_extensions(entries, list(entries))
 
     def _copies_of_ranks(self):
-        """Returns the copies of the state by which ranks continue when others are lost."""
+        """Returns the copies of the state that ranks continue from when others are lost."""
         for comm in self._communicators():
             if comm.is_elastic:
                 return comm.in_memory_checkpoint({"": self})
@@ -333,7 +333,7 @@ class Trainer:
         restore_random_states(self._random_states, self._device_ids())
 
     def _fit_to_ranks(self, entries):
-        """Lets extensions know that ranks are lost, and a new rank 0 begin to write reports."""
+        """Tells extensions that ranks are lost; a new rank 0 begins to write reports."""
         before = list(filter(self._calls, entries.values()))
         if self._writes_by_rank:
             self.writes_reports = self._is_rank_0()
@@ -426,7 +426,7 @@ class Trainer:
             self._outstanding = outstanding
 
     def _device_ids(self):
-        """Returns the numbers of the GPUs that the models are on."""
+        """Returns the ids of the GPUs that the models are on."""
         optimizers = self.updater.get_all_optimizers().values()
         devices = {optimizer.target.device for optimizer in optimizers}
         return sorted(d.device.id for d in devices if isinstance(d, backend.GpuDevice))

@@ -223,7 +223,7 @@ class OverNccl(_Base):
             self._kept()[event] = *arrays, _current_stream()
 
     def _wait_for(self, event):
-        """Lets the current stream wait for an event after a collective."""
+        """Makes the current stream wait for an event after a collective."""
         stream = _current_stream()
         stream.wait_event(event)
         kept = self._kept()
@@ -360,7 +360,7 @@ class NcclCommunicator(OverNccl, MpiCommunicator):
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
         allreduce_grad_dtype: dtype in which gradients are summed; None: as in other communicators.
             float16: they are sent and summed in float16, and kept in their own dtype.
-        binding: by what NCCL is called: ``nccl4py``, ``cupy``, or ``pynccl``, which is
+        binding: the package that calls NCCL: ``nccl4py``, ``cupy``, or ``pynccl``, which is
             :mod:`mpchain.backends.pynccl`; None: the first of them that works here.
         elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer, but
             not by CuPy, shrinks its communicator then; others make another one.
@@ -384,8 +384,9 @@ def check_one_rank_per_gpu(places: Sequence[tuple[str, str, bytes]]) -> None:
     NCCL itself only says "invalid usage".
 
     Args:
-        places: of each rank the host, the GPU's bus, and its identity. Parts of a GPU (MIG) share
-            the bus, and containers may share the name of their host; identities are their own.
+        places: the host, the GPU's bus, and the GPU's identity of each rank. Parts of a GPU (MIG)
+            share the bus, and containers may share the name of their host; identities are their
+            own.
 
     Example:
         >>> check_one_rank_per_gpu([("a", "0000:01:00.0", b"1"), ("a", "0000:01:00.0", b"2")])

@@ -9,7 +9,7 @@ from mpchain.typing import Array
 
 
 class PointToPoint:
-    """The part of a communicator that sends and receives; the part that is one process's alone.
+    """The part of a communicator that sends and receives, for a single process.
 
     Attributes:
         rank, size: this rank, and the number of ranks.
@@ -65,7 +65,7 @@ class PointToPoint:
     def recv(
         self, source: int, tag: int | None = 0, *, identity: str | tuple[str, ...] | None = None
     ) -> Array | tuple[Array, ...]:
-        """Receives what :meth:`send` sent: an array or a tuple of arrays.
+        """Receives the data of :meth:`send`: an array or a tuple of arrays.
 
         Args:
             source: the sender's rank.
@@ -166,7 +166,7 @@ class PointToPoint:
         raise NotImplementedError("one process has no other rank to send to")
 
     def forget_messages(self) -> None:
-        """Forgets messages that are not received yet, after ranks were lost."""
+        """Discards messages that are not received yet, after ranks were lost."""
         self._to_myself.clear()
         self.n_crossing.clear()
 
@@ -175,7 +175,7 @@ class PointToPoint:
         return []
 
     def _take(self, source, key):
-        """Waits for the message of that key; returns its array and what ``again`` was."""
+        """Waits for the message of that key; returns its array and its value of ``again``."""
         raise NotImplementedError("one process has no other rank to receive from")
 
     def _place(self):

@@ -21,7 +21,7 @@ class ProcessCommunicator(Communicator):
 
     They exchange objects by pipes, and arrays of :meth:`make_buffers` in shared memory. There are
     broadcasts, sums, and what gathers objects on all ranks; all else raises NotImplementedError.
-    If another process fails, the next collective of rank 0 raises what that process has raised.
+    If another process fails, the next collective of rank 0 raises that process's exception.
 
     Args:
         rank, size: this process's number among the ranks, and the number of ranks.
@@ -135,7 +135,7 @@ for _name in (
 
 @on_gpu_of_arrays
 class GpuProcessCommunicator(OverNccl, ProcessCommunicator):
-    """The same if each rank has a GPU to itself: NCCL moves CuPy arrays.
+    """Like the base class, if each rank has its own GPU: NCCL moves CuPy arrays.
 
     Args:
         rank, size, pipes: see :class:`ProcessCommunicator`.

@@ -103,7 +103,7 @@ class ObservationAggregator(Extension):
         self._values = []
 
     def __call__(self, trainer: Trainer) -> None:
-        """Notes the value; exchanges and aggregates if the trigger fires."""
+        """Records the value; exchanges and aggregates if the trigger fires."""
         if self.original_key in trainer.observation:
             self._values.append(_as_plain(trainer.observation[self.original_key]))
         if not self._comm_trigger(trainer):

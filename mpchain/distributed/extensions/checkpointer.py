@@ -23,7 +23,7 @@ class MultiNodeCheckpointer(Extension):
     """Saves the trainer on each rank once an epoch, as ChainerMN's extension does.
 
     ``create_multi_node_checkpointer`` is another name. New programs should use
-    :func:`~mpchain.distributed.extensions.checkpoint`: it writes what all ranks share only once, in
+    :func:`~mpchain.distributed.extensions.checkpoint`: it writes shared values only once, in
     the background, and any number of ranks can load it. Both find, verify and choose files by the
     same functions; this one keeps ChainerMN's files, which only the rank that wrote them loads.
 

@@ -20,7 +20,7 @@ def multi_node_snapshot(
 
     Args:
         comm: the communicator of the ranks.
-        snapshot: what :func:`mpchain.training.extensions.snapshot` returned, alike on all ranks.
+        snapshot: a result of :func:`mpchain.training.extensions.snapshot`, equal on all ranks.
         replica_sets: the sets: each a rank, or an iterable of ranks. The ranks that are in none of
             them are one more set.
 
@@ -82,7 +82,7 @@ class _MultiNodeSnapshot(Snapshot):
             self._share(trainer)
 
     def _share(self, trainer):
-        """Loads what the first rank of the set has loaded on the others."""
+        """Sends the state that the first rank of the set has loaded to the other ranks."""
         content = None if self._loaded is None else pathlib.Path(self._loaded).read_bytes()
         content = self._part.bcast_obj(content)
         if content is None or self._part.rank == 0:

@@ -198,7 +198,7 @@ def check_comm(function: str, comm: object) -> None:
 
 
 def _collective(operation, comm, xs, **arguments):
-    """Applies an operation to which every rank gives arrays; returns what this rank gets."""
+    """Applies an operation to the arrays of all ranks; returns the result for this rank."""
     check_comm(operation, comm)
     return communicate(operation, comm, xs, **arguments)
 
@@ -352,7 +352,7 @@ def alltoall(comm: Communicator, xs: Sequence[Input]) -> tuple[Variable, ...]:
         xs: sequence of Variables or arrays, one per rank; shapes may differ.
 
     Returns:
-        tuple of Variables: those that each rank has at this rank's place.
+        tuple of Variables: the one that each rank has at this rank's index.
 
     Example:
         >>> mpchain.distributed.functions.alltoall(comm, [np.ones(2)])

@@ -64,7 +64,7 @@ _WITH_GRAPH = weakref.WeakKeyDictionary()
 
 
 def _exchange(node, xs, dest, origin, kind, like, is_adjoint=False):
-    """Sends an array and receives another; the adjoint sends back what belongs to the received."""
+    """Sends an array and receives another; the adjoint sends back the received array's gradient."""
     if node.number is None:
         _look_for_lost(node.comm)
         node.number = tuple(
@@ -231,7 +231,7 @@ def permute(
     """Sends arrays along a permutation of ranks, or a part of one.
 
     Args:
-        comm: the ranks, all of which call it with the same pairs.
+        comm: the communicator of the ranks; all ranks must pass the same pairs.
         x: Variable or array; shapes may differ between ranks.
         pairs: pairs (source, dest); a rank may be the source of one and the destination of one.
         fill: see :func:`sendrecv`.
@@ -270,9 +270,9 @@ def shift(
     """Gives each rank the array of the rank that is ``offset`` before it.
 
     Args:
-        comm: the ranks, all of which call it with the same offset.
+        comm: the communicator of the ranks; all ranks must pass the same offset.
         x: Variable or array; shapes may differ between ranks.
-        offset: how many ranks further arrays go; it may be negative.
+        offset: the number of ranks by which arrays move; it may be negative.
         wrap: whether the first rank follows the last one.
         fill: value for ranks that have none before them; see :func:`sendrecv`.
 

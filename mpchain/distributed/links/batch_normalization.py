@@ -27,7 +27,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
     Attributes:
         gamma, beta, avg_mean, avg_var, N: see :class:`mpchain.links.BatchNormalization`. The
             averages stay the same on all ranks.
-        comm: as given.
+        comm: the argument of the same name.
 
     Raises:
         TypeError: ``comm`` is not a communicator.

@@ -23,7 +23,7 @@ class MultiNodeNStepRNN(Chain):
 
     Attributes:
         actual_link: the wrapped link, a child.
-        communicator, rank_in, rank_out: as given.
+        communicator, rank_in, rank_out: the arguments of the same names.
 
     Raises:
         TypeError: ``actual_link`` is not an NStep link.

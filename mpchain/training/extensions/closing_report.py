@@ -1,4 +1,4 @@
-"""The extension that says at the end of training what was reached, and how to continue."""
+"""The extension that prints the results of training at its end, and how to continue."""
 
 import argparse
 import contextlib
@@ -25,7 +25,7 @@ COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 
 
 class ClosingReport(Extension):
-    """Prints at the end of training what was reached, and where the results are.
+    """Prints the results of training at its end, and where the files are.
 
     The first run of a program with ``arguments`` that resume is followed by a line with what to do
     next. After Ctrl-C or SIGTERM it prints the command that continues from the latest snapshot.
@@ -66,11 +66,11 @@ class ClosingReport(Extension):
         """Does nothing."""
 
     def initialize(self, trainer: Trainer) -> None:
-        """Notes the trainer."""
+        """Stores the trainer."""
         self._trainer = trainer
 
     def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
-        """Notes the exception that has ended training."""
+        """Stores the exception that has ended training."""
         self._error = exc
 
     def finalize(self) -> None:

@@ -21,7 +21,7 @@ from mpchain.typing import DeviceLike
 
 
 class Evaluator(Extension):
-    """Calls a model on every batch of an iterator and reports the means of what it reports.
+    """Calls a model on every batch of an iterator, and reports the means of the model's reports.
 
     The means are means over *samples*: the weight of a reported value is the number of samples in
     the batch. (Chainer averages over batches: the samples of a smaller last batch count more.) What
@@ -143,7 +143,7 @@ class Evaluator(Extension):
             warnings.warn(doubt, stacklevel=4)  # the evaluator's caller
 
     def summarize(self) -> DictSummary:
-        """Returns the weighted sums of what the model reports for the main iterator."""
+        """Returns the weighted sums of the values that the model reports for the main iterator."""
         if self.eval_hook is not None:
             self.eval_hook(self)
         summary, done, display = DictSummary(), 0, None
@@ -188,7 +188,7 @@ class Evaluator(Extension):
         }
 
     def _look_into(self, observation, notes, derived, n):
-        """Notes a value that is weighted by samples, but was computed from means over others."""
+        """Records a value that is weighted by samples, but computed from other means."""
         for name, value in observation.items():
             size = None if notes.weight(value, None) else notes.plain_size(value)
             first, n_first = self._sizes.setdefault(name, (size, n))

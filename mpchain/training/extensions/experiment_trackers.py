@@ -1,4 +1,4 @@
-"""Extensions that send what a log report logs to Weights & Biases or MLflow."""
+"""Extensions that send the entries of a log report to Weights & Biases or MLflow."""
 
 import argparse
 import importlib.util
@@ -101,18 +101,18 @@ class ExperimentTracker(LogFollower):
         """
 
     def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
-        """Notes the exception that has ended training."""
+        """Stores the exception that has ended training."""
         self._error = exc
 
     def finalize(self) -> None:
-        """Sends what was logged after the last call, and ends the run."""
+        """Sends the entries that were logged after the last call, and ends the run."""
         super().finalize()
         if self._is_open:
             self._is_open = False
             self.close(self._error)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the id of the run, and how many entries were sent."""
+        """Saves or restores the id of the run, and the number of entries that were sent."""
         super().serialize(serializer)
         self._run_id = str(serialize_optional(serializer, "_run_id", self._run_id))
         self._n_written = serialize_optional(serializer, "_n_written", self._n_written)

@@ -41,7 +41,7 @@ class FigureWriter(Extension):
             without one it is PNG).
 
     Attributes:
-        filename: as given.
+        filename: the argument of the same name.
 
     Example:
         >>> isinstance(extensions.PlotReport("main/loss"), FigureWriter)
@@ -72,7 +72,7 @@ class FigureWriter(Extension):
             self._files.claim(trainer)
 
     def finalize(self) -> None:
-        """Draws what was not drawn to save time; lets other jobs write the file."""
+        """Draws the values that were skipped to save time; allows other jobs to write the file."""
         if self._waiting is not None:
             self._draw_now(self._waiting)
         self._files.release()

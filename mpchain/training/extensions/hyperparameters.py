@@ -68,10 +68,10 @@ class Hyperparameters(Extension):
             file.write("\n")
 
     def finalize(self) -> None:
-        """Lets other jobs write the file."""
+        """Allows other jobs to write the file."""
         self._files.release()
 
 
 def _plain(value):
-    """Returns a value that JSON has in place of one that it has not."""
+    """Returns a JSON value that replaces a value that JSON cannot represent."""
     return value.item() if getattr(value, "size", None) == 1 else str(value)

@@ -1,4 +1,4 @@
-"""Extensions that pass on what a log report logs: as a table, JSON lines, or for TensorBoard."""
+"""Extensions that output a log report's entries as a table, JSON lines, or for TensorBoard."""
 
 import csv
 import importlib.util
@@ -59,7 +59,7 @@ class LogFollower(Extension):
         self._write_new()
 
     def finalize(self) -> None:
-        """Passes on what was logged after the last call."""
+        """Outputs the entries that were logged after the last call."""
         self._write_new()
         if self._own:
             self._own.finalize()
@@ -131,7 +131,7 @@ class PrintReport(LogFollower):
         super().__call__(trainer)
 
     def finalize(self) -> None:
-        """Prints what was logged after the last call."""
+        """Prints the entries that were logged after the last call."""
         super().finalize()
         self._awaited.warn()
 
@@ -212,7 +212,7 @@ class _LogFile(LogFollower):
         self._path = os.path.join(trainer.out, self._filename)
 
     def finalize(self) -> None:
-        """Writes what was logged after the last call."""
+        """Writes the entries that were logged after the last call."""
         super().finalize()
         self._files.release()
 
@@ -347,12 +347,12 @@ class TensorBoardReport(LogFollower):
         return SummaryWriter(self._path, purge_step=purge_step, filename_suffix=suffix)
 
     def finalize(self) -> None:
-        """Writes what was logged after the last call, and closes the file."""
+        """Writes the entries that were logged after the last call, and closes the file."""
         super().finalize()
         if self._writer is not None:
             self._writer.close()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores how many entries were written."""
+        """Saves or restores the number of entries that were written."""
         super().serialize(serializer)
         self._n_written = serialize_optional(serializer, "_n_written", self._n_written)

@@ -41,7 +41,7 @@ class Snapshot(Extension):
             trainer, or a function of the trainer that returns the name.
         target: object to save; None means the trainer.
         condition: function of no argument that returns whether to save now; None means always.
-        writer: :class:`Writer` that writes the file, in place of ``savefun``.
+        writer: :class:`Writer` that writes the file, instead of ``savefun``.
         snapshot_on_error: whether to save also when an exception ends training, unless the
             iteration was saved already.
         n_retains: number of this run's snapshots to keep: older ones are deleted after a new one
@@ -206,7 +206,7 @@ class Snapshot(Extension):
         return self._path_of(f".{self.filename.replace(os.sep, '_')}.index")
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the run's id, by which it recognizes its snapshots."""
+        """Saves or restores the run's id, which identifies its snapshots."""
         self._run = serialize_optional(serializer, "run", self._run)
 
     def _get_target(self, trainer):
@@ -260,5 +260,5 @@ def load(path: str | os.PathLike[str], target: object) -> None:
 
 
 def _natural(path):
-    """Sorting key by which ``iter_900`` comes before ``iter_1000``."""
+    """Returns a sorting key that puts ``iter_900`` before ``iter_1000``."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]

@@ -29,8 +29,8 @@ def standard_reports(
 
     Args:
         trainer: the trainer.
-        columns: names of the values in the table; None means what is logged.
-        trigger: when to log, and print a row.
+        columns: names of the values in the table; None means all that are logged.
+        trigger: when to log, and to print a row.
         snapshots: when rank 0 saves the trainer, whose state must be the same on all ranks, by
             :class:`snapshot`: the last two are kept, and Ctrl-C leaves one. None: never.
         arguments: the program's arguments, to be saved by :class:`Hyperparameters`; if they have

@@ -16,7 +16,7 @@ Trigger: TypeAlias = Callable[["Trainer"], bool]
 """A function of the trainer that says when to call an extension, or when to stop."""
 
 TriggerLike: TypeAlias = tuple[float, str] | Trigger | None
-"""What :func:`get_trigger` takes: ``(period, unit)``, a trigger, or None for never."""
+"""Argument of :func:`get_trigger`: ``(period, unit)``, a trigger, or None for never."""
 
 UNITS = ("epoch", "iteration")
 
@@ -26,7 +26,7 @@ TOLERANCE = 1e-9
 
 
 def progress(updater: "Updater", unit: str) -> float:
-    """Returns how many epochs (with the fraction of the current one) or iterations were done."""
+    """Returns the number of completed epochs (with the fraction of the current) or iterations."""
     return updater.epoch_detail if unit == "epoch" else updater.iteration
 
 

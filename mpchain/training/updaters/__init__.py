@@ -1,4 +1,4 @@
-"""Updaters: what one iteration of training does."""
+"""Updaters, which perform one iteration of training."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

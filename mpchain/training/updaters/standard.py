@@ -98,7 +98,7 @@ class StandardUpdater(Updater):
                 each.use_auto_new_epoch = True
 
     def _capture(self):
-        """What replays updates; None, with a warning, for optimizers that it does not know."""
+        """The object that replays updates; None, with a warning, for unsupported optimizers."""
         main = self._optimizers["main"]
         kind, kind_of_updater = type(main).__name__, type(self).__name__
         if isinstance(main.actual_optimizer, GradientMethod):

@@ -1,4 +1,4 @@
-"""The interface between a trainer and what it repeats."""
+"""The interface between a trainer and the iterations that it repeats."""
 
 from typing import Any
 
