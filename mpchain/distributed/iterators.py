@@ -99,7 +99,7 @@ class ShardedIterator(SynchronizedIterator):
 
     Args:
         actual_iterator: a :class:`~mpchain.iterators.SerialIterator`, created with the same
-            arguments on all ranks; its ``batch_size`` is that of all ranks together.
+            arguments on all ranks; its ``batch_size`` is the total over all ranks.
         communicator: the communicator of the ranks.
 
     Raises:
@@ -163,10 +163,10 @@ class MultiNodeIterator(Iterator):
     """Returns an iterator over the master's batches on all ranks. Only the master reads the data.
 
     Args:
-        actual_iterator: the master's; it is ignored on other ranks, and may be None there. Its
-            batches must be picklable.
+        actual_iterator: the master's iterator; it is ignored on other ranks, and may be None there.
+            Its batches must be picklable.
         communicator: the communicator of the ranks.
-        rank_master: the master.
+        rank_master: the rank of the master.
 
     Its position (``epoch``, ``epoch_detail``, ...) is the master's on all ranks. The master saves
     the state, and all ranks restore it.
@@ -237,15 +237,15 @@ class MultiNodeIterator(Iterator):
 
 
 class JoinedIterator(Iterator):
-    """Makes epochs of the same number of batches out of the ranks' own data of different lengths.
+    """Makes epochs with the same number of batches from the ranks' own data of different lengths.
 
-    Each rank has all of its own samples once an epoch. A rank that has no batch left gets empty
-    ones until all are done. Updaters and evaluators weight ranks by numbers of samples, so that
-    these count nothing.
+    Each rank gets all of its own samples once an epoch. A rank that has no batch left gets empty
+    batches until all ranks are done. Updaters and evaluators weight ranks by their numbers of
+    samples, so that empty batches have no weight.
 
     Args:
-        actual_iterator: this rank's, with ``dataset``, ``batch_size`` and ``reset()``, created with
-            ``repeat=False``.
+        actual_iterator: this rank's iterator, with ``dataset``, ``batch_size`` and ``reset()``,
+            created with ``repeat=False``.
         communicator: the communicator of the ranks.
         repeat: whether to continue after the first epoch.
 

@@ -1,4 +1,4 @@
-"""The updater that uses several devices by one process each, started by this one."""
+"""The updater that uses several devices, with one process for each that this process starts."""
 
 import contextlib
 import dataclasses
@@ -87,7 +87,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     @staticmethod
     def available() -> bool:
-        """Returns whether it can be used: True. (Several GPUs need NCCL.)"""
+        """Returns True: the updater can be used. (Several GPUs need NCCL.)"""
         return True
 
     def setup_workers(self) -> None:
@@ -303,11 +303,11 @@ class _Exchange:
         return {name: None if x is None else cuda.to_cpu(x) for name, x in arrays.items()}
 
     def average(self, n: int, observation: dict) -> tuple[int, list[tuple[int, dict]]]:
-        """Replaces the gradients of rank 0 by the means over the samples of all ranks.
+        """Replaces the gradients of rank 0 with the means over the samples of all ranks.
 
         Args:
             n: this rank's number of samples.
-            observation: the values that it reports, on the host.
+            observation: the values that the rank reports, on the host.
 
         Returns:
             The number of all samples, and pairs of the other ranks' numbers and reports.
@@ -327,7 +327,7 @@ class _Exchange:
         return total, list(zip(numbers, observations))[1:]
 
 
-# Code of the worker processes
+# The worker processes run this code.
 
 
 @dataclasses.dataclass

@@ -25,13 +25,13 @@ def run(function: Callable[..., Any], *args: Any, n: int = 2, timeout: float | N
     :func:`~mpchain.create_communicator`, as a script does. What the ranks print is shown here.
 
     Args:
-        function: called as ``function(*args)`` on each rank.
-        args: its arguments.
+        function: the function; each rank calls ``function(*args)``.
+        args: the function's arguments.
         n: number of ranks.
         timeout: seconds after which the ranks are ended; None for no limit.
 
     Returns:
-        What the function returned, by rank.
+        A list of the function's results, by rank.
 
     Raises:
         Exception: the exception of the rank that raised first, with its traceback as a note.
@@ -117,7 +117,7 @@ def _run_task(folder):
 
 
 def _describe(error, rank, cloudpickle):
-    """Time, exception and note as bytes; another exception if this one cannot be sent."""
+    """Returns time, exception and note as bytes; replaces an exception that cannot be sent."""
     own = error.__traceback__.tb_next  # this drops the frame of this file
     note = "".join(traceback.format_exception(error.with_traceback(own)))
     when, note = time.monotonic(), f"on rank {rank}:\n{note.rstrip()}"

@@ -1,4 +1,4 @@
-"""Objects of all ranks, by calls of MPI that raise an error if a rank dies in them."""
+"""Gathers objects of all ranks with MPI calls that raise an error if a rank dies in them."""
 
 import pickle
 from typing import Any

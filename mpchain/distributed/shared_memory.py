@@ -1,8 +1,8 @@
 """Memory that the ranks of one host share, in which they sum arrays without messages.
 
-One process makes anonymous memory, and the others map it. Unlike a window of MPI, each rank
-releases it with the last array in it, and the limit of ``/dev/shm``, which is small in containers,
-does not apply.
+One process creates anonymous memory, and the others map it. Unlike with an MPI window, each rank
+releases the memory with the last array in it, and the limit of ``/dev/shm``, which is small in
+containers, does not apply.
 """
 
 import math
@@ -82,8 +82,8 @@ class SharedArray:
     Args:
         counters: for each rank of the host, a memoryview of the numbers of times that it has
             reached each stage of a sum, and the number of the slot that it uses.
-        slots: for each rank of the host, its array, or several, of which it uses one at a time.
-        rank: this rank's number on the host.
+        slots: for each rank of the host, its arrays; the rank uses one of them at a time.
+        rank: the rank of this process on its host.
 
     Example:
         >>> shared = SharedArray([memoryview(bytearray(24)).cast("q")], [[np.ones(3)]], 0)
@@ -97,7 +97,7 @@ class SharedArray:
 
     @property
     def slots(self) -> list[Array]:
-        """This rank's arrays."""
+        """The arrays of this rank."""
         return self._slots[self._rank]
 
     def use(self, slot: int) -> None:
@@ -239,7 +239,7 @@ def sum_pieces_in_shared_memory(
     """Sums a piece of shared arrays for each rank, as a generator, with the bits of
     :func:`sum_in_shared_memory`.
 
-    The other pieces of the arrays have no certain values afterwards.
+    The other pieces of the arrays are undefined afterwards.
 
     Args:
         shared: the array.

@@ -19,12 +19,12 @@ def on_all_ranks(
         advice: advice about an error of the file system, for its message.
 
     Returns:
-        What ``action`` returned on each rank.
+        A list of the results of ``action``, by rank.
 
     Raises:
-        OSError: on all ranks, of the same kind, if a rank had one; the message names that rank and
-            the file.
-        SerializationError: on all ranks, if a rank had one.
+        OSError: raised on all ranks, with the same kind, if a rank had one; the message names that
+            rank and the file.
+        SerializationError: raised on all ranks, if a rank had one.
 
     Example:
         >>> on_all_ranks(comm, "load_checkpoint", max, 2, 3)

@@ -1,4 +1,4 @@
-"""The communicator that moves CuPy arrays by NCCL, and host arrays and objects by MPI."""
+"""The communicator that moves CuPy arrays with NCCL, and host arrays and objects with MPI."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ else:
 
 
 class OverNccl(_Base):
-    """The part of a communicator that moves CuPy arrays by NCCL. Other base classes do the rest.
+    """The part of a communicator that moves CuPy arrays with NCCL. Other bases do the rest.
 
     Args:
         ranks, options: arguments of the other base classes.
@@ -102,7 +102,7 @@ class OverNccl(_Base):
     def _world_ranks(self):
         return None if self.watch is None else self.watch.world_ranks
 
-    # Lost ranks
+    # These methods handle lost ranks.
 
     def end_work(self, *, for_good: bool = False) -> None:
         if self._nccl is not None:
@@ -113,8 +113,8 @@ class OverNccl(_Base):
                 self._nccl.abort()
 
     def _unless_lost(self, connect: Callable[[], Connection]) -> Connection:
-        """Returns what a function returns, or raises RanksLost and leaves it behind: where NCCL
-        makes a communicator, it waits for lost ranks, and nothing can end that."""
+        """Returns a function's result, or raises RanksLost and abandons the function: NCCL waits
+        for lost ranks when it makes a communicator, and this wait cannot be ended."""
         if not self.is_elastic:
             return connect()
         future = Future()
@@ -138,8 +138,8 @@ class OverNccl(_Base):
     def _shrink_connection(self):
         """After ranks are lost, makes NCCL's communicator that of the others; collective.
 
-        Where this cannot be, or not all ranks have the same one, the next collective on CuPy arrays
-        makes another.
+        If this is not possible, or not all ranks have the same communicator, the next collective on
+        CuPy arrays makes a new one.
         """
         can_shrink = self._nccl is not None and self._nccl.can_shrink and self.size > 1
         held = allgather(self.mpi_comm, self._members if can_shrink else None)
@@ -173,7 +173,7 @@ class OverNccl(_Base):
 
     @property
     def is_connected(self) -> bool:
-        """Whether NCCL's communicator exists: since the first collective on CuPy arrays."""
+        """Whether NCCL's communicator exists; the first collective on CuPy arrays creates it."""
         return self._nccl is not None
 
     def _release_graphs(self):
@@ -181,7 +181,7 @@ class OverNccl(_Base):
             graph.release()
         self._graphs.clear()
 
-    # Collectives
+    # These methods call NCCL's collectives.
 
     def _run(self, name, sent, received, *more, stream=None, dtype_name=None):
         """Calls a collective of NCCL, on the current stream unless one is given."""
@@ -194,7 +194,7 @@ class OverNccl(_Base):
         """Calls a collective on the stream that runs beside later work of the current stream.
 
         Returns:
-            The event after its work.
+            The event after the collective's work.
         """
         self._enter()
         self._connect(sent)
@@ -294,7 +294,7 @@ class OverNccl(_Base):
             return self._begin_sum_of_parts(x, [x] if parts is None else parts, op)
 
     def _begin_sum_of_parts(self, x, parts, op):
-        """Begins a sum of arrays that are one after the other in ``x`` afterwards."""
+        """Begins a sum of arrays; the results are placed one after the other in ``x``."""
         dtype, pointer = TYPES[x.dtype.name], x.data.ptr
         parts = [part for part in parts if part.size]
         with self._beside(parts, x) as event:
@@ -351,7 +351,7 @@ class OverNccl(_Base):
 @watched
 @arrays.on_gpu_of_arrays
 class NcclCommunicator(OverNccl, MpiCommunicator):
-    """Ranks with one GPU each, which exchange CuPy arrays by NCCL.
+    """Ranks with one GPU each, which exchange CuPy arrays with NCCL.
 
     A rank's GPU is that of the arrays of the first collective on CuPy arrays: a program can choose
     it by ``intra_rank`` after it has made the communicator.
@@ -416,8 +416,8 @@ class _OnStream(Request):
     Args:
         comm: the communicator.
         event: the event after the operation.
-        result: its array.
-        decode: function that returns the content of the result, to be called afterwards.
+        result: the array of the operation's result.
+        decode: function to call after the operation; returns the content of the result.
     """
 
     def __init__(self, comm, event, result, decode=None):
@@ -440,7 +440,7 @@ class _OnStream(Request):
     def Wait(self) -> Array:
         """Makes the current stream wait, and returns the result.
 
-        As the host does not wait, all ranks begin later operations in the same order.
+        Since the host does not wait, all ranks begin later operations in the same order.
         """
         with self.result.device:
             self._comm._wait_for(self._event)

@@ -70,10 +70,11 @@ class PointToPoint:
         Args:
             source: the sender's rank.
             tag: the message's tag; None takes any.
-            identity: what the message must be, see :meth:`send`; or a tuple of what it may be.
+            identity: description that the message must have, see :meth:`send`; or a tuple of
+                allowed descriptions.
 
         Raises:
-            CollectiveMismatchError: it is another message; see :meth:`send`.
+            CollectiveMismatchError: another message arrived; see :meth:`send`.
 
         >>> comm.send((np.ones(1), np.zeros(1)), dest=0, tag=3)
         >>> comm.recv(source=0, tag=3)
@@ -111,24 +112,24 @@ class PointToPoint:
     ) -> Array | None:
         """Sends an array to one rank, and returns the array that another one sends here.
 
-        It does not wait for the receiver, of which only :meth:`sendrecv` can be that. So no order
-        of calls makes ranks wait for each other in a circle, if each message has a receiver.
+        The call does not wait for the receiver, which must also call :meth:`sendrecv`. Therefore no
+        order of calls causes a deadlock, if each message has a receiver.
 
         Args:
             x: array; shapes may differ between ranks.
             dest: the receiver's rank; None sends nothing.
             source: the sender's rank; None receives nothing.
-            tag: the messages' tag. Those of one tag between two ranks arrive in their order.
-            keys: what the two messages are, in place of their tag and number: of the one that is
-                sent, which the receiver must expect, and of the one that is received.
-            again: whether both ranks must say this.
+            tag: the messages' tag. Messages with one tag between two ranks arrive in order.
+            keys: keys of the sent message, which the receiver must expect, and of the received
+                message; they replace the tag and number.
+            again: whether the message is differentiated again; must be the same on both ranks.
 
         Returns:
             A new array; None without a source.
 
         Raises:
-            CollectiveMismatchError: ``again`` here, and not at the source.
-            RuntimeError: the source is this rank, which has sent itself nothing.
+            CollectiveMismatchError: ``again`` is true on this rank, but not at the source.
+            RuntimeError: the source is this rank, which has sent no message to itself.
 
         >>> comm.sendrecv(np.ones(2), dest=0, source=0)
         array([1., 1.])

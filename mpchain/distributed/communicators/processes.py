@@ -19,12 +19,13 @@ from mpchain.typing import Array, DTypeLike
 class ProcessCommunicator(Communicator):
     """Rank 0, and the processes of this host that it has started.
 
-    They exchange objects by pipes, and arrays of :meth:`make_buffers` in shared memory. There are
-    broadcasts, sums, and what gathers objects on all ranks; all else raises NotImplementedError.
+    They exchange objects through pipes, and arrays of :meth:`make_buffers` in shared memory. Only
+    broadcasts, sums, and gathers of objects on all ranks exist; all else raises
+    NotImplementedError.
     If another process fails, the next collective of rank 0 raises that process's exception.
 
     Args:
-        rank, size: this process's number among the ranks, and the number of ranks.
+        rank, size: the rank of this process, and the number of ranks.
         pipes: at rank 0 the :class:`~mpchain.iterators.worker.Worker` of each other rank, in their
             order; elsewhere the pipe that the worker's function got.
 

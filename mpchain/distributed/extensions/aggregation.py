@@ -20,10 +20,10 @@ from mpchain.training.triggers.interval import TriggerLike
 
 
 class AllreducePersistent(Extension):
-    """Replaces the persistent floating-point arrays of a model by their means over the ranks.
+    """Replaces the persistent floating-point arrays of a model with their means over the ranks.
 
     Running statistics of batch normalization are such arrays: each rank gathers them from its own
-    samples. It runs before evaluators do.
+    samples. The extension runs before evaluators.
 
     Args:
         model: the model.
@@ -59,20 +59,20 @@ class _Averaging(DeviceResidentsVisitor):
         """Does nothing for parameters, which the optimizer keeps equal."""
 
     def visit_array(self, array):
-        """Replaces the elements by their means; returns the array."""
+        """Replaces the elements with their means; returns the array."""
         if is_floating(array.dtype):
             array[...] = self._comm.allreduce(array) / self._comm.size
         return array
 
 
 class ObservationAggregator(Extension):
-    """Replaces a reported value by an aggregate of all ranks' values.
+    """Replaces a reported value with an aggregate of all ranks' values.
 
     Args:
         comm: the communicator of the ranks.
         original_key: name of the value in each rank's observation.
         aggregated_key: name of the result; None means ``original_key``.
-        comm_trigger: when the ranks exchange the values that were reported since the last time.
+        comm_trigger: when the ranks exchange the values reported since the last exchange.
         aggregator: function of a list with one list per rank, of the values in the order in which
             they were reported (numbers, host arrays, or pairs of value and weight), that returns
             the result; called on rank 0 only. None means the mean of all values.
@@ -115,9 +115,9 @@ class ObservationAggregator(Extension):
             trainer.observation[self.aggregated_key] = self.comm.bcast_obj(result)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the trigger and this rank's numbers that wait for it.
+        """Saves or restores the trigger and this rank's values that wait for it.
 
-        If the ranks' numbers differ, each rank must save its own.
+        If the ranks' values differ, each rank must save its own.
         """
         serialize_part_if_stored(self._comm_trigger, serializer["comm_trigger"])
         numbers = [value for value in self._values if not isinstance(value, np.ndarray)]

@@ -24,8 +24,9 @@ class MultiNodeCheckpointer(Extension):
 
     ``create_multi_node_checkpointer`` is another name. New programs should use
     :func:`~mpchain.distributed.extensions.checkpoint`: it writes shared values only once, in
-    the background, and any number of ranks can load it. Both find, verify and choose files by the
-    same functions; this one keeps ChainerMN's files, which only the rank that wrote them loads.
+    the background, and any number of ranks can load it. Both extensions find, verify and choose
+    files with the same functions; this one keeps ChainerMN's file format, in which only the rank
+    that wrote a file can load it.
 
     Files are called ``<name>.<rank>.<iteration>``. They are deleted when training ends without a
     failure.
@@ -35,7 +36,7 @@ class MultiNodeCheckpointer(Extension):
         comm: the communicator of the ranks.
         cp_interval: the least number of checkpoints to keep.
         gc_interval: the number of checkpoints after which older ones are deleted.
-        path: folder of the files; None means the trainer's.
+        path: folder of the files; None means the trainer's folder.
 
     Raises:
         ValueError: an interval is below 1.
@@ -109,7 +110,8 @@ class MultiNodeCheckpointer(Extension):
         Args:
             trainer: the trainer, or another object that was saved.
             optimizer: not used; ChainerMN's programs pass it.
-            path: folder of the files; None means that of the constructor, or the trainer's.
+            path: folder of the files; None means the constructor's ``path``, or the trainer's
+                folder.
 
         Returns:
             The iteration; None if there is nothing to load.
@@ -150,8 +152,8 @@ class MultiNodeCheckpointer(Extension):
         return None
 
     def get_stats(self) -> dict[str, float]:
-        """Returns what this rank has done: the numbers ``saved`` and ``deleted``, and the ``bytes``
-        and ``seconds`` of saving."""
+        """Returns this rank's statistics: the numbers of files ``saved`` and ``deleted``, and the
+        ``bytes`` and ``seconds`` of saving."""
         return dict(self._stats)
 
     def finalize(self) -> None:

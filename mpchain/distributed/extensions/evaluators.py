@@ -16,9 +16,9 @@ from mpchain.typing import DeviceLike
 def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Communicator) -> Any:
     """Makes an evaluator return means over the samples of all ranks, the same on every rank.
 
-    Each rank evaluates any number of its own samples, zero included. Sums and weights are combined,
-    not means. But if a subclass overrides ``evaluate``, which returns only means, these are
-    averaged with equal weights.
+    Each rank evaluates any number of its own samples, including zero. Sums and weights are
+    combined, not means. If a subclass overrides ``evaluate``, which returns only means, the means
+    are averaged with equal weights.
 
     Args:
         actual_evaluator: the evaluator. Its iterator yields this rank's share of the data, such as
@@ -54,7 +54,7 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
         for summary, doubt in communicator.allgather_obj((summarize(), actual_evaluator.doubt)):
             total.merge(summary)
             doubts.append(doubt)
-        # All ranks test the same condition, each with its own numbers.
+        # All ranks test the same condition, each with its own values.
         actual_evaluator.warn(next(filter(None, doubts), None) if communicator.rank == 0 else None)
         return total.compute_mean()
 
@@ -72,8 +72,7 @@ class GenericMultiNodeEvaluator(Evaluator):
         comm: the communicator of the ranks.
         iterator, target, device, converter: see :class:`mpchain.training.extensions.Evaluator`.
         root: the rank that aggregates.
-        progress_hook: function that is called with each batch after its evaluation; on the root
-            only.
+        progress_hook: function to call with each batch after its evaluation; only on the root.
 
     Example:
         >>> class Largest(mpchain.distributed.GenericMultiNodeEvaluator):

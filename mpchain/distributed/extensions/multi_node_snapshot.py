@@ -21,8 +21,8 @@ def multi_node_snapshot(
     Args:
         comm: the communicator of the ranks.
         snapshot: a result of :func:`mpchain.training.extensions.snapshot`, equal on all ranks.
-        replica_sets: the sets: each a rank, or an iterable of ranks. The ranks that are in none of
-            them are one more set.
+        replica_sets: the sets; each is a rank, or an iterable of ranks. The ranks that are in none
+            of the sets form one more set.
 
     Returns:
         The extension; add it on all ranks.

@@ -53,7 +53,7 @@ TABLE = {
     "reduce_scatter": ("allgather", lambda node, xs: [node.comm.reduce_scatter(xs)]),
     "alltoall": ("alltoall", lambda node, xs: node.comm.alltoall(xs)),
     "pseudo_connect": ("pseudo_connect", lambda node, xs: xs),
-    # Between values that are the same on all ranks, and count once, and each rank's own values:
+    # These operations convert between shared values, which count once, and each rank's own values.
     "distribute": ("sum_up", lambda node, xs: xs),
     "sum_up": ("distribute", lambda node, xs: [node.comm.allreduce(*xs)]),
     "split": ("join", lambda node, xs, axis: [parts_of(node.comm, xs[0], axis)[node.comm.rank]]),
@@ -74,18 +74,18 @@ _DECIDED_HERE = ("send", "distribute", "split")
 class Communication(FunctionNode):
     """An application of an operation of the table: the only node class of all of them.
 
-    Beside arrays it takes and returns a *token*, an empty Variable. Tokens make applications that
-    must be executed one after the other depend on each other. If a rank gives or gets no array, the
-    token is the node's only place in the graph. As the gradients of tokens are tokens, all this
-    holds for the graph of the gradient, too.
+    Besides arrays, the node takes and returns a *token*, an empty Variable. Tokens create
+    dependencies between applications that must run one after the other. If a rank sends or receives
+    no array, only the token connects the node to the graph. Since the gradients of tokens are
+    tokens, the same holds for the graph of the gradient.
 
     Args:
         operation: name in the table.
         comm: the ranks; None if nothing is exchanged.
         arguments: the operation's further arguments.
         is_awaited: for ``send``: whether gradients must come back. ``recv`` sets it.
-        order: order of the derivative that it is part of; 0 in forward.
-        number: number of the message in forward whose derivative it is; None in forward.
+        order: order of the derivative that the node is part of; 0 in forward.
+        number: number of the forward message whose derivative the node computes; None in forward.
 
     Example:
         >>> (y,), token = communicate("allreduce", comm, [Variable(np.ones(2))])
@@ -137,9 +137,9 @@ class Communication(FunctionNode):
     def _after_myself(self, token):
         """Makes the token of the gradient depend on this node.
 
-        The gradient of a linear operation does not depend on its input. But another rank's gradient
-        may, by computations on the result. That rank then comes here again for the next order, and
-        so must this rank.
+        The gradient of a linear operation does not depend on its input. Another rank's gradient
+        may depend on it through computations on the result. That rank then runs this node again for
+        the next order, so this rank must do so, too.
         """
         own = self.output_variable(len(self._kinds), self._token_array)
         return own if token is None else own + token
@@ -155,9 +155,9 @@ def communicate(
 ) -> tuple[list[Variable], Variable]:
     """Applies an operation; returns the list of Variables that this rank gets, and the token.
 
-    The result requires a gradient whether or not the input does: all ranks must take part in
-    backward or none, and a rank does not know the inputs of the others. The exceptions are
-    messages, whose sender says so, and values that are the same on all ranks.
+    The result always requires a gradient, even if the input does not: either all ranks must take
+    part in backward or none, and a rank does not know the inputs of the others. The exceptions are
+    messages, whose sender decides, and values that are the same on all ranks.
 
     ``source`` has the order of derivative and the number of a message, see :class:`Communication`.
     """
@@ -232,7 +232,7 @@ def allreduce(comm: Communicator, x: Input) -> Variable:
 
 
 def bcast(comm: Communicator, x: Input | None, root: int = 0) -> Variable:
-    """Gives the root's array to all ranks.
+    """Sends the root's array to all ranks.
 
     Args:
         comm: the communicator of the ranks.
@@ -275,7 +275,7 @@ def gather(comm: Communicator, x: Input, root: int = 0) -> tuple[Variable, ...] 
     Args:
         comm: the communicator of the ranks.
         x: Variable or array; shapes may differ between ranks.
-        root: the rank that gets them.
+        root: the rank that gets the arrays.
 
     Returns:
         tuple of Variables, one per rank, at the root; a delegate variable elsewhere.
@@ -367,10 +367,10 @@ def pseudo_connect(
 ) -> Variable | tuple[Variable, ...]:
     """Returns variables unchanged, but makes them depend on another variable, too.
 
-    Backward reaches the inputs of that variable after everything that depends on the results.
+    Backward reaches the inputs of that variable after all computations that use the results.
 
     Args:
-        delegate_variable: a delegate variable, or any other. None changes nothing.
+        delegate_variable: a delegate variable, or any other Variable. None adds no dependency.
         actual_variables: Variables or arrays.
 
     Returns:
@@ -408,9 +408,10 @@ def distribute(comm: Communicator, x: Input) -> Variable:
 
     With :func:`sum_up`, :func:`split` and :func:`join` this is for models whose layers are divided
     among the ranks, while the values between the layers, and the loss, are the same on all of them.
-    The gradients of shared values are also the same on all ranks: those of one loss, not of the sum
-    of the ranks' losses. A rank's gradients are therefore correct already, and must not be
-    summed over these ranks. (Each rank may also belong to another communicator, for parallel data.)
+    The gradients of shared values are also the same on all ranks: they are gradients of one loss,
+    not of the sum of the ranks' losses. A rank's gradients are therefore correct already, and must
+    not be summed over these ranks. (Each rank may also belong to another communicator, for parallel
+    data.)
 
     Args:
         comm: the communicator of the ranks.
@@ -435,8 +436,8 @@ def sum_up(comm: Communicator, x: Input) -> Variable:
         x: Variable or array, of the same shape on all ranks.
 
     Returns:
-        Variable, the same on all ranks. They must compute the same from it, since the gradient of
-        ``x`` is that of the sum. See :func:`distribute`.
+        Variable, the same on all ranks. All ranks must do the same computations with it, since the
+        gradient of ``x`` is the gradient of the sum. See :func:`distribute`.
 
     Example:
         >>> mpchain.distributed.functions.sum_up(comm, np.ones(2))

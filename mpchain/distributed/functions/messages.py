@@ -41,8 +41,8 @@ def _send(node, xs, rank, tag):
     identity = _identify(node, "to", rank, tag)
     if node.order and config.enable_backprop:
         identity += _AGAIN
-    # An array without elements, whose shape says whether the receiver must send gradients back: it
-    # takes no message. In backward ranks may disagree on which messages there are.
+    # The shape of this empty array tells the receiver whether to send gradients back; the array
+    # needs no message. In backward, ranks may disagree about which messages exist.
     is_awaited = np.empty((int(node.is_awaited), 0), np.int32)
     node.comm.send((is_awaited, *xs), rank, tag, identity=identity, confirm=node.order > 0)
     return ()

@@ -1,4 +1,4 @@
-"""Links whose computation the ranks share, by the same samples or by parts of one model."""
+"""Links that ranks compute together, on samples of all ranks or as parts of one model."""
 
 from mpchain.distributed.links.batch_normalization import (
     MultiNodeBatchNormalization as MultiNodeBatchNormalization,

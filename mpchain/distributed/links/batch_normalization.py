@@ -1,4 +1,4 @@
-"""Batch normalization by the samples of all ranks."""
+"""Batch normalization over the samples of all ranks."""
 
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.functions import batch_normalization
@@ -10,11 +10,11 @@ BACKENDS = ("auto", "mpi", "nccl")
 
 
 class MultiNodeBatchNormalization(BatchNormalization):
-    """Batch normalization by the statistics of the samples of all ranks.
+    """Batch normalization with the statistics of the samples of all ranks.
 
     To every order of derivative, it is equal to :class:`mpchain.links.BatchNormalization` for all
     samples in one process; see :func:`mpchain.distributed.functions.batch_normalization`. All ranks
-    must call it together; the numbers of their samples may differ.
+    must call it together; their numbers of samples may differ.
 
     Args:
         size: shape of the parameters; None leaves it to the first input.
@@ -63,7 +63,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
 
 def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str = "auto") -> Link:
-    """Copies a model and makes each BatchNormalization in it normalize by the samples of all ranks.
+    """Copies a model and makes each BatchNormalization in it use the samples of all ranks.
 
     Parameters, averages and settings are copied, the shared ones once. Other normalizations, such
     as BatchRenormalization, and subclasses of BatchNormalization stay unchanged.
@@ -74,8 +74,7 @@ def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str
         communication_backend: see :class:`MultiNodeBatchNormalization`.
 
     Returns:
-        The copy, in which every reference to a BatchNormalization is one to a
-        MultiNodeBatchNormalization.
+        The copy, in which a MultiNodeBatchNormalization replaces each BatchNormalization.
 
     Raises:
         TypeError, ValueError: see :class:`MultiNodeBatchNormalization`.

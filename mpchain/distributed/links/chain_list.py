@@ -18,7 +18,7 @@ Ranks: TypeAlias = int | Sequence[int] | None
 
 
 class MultiNodeChainList(ChainList):
-    """A model whose parts are on different ranks, which send each other their results.
+    """A model whose parts are on different ranks. The ranks send each other the parts' results.
 
     Each rank adds its parts in the order in which they run. Forward receives, runs and sends for
     one part after the other; backward does the opposite in exactly the opposite order, and cannot
@@ -31,9 +31,9 @@ class MultiNodeChainList(ChainList):
                 self.add_link(L.Linear(784, 100), rank_in=None, rank_out=1)
                 self.add_link(L.Linear(100, 10), rank_in=1, rank_out=None)
 
-    With micro-batches the parts on different ranks work at the same time: a rank begins the next
-    one when it has sent its result of one. The results are the same, as long as samples do not
-    depend on each other (in batch normalization they do).
+    With micro-batches, the parts on different ranks work at the same time: a rank begins the next
+    micro-batch when it has sent its result for the previous one. The results are the same, as long
+    as samples do not depend on each other (in batch normalization they do).
 
     A gradient that is differentiated again also needs all ranks: ask for the gradient by a delegate
     variable, too, on which the communication depends, and tie the rest of the computation to the
@@ -74,10 +74,11 @@ class MultiNodeChainList(ChainList):
 
         Args:
             link: the part.
-            rank_in: the rank or ranks whose results are its arguments; None: it gets the arguments
-                of the model.
-            rank_out: the rank or ranks to which its result is sent, a Variable or several of them;
-                None: it is the model's result on this rank. Both may include the rank itself.
+            rank_in: the rank or ranks whose results are the part's arguments; None passes the
+                arguments of the model.
+            rank_out: the rank or ranks that get the part's result, one or several Variables; None
+                makes it the model's result on this rank. ``rank_in`` and ``rank_out`` may include
+                this rank.
 
         Raises:
             ValueError: a rank does not exist, or a part has ``rank_out=None`` already.

@@ -10,16 +10,16 @@ from mpchain.variable import Variable
 
 
 class MultiNodeNStepRNN(Chain):
-    """Recurrent layers that begin with the last states of those on another rank.
+    """Recurrent layers that begin with the last states of layers on another rank.
 
     ``create_multi_node_n_step_rnn`` is another name.
 
     Args:
         actual_link: one of the NStep links, such as :class:`mpchain.links.NStepLSTM`.
         communicator: the communicator of the ranks.
-        rank_in: the rank whose last states are the first ones here; None: they are arguments, or
-            zeros.
-        rank_out: the rank that gets the last states; None: no other rank.
+        rank_in: the rank whose last states are the first states on this rank; None takes them from
+            the arguments, or zeros.
+        rank_out: the rank that gets the last states; None sends them to no rank.
 
     Attributes:
         actual_link: the wrapped link, a child.
@@ -58,13 +58,13 @@ class MultiNodeNStepRNN(Chain):
         """Runs the layers over a batch of sequences.
 
         Args:
-            inputs: the arguments of the wrapped link; ``xs`` alone is enough. With ``rank_in`` the
-                first states must be omitted, or None.
+            inputs: the arguments of the wrapped link; only ``xs`` is required. With ``rank_in``,
+                the first states must be omitted, or None.
             delegate_variable: a Variable on which the communication will depend.
 
         Returns:
             The results of the wrapped link (the last states and a list), and a delegate variable,
-            whose ``backward`` runs that of this link on ranks without a loss.
+            whose ``backward`` runs this link's backward on ranks without a loss.
 
         Raises:
             TypeError: there are too few or too many arguments, or first states besides received

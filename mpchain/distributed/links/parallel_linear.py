@@ -59,7 +59,7 @@ class _ParallelLinear(Link):
         self._take(self.W, whole, True)
 
     def _take(self, param, whole, is_divided):
-        """Initializes a parameter by this rank's part of rank 0's values."""
+        """Initializes a parameter with this rank's part of rank 0's values."""
         comm, axis = self.comm, self.axis if whole.ndim == 2 else 0
         if is_divided:
             values = comm.scatter(parts_of(comm, whole, axis) if comm.rank == 0 else None)
@@ -80,8 +80,8 @@ class ColumnParallelLinear(_ParallelLinear):
 
     To every order of derivative, it is equal to :class:`mpchain.links.Linear` in one process;
     initial values are rank 0's. :func:`mpchain.distributed.functions.distribute` explains input,
-    output and gradients: the gradients of the parameters are correct already, and must not be
-    averaged over these ranks. All ranks must make and call it together.
+    output and gradients: the gradients of the parameters are already correct, and must not be
+    averaged over these ranks. All ranks must create and call the link together.
 
     Args:
         comm: the communicator of the ranks.
@@ -145,7 +145,7 @@ class ColumnParallelLinear(_ParallelLinear):
 class RowParallelLinear(_ParallelLinear):
     """Affine map whose inputs are divided among the ranks.
 
-    Everything else is as in :class:`ColumnParallelLinear`.
+    Otherwise it works like :class:`ColumnParallelLinear`.
 
     Args:
         comm: the communicator of the ranks.
