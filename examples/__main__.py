@@ -1,4 +1,4 @@
-"""``python -m mpchain.examples``: lists the examples, and copies them to a folder of yours."""
+"""``python -m mpchain.examples`` lists the examples, and copies them to a folder of yours."""
 
 import argparse
 import ast
@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def find_examples() -> dict[str, list[pathlib.Path]]:
-    """Returns the scripts of each example by its name."""
+    """Returns the scripts of each example, by the example's name."""
     folders = sorted(path for path in HERE.iterdir() if path.is_dir())
     found = {folder.name: sorted(folder.glob("*.py")) for folder in folders}
     return {name: scripts for name, scripts in found.items() if scripts}

@@ -3,9 +3,8 @@
     python train_cifar.py                            one process
     mpchain-launch -n 2 train_cifar.py --model resnet18
 
-CIFAR-10 is downloaded (170 MB) at the first run; --test uses synthetic images. Batch
-normalization uses
-the statistics of the batches of all ranks, so that N ranks compute what one process computes;
+CIFAR-10 is downloaded (170 MB) at the first run; --test uses synthetic images. Batch normalization
+uses the statistics of the batches of all ranks, so that N ranks compute the same as one process;
 only the random crops and flips (--no-augmentation) depend on the number of ranks.
 """
 
@@ -48,7 +47,7 @@ class ConvolutionAndNorm(mpchain.Chain):
 
 
 class VGG(mpchain.ChainList):
-    """Pairs of convolutions, each followed by pooling, and two affine layers."""
+    """Pairs of convolutions, each pair followed by pooling, and two affine layers."""
 
     def __init__(self, width: int, n_classes: int):
         super().__init__()
@@ -112,7 +111,7 @@ MODELS = {"vgg": VGG, "resnet18": ResNet18}
 
 
 def augment(example: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Shifts an image by up to four pixels, and mirrors every other one."""
+    """Shifts an image by up to four pixels, and mirrors it with probability one half."""
     image, label = example
     height, width = image.shape[1:]
     padded = np.pad(image, ((0, 0), (4, 4), (4, 4)))

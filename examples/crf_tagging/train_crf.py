@@ -4,8 +4,8 @@
     mpchain-launch -n 2 train_crf.py            two ranks, the same numbers
 
 Sentences are made up by a small grammar in which some words are nouns or verbs, as in "the men fish
-the fish". The random field learns which tag may follow which, and finds the best tags of a whole
-sentence. --file reads sentences of your own: a word and its tag in each line, separated by a blank,
+the fish". The random field learns which tags can follow a tag, and finds the best tags of a whole
+sentence. --file reads sentences of your own: a word and its tag on each line, separated by a space,
 and an empty line after each sentence.
 """
 
@@ -79,7 +79,8 @@ class Tagger(mpchain.Chain):
 
     def forward(self, sentences: list[Array], tags: list[Array]) -> Variable:
         """Returns the mean negative log-likelihood of the tags of a sentence."""
-        # Sorted by decreasing length, then by position: all first words, all second words, ...
+        # Sentences are sorted by decreasing length, and words by position: all first words come
+        # first, then all second words.
         order = np.argsort([-len(sentence) for sentence in sentences], kind="stable")
         scores = self.score([sentences[i] for i in order])
         sorted_tags = [tags[i] for i in order]
@@ -103,7 +104,7 @@ class Tagger(mpchain.Chain):
 
 @mpchain.dataset.converter()
 def convert(batch: list, device) -> tuple[list[Array], list[Array]]:
-    """Returns lists of sentences and of their tags on a device."""
+    """Returns lists of sentences and of their tags, on a device."""
     sentences, tags = zip(*batch) if batch else ((), ())
     return device.send(list(sentences)), device.send(list(tags))
 

@@ -3,9 +3,8 @@
     python train_dcgan.py                       one process
     mpchain-launch -n 2 train_dcgan.py          two ranks, the same numbers
 
-The digits come with mpchain (8x8 pixels); --test uses synthetic images. The updater
-shows how to train
-two models in turn: each has its own optimizer and loss function. Batch normalization uses the
+The digits come with mpchain (8x8 pixels); --test uses synthetic images. The updater shows how to
+train two models in turn: each has its own optimizer and loss function. Batch normalization uses the
 statistics of the batches of all ranks.
 
 See A. Radford et al., Unsupervised representation learning with deep convolutional generative
@@ -100,7 +99,7 @@ class GanUpdater(training.updaters.StandardUpdater):
 
 
 def draw_images(gen: Generator, n_latent: int):
-    """Returns an extension that writes six images, in characters, to a file in the results."""
+    """Returns an extension that writes six images, as characters, to a file in the results."""
     z = np.random.RandomState(0).normal(size=(6, n_latent)).astype(np.float32)
 
     @training.make_extension(trigger=(1, "epoch"))

@@ -3,7 +3,7 @@
     python both_graphs.py [--check]
 
 The third snippet of NNabla's article on double backward: the one-centered penalty, as in WGAN-GP,
-which asks that the gradient of y in each image has norm one.
+which pushes the norm of the gradient of y at each image towards one.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
     print(x.grad)
 
     if args.check:
-        # Checked in one random direction, because there are 49,152 elements.
+        # The check uses one random direction, because there are 49,152 elements.
         check_backward(one_centered_penalty, x.array, None, eps=1e-3, atol=0, rtol=1e-6)
         print("finite differences agree")
 

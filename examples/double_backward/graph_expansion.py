@@ -2,8 +2,8 @@
 
     python graph_expansion.py [--check]
 
-The second snippet of NNabla's article on double backward: it prints what forward_graph.py does.
-There, bind_grad_output makes the result x.grad; here set_grad does.
+The second snippet of NNabla's article on double backward: it prints the same as forward_graph.py.
+In NNabla, bind_grad_output makes the result x.grad; in mpchain, set_grad does.
 """
 
 import argparse

@@ -23,7 +23,7 @@ from mpchain.typing import Array
 
 
 class Generator(mpchain.Chain):
-    """Makes images (N, 1, 8, 8) of vectors (N, n_latent)."""
+    """Makes images (N, 1, 8, 8) from vectors (N, n_latent)."""
 
     def __init__(self, n_latent: int, n_hidden: int):
         super().__init__()
@@ -39,7 +39,7 @@ class Generator(mpchain.Chain):
 
 
 class Discriminator(mpchain.Chain):
-    """Scores how real images are; smooth, so that its gradients have gradients everywhere."""
+    """Scores how real images are; the network is smooth, so its gradients are differentiable."""
 
     def __init__(self, n_channels: int):
         super().__init__()
@@ -56,7 +56,7 @@ class Discriminator(mpchain.Chain):
 
 def r1_penalty(p_real: Variable, x_real: Variable) -> Variable:
     (gx,) = mpchain.grad([p_real], [x_real], enable_double_backprop=True)
-    # The square of the norm avoids the root, which has no derivative at zero.
+    # The squared norm avoids the square root, which has no derivative at zero.
     return F.mean(F.sum(gx**2, axis=(1, 2, 3)))
 
 
@@ -133,7 +133,7 @@ def check(dis: Discriminator, x_real: Array, x_fake: Array, gamma: float) -> Non
 
 
 def report(epoch: int, losses: list, digits: Array, generated: Array) -> None:
-    """Prints the mean losses, and how far the mean image is from that of the real digits."""
+    """Prints the mean losses, and the distance of the mean image from that of the real digits."""
     loss_dis, loss_gen = np.mean(losses, axis=0)
     distance = np.abs(digits.mean(axis=0) - generated.mean(axis=0)).mean()
     print(
@@ -144,7 +144,7 @@ def report(epoch: int, losses: list, digits: Array, generated: Array) -> None:
 
 
 def show(images: Array) -> None:
-    """Prints images side by side, in characters."""
+    """Prints images side by side, as characters."""
     rows = np.concatenate(list(images[:, 0]), axis=1)
     for row in rows:
         print("".join(" .:-=+*#%@"[min(int(value * 10), 9)] * 2 for value in row))

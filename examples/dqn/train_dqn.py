@@ -4,7 +4,7 @@
     mpchain-launch -n 2 train_dqn.py            two ranks, each with half of the carts
 
 The simulation of the cart is a part of this script. Each rank has its own carts and its own memory
-of what happened; the gradients are averaged over the ranks, so that all act by the same network.
+of their steps; the gradients are averaged over the ranks, so that all ranks use the same network.
 
 See V. Mnih et al., Human-level control through deep reinforcement learning, Nature 2015; H. van
 Hasselt et al., Deep reinforcement learning with double Q-learning, AAAI 2016.
@@ -22,7 +22,7 @@ import mpchain.links as L
 from mpchain import Variable, optimizer_hooks, optimizers, serializers
 from mpchain.typing import Array
 
-N_STEPS = 500  # steps after which the balanced pole has won
+N_STEPS = 500  # an episode with this many steps has succeeded
 
 
 class Carts:
@@ -39,11 +39,11 @@ class Carts:
         self.ages = np.zeros(n, int)
 
     def step(self, actions: Array) -> tuple[Array, Array]:
-        """Acts; returns the next states (n, 4), and whether each episode failed; restarts those."""
+        """Applies actions; returns the next states (n, 4) and the failures, which it restarts."""
         x, v, angle, spin = self.states.T
         force = np.where(actions == 1, 10.0, -10.0)
         sin, cos = np.sin(angle), np.cos(angle)
-        # A cart of 1 kg, a pole of 0.1 kg whose half length is 0.5 m, and steps of 0.02 s.
+        # The cart has 1 kg, the pole has 0.1 kg and a half length of 0.5 m, and a step is 0.02 s.
         push = (force + 0.05 * spin**2 * sin) / 1.1
         spin_up = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos**2 / 1.1))
         speed_up = push - 0.05 * spin_up * cos / 1.1
@@ -60,7 +60,7 @@ class Carts:
 
 
 class Network(mpchain.Chain):
-    """The expected sum of discounted rewards of each action in a state."""
+    """Computes the expected sum of discounted rewards of each action in a state."""
 
     def __init__(self, n_units: int):
         super().__init__()
@@ -144,7 +144,7 @@ def main() -> None:
         actions = np.where(is_random, random.randint(2, size=len(states)), network.act(states))
         memory.extend(zip(states, actions.astype(np.int32), *carts.step(actions)))
 
-        # Learn from steps sampled from the memory.
+        # The network learns from steps that are sampled from the memory.
         drawn = random.randint(len(memory), size=n_samples)
         batch = mpchain.dataset.concat_examples([memory[i] for i in drawn])
         optimizer.update(loss_of, network, target, *batch, args.discount)

@@ -24,7 +24,7 @@ from mpchain.typing import Array
 
 
 class Convolutions(mpchain.Chain):
-    """The layers that are used again."""
+    """The layers that both networks share."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ def main() -> None:
             serializers.save_npz(path, first)
         comm.barrier()
 
-    # Only the part of the file below "base/" is loaded: the head is new.
+    # Only the part of the file below "base/" is loaded: the last layer is new.
     network = Network()
     serializers.load_npz(path, network.base, path="base/")
     before = network.base.conv1.W.array.copy()

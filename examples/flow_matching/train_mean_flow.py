@@ -6,8 +6,8 @@
 A path z = (1 - t) x + t e leads from an image x to noise e with the velocity v = e - x. The
 network u(z, r, t) is the mean velocity between the times r and t. Then u = v - (t - r) du/dt, where
 du/dt is the derivative along the path: a product of the network's Jacobian with a vector, which
-``mpchain.jvp`` computes beside u. So the loss contains a derivative in forward mode. From noise e,
-an image is e - u(e, 0, 1).
+``mpchain.jvp`` computes together with u. So the loss contains a forward-mode derivative. From noise
+e, one step makes the image e - u(e, 0, 1).
 
 The digits come with mpchain (8x8 pixels); --test makes images up. Noise and times belong to the
 samples of the batch, and do not depend on the number of ranks.
@@ -48,10 +48,10 @@ class MeanFlow(mpchain.Chain):
         """Returns the loss of images x (N, n_pixels)."""
         xp = self.xp
         noise = distributions.Normal(xp.zeros((len(x), x.shape[1] + 3), x.dtype), scale=1.0)
-        noise = noise.sample().array  # each sample draws its own numbers, on whichever rank it is
+        noise = noise.sample().array  # a sample's numbers do not depend on its rank
         e, times, choice = noise[:, :-3], 1 / (1 + xp.exp(0.4 - noise[:, -3:-1])), noise[:, -1:]
         t, r = times.max(axis=1, keepdims=True), times.min(axis=1, keepdims=True)
-        r = xp.where(choice > -0.67, t, r)  # in three quarters of the cases, the velocity itself
+        r = xp.where(choice > -0.67, t, r)  # in three quarters of the cases, u is the velocity
         z, v = (1 - t) * x + t * e, e - x
         u, slope = mpchain.jvp(self.u, (z, r, t), (v, xp.zeros_like(r), xp.ones_like(t)))
         errors = F.sum((u - (v - (t - r) * slope.array)) ** 2, axis=1)
@@ -60,7 +60,7 @@ class MeanFlow(mpchain.Chain):
         return loss
 
     def generate(self, e: Array) -> Array:
-        """Returns the images that one step makes of noise e (N, n_pixels)."""
+        """Returns the images that one step makes from noise e (N, n_pixels)."""
         with mpchain.no_backprop_mode():
             one = self.xp.ones((len(e), 1), e.dtype)
             return e - self.u(e, 0 * one, one).array
@@ -76,7 +76,7 @@ def load_digits(made_up: bool) -> Array:
 
 
 def show(model: MeanFlow, n: int) -> None:
-    """Prints new images in characters."""
+    """Prints new images as characters."""
     e = np.random.RandomState(0).normal(size=(n, 64)).astype(np.float32)
     images = mpchain.backends.cuda.to_cpu(model.generate(model.xp.asarray(e)))
     images = ((images + 1) / 2).clip(0, 1).reshape(-1, 8, 8)

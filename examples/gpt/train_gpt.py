@@ -50,7 +50,7 @@ class GPT(mpchain.Chain):
             self.head = L.Linear(size, n_characters, initialW=small)
 
     def predict(self, x: Array) -> Variable:
-        """Returns scores (B, T, n_characters) of what follows each of x (B, T), int32."""
+        """Returns scores (B, T, n_characters) of the characters that follow x (B, T), int32."""
         n, length = x.shape
         h = self.character(x) + self.position(self.xp.arange(length, dtype=np.int32))
         h = F.dropout(h, 0.1)
@@ -78,7 +78,7 @@ class GPT(mpchain.Chain):
 
 
 class Pieces(DatasetMixin):
-    """Pieces of a text (int32): an example is ``length`` characters, and those that follow each."""
+    """Pieces of a text (int32): an example is ``length`` characters, and their next characters."""
 
     def __init__(self, characters: Array, length: int):
         self.characters, self.length = characters, length
@@ -136,7 +136,7 @@ def main() -> None:
     test_iter = create_sharded_iterator(test_iter, comm)
 
     model = GPT(len(alphabet), args.length, args.size, args.layers, args.heads).to_device(device)
-    # The weight decay is multiplied by eta, as the whole step is, but not by alpha.
+    # The weight decay is multiplied by eta, like the whole step, but not by alpha.
     decay = 0.1 * args.lr
     optimizer = optimizers.AdamW(alpha=args.lr, beta2=0.95, weight_decay_rate=decay)
     optimizer = mpchain.create_multi_node_optimizer(optimizer, comm).setup(model)

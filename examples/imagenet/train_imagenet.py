@@ -3,10 +3,10 @@
     python train_imagenet.py FOLDER                       one process
     mpchain-launch -n 8 train_imagenet.py FOLDER --gpu    eight ranks, one GPU for each
 
-FOLDER has the folders train/ and val/, and these one folder of images for each class. Each rank
-reads and decodes its own part of each batch, in threads. Checkpoints are written by all ranks
-together, and --resume continues from the latest one on any number of ranks. With --test a few small
-images are made up.
+FOLDER has the folders train/ and val/, each of which has one folder of images per class. Each rank
+reads and decodes its own part of each batch, in threads. All ranks write checkpoints together, and
+--resume continues from the latest checkpoint on any number of ranks. --test uses a few small
+synthetic images.
 
 See K. He et al., Deep residual learning for image recognition, CVPR 2016; P. Goyal et al.,
 Accurate, large minibatch SGD, 2017.
@@ -45,7 +45,7 @@ class ResNet50(mpchain.Chain):
 
 
 def make_up_images(root: pathlib.Path) -> None:
-    """Writes some images of one color in noise for each of two classes."""
+    """Writes some images of noise around one color, for each of two classes."""
     random = np.random.RandomState(0)
     for part in ("train", "val"):
         for name, color in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
@@ -105,11 +105,11 @@ def main() -> None:
     test_iter = create_sharded_iterator(test_iter, comm)
 
     model = L.Classifier(ResNet50(n_classes)).to_device(device)
-    if args.test:  # after so few updates, evaluation normalizes by the statistics of the last one
+    if args.test:  # after so few updates, only the latest statistics are useful
         for link in model.links():
             if isinstance(link, L.BatchNormalization):
                 link.decay = 0.0
-    # The learning rate grows with the batch.
+    # The learning rate is proportional to the batch size.
     optimizer = optimizers.CorrectedMomentumSGD(lr=0.1 * args.batchsize / 256)
     optimizer = mpchain.create_multi_node_optimizer(optimizer, comm).setup(model)
     optimizer.add_hook(optimizer_hooks.WeightDecay(1e-4))
@@ -118,8 +118,8 @@ def main() -> None:
 
     n_updates = -(-len(train) * args.epoch // args.batchsize)
     trainer.extend(extensions.CosineShift("lr", n_updates, warmup=n_updates // 18))
-    # Each rank normalizes its own samples in training, as is usual for this data set; in evaluation
-    # all use the same statistics.
+    # In training, each rank normalizes its own samples, as is usual for this data set; in
+    # evaluation all ranks use the same statistics.
     warnings.filterwarnings("ignore", ".*batch_normalization takes the statistics")
     trainer.extend(AllreducePersistent(model, comm))
     evaluator = extensions.Evaluator(test_iter, model, device=device)

@@ -3,9 +3,9 @@
     python train_maml.py                        one process
     mpchain-launch -n 2 train_maml.py           two ranks, the same numbers
 
-A task is a sine wave of its own height and phase. The network adapts to five points of it by
-gradient steps, and the loss after these steps is what the first parameters are trained for: the
-gradient of a function of gradients. Each rank has its part of the tasks.
+A task is a sine wave with its own height and phase. The network adapts to five of its points with
+gradient steps. The initial parameters are trained to minimize the loss after these steps, which
+needs the gradient of a function of gradients. Each rank has its part of the tasks.
 
 See C. Finn et al., Model-agnostic meta-learning for fast adaptation of deep networks, ICML 2017.
 """
@@ -24,7 +24,7 @@ from mpchain.typing import Array
 
 
 class Net(mpchain.ChainList):
-    """A network that can also compute with other parameters than those that it has."""
+    """A network that can also compute with other parameters than its own."""
 
     def __init__(self, n_units: int):
         super().__init__(L.Linear(1, n_units), L.Linear(n_units, n_units), L.Linear(n_units, 1))
@@ -41,7 +41,7 @@ class Net(mpchain.ChainList):
 
 
 class Maml(mpchain.Chain):
-    """The loss after adaptation, and what it was before."""
+    """Computes the loss after adaptation, and reports the loss before it."""
 
     def __init__(self, net: Net, lr: float, n_steps: int, first_order: bool):
         super().__init__()
@@ -61,7 +61,7 @@ class Maml(mpchain.Chain):
     def forward(self, x: Array, y: Array) -> Variable:
         """Returns the mean loss over tasks, x and y (tasks, 2, points, 1).
 
-        Of the two sets of points of a task the first is for adaptation, the second for the loss.
+        The first set of a task's points is for adaptation, the second set for the loss.
         """
         before, after = 0, 0
         for (x_adapt, x_new), (y_adapt, y_new) in zip(x, y):

@@ -6,8 +6,8 @@
                                                     resumes from the last snapshot after a failure
 
 The global batch, the order of the samples and the initial parameters do not depend on the number of
-ranks. Gradients and reported values are means over the samples of all ranks, so that the numbers
-that the script prints do not depend on it either.
+ranks. Gradients and reported values are means over the samples of all ranks, so the values that the
+script prints do not depend on the number of ranks, either.
 """
 
 import argparse
@@ -63,7 +63,7 @@ LOADERS = {
     "mnist5k": datasets.get_mnist5k,
     "mnist": datasets.get_mnist,
 }
-MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # each model, with the number of axes of an image
+MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # a model, and the number of axes of its images
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -75,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--communicator", default=None, help="name; default: the best there is")
     parser.add_argument("--device", default=None, help="@numpy, @cupy:N; default: a GPU if any")
     parser.add_argument("--out", default="result", help="folder of the results")
-    # mpchain-launch sets the variable when it starts the script again.
+    # mpchain-launch sets this variable when it restarts the script.
     resume = os.environ.get("MPCHAIN_RESUME")
     parser.add_argument("--resume", default=resume, help="snapshot to resume from")
     parser.add_argument("--snapshot", type=int, help="iterations between snapshots, not an epoch")

@@ -3,8 +3,8 @@
     python train_own_loop.py                        one process
     mpchain-launch -n 2 train_own_loop.py           two ranks, the same numbers
 
-Every rank draws the same batches, and computes its part of each. All that a resumed training needs
-is saved after each epoch.
+Every rank draws the same batches, and computes its part of each batch. After each epoch, the script
+saves everything that it needs to resume.
 """
 
 import argparse
@@ -34,7 +34,7 @@ class State:
 
 
 def evaluate(model: mpchain.Sequential, x: Array, t: Array, comm) -> float:
-    """Returns the share of right answers; each rank gives some of them."""
+    """Returns the accuracy; each rank evaluates its share of the samples."""
     with (
         mpchain.using_config("train", False),
         mpchain.no_backprop_mode(),

@@ -3,7 +3,7 @@
     python train_own_extension.py               one process
     mpchain-launch -n 2 train_own_extension.py  two ranks, the same numbers
 
-The task is made up: whether a point is inside of a circle.
+The task is made up: to decide whether a point is inside a circle.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.serializer import AbstractSerializer
 from mpchain.training import extensions
 
-# 1. A function of the trainer. Extensions that report run before those that print, because their
-# priority is higher. The trigger determines when: here, after each epoch.
+# 1. An extension can be a function of the trainer. Extensions that report values have a higher
+# priority than those that print, and run first. The trigger here runs it after each epoch.
 
 
 @training.make_extension(trigger=(1, "epoch"), priority=training.PRIORITY_WRITER)
@@ -31,13 +31,13 @@ def report_norm(trainer: training.Trainer) -> None:
     mpchain.report({"norm": sum(squares) ** 0.5})
 
 
-# 2. A class, for an extension with state. serialize() saves the state in snapshots.
+# 2. An extension with state is a class. serialize() saves the state in snapshots.
 
 
 class HalveOnPlateau(training.Extension):
     """Halves a hyperparameter when the validation loss has not improved for some epochs.
 
-    All ranks have it. It sees the same values on all of them, and so does the same there.
+    All ranks have this extension. It gets the same values on all ranks, so it acts in the same way.
     """
 
     trigger = (1, "epoch")
@@ -62,11 +62,11 @@ class HalveOnPlateau(training.Extension):
         self.n_bad = serializer("n_bad", self.n_bad)
 
 
-# 3. An extension that communicates. Every rank must have it, with the same trigger.
+# 3. If an extension communicates, every rank must have it, with the same trigger.
 
 
 class SlowestRank(training.Extension):
-    """Prints at the end which rank spent the longest time in its updates, and how long."""
+    """Prints, at the end, the rank that spent the longest time in its updates, and this time."""
 
     trigger = (1, "iteration")
     priority = -200  # after all others

@@ -3,8 +3,9 @@
     python softclip.py                          one process
     mpchain-launch -n 2 softclip.py             two ranks, the same numbers
 
-Three ways: an elementwise function and its derivative as formulas, which become one kernel on a
-GPU; any function of arrays with its vector-Jacobian product; and the class that both of them make.
+The script shows three ways: an elementwise function and its derivative as formulas, which become
+one kernel on a GPU; any function of arrays with its vector-Jacobian product; and a class, which the
+other two ways make internally.
 """
 
 import argparse
@@ -18,8 +19,9 @@ import mpchain.links as L
 from mpchain import FunctionNode, Variable, gradient_check, optimizers, serializers
 from mpchain.typing import Array
 
-# 1. Elementwise. The derivative's first argument is the gradient of the output; the others are
-#    inputs, constants, or y, the output. Since derivatives are formulas too, all orders exist.
+# 1. An elementwise function. The first argument of the derivative is the gradient of the output;
+# the others are inputs, constants, or y, the output. Derivatives are formulas, too, so all orders
+# exist.
 
 
 @mpchain.elementwise(lambda g, x: g / (1 + x * x) ** 1.5)
@@ -28,7 +30,7 @@ def softclip(x):
     return x / (1 + x * x) ** 0.5
 
 
-# 2. Any function of arrays. The derivatives use NumPy's functions, which take Variables, too.
+# 2. Any function of arrays. The derivatives use NumPy's functions, which also accept Variables.
 
 
 @mpchain.differentiable(
@@ -40,7 +42,7 @@ def affine(x, W):
     return x.dot(W.T)
 
 
-# 3. A class, for functions that need more than that.
+# 3. A class, for functions that need more than the ways above.
 
 
 class Cube(FunctionNode):

@@ -3,9 +3,9 @@
     python train_signs.py                       one process, exact
     mpchain-launch -n 2 train_signs.py [--compression exact]
 
-A compression is a callable that starts to replace a bucket of gradients by its sum over the ranks.
-This one sends one bit for the sign of each gradient, and one size for each bucket. What is lost is
-added to the next gradients, so that nothing is lost for ever.
+A compression is a callable that starts to replace a bucket of gradients with its sum over the
+ranks. This one sends one bit for the sign of each gradient, and one magnitude for each bucket. The
+error is added to the next gradients, so that no part of a gradient is lost forever.
 
 See F. Seide et al., 1-bit stochastic gradient descent and its application to data-parallel
 distributed training of speech DNNs, Interspeech 2014.
@@ -35,7 +35,7 @@ class Done:
 
 
 class Signs:
-    """Sends the signs of gradients, and their mean size; keeps the rest for the next time."""
+    """Sends the signs and the mean magnitude of gradients; keeps the error for the next step."""
 
     def __init__(self):
         self.rest = {}  # keyed by the names of the parameters in a bucket
@@ -51,13 +51,13 @@ class Signs:
         self.rest[names] = values - self.unpack(bits, size, values.size)
         self.n_bytes += bits.nbytes + size.nbytes
         values[...] = 0
-        # Bits cannot be summed, so every rank gets all of them, and adds them up in the same order.
+        # Bits cannot be summed, so every rank gets all bits, and sums the values in rank order.
         for one_bits, one_size in zip(comm.allgather(bits), comm.allgather(size.reshape(1))):
             values += self.unpack(one_bits, one_size, values.size)
         return Done()
 
     def unpack(self, bits: Array, size: Array, n: int) -> Array:
-        """Returns ``n`` numbers that are plus or minus ``size``."""
+        """Returns ``n`` values that are plus or minus ``size``."""
         return size * (2 * np.unpackbits(bits.view(np.uint8), count=n).astype(size.dtype) - 1)
 
 

@@ -23,7 +23,7 @@ from mpchain.typing import Array
 class RadialBasis(mpchain.Link):
     """exp(-sum_j (x_j - c_ij)^2 exp(s_i)): one output for each of ``n_out`` centers.
 
-    The number of inputs is learned from the first input, unless it is given.
+    The number of inputs is inferred from the first input, unless it is given.
     """
 
     def __init__(self, n_in: int | None, n_out: int):
@@ -44,7 +44,7 @@ class RadialBasis(mpchain.Link):
 
 
 class Standardize(mpchain.Link):
-    """Subtracts the running mean of earlier inputs, and divides by their standard deviation.
+    """Subtracts the running mean of its inputs, and divides by their standard deviation.
 
     Persistent values are saved with the parameters, but no optimizer changes them.
     """
@@ -64,7 +64,7 @@ class Standardize(mpchain.Link):
 
 
 class Net(mpchain.Chain):
-    """Links that are attributes, set within init_scope, are children: their parameters learn."""
+    """A chain; links assigned to attributes in init_scope are children, and are trained with it."""
 
     def __init__(self, n_units: int):
         super().__init__()

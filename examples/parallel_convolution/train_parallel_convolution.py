@@ -4,8 +4,8 @@
     mpchain-launch -n 2 train_parallel_convolution.py       two ranks, each with half of them
 
 Each rank computes its share of the output channels of every convolution; then the ranks exchange
-what they have. The values between the layers, and the losses, are the same on all ranks, and those
-of one process. The digits come with mpchain; --test uses synthetic images.
+their channels. The values between the layers, and the losses, are the same on all ranks, and the
+same as in one process. The digits come with mpchain; --test uses synthetic images.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class ParallelConvolution2D(mpchain.Chain):
 
 
 class Network(mpchain.Chain):
-    """Two convolutions that are divided, and an affine layer that every rank has as a whole."""
+    """Two convolutions divided among the ranks, and an affine layer that every rank has whole."""
 
     def __init__(self, comm: mpchain.CommunicatorBase, n_channels: int):
         super().__init__()
@@ -91,12 +91,12 @@ def main() -> None:
     np.random.seed(0)
 
     train, test = load_digits(args.test)
-    # All ranks compute with the same batches, each with its channels.
+    # All ranks compute with the same batches, each rank with its own channels.
     train_iter = create_synchronized_iterator(iterators.SerialIterator(train, args.batchsize), comm)
     test_iter = iterators.SerialIterator(test, 100, repeat=False, shuffle=False)
     model = L.Classifier(Network(comm, args.channels))
-    # No gradients are averaged: those of the convolutions belong to the channels of a rank, and
-    # those of the last layer are the same on all ranks.
+    # No gradients are averaged: gradients of convolutions belong to the channels of one rank, and
+    # gradients of the last layer are the same on all ranks.
     optimizer = optimizers.Adam(alpha=3e-3).setup(model)
     updater = training.updaters.StandardUpdater(train_iter, optimizer)
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)

@@ -3,11 +3,11 @@
     python train_burgers.py                     one process
     mpchain-launch -n 2 train_burgers.py        two ranks, the same numbers
 
-The function u(t, x) is to satisfy u_t + u u_x = nu u_xx for 0 < t < 1 and -1 < x < 1, with
-u(0, x) = -sin(pi x) and u(t, -1) = u(t, 1) = 0, which it does for any network. The derivatives of u
-are computed by backward, not by differences; the loss needs the third order: the gradient of u_xx
-in the parameters. Adam, with a part of the points at a time, finds the shape of the solution, then
-L-BFGS its digits, with all of them. Each rank has its part of the points.
+The function u(t, x) must satisfy u_t + u u_x = nu u_xx for 0 < t < 1 and -1 < x < 1, with
+u(0, x) = -sin(pi x) and u(t, -1) = u(t, 1) = 0; the latter two hold for any network. backward, not
+finite differences, computes the derivatives of u; the loss needs the third order: the gradient of
+u_xx with respect to the parameters. Adam, with batches of points, finds the shape of the solution;
+then L-BFGS, with all points, finds further digits. Each rank has its part of the points.
 
 See M. Raissi et al., Physics-informed neural networks, Journal of Computational Physics, 2019.
 """
@@ -39,11 +39,11 @@ class Solution(mpchain.Chain):
             )  # fmt: skip
 
     def u(self, t: Array | Variable, x: Array | Variable) -> Variable:
-        """Returns u (N, 1) at t and x (N, 1); it is right at the start and at the edges."""
+        """Returns u (N, 1) at t and x (N, 1); u is exact at the start and at the edges."""
         return t * (1 - x**2) * self.layers(F.concat([t, x], axis=1)) - F.sin(np.pi * x)
 
     def residual(self, t: Array, x: Array) -> Variable:
-        """Returns u_t + u u_x - nu u_xx (N, 1), which is to be zero."""
+        """Returns u_t + u u_x - nu u_xx (N, 1), which should be zero."""
         t, x = Variable(t), Variable(x)
         u = self.u(t, x)
         u_t, u_x = mpchain.grad([u], [t, x], enable_double_backprop=True)
@@ -75,7 +75,7 @@ def on_grid(model: Solution, ts: Array, xs: Array) -> Array:
 
 
 def error_of(model: Solution) -> float:
-    """Returns the error relative to the solution, by the L2 norm."""
+    """Returns the error relative to the solution, in the L2 norm."""
     ts, xs = np.linspace(0.05, 1, 20), np.linspace(-1, 1, 201)
     expected = np.stack([exact(t, xs) for t in ts])
     return float(np.linalg.norm(on_grid(model, ts, xs) - expected) / np.linalg.norm(expected))
@@ -92,7 +92,7 @@ def report_error(model: Solution, trigger: tuple[int, str]):
 
 
 def minimize(model: Solution, comm: CommunicatorBase, points: Array, n_steps: int) -> None:
-    """Takes steps of L-BFGS, with all points, and prints the error now and then."""
+    """Takes steps of L-BFGS, with all points, and prints the error at intervals."""
     lbfgs = optimizers.LBFGS(memory=50, max_iter=max(1, n_steps // 8))
     optimizer = mpchain.create_multi_node_optimizer(lbfgs, comm).setup(model)
     for step in range(lbfgs.max_iter, n_steps + 1, lbfgs.max_iter):
@@ -103,7 +103,7 @@ def minimize(model: Solution, comm: CommunicatorBase, points: Array, n_steps: in
 
 
 def show(model: Solution) -> None:
-    """Prints u for t from left to right and x from below, dark where it is negative."""
+    """Prints u, with t from left to right and x from bottom to top, dark where u is negative."""
     u = on_grid(model, np.linspace(0, 1, 60), np.linspace(1, -1, 17))
     for row in u.T:
         print("".join("@%#*+=-:. "[int(4.99 * (value.clip(-1, 1) + 1))] for value in row))

@@ -3,9 +3,9 @@
     python train_pipeline.py                    one process has all layers
     mpchain-launch -n 2 train_pipeline.py       two ranks, each with half of the layers
 
-Each rank has some of the layers, and sends their output to the next rank. Since a batch passes in
-micro-batches, all ranks work at the same time. The losses are those of one process. The digits come
-with mpchain; --test uses synthetic images.
+Each rank has some of the layers, and sends their output to the next rank. Since a batch is divided
+into micro-batches, all ranks work at the same time. The losses are the same as in one process. The
+digits come with mpchain; --test uses synthetic images.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def make_pipeline(comm, n_units: int, n_micro_batches: int) -> MultiNodeChainLis
 
 
 class PipelineUpdater(training.updaters.StandardUpdater):
-    """Each rank updates its layers. Only the last rank has the result, and computes the loss."""
+    """Updates the layers of each rank. Only the last rank has the result, and computes the loss."""
 
     def __init__(self, iterator, optimizer, comm):
         super().__init__(iterator, optimizer)
@@ -122,7 +122,7 @@ def main() -> None:
     np.random.seed(0)
 
     train, test = load_digits(args.test)
-    # The first rank needs the images, the last one the labels: all ranks read the same batches.
+    # The first rank needs the images, the last rank the labels, so all ranks read the same batches.
     batches = create_synchronized_iterator(iterators.SerialIterator(train, args.batchsize), comm)
     model = make_pipeline(comm, args.units, args.micro_batches)
     # No gradients are averaged, because each rank has different parameters.

@@ -4,8 +4,8 @@
     mpchain-launch -n 2 train_ptb.py            two ranks, the same numbers
 
 The text is a file, or else Python's own manual, which every Python contains. The text is cut
-into as many strips as a batch has rows, which are read side by side; each rank reads its part of
-the strips.
+into as many strips as a batch has rows, and the strips are read side by side; each rank reads its
+part of the strips.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class LanguageModel(mpchain.Chain):
 
 
 class Strips(Iterator):
-    """Yields the words (length, n_strips) that come next in strips of a text, and what follows."""
+    """Yields the next words (length, n_strips) in strips of a text, and the words after each."""
 
     def __init__(self, words: Array, n_strips: int, length: int):
         n = (len(words) - 1) // n_strips
@@ -90,7 +90,7 @@ def mean_loss(model: LanguageModel, x: Array, t: Array) -> Variable:
 
 
 class BpttUpdater(training.updaters.StandardUpdater):
-    """Continues with the state of the batch before, through which gradients do not flow."""
+    """Continues with the state of the previous batch; gradients do not flow through this state."""
 
     def __init__(self, iterator, optimizer, comm, device):
         super().__init__(iterator, optimizer, device=device)
@@ -145,7 +145,7 @@ def read_text(path: str | None) -> str:
 
 
 def number_words(text: str, n_words: int) -> tuple[Array, list[str]]:
-    """Returns the numbers of the words of a text, and the words; number 0 is for rare ones."""
+    """Returns the ids of the words of a text, and the words; id 0 stands for rare words."""
     found = re.findall(r"[a-z']+|[.,;:!?]", text.lower())
     vocabulary = datasets.Vocabulary.build([found], n_words, specials=["<rare>"], unknown="<rare>")
     return vocabulary.encode(found), vocabulary.words

@@ -4,8 +4,8 @@
     mpchain-launch -n 2 train_seq2seq.py        two ranks, the same losses
 
 The pairs are made up: the digits of a number below a million, and its words. The network reads the
-digits in both directions, and writes the words one by one while it looks at the digits. Numbers of
-the validation do not occur in training.
+digits in both directions, and writes the words one by one while it attends to the digits. Numbers
+in the validation data do not occur in training.
 
 See D. Bahdanau et al., Neural machine translation by jointly learning to align and translate,
 ICLR 2015; K. Papineni et al., BLEU, ACL 2002.
@@ -67,7 +67,7 @@ class Seq2seq(mpchain.Chain):
             self.out = L.Linear(n_units, len(WORDS))
 
     def read(self, sources: list[Array]) -> tuple[Variable, Variable]:
-        """Returns what was read at each place (B, T, n_units), and scores of places (B, 1, T).
+        """Returns the memory of each position (B, T, n_units), and scores of positions (B, 1, T).
 
         The scores are 0, or very low beyond the end of a source.
         """
@@ -103,7 +103,7 @@ class Seq2seq(mpchain.Chain):
         return loss
 
     def translate(self, sources: list[Array], max_length: int = 16) -> list[list[int]]:
-        """Returns the most probable word at each place, until the end."""
+        """Returns the most probable word at each position, until the end."""
         n = len(sources)
         with mpchain.using_config("train", False), mpchain.no_backprop_mode():
             memory, scores = self.read(sources)
@@ -121,7 +121,7 @@ class Seq2seq(mpchain.Chain):
 
 
 def count_ngrams(candidate: list[int], reference: list[int]) -> Array:
-    """Returns (4, 2): numbers of n-grams that are right and of all, and the two lengths (5th)."""
+    """Returns (5, 2): counts of right and of all n-grams for n up to 4, then the two lengths."""
     counts = np.zeros((5, 2))
     for n in range(1, 5):
         mine, theirs = [
@@ -144,7 +144,7 @@ def bleu(counts: Array) -> float:
 
 
 class BleuEvaluator(GenericMultiNodeEvaluator):
-    """Reports BLEU, whose counts are summed over the ranks, and the share of right sentences."""
+    """Reports BLEU, with counts summed over the ranks, and the share of correct sentences."""
 
     def calc_local(self, sources: list[Array], targets: list[Array]) -> tuple[Array, int, int]:
         references = [mpchain.backends.cuda.to_cpu(target).tolist() for target in targets]

@@ -3,7 +3,7 @@
     python train_text.py --model rnn            one process; also: --model bag, --model cnn
     mpchain-launch -n 2 train_text.py           two ranks, the same numbers
 
-The texts are a file (--file) with a class, a tab and a text in each line; or else sentences that
+The texts come from a file (--file) with a class, a tab and a text on each line; otherwise sentences
 are made up. A tenth of them, drawn at random, is for validation.
 
 See Y. Kim, Convolutional neural networks for sentence classification, EMNLP 2014.
@@ -25,7 +25,7 @@ from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.training import extensions
 from mpchain.typing import Array
 
-PADDING = -1  # id of unknown words
+PADDING = -1  # the id of padding and unknown words
 
 
 class Words(mpchain.Chain):
@@ -38,7 +38,7 @@ class Words(mpchain.Chain):
             self.embed = L.EmbedID(n_words, n_units, initialW=normal, ignore_label=PADDING)
 
     def forward(self, x: Array) -> Variable:
-        """Returns (N, length, n_units); in training, a third of the numbers are dropped."""
+        """Returns (N, length, n_units); in training, a third of the elements are dropped."""
         return F.dropout(self.embed(x), 0.33)
 
 
@@ -57,7 +57,7 @@ class Bag(mpchain.Chain):
 
 
 class CNN(mpchain.Chain):
-    """Convolutions see three to five words at a time; the largest answer to each filter counts."""
+    """Convolutions over three to five words; uses the largest response of each filter."""
 
     def __init__(self, n_words: int, n_units: int, n_classes: int):
         super().__init__()
@@ -75,7 +75,7 @@ class CNN(mpchain.Chain):
 
 
 class RNN(mpchain.Chain):
-    """One LSTM reads forward, another backward; their last states are classified."""
+    """Two LSTMs, one forward and one backward; their last states are classified."""
 
     def __init__(self, n_words: int, n_units: int, n_classes: int):
         super().__init__()
@@ -102,7 +102,7 @@ def read_texts(path: str | None, made_up: bool) -> list[tuple[str, str]]:
 
 
 def make_up_texts(n: int) -> list[tuple[str, str]]:
-    """Returns short judgments: "not" turns the word that follows around."""
+    """Returns short opinions, in which "not" negates the next word."""
     random = np.random.RandomState(0)
     pairs = []
     for _ in range(n):
@@ -115,7 +115,7 @@ def make_up_texts(n: int) -> list[tuple[str, str]]:
 
 
 def number_words(texts: list[str], n_words: int, length: int) -> Array:
-    """Returns the numbers of the first words of each text, (N, up to length), int32."""
+    """Returns the ids of the first words of each text, (N, up to length), int32."""
     split = [re.findall(r"[a-z']+", text.lower())[:length] for text in texts]
     vocabulary = datasets.Vocabulary.build(split, n_words)
     return concat_examples([vocabulary.encode(words) for words in split], padding=PADDING)

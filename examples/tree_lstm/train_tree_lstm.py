@@ -4,9 +4,9 @@
     mpchain-launch -n 2 train_tree_lstm.py      two ranks, the same numbers
 
 The trees are made up: sentiments such as ((not good) and (not (really bad))), whose value (-2 to 2)
-follows from the words by rules: "not" turns it round, "really" doubles it, "and" adds, and "but"
-lets only the right side count. --file reads trees of your own, one in each line, in the same form,
-after their value and a blank.
+follows from the words by rules: "not" negates it, "really" doubles it, "and" adds two values, and
+"but" uses only the right side. --file reads trees of your own, one per line, in the same form,
+after their value and a space.
 
 See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
 networks, ACL 2015.
@@ -46,7 +46,7 @@ def make_tree(random: np.random.RandomState, depth: int) -> tuple[Tree, int]:
 
 
 def parse(text: str) -> Tree:
-    """Returns the tree that a text with parentheses means."""
+    """Parses a text with parentheses; returns the tree."""
     stack = [[]]
     for token in re.findall(r"[()]|[^\s()]+", text):
         if token == "(":
@@ -84,8 +84,8 @@ class TreeClassifier(mpchain.Chain):
     def state(self, tree: Tree) -> tuple[Variable, Variable]:
         """Returns memory and output (1, n_units) of a tree.
 
-        The operator is the input of an inner node, the other subtrees are its children. The first
-        child of three enters through a node of its own, so that left and right are not the same.
+        The operator is the input of an inner node, and the other subtrees are its children. A left
+        child passes through an extra node, so that left and right differ.
         """
         if isinstance(tree, str):
             return self.cell(self.embedded(tree))

@@ -44,7 +44,7 @@ class VAE(mpchain.Chain):
         return distributions.Bernoulli(logit=self.decoder(z))
 
     def forward(self, x: Array) -> Variable:
-        """Returns the negative evidence lower bound of x (N, n_pixels), in nats an image."""
+        """Returns the negative evidence lower bound of x (N, n_pixels), in nats per image."""
         posterior = self.encode(x)
         prior = distributions.Normal(self.xp.zeros_like(posterior.mean.array), scale=1.0)
         kl = F.mean(F.sum(mpchain.kl_divergence(posterior, prior), axis=1))
@@ -66,7 +66,7 @@ def load_digits(made_up: bool) -> tuple[Array, Array]:
 
 
 def show(model: VAE, x: Array) -> None:
-    """Prints images, what becomes of them, and new ones below, in characters."""
+    """Prints images, their reconstructions, and new images below, as characters."""
     with mpchain.using_config("train", False), mpchain.no_backprop_mode():
         x = model.xp.asarray(x)
         z = np.random.RandomState(0).normal(size=(len(x), model.to_mean.out_size))

@@ -3,8 +3,8 @@
     python train_wgan_gp.py                     one process
     mpchain-launch -n 2 train_wgan_gp.py        two ranks, the same numbers
 
-The penalty is a function of the critic's gradient in its input, so that the critic's parameters
-get a gradient of a gradient: the second order, averaged over the ranks like any other.
+The penalty is a function of the critic's gradient with respect to its input. So the critic's
+parameters get a gradient of a gradient, which is averaged over the ranks like any other.
 
 See I. Gulrajani et al., Improved training of Wasserstein GANs, NeurIPS 2017.
 """
@@ -37,7 +37,7 @@ def make_mlp(*sizes: int) -> mpchain.Sequential:
 
 
 def gradient_penalty(critic: mpchain.Link, x: Variable) -> Variable:
-    """Returns the mean of (norm of the critic's gradient in x - 1)^2."""
+    """Returns the mean of (norm of the critic's gradient at x - 1)^2."""
     (gx,) = mpchain.grad([critic(x)], [x], enable_double_backprop=True)
     norm = F.sqrt(F.sum(gx**2, axis=1) + 1e-12)
     return F.mean((norm - 1) ** 2)
@@ -79,7 +79,7 @@ class WganUpdater(training.updaters.StandardUpdater):
 
 
 def measure_quality(gen: mpchain.Link, n_latent: int):
-    """Returns an extension that reports how many centers are met, and by how many points."""
+    """Returns an extension that reports the centers with nearby points, and these points' share."""
     z = np.random.RandomState(0).normal(size=(1000, n_latent)).astype(np.float32)
 
     @training.make_extension(trigger=(1, "epoch"), priority=training.PRIORITY_WRITER)

@@ -28,7 +28,7 @@ from mpchain.typing import Array
 
 
 class SkipGram(mpchain.Chain):
-    """Scores whether one word is near another higher than whether words drawn at random are."""
+    """Learns to give neighbors of a word higher scores than words drawn at random."""
 
     def __init__(self, counts: Array, n_units: int, n_negative: int):
         super().__init__()
@@ -51,7 +51,7 @@ def read_text(path: str | None) -> str:
 
 
 def number_words(text: str, n_words: int) -> tuple[Array, list[str], list[int]]:
-    """Returns the numbers of the frequent words of a text, the words, and how often each occurs."""
+    """Returns the ids of the frequent words of a text, the words, and how often each occurs."""
     found = re.findall(r"[a-z']+", text.lower())
     counts = dict(collections.Counter(found).most_common(n_words))
     numbers = {word: i for i, word in enumerate(counts)}
