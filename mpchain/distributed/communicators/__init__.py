@@ -62,7 +62,7 @@ def create_communicator(
             ``non_cuda_aware``: MPI, CuPy arrays through host memory; ``flat``: a CUDA-aware MPI,
             which gets CuPy arrays directly; ``pure_nccl`` (also ``hierarchical``,
             ``two_dimensional``, ``single_node``): NCCL for CuPy arrays, MPI for all else;
-            ``dummy``: gradients are not exchanged, to measure what the exchange costs.
+            ``dummy``: gradients are not exchanged, to measure the cost of the exchange.
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks; None means all of the job.
         allreduce_grad_dtype: dtype in which gradients are summed: float16, float32 or float64; NCCL
             only.
@@ -76,12 +76,12 @@ def create_communicator(
         micro_shards: the number of parts, at least the number of ranks. Bits are the same on all
             numbers of ranks up to this number, which is a part of the result. Steps are fastest
             if the ranks divide it, since the others wait for a rank that has one part more.
-        timeout: seconds after which a rank that waits for others ends the job, if one of these does
+        timeout: seconds after which a rank that waits for others ends the job, if one of them does
             not work: it is stopped or dead, or has neither computed nor read nor written for that
-            long. A report names it, and where each rank is. As long as all of them work, the rank
-            reports that once, and waits up to 1800 s (or ``timeout``, if that is longer), at the
-            end of the program without limit. None: the environment variable
-            ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits forever.
+            long. A report names that rank, and the location of each rank. As long as all of them
+            work, the waiting rank reports the wait once, and waits up to 1800 s (or ``timeout``, if
+            that is longer), or without limit at the end of the program. None: the environment
+            variable ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits forever.
         elastic: whether training continues without ranks that die, or that are killed because they
             do not work for ``timeout`` seconds
             (:class:`~mpchain.distributed.InMemoryCheckpoint`). It needs Open MPI, started by

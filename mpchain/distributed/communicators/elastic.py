@@ -94,7 +94,7 @@ class Elasticity:
         if mpi.Query_thread() == mpi.THREAD_MULTIPLE:
             add_look(self)
 
-    # Detection
+    # These methods detect lost ranks.
 
     def check(self) -> None:
         now = time.monotonic()
@@ -126,7 +126,7 @@ class Elasticity:
         """Called when the program is over."""
 
     def _notices(self):
-        """Returns whether ranks are lost, and lets the other ranks know."""
+        """Returns whether ranks are lost, and tells the other ranks."""
         with self._turn:
             base = self._comm.mpi_comm
             if base is None or self._is_retired:
@@ -156,10 +156,10 @@ class Elasticity:
         ranks = sorted(self._mpi.Group.Translate_ranks(failed, None, group))
         return RanksLost(ranks, {rank: watch.cause_of(rank) for rank in ranks})
 
-    # Recovery
+    # These methods rebuild the communicator.
 
     def abandon(self) -> None:
-        """Gives up the communicator, for which other ranks may wait still; not collective."""
+        """Abandons the communicator, although other ranks may still wait in it; not collective."""
         with self._turn:
             if self._comm.mpi_comm is not None:  # the constructor has run up to this point
                 self._revoke()
@@ -169,7 +169,7 @@ class Elasticity:
             self._comm.watch.be_replaced()
 
     def retire(self) -> None:
-        """Looks no more; the communicator is not used any more."""
+        """Stops looking for lost ranks, because the communicator is not used any more."""
         if self in losses.detectors:
             losses.detectors.remove(self)
         with self._turn:
@@ -272,11 +272,11 @@ def renew(comm: Communicator) -> Communicator:
 
 
 def follows_from_loss_in(mpi_comm: Any, error: Exception) -> bool:
-    """Returns whether an exception follows from lost ranks; it may take a moment to know it.
+    """Returns whether lost ranks caused an exception; the answer may take a moment.
 
     Args:
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
-        error: the exception, of any class, as calls that lose a rank may return garbage.
+        error: the exception, of any class, since calls that lose a rank may return garbage.
     """
     end = time.monotonic() + _UNTIL_NOTICED
     while not (isinstance(error, RanksLost) or mpi_comm.Is_revoked() or mpi_comm.Get_failed().size):
@@ -289,7 +289,7 @@ def follows_from_loss_in(mpi_comm: Any, error: Exception) -> bool:
 
 
 def refuse(reason: str) -> None:
-    """Raises NeedsRestartError, and lets the launcher know."""
+    """Raises NeedsRestartError, and tells the launcher."""
     note("restart", cause=reason)
     raise NeedsRestartError(
         f"Communicator.shrink: training cannot continue without the lost ranks: {reason}; start it "

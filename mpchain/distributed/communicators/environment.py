@@ -18,7 +18,7 @@ SPARES_VARIABLE = "MPCHAIN_SPARES"
 
 
 def n_spares(environ: Mapping[str, str] = os.environ) -> int:
-    """Returns how many ranks of the job are spare, the last ones.
+    """Returns the number of spare ranks, which are the last ranks of the job.
 
     >>> n_spares({"MPCHAIN_SPARES": "2"})
     2

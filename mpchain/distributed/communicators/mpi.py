@@ -30,10 +30,10 @@ from mpchain.distributed.watch import Watch, call_at_end, check_timeout, creatin
 from mpchain.typing import Array, DTypeLike
 
 LARGE = 2**20
-"""Bytes beyond which the size of an object is sent first, and its bytes follow in pieces."""
+"""Bytes above which the size of an object is sent first, and its bytes follow in pieces."""
 
 LARGE_PART = 2**14
-"""Bytes beyond which a part of an array is summed by a rank of its own, if hosts differ in size."""
+"""Bytes above which a separate rank sums each part of an array, if hosts differ in size."""
 
 # Tags of messages between communicators: each operation and each buffer has two tags.
 _N_TAGS = 10_000
@@ -67,7 +67,7 @@ def load_mpi() -> ModuleType:
 @watched
 @arrays.on_gpu_of_arrays
 class MpiCommunicator(mailbox.Mailbox, Communicator):
-    """Ranks that exchange NumPy arrays, CuPy arrays and objects by MPI.
+    """Ranks that exchange NumPy arrays, CuPy arrays and objects with MPI.
 
     CuPy arrays are copied to host memory and back, unless the MPI library is CUDA-aware and the
     caller says so. The constructor is collective. With several ranks it installs
@@ -103,7 +103,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.passed_on = {*vars(self), "passed_on"}
 
     def join(self, mpi_comm: Any) -> None:
-        """Makes this the communicator of the ranks of one of MPI; collective."""
+        """Makes this the communicator of the ranks of an MPI communicator; collective."""
         self.mpi_comm = mpi_comm
         self.rank, self.size = mpi_comm.rank, mpi_comm.size
         self._n_operations = self._n_buffers = 0
@@ -156,8 +156,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     def barrier(self) -> None:
         """Waits until every rank has called it.
 
-        All collectives begin with a barrier: a rank that waits within MPI cannot continue pending
-        operations, for which another rank may wait before it comes.
+        All collectives begin with a barrier: a rank that waits inside MPI cannot advance its
+        pending operations, and another rank may wait for them before it reaches the collective.
         """
         if (door := self._door) is not None:
             door.come_to(FILLED)
@@ -169,7 +169,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         """Waits for MPI's requests, while pending operations continue."""
         progress.wait_until(lambda: self._mpi.Request.Testall(requests))
 
-    # Objects
+    # These methods exchange objects.
 
     def bcast_obj(self, obj: object, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
         self.check_rank("bcast_obj", "root", root)
@@ -218,7 +218,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
 
     def _receive_rest(self, outgoing, heads, limit=LARGE):
-        """Exchanges large objects, whose heads are sizes; returns all objects by their sender."""
+        """Exchanges large objects, whose headers are sizes; returns all objects by sender."""
         large = {r: np.empty(head, np.uint8) for r, head in heads.items() if isinstance(head, int)}
         if self.rank in large:
             large[self.rank] = outgoing[self.rank]
@@ -263,7 +263,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         progress.wait_until(probe)
         return found[-1].recv(status), status.Get_source()
 
-    # Arrays
+    # These methods exchange arrays.
 
     def _send_header(self, header, dest, tag):
         header = (*header, self._place())
@@ -349,7 +349,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         buffer = self._host_copy(x)
         gathered = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         gathered[self.rank] = buffer
-        # Views, even where each one has a single element.
+        # The rows are views, even if each has a single element.
         rows = list(gathered.reshape(self.size, -1))
         steps = self._everyone.exchange(rows, [buffer] * self.size, self._next_tag())
         return _begin(steps, _like(x, gathered), gathered)
@@ -418,7 +418,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     @contextlib.contextmanager
     def _parts(self, tag):
-        """Context manager: operations that begin within it are parts of another."""
+        """Context manager: operations inside the block are parts of another operation."""
         outer, self._tag_of_steps = self._tag_of_steps, tag
         try:
             with self.unwatched():
@@ -491,7 +491,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     @property
     def timeout(self) -> float:
-        """Seconds after which a rank that waits for others ends the job with a report."""
+        """Seconds that a rank waits for others before it ends the job with a report."""
         return math.inf if self.watch is None else self.watch.timeout
 
     @timeout.setter
@@ -553,7 +553,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 @watched
 @arrays.on_gpu_of_arrays
 class DummyCommunicator(MpiCommunicator):
-    """For benchmarks: it exchanges everything but gradients."""
+    """A communicator for benchmarks, which exchanges everything except gradients."""
 
     sums_gradients = False
 
@@ -579,7 +579,7 @@ def _begin(steps, result, buffer):
 
 
 def _shaped(steps, out):
-    """Returns what the steps return, in the shape of an array."""
+    """Returns the result of the steps, in the shape of an array."""
     whole = yield from steps
     return whole.reshape(out.shape)
 

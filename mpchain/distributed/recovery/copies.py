@@ -187,7 +187,7 @@ def _tabulate(indexes):
 
 
 def mirrors(comm: Communicator) -> list[list[int]]:
-    """Returns for each rank those that mirror its values: two, so that two can be lost at once.
+    """Returns the two ranks that mirror each rank's values, so that two can be lost at once.
 
     The mirrors are on the next hosts; if there are none, they are the next ranks.
 
@@ -221,7 +221,7 @@ class KeptValues(Values):
         self._replaced = set()
 
     def add(self, received: dict[tuple[str, int], Array]) -> None:
-        """Adds values that others have. Random states that no rank has stay unchanged."""
+        """Adds values of other ranks. Random states that no rank has stay unchanged."""
         self.arrays |= received
         lost = {place[0] for place in self.wanted() if place not in self.arrays}
         self._replaced = {key for key in lost if key.startswith(RANDOM)}

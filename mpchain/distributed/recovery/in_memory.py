@@ -1,4 +1,4 @@
-"""Going back to a copy of the training state when ranks are lost."""
+"""Restores a copy of the training state when ranks are lost."""
 
 import contextlib
 import gc
@@ -27,9 +27,9 @@ SHARE = 0.005
 class InMemoryCheckpoint:
     """Keeps copies of a training state on all ranks; if ranks are lost, the others go back to one.
 
-    As any number of ranks computes what one rank computes, repeating the steps since then leads to
-    the results that training would have had. A :class:`~mpchain.training.Trainer` does all this by
-    itself if the communicator is elastic. A program with its own loop writes::
+    Since the results do not depend on the number of ranks, repeating the steps since the copy leads
+    to the results that training would have had. A :class:`~mpchain.training.Trainer` does all this
+    by itself if the communicator is elastic. A program with its own loop writes::
 
         state = InMemoryCheckpoint(comm, {"model": model, "optimizer": optimizer, "data": batches})
         while state.is_before(1000):
@@ -96,7 +96,7 @@ class InMemoryCheckpoint:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Context manager: a step, after which the state is the earlier one if ranks are lost."""
+        """Context manager: a step; if ranks are lost, the state returns to an earlier copy."""
         while True:
             try:
                 self.resume()
@@ -113,7 +113,7 @@ class InMemoryCheckpoint:
     # Its parts
 
     def resume(self) -> bool:
-        """Continues where the others were when this rank, or another, took the place of a lost one.
+        """Continues from the others' state after this or another rank has replaced a lost rank.
 
         Call it before :meth:`keep`.
 
@@ -135,7 +135,7 @@ class InMemoryCheckpoint:
         return has_state
 
     def keep(self, iteration: int) -> None:
-        """Copies the state, if it is time to; all ranks call it at the beginning of each step.
+        """Copies the state, if a copy is due; all ranks call it at the beginning of each step.
 
         Args:
             iteration: the number of steps that are done.
@@ -217,8 +217,8 @@ class InMemoryCheckpoint:
         return self.iteration
 
     def _restore(self, prepare):
-        """Restores the latest copy that all ranks have, but for those that have none; returns
-        whether there is one."""
+        """Restores the latest copy that all ranks with copies have; returns whether there is
+        one."""
         comm, held = self._comm, [copy.place for copy in self._copies]
         all_held = comm.allgather_obj(held)
         common = [set(places) for places in all_held if places]
@@ -273,8 +273,9 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
     :class:`InMemoryCheckpoint`. Until these have the first copy, and after training, the ranks that
     are left call ``main`` again.
 
-    If the job has spare ranks (``mpchain-launch --spares``), these wait here. They take the places
-    of lost ones, and all ranks call ``main`` again, which then continues from copies of its state.
+    If the job has spare ranks (``mpchain-launch --spares``), they wait in this function. They
+    replace lost ranks, and all ranks call ``main`` again, which then continues from copies of its
+    state.
 
     Args:
         main: the program: it makes model, data, optimizer and trainer of the communicator.

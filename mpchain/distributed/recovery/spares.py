@@ -1,4 +1,4 @@
-"""Spare ranks of an elastic job: they wait, and take the places of ranks that are lost."""
+"""Spare ranks of an elastic job, which wait and then replace lost ranks."""
 
 import contextlib
 import signal
@@ -69,7 +69,7 @@ class Spares:
         self._copies, self._n_made = [], 0
         global_except_hook.add_hook()
 
-    # Training
+    # These methods run around training.
 
     def copies_of_next(self) -> list:
         """Returns the copies of the ``InMemoryCheckpoint`` that is now made; earlier ones if the
@@ -107,7 +107,7 @@ class Spares:
         """Notes why training could not continue on fewer ranks, while all that it has exists."""
         self._refusals = sorted({*self._refusals, *comm.elasticity.refusals()})
 
-    # Choice of the ranks that train
+    # These methods choose the ranks that train.
 
     def begin(self) -> Communicator:
         """Returns the communicator of the ranks that train; a spare one waits until it is needed.
@@ -235,14 +235,14 @@ class Spares:
 
 
 def fill(places: Sequence[int], left: Sequence[int], hosts: Sequence[str]) -> dict[int, int]:
-    """Returns which rank gets each place when some are lost; some places may remain empty.
+    """Returns the rank for each place after some ranks are lost; some places may remain empty.
 
-    A spare rank takes a place of its own host if it can.
+    A spare rank takes a place of its own host if possible.
 
     Args:
-        places: for each place the rank that has had it.
-        left: the surviving ranks, spare ones included.
-        hosts: for each rank its host.
+        places: the previous rank of each place.
+        left: the surviving ranks, including spare ranks.
+        hosts: the host of each rank.
 
     >>> fill([0, 1, 2], [1, 3, 4], ["a", "b", "b", "b", "a"])
     {0: 4, 1: 1, 2: 3}
