@@ -1,4 +1,4 @@
-"""Which job this process belongs to, and a folder of the job that is not kept."""
+"""The id of the job that this process belongs to, and a temporary folder of the job."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
 
 @contextlib.contextmanager
 def folder_to_discard(parent: str | os.PathLike[str]) -> Iterator[str]:
-    """Context in which a new folder exists; yields its path, the same in all processes of the job.
+    """Context manager: creates a temporary folder; yields its path, the same in the whole job.
 
     Args:
         parent: the folder that it is in; if it did not exist before, it is removed as well.

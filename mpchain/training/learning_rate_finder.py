@@ -21,7 +21,7 @@ _GROWTH = 4.0  # training has diverged when the loss is this many times the smal
 
 @dataclasses.dataclass(repr=False)
 class RangeTest:
-    """The losses that :func:`find_learning_rate` has seen.
+    """The losses that :func:`find_learning_rate` has recorded.
 
     Attributes:
         rates: the learning rates, ascending, one for each iteration.
@@ -148,7 +148,7 @@ def find_learning_rate(
 
 @contextlib.contextmanager
 def _restored(updater, solver, attr) -> Iterator[None]:
-    """Context after which everything is as before."""
+    """Context manager: restores the previous state at its end."""
     rate = getattr(solver, attr)
     state, random_states = FrozenState(updater), FrozenState(_RandomStates(updater))
     optimizers = updater.get_all_optimizers().values()

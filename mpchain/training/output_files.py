@@ -36,7 +36,7 @@ except ImportError:  # this is not a POSIX system
 # function that it calls both write to a temporary name.
 _TEMPORARY = r"(?:\.[0-9a-f]{8}\.tmp\.)+"
 _MOST_NAMED = 3
-"""Of how many renamed files messages say the names."""
+"""Maximum number of renamed files that a message lists."""
 _SECONDS_TO_INTRODUCE = 5
 """For how long a process may hold a lock before it has said who it is."""
 
@@ -152,7 +152,7 @@ class OutputFiles:
 
 
 def _give_second_name(path, name):
-    """Lets ``name`` mean the file of ``path``, which is about to be replaced; not if it exists.
+    """Links ``name`` to the file of ``path``, which is about to be replaced, unless it exists.
 
     A rename could overwrite a file, and could take one that another rank has just written.
     """
@@ -215,7 +215,7 @@ def progress_in(path: PathLike, template: str) -> tuple[float, ...]:
 
 
 def _pattern(template):
-    """Regular expression of the names that a format string can produce, a group for each field."""
+    """Returns a regular expression for names of a format string, with a group for each field."""
     # Fields do not match any text: temporary or derived files beside a snapshot must not match.
     return "".join(
         re.escape(literal) + ("" if field is None else r"([-+\w]+(?:\.\d+)?)")
@@ -228,7 +228,7 @@ class FileLock:
 
     Args:
         path: the file.
-        find_earlier: function that returns what else the file contains, as JSON can hold it.
+        find_earlier: function that returns further content of the file, in JSON types.
 
     Example:
         >>> lock = FileLock(".lock")
@@ -246,7 +246,7 @@ class FileLock:
         self.holder: dict[str, Any] = {}
 
     def acquire(self) -> bool:
-        """Returns whether this process may write: by the lock, or as part of the holder's job."""
+        """Returns whether this process may write: it has the lock, or is in the holder's job."""
         with self._guard:
             if self._path in self._held:
                 self._held[self._path][1] += 1

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
 
 SECONDS = 10.0
-"""Length of time over which current rates are means: shorter ones beat with epochs."""
+"""Seconds over which current rates are averaged: shorter averages fluctuate with epochs."""
 
 MOST_SETTINGS = 100
 _LEARNING_RATES = ("lr", "alpha")
@@ -35,7 +35,7 @@ class Rates:
         self._total = (0.0, 0, 0.0)
 
     def add(self, point: tuple[float, int, float]) -> None:
-        """Adds the time, the iterations and the epochs by now."""
+        """Adds the current time, iterations and epochs."""
         passed = tuple(b - a for a, b in zip(self._points[-1], point))
         # After training has gone back, time passed but no progress was made.
         if min(passed[1:]) < 0:
@@ -48,12 +48,12 @@ class Rates:
 
     @property
     def lately(self) -> tuple[float, float] | None:
-        """Iterations and epochs a second in the last ten seconds; None at the beginning."""
+        """Iterations and epochs per second in the last ten seconds; None at the beginning."""
         return _per_second(b - a for a, b in zip(self._points[0], self._points[-1]))
 
     @property
     def mean(self) -> tuple[float, float] | None:
-        """Iterations and epochs a second since the beginning; None at the beginning."""
+        """Iterations and epochs per second since the beginning; None at the beginning."""
         return _per_second(self._total)
 
 

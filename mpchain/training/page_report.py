@@ -29,7 +29,7 @@ VARIABLE = "MPCHAIN_PAGE"
 """``mpchain-launch --page`` gives each rank a pipe: its file descriptor, device and inode."""
 
 INTERVAL = 0.5
-"""Seconds between two reports."""
+"""Seconds between two reports to the page."""
 
 MOST_ENTRIES = 50
 """Entries of the log in one report."""
@@ -125,7 +125,7 @@ class PageReport(Extension):
         self._connection = None
 
     def _progress(self):
-        """Returns the time, and the iterations, epochs and share of the training done by now."""
+        """Returns the time, and the iterations, epochs and share of training completed so far."""
         updater, done = self._trainer.updater, 0.0
         length = interval.training_length(self._trainer.stop_trigger)
         with contextlib.suppress(AttributeError):  # updaters need not have epochs
@@ -159,7 +159,7 @@ class PageReport(Extension):
         self._connection.send(said if self._pipe is not None else {"rank": 0, "said": said})
 
     def _shares_of_time(self):
-        """Returns how much of its time this rank has worked, and waited for others, lately."""
+        """Returns the recent shares of time that this rank has worked, and waited for others."""
         updater = self._trainer.updater
         times = updater.rank_times()
         if not isinstance(times, np.ndarray):
@@ -242,7 +242,7 @@ class Connection:
                 self._rest = self._rest[os.write(self._writer, self._rest) :]
 
     def receive(self) -> bytes:
-        """Returns the requests that have come."""
+        """Returns the requests that have arrived."""
         with contextlib.suppress(OSError):
             return b"" if self._reader is None else os.read(self._reader, 4096)
         return b""

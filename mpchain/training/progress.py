@@ -1,4 +1,4 @@
-"""Progress on a stream: a tqdm bar on a terminal, some lines anywhere else."""
+"""Shows progress on a stream: a tqdm bar on a terminal, some lines anywhere else."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ import time
 from typing import Any, TextIO
 
 TEXT_LENGTH = 60
-"""Columns that a bar leaves to the text beside it."""
+"""Number of columns that a bar leaves for the text beside it."""
 
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
 """Environment variable in which mpchain-launch passes the width of its terminal, if any."""
@@ -138,7 +138,7 @@ class TqdmBar:
 
 
 def _frame_printer(file):
-    """Returns a function that replaces the line by a text, which later output may replace."""
+    """Returns a function that replaces the line with a text, which later output may replace."""
 
     widest = 1
 

@@ -54,7 +54,7 @@ def serialize_part(part: Serializable, serializer: AbstractSerializer) -> None:
 
 
 def serialize_part_if_stored(part: object, serializer: AbstractSerializer) -> None:
-    """Saves or restores a part as :func:`serialize_part`, unless the file lacks it."""
+    """Does the same as :func:`serialize_part`, unless the file lacks the part."""
     with contextlib.suppress(MissingKeyError):
         serialize_part(part, serializer)
 
@@ -84,7 +84,7 @@ class FrozenState:
         self._values = {key: None if is_none(array) else array.copy() for key, array in arrays}
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves the state as the object would have been saved."""
+        """Saves the state in the way that the object itself would be saved."""
         for key, value in self._values.items():
             serializer(key, value)
 

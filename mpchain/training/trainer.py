@@ -151,7 +151,7 @@ class Trainer:
 
     @property
     def elapsed_time(self) -> float:
-        """Seconds spent in training, runs before a resumed snapshot included."""
+        """Seconds spent in training, including runs before a resumed snapshot."""
         if self._final_elapsed_time is not None:
             return self._final_elapsed_time
         if self._started_at is None:
@@ -160,7 +160,7 @@ class Trainer:
 
     @property
     def is_before_training(self) -> bool:
-        """Whether nothing has been updated yet, in runs before a resumed snapshot included."""
+        """Whether no update has been done yet, including runs before a resumed snapshot."""
         return self.updater.iteration == 0
 
     def extend(
@@ -345,7 +345,7 @@ class Trainer:
         return not any(comm.rank for comm in self._communicators())
 
     def _call_extensions(self, entries, names):
-        """Calls those of these extensions whose trigger fires."""
+        """Calls the extensions whose triggers fire."""
         with aside(), span("extensions", "extensions", self):
             for i, name in enumerate(names):
                 self._outstanding = names[i + 1 :]

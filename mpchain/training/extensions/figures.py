@@ -101,7 +101,7 @@ class FigureWriter(Extension):
         return Figure(figsize=figsize)
 
     def write(self, figure: Any, folder: str | os.PathLike[str]) -> None:
-        """Writes a figure to the file in a folder, as a whole or not at all."""
+        """Writes a figure to the file in a folder atomically."""
         image_format = os.path.splitext(self.filename)[1].lstrip(".") or "png"
         with self._files.open(os.path.join(folder, self.filename), "wb") as file:
             figure.savefig(file, format=image_format, bbox_inches="tight")

@@ -54,7 +54,7 @@ class Hyperparameters(Extension):
         return {name: str(value) for name, value in self.values.items() if value is not None}
 
     def trigger(self, trainer: Trainer) -> bool:
-        """Returns False: the extension acts at the start only."""
+        """Returns False: the extension acts only at the start."""
         return False
 
     def __call__(self, trainer: Trainer) -> None:

@@ -21,7 +21,7 @@ from mpchain.training.trainer import Trainer
 
 
 class LogFollower(Extension):
-    """Passes on each entry of a :class:`LogReport` once.
+    """Outputs each entry of a :class:`LogReport` once.
 
     Subclasses define :meth:`write`.
 
@@ -47,12 +47,12 @@ class LogFollower(Extension):
         self._n_written = 0
 
     def initialize(self, trainer: Trainer) -> None:
-        """Initializes the log report that is not in the trainer."""
+        """Initializes a log report that is not in the trainer."""
         if self._own:
             self._own.initialize(trainer)
 
     def __call__(self, trainer: Trainer) -> None:
-        """Passes on the entries that are new since the last call."""
+        """Outputs the entries that are new since the last call."""
         if self._own:
             self._own(trainer)
         self._log = (self._own or trainer.get_extension(self._name)).log
@@ -71,7 +71,7 @@ class LogFollower(Extension):
             self._n_written = len(self._log)
 
     def write(self, entries: list[dict[str, Any]]) -> None:
-        """Passes on entries that were not written before."""
+        """Outputs entries that were not written before."""
         raise NotImplementedError(f"{type(self).__name__} does not implement write")
 
     def serialize(self, serializer: AbstractSerializer) -> None:
@@ -162,11 +162,11 @@ class PrintReport(LogFollower):
 
 
 _LEAST_WIDTHS = {"epoch": 6, "iteration": 9, "elapsed_time": 8}
-"""Least widths of columns with a folded head; others are 10, as numbers have up to 6 digits."""
+"""Least widths of columns with a folded header; others are 10, for numbers of up to 6 digits."""
 
 
 def _fold(name, width=10):
-    """Returns lines that a name is divided into before its slashes and underscores."""
+    """Splits a name into lines before its slashes and underscores."""
     lines = [""]
     for part in re.findall(r"[/_]?[^/_]*", name):
         if lines[-1] and len(lines[-1] + part) > width:

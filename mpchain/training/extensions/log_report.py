@@ -104,7 +104,7 @@ class LogReport(Extension):
                 json.dump(self._log, file, indent=4, default=float)
 
     def finalize(self) -> None:
-        """Warns of names that were never reported."""
+        """Warns about names that were never reported."""
         self._files.release()
         if self._writes:
             self._awaited.warn()
@@ -119,7 +119,7 @@ class LogReport(Extension):
 
 
 class _RankTimes:
-    """Log entries for the ranks' working and waiting times."""
+    """Computes log entries for the ranks' working and waiting times."""
 
     names = ("ranks/slowest", "ranks/waiting")
 
@@ -128,7 +128,7 @@ class _RankTimes:
         self._before = None
 
     def take(self, updater):
-        """Returns values by name, of the steps since the last call; none in one process."""
+        """Returns the values of the steps since the last call, by name; none in one process."""
         times = updater.rank_times()
         if times is None or not times.any():
             return {}

@@ -76,7 +76,7 @@ class PlotReport(FigureWriter):
             self.draw(lambda: self.write(self._draw(summary), trainer.out))
 
     def finalize(self) -> None:
-        """Warns of names that were never reported."""
+        """Warns about names that were never reported."""
         super().finalize()
         self._awaited.warn()
 

@@ -451,5 +451,5 @@ class OneCycleShift(Schedule):
 
 
 def _wave(begin, end, fraction):
-    """From ``begin`` at the fraction 0 to ``end`` at 1, level at both ends."""
+    """Returns a value from ``begin`` at fraction 0 to ``end`` at 1, with slope 0 at both ends."""
     return end + (begin - end) * (1 + math.cos(math.pi * min(fraction, 1))) / 2

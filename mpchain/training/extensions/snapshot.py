@@ -92,7 +92,7 @@ class Snapshot(Extension):
         self._announced = set()  # names of files that may not have been written yet
 
     def initialize(self, trainer: "Trainer") -> None:
-        """Refuses to share the files with another job; loads the latest one, if asked to."""
+        """Refuses to share the files with another job; loads the latest file, if requested."""
         self._folder = trainer.out
         if not callable(self.filename):
             self._files = OutputFiles("snapshot", self.filename)
@@ -123,7 +123,7 @@ class Snapshot(Extension):
             self._save(trainer)
 
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
-        """Saves the target, if asked to and this iteration was not saved before."""
+        """Saves the target, if requested and this iteration was not saved before."""
         is_wanted = self.snapshot_on_error or (self.on_interrupt and trainer.is_interrupted)
         # The iteration's own file is better than the state that an unfinished next iteration left.
         if is_wanted and self._format_name(trainer) != self._latest:
@@ -248,7 +248,7 @@ def snapshot_object(
 
 
 def load(path: str | os.PathLike[str], target: object) -> None:
-    """Loads a file of any format that mpchain writes; its first bytes say which one."""
+    """Loads a file of any format that mpchain writes; its first bytes identify the format."""
     with open(path, "rb") as file:
         start = file.read(520)
     if b"\x89HDF\r\n\x1a\n" in (start[:8], start[512:]):

@@ -46,7 +46,7 @@ class Writer:
     def save(
         self, filename: str, outdir: str, target: object, savefun: Callable, **kwds: Any
     ) -> None:
-        """Lets ``savefun`` write to a temporary name, and renames the file when it is complete."""
+        """Makes ``savefun`` write to a temporary name, and renames the file when it is complete."""
         with replacing(os.path.join(outdir, filename)) as temporary:
             savefun(temporary, target, **kwds)
 
@@ -320,7 +320,7 @@ class ProcessTask(Writer):
 
 
 def _serve(connection, pickled):
-    """Runs in the process: writes the snapshots that it is sent, until the other end is closed."""
+    """Runs in the process: writes the snapshots that it receives, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     writer = pickle.loads(pickled)
     with contextlib.suppress(OSError, EOFError):

@@ -213,7 +213,7 @@ class VariableStatisticsPlot(FigureWriter):
         self._samples = []  # [iteration, {kind: [mean, std, percentiles ...]}]
 
     def __call__(self, trainer: Trainer) -> None:
-        """Takes the statistics; plots if the trigger fires."""
+        """Records the statistics; plots if the trigger fires."""
         if self.available():
             if self._n_calls % self._stride == 0:
                 self._take_sample(trainer.updater.iteration)
@@ -228,7 +228,7 @@ class VariableStatisticsPlot(FigureWriter):
             self._stride *= 2
 
     def _statistics(self, kind):
-        """Mean, standard deviation and percentiles, averaged over the variables; or None."""
+        """Returns mean, deviation and percentiles, averaged over the variables; or None."""
         arrays = [getattr(target, kind) for target in self._targets]
         rows = [self._row(array) for array in arrays if array is not None and array.size]
         return np.mean(rows, axis=0).tolist() if rows else None

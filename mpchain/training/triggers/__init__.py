@@ -1,4 +1,4 @@
-"""Triggers: functions of the trainer that say when to call an extension, or to stop."""
+"""Triggers: functions of the trainer that decide when to call an extension, or to stop."""
 
 from mpchain.training.triggers.best_value import BestValueTrigger as BestValueTrigger
 from mpchain.training.triggers.best_value import MaxValueTrigger as MaxValueTrigger

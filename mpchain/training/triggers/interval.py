@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mpchain.training.updaters.updater import Updater
 
 Trigger: TypeAlias = Callable[["Trainer"], bool]
-"""A function of the trainer that says when to call an extension, or when to stop."""
+"""A function of the trainer that decides when to call an extension, or when to stop."""
 
 TriggerLike: TypeAlias = tuple[float, str] | Trigger | None
 """Argument of :func:`get_trigger`: ``(period, unit)``, a trigger, or None for never."""
@@ -47,7 +47,7 @@ def training_length(trigger: TriggerLike) -> tuple[float, str] | None:
 
 
 def get_trigger(trigger: TriggerLike) -> Trigger:
-    """Returns the trigger that a specification means.
+    """Returns the trigger of a specification.
 
     Args:
         trigger: ``(period, unit)``, which means an :class:`IntervalTrigger`; a function of the
@@ -88,7 +88,7 @@ class ProgressTrigger:
         self._previous = {"epoch": 0.0, "iteration": 0}
 
     def advance(self, trainer: "Trainer") -> tuple[float, float]:
-        """Returns the progress in ``unit`` at the last call (0 at first), and the one now."""
+        """Returns the progress in ``unit`` at the last call (0 at first), and now."""
         previous = self._previous[self.unit]
         # Both units are kept, so that a snapshot can be resumed with a trigger of the other unit.
         self._previous = {unit: progress(trainer.updater, unit) for unit in UNITS}
@@ -136,7 +136,7 @@ class IntervalTrigger(ProgressTrigger):
         return before != now or getattr(trainer, "calls_all", False)
 
     def get_training_length(self) -> tuple[float, str]:
-        """Returns ``(period, unit)``: when the trigger first fires."""
+        """Returns ``(period, unit)``, the time when the trigger first fires."""
         return self.period, self.unit
 
     def __repr__(self) -> str:
