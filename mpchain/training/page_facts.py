@@ -17,7 +17,7 @@ _LEARNING_RATES = ("lr", "alpha")
 
 
 class Rates:
-    """The recent number of items per second, and the average since the beginning.
+    """The recent number of iterations and epochs per second, and the average since the beginning.
 
     Args:
         start: seconds on a monotonic clock, iterations and epochs at the beginning.
