@@ -334,7 +334,7 @@ def test_what_cannot_be_a_part(comm, name):
     if comm.mpi_comm is None or (on_gpus() and name == "ibcast"):
         comm.begin(steps()).Wait()
     else:
-        with pytest.raises(RuntimeError, match=f"{name} cannot be a part of another operation"):
+        with pytest.raises(RuntimeError, match=f"{name} cannot be part of another operation"):
             comm.begin(steps())
 
 
