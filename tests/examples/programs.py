@@ -30,7 +30,8 @@ def run(script, *options, n_ranks=1):
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert not result.stderr
+    lines = result.stderr.splitlines()  # a notice comes where compiling takes long
+    assert [x for x in lines if not x.startswith("mpchain: compiling loops")] == []
     return result.stdout
 
 
