@@ -32,7 +32,11 @@ NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
 
 def tell_where(pipe: int, number: int) -> None:
-    """Makes a signal write the stacks of all threads, even inside a library."""
+    """Installs what tells the launcher where the program is.
+
+    On the signal ``number`` the stacks of all threads are written to ``pipe``, even while a thread
+    runs C code. The program's phases and its end are written there, too.
+    """
     if sys.stderr is not None:
         faulthandler.enable()  # crashes print stacks, too
     os.set_inheritable(pipe, False)

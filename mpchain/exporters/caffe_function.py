@@ -365,7 +365,7 @@ def _eltwise(layer):
     operation = _ELTWISE[param.get("operation", 1)]
     weights = param.get("coeff", ())
     if len(weights) and (operation != "sum" or len(weights) != len(layer["bottom"])):
-        raise ValueError("coeff must be one number per input, of a sum")
+        raise ValueError("coeff must be one number per input, and the operation SUM")
     if operation == "sum":
         return functools.partial(_weighted_sum, [float(w) for w in weights])
     combine = F.maximum if operation == "max" else lambda a, b: a * b

@@ -130,7 +130,8 @@ def _lstm_gradients_of_plain(gys, c_prev, x, is_interleaved):
     return d, ggates.transpose(*axes, *range(3, ggates.ndim)).reshape(x.shape)
 
 
-_FEW = 1 << 15  # number of gate elements up to which this method for their gradients is faster
+# Up to this number of gate elements, _lstm_gradients_of_plain is faster than the general gradient.
+_FEW = 1 << 15
 _ONES = {np.dtype(char): np.ones((), char) for char in "fd"}
 
 

@@ -140,7 +140,7 @@ class LoRA(Chain):
         }
         found = {path: link for path, link in found.items() if where is None or where(path, link)}
         if not found:
-            raise ValueError(f"LoRA.insert: {type(model).__name__} has no Linear to adapt below it")
+            raise ValueError(f"LoRA.insert: {type(model).__name__} has no Linear inside to replace")
         made: dict[Link, LoRA] = {
             link: cls(link, rank, alpha, **options) for link in found.values()
         }

@@ -158,8 +158,9 @@ class LBFGS(Optimizer):
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"LBFGS.update: step {self.t} finds no smaller loss along the gradient: the "
-                "parameters are at a minimum to rounding, or the loss changes from call to call",
+                f"LBFGS.update: update {self.t} found no smaller loss against the gradient: the "
+                "parameters are at a minimum, up to rounding, or the loss function returns other "
+                "values for the same parameters",
                 RuntimeWarning,
                 stacklevel=5,
             )

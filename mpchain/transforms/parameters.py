@@ -154,7 +154,7 @@ def _read_only(arrays):
 
 @contextlib.contextmanager
 def _restored(link: Link) -> Iterator[None]:
-    """Restores attributes of a link and its descendants, and arrays that training changes."""
+    """Restores attributes of a link and its descendants on exit; while training, arrays, too."""
     before = [(vars(each), dict(vars(each))) for each in link.links()]
     try:
         for attributes, _ in before if config.train else ():

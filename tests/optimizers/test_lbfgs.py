@@ -112,7 +112,7 @@ def test_restarts_where_the_memory_misleads():
 def test_warns_of_a_loss_that_changes_from_call_to_call():
     link, losses = _vector([1.0]), iter(range(1000))
     optimizer = optimizers.LBFGS().setup(link)
-    with pytest.warns(RuntimeWarning, match="LBFGS.update: step 1 finds no smaller loss"):
+    with pytest.warns(RuntimeWarning, match="LBFGS.update: update 1 found no smaller loss"):
         optimizer.update(lambda: F.sum(link.x) + next(losses))
     np.testing.assert_array_equal(link.x.array, [1.0])
 

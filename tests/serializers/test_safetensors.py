@@ -138,5 +138,5 @@ def test_a_record_of_a_dangerous_dtype(tmp_path):
     blank = text[:at] + b"00000000" + text[at + 8 :]
     text = text[:at] + b"%08x" % zlib.crc32(blank) + text[at + 8 :]
     foreign(tmp_path / "file", text, b"12341234")
-    with pytest.raises(SerializationError, match=r"array 'x' cannot be read: uint8 .* not bytes"):
+    with pytest.raises(SerializationError, match=r"array 'x' cannot be read: .* uint8 .* not hold"):
         load_safetensors(tmp_path / "file", Record(x=None))

@@ -47,13 +47,13 @@ class Buffer:
     def sum(self, narrow: object) -> Generator[None, None, None]:
         """Sums over the ranks, as a generator; for ``narrow`` see
         :func:`~mpchain.distributed.communicators.progress.sum_over`."""
-        assert self._group is not None  # without a group, another class's method runs
+        assert self._group is not None  # only SharedBuffer has none, and it overrides this
         return progress.sum_over(self._group, self.array, self._tag, narrow)
 
     def sum_pieces(self, narrow: object) -> Generator[None, None, None]:
         """Sums this rank's piece over the ranks, as a generator; the array has an equal piece
         for each rank, in their order. The other pieces have no certain values afterwards."""
-        assert self._group is not None  # without a group, another class's method runs
+        assert self._group is not None  # only SharedBuffer has none, and it overrides this
         pieces = list(self.array.reshape(len(self._group.ranks), -1))
         stages = _stages(self._group, narrow)
         total = yield from progress.sum_pieces(stages, pieces, self._tag, narrow)
@@ -67,7 +67,7 @@ class Buffer:
         """
         whole = self.array.view(piece.dtype)[: piece.size * n_ranks]
         pieces = list(whole.reshape(n_ranks, -1))
-        assert self._group is not None  # without a group, another class's method runs
+        assert self._group is not None  # only SharedBuffer has none, and it overrides this
         pieces[self._group.index][...] = piece
         stages = _stages(self._group)
         yield from progress.exchange_pieces(stages, pieces, self._tag + 1)

@@ -144,7 +144,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             hosts.setdefault(its_leader, []).append(rank)
         self.hosts = [hosts[leader] for leader in sorted(hosts)]
         self.inter_rank, self.inter_size = sorted(hosts).index(leader), len(hosts)
-        self._door = None  # a shared array whose stages count the barriers of each rank
+        # If all ranks are on one host, a shared array counts the barriers that each has reached.
+        self._door = None
         if self.inter_size == 1 < self.size:
             shared = make_shared_arrays(self._host, [(1, np.int64)])
             self._door = None if shared is None else shared[0]

@@ -44,7 +44,7 @@ _ROUND = struct.Struct("10d")  # structs read and write floats faster than array
 # Limits the ids of call sites, so that sums of their squares stay exact for thousands of ranks.
 _NUMBERS = 1 << 20
 
-_MOST_SITES = 4096  # the number of call sites that are remembered
+_MOST_SITES = 4096  # the maximum number of call sites to remember
 
 # A pass gets its denominators in one of these ways: it exchanges them with other ranks at each
 # call; it uses those of the previous pass; it collects them for the next pass; or it uses local
@@ -385,7 +385,7 @@ class Counts:
             self._refuse_parts(f"a call at {site.text} that it has not made in the first pass")
         first, (total, weight) = collected[k][1], self._totals[k]
         share = self._weight() / weight
-        if cuda.is_gpu_array(count):  # the host does not wait for the GPU
+        if cuda.is_gpu_array(count):  # an error would wait for the GPU, so a mismatch gives NaN
             return cuda.cupy.where(count == first, total, math.nan), share
         if count != first:
             self._refuse_parts(f"a call at {site.text} that counts {count}, and {first} before")
