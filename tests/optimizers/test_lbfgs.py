@@ -33,7 +33,7 @@ def _logistic():
 @pytest.mark.parametrize(
     "loss, start", [(_rosenbrock, [-1.2, 1.0] * 5), (_logistic(), [0.0] * 5)], ids=["R", "L"]
 )
-@pytest.mark.filterwarnings("ignore:LBFGS.update. step")
+@pytest.mark.filterwarnings("ignore:LBFGS.update. update")
 def test_finds_the_minimum_that_scipy_finds(loss, start):
     scipy = pytest.importorskip("scipy.optimize")
 
