@@ -537,8 +537,7 @@ class Variable(Transferable):
     @property
     def shape(self) -> tuple[int, ...]:
         """The array's shape."""
-        x = self._array if self._array is not None else self._checked_array("shape")
-        return x.shape
+        return (self._array if self._array is not None else self._checked_array("shape")).shape
 
     @property
     def ndim(self) -> int:
@@ -553,8 +552,7 @@ class Variable(Transferable):
     @property
     def dtype(self) -> np.dtype:
         """The array's dtype."""
-        x = self._array if self._array is not None else self._checked_array("dtype")
-        return x.dtype
+        return (self._array if self._array is not None else self._checked_array("dtype")).dtype
 
     @property
     def xp(self) -> Any:

@@ -110,7 +110,7 @@ def _describe(optimizer):
 def _optimizers(trainer):
     try:
         return trainer.updater.get_all_optimizers()
-    except (AttributeError, NotImplementedError):  # updaters need not have optimizers
+    except (AttributeError, NotImplementedError):  # an updater of a user may have no optimizers
         return {}
 
 

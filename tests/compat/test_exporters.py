@@ -193,7 +193,7 @@ def onnx_chainer():
         onnx.mapping.TENSOR_TYPE_TO_NP_TYPE = {code: dtype for dtype, code in codes.items()}
         onnx.mapping.STORAGE_TENSOR_TYPE_TO_FIELD = {}
         sys.modules["onnx.mapping"] = onnx.mapping
-    for name in ("onnx_chainer", "pkg_resources"):  # which it imports, and setuptools has dropped
+    for name in ("onnx_chainer", "pkg_resources"):  # recent setuptools has no pkg_resources
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"could not import '{name}'")
     with warnings.catch_warnings():

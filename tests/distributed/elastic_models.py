@@ -154,7 +154,7 @@ MODELS = {
     "wgan": _wgan,
     "sharded": _classifier(_mlp, create_sharded_optimizer),
     "reproducible": _classifier(lambda: _mlp(L.BatchNormalization(16))),
-    "counted": _classifier(_mlp),  # whose loss is a mean over the labels that are not ignored
+    "counted": _classifier(_mlp),  # its loss is a mean over the labels that are not ignored
 }
 
 MOMENTS = {
@@ -229,7 +229,7 @@ def _set_fault(fault, folder, is_here=True):
 
 def _loop(comm, data):
     """A program's own loop; returns its outcome."""
-    model, device = L.Classifier(_mlp()), _device(comm)  # which is another one for other ranks
+    model, device = L.Classifier(_mlp()), _device(comm)  # each rank has its own device
     model.to_device(device)
     optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
     batches = create_sharded_iterator(SerialIterator(data, BATCH), comm)

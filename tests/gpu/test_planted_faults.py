@@ -48,7 +48,7 @@ class A:
 def test_faults_are_planted_by_function_and_node(fault, line):
     changed = replaced(REFORMATTED, fault)
     assert line in changed.splitlines()
-    assert "wait(a, b)" in changed  # of the other function
+    assert "wait(a, b)" in changed  # the other function still has it
     original = ast.parse(REFORMATTED)
     assert ast.dump(original) != ast.dump(ast.parse(changed))
 

@@ -19,7 +19,7 @@ _DIVIDES = {"statistics_from_parts"}
 """It joins means with a division, of a few parts in each thread."""
 _LONG = {"statistics_of_parts", "parameter_gradients_of_parts", "column_sums_of_parts"}
 _DTYPES = "ef"
-_THREADS = 256  # of a block
+_THREADS = 256  # threads in a block
 _LOADS = 4  # before the first use of a value
 
 needs_tools = pytest.mark.skipif(

@@ -161,7 +161,7 @@ def test_arrays_that_broadcast(shapes, dtype, is_special, at_once):
 
 @pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
 def test_views_that_repeat_rows(shapes, at_once):
-    loop, _ = loop_of(lambda x, y: x * y)  # which is left to NumPy where nothing repeats
+    loop, _ = loop_of(lambda x, y: x * y)  # NumPy computes it where nothing repeats
     inputs = [
         np.broadcast_to(arrays(1, np.float32, s)[0], np.broadcast_shapes(*shapes)) for s in shapes
     ]

@@ -179,8 +179,8 @@ def test_a_tangent_of_one_argument_alone(name):
 
 
 def test_every_rule_was_tested():
-    if DONE != set(CASES):
-        pytest.skip("needs the tests above in this process")
+    for name in CASES.keys() - DONE:  # other processes of tests may have run these
+        test_tangents_are_the_transposes_of_gradients(name)
     assert set(RULES) - SEEN == {"multi_node_batch_normalization"}
 
 

@@ -517,8 +517,8 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     return _convolution("filter", x, y, window)
 
 
-# Matrix products with the bias added in the same kernel are used if ``config.kernels`` names cuDNN,
-# which compiles a kernel for each shape, for seconds. It uses only tensor cores, so single
+# Matrix products with the bias added in the same kernel are used if ``config.kernels`` names cuDNN.
+# It takes seconds to compile a kernel for each shape, and uses only tensor cores, so that single
 # precision has a plan only with ``config.use_cudnn_tensor_core = "always"``.
 
 
