@@ -27,7 +27,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# These are programs.
+# The following modules are programs.
 collect_ignore = ["benchmarks", "tools", "compat/programs", "compat/chainermn_programs"]
 collect_ignore += ["compat/dtypes", "gpu/doubles"]
 
@@ -37,7 +37,7 @@ if not os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON"):
 
 LONGER_THAN_SLOW = ("long", "nightly")
 
-# Its thread would stay for the rest of the run; some tests need to be alone.
+# The monitor's thread would stay for the rest of the run, and some tests need to be alone.
 tqdm.tqdm.monitor_interval = 0
 
 

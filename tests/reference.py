@@ -29,6 +29,6 @@ except ImportError:
         def __mro_entries__(self, bases):
             return (_Missing,)
 
-        apply = __call__  # of classes that derive from torch.autograd.Function
+        apply = __call__  # Classes that derive from torch.autograd.Function call it like this.
 
     torch = _Missing()

@@ -344,7 +344,7 @@ def test_a_gpu_device_is_made_of_cupys_device(fake_cupy):
         backend.GpuDevice(0)
 
 
-# On a real GPU.
+# This array is on a real GPU.
 
 
 @pytest.mark.gpu

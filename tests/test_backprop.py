@@ -401,7 +401,7 @@ def test_the_mode_is_restored_when_a_derivative_fails():
     assert mpchain.config.enable_backprop and "enable_backprop" not in vars(mpchain.config)
 
 
-# What a program forgets in silence: modes and graphs.
+# Programs silently forget modes and graphs.
 
 
 def _energy(x):
@@ -459,7 +459,7 @@ def test_a_loss_of_a_slope_without_its_graph_is_told_once(make, called, nothing_
         (g,) = mpchain.grad([y], [x], [Variable(full(1))], **options)
         _BACKPROPAGATE[called](F.sum(make(g, y)), x)
 
-    for wanted in (True, False):  # to be differentiated, or a constant by intention
+    for wanted in (True, False):  # The gradient is differentiated, or a constant on purpose.
         train(enable_double_backprop=wanted)
     message = f"^{called}: .*enable_double_backprop=True.*enable_double_backprop=False"
     with pytest.warns(UserWarning, match=message) as seen:
@@ -473,7 +473,7 @@ def test_slopes_beside_the_loss_need_no_graph(nothing_marked):
     y = x**3
     (g,) = mpchain.grad([y], [x], [Variable(full(1))])
     norm = F.sum(g * g)
-    moved = x.array + 0.1 * g.array  # as arrays: constants by intention
+    moved = x.array + 0.1 * g.array  # Arrays are constants on purpose.
     loss = F.sum(y * moved)
     loss.backward()
     assert norm.array == 288 and x.grad is not None

@@ -96,7 +96,7 @@ def test_parts_of_a_gradient_that_something_holds_are_copied():
 def test_overlapping_parts_of_a_gradient_are_copied():
     def derivative(g):
         n = len(g) // 3
-        return g[:n], g[1 : n + 1], g[:n]  # as large as g together
+        return g[:n], g[1 : n + 1], g[:n]  # Together the slices are as large as g.
 
     @differentiable(joint=derivative, n_arrays=3)
     def overlapping(a, b, c):

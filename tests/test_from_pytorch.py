@@ -145,7 +145,7 @@ def test_arguments_of_users_links_are_theirs():
 
     assert Layer(bias=False, padding=1).seen == (False, {"padding": 1})
     with pytest.raises(TypeError, match="unexpected keyword argument 'bias'"):
-        L.Dropout(bias=1)  # which has nothing that it could stand for
+        L.Dropout(bias=1)  # Dropout has nothing that "bias" could stand for.
 
 
 def test_numbers_and_arrays_of_variables():

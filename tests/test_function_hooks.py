@@ -140,7 +140,8 @@ def test_other_threads_are_not_seen(x):
         with own:
             F.sqrt(x)
 
-    hook, own = Noting(), Noting()  # of one name, each active in its thread
+    # Both hooks have one name, and each is active in its own thread.
+    hook, own = Noting(), Noting()
     with hook:
         thread = threading.Thread(target=work)
         thread.start()

@@ -173,7 +173,7 @@ def _imports(path, root=ROOT):
 def _find(relative, node, in_function=False, types=False):
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING" and not types:
-            continue  # for type checkers only: nothing is imported when the program runs
+            continue  # This import is for type checkers only.
         inside = in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield from (_Import(relative, child, m, in_function) for m in _modules(child))
@@ -233,7 +233,7 @@ def _trees(root):
 
 
 def _leaking_imports(root=ROOT):
-    # For type checkers only, too, but where packages list the names that they show of annexes.
+    # These imports are for type checkers only, except where packages list the names of annexes.
     for path, tree in _trees(root):
         for found in _find(path, tree, types=not path.endswith("__init__.py")):
             if _annex_of_module(found.module) not in (None, _annex(path)):
@@ -324,7 +324,7 @@ def test_one_place_knows_the_library(package):
 
 
 def test_the_launcher_needs_the_standard_library_alone():
-    # Those that it starts in processes of their own, to see what there is, need more.
+    # Modules that the doctor starts in separate processes need more.
     for path in (path for path in _files("launch") if not path.name.startswith("probe_")):
         for found in _imports(path):
             package = found.module.partition(".")[0]

@@ -198,7 +198,7 @@ def test_layers_outside_init_scope_are_noticed():
     rule = r"^SGD.setup: Net has no parameters, .* assign hidden, scale within 'with self.init_sco"
     with pytest.warns(UserWarning, match=rule):
         optimizers.SGD().setup(Net())
-    optimizers.SGD().setup(Chain(empty=Link()))  # which has nothing that could be meant
+    optimizers.SGD().setup(Chain(empty=Link()))  # SGD has nothing that the name could mean.
 
 
 def test_a_shared_parameter_is_updated_once():

@@ -146,7 +146,7 @@ def test_numbers_of_one_parameter(gathered, alone):
         link.p3.update_rule.add_hook(optimizer_hooks.WeightDecay(0.1))
         link.p4.update_rule = None
         link.p5.grad = np.ones((7, 2), np.float32)
-        link.p5.update()  # so it is one step ahead
+        link.p5.update()  # This parameter is one step ahead.
         steps(optimizer, 2)
         return optimizer
 

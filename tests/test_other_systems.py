@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
-# What is taken away before mpchain is imported, by name.
+# Each name lists what is removed before mpchain is imported.
 TAKEN = {
     "fork": "del os.fork, os.register_at_fork",
     "affinity": "del os.sched_getaffinity, os.sched_setaffinity",

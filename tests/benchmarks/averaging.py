@@ -17,7 +17,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SIZES = {32 << 20: 2, 64 << 10: 100}  # and how often in a turn
+SIZES = {32 << 20: 2, 64 << 10: 100}  # The value is the number of calls in a turn.
 NAP = 2e-3  # seconds, in which ranks that wait are asleep
 
 
@@ -67,7 +67,7 @@ def rank(n_turns: int) -> None:
         for _ in range(1 + n_turns):
             row = by_one(copy, times), by_all(copy, times), by_all(add, times)
             of_ranks = world.allgather([(min(x), statistics.median(x)) for x in row])
-            rows.append(np.max(of_ranks, axis=0))  # those of the slowest rank
+            rows.append(np.max(of_ranks, axis=0))  # The slowest rank's times count.
         if comm.rank == 0:
             least = np.min(rows[1:], axis=0)[:, 0]
             median = np.median(rows[1:], axis=0)[:, 1]

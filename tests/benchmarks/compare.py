@@ -56,9 +56,9 @@ WITHOUT_CHAINER |= {
 }
 COMPILED = {"mlp", "mlp_of_100_units", "lenet", "vgg", "resnet18", "resnet50", "transformer"}
 COMPILED |= {"resnet50_inference", "language_model", "language_model_of_cells"}
-BY_WALL_TIME = {"worker_processes"}  # whose processes do the work
+BY_WALL_TIME = {"worker_processes"}  # Their processes do the work.
 COUNTED = {"mlp", "lenet", "vgg", "resnet18", "resnet50", "resnet50_inference", "transformer"}
-COUNTED |= {"language_model_of_cells"}  # not that of nn.LSTM, whose kernel PyTorch does not count
+COUNTED |= {"language_model_of_cells"}  # PyTorch does not count nn.LSTM's kernel.
 LONGEST_TURN = 0.3  # seconds
 WARM_UP, LONGEST_WARM_UP = 120, 2  # steps, seconds: optimizers are compiled when they have worked
 COLUMNS = {
@@ -103,7 +103,7 @@ def text_of(name, kind, threads):
     """The Python text that defines ``step`` of a workload."""
     library = {"captured": "mpchain", "compiled": "torch"}.get(kind, kind)
     lines = [f"import sys\nsys.path.insert(0, {str(FOLDER)!r})"]
-    if kind == "jax":  # which asks for the number of cores
+    if kind == "jax":  # JAX asks for the number of cores.
         lines += [f"import os\nos.sched_setaffinity(0, {_cores(threads)})"]
     lines += [f"import {library}", _REPLACED.get(kind, "")]
     if library == "torch":
@@ -265,7 +265,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="a Markdown file to write")
     args = parser.parse_args()
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-        os.environ.pop(name, None)  # they choose kernels for another processor
+        os.environ.pop(name, None)  # These variables choose kernels for another processor.
     if unknown := set(args.names) - set(WORKLOADS):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     modules = [m for m in ("mpchain", "torch", "jax", "numpy") if importlib.util.find_spec(m)]

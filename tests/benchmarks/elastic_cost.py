@@ -91,7 +91,7 @@ def measure(n_units, n_blocks):
     """Runs on each rank; rank 0 prints."""
     training = Elastic(create_communicator(elastic=True), n_units)
     before = -1
-    while training.state.interval > before:  # it doubles until copies are rare
+    while training.state.interval > before:  # The interval doubles until copies are rare.
         before = training.state.interval
         latest = training.state.latest
         while training.state.latest == latest:

@@ -45,7 +45,7 @@ def measure(n_blocks):
     for i in range(-2, n_blocks):
         for is_watched in (True, False) if i % 2 else (False, True):
             comm.watch = watch if is_watched else None
-            step()  # so that both begin alike
+            step()  # Both runs begin from the same state.
             n_before = watch.row.n
             for _ in range(BLOCK):
                 begun = time.perf_counter()

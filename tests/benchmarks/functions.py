@@ -375,8 +375,8 @@ def main() -> None:
     from mpchain.kernels import thresholds
 
     torch.set_num_threads(options.threads)
-    thresholds.compiled_loop = 0  # as in a program that runs for longer than this one
-    mpchain.backends.host_memory.keep_freed_memory()  # as a Trainer does
+    thresholds.compiled_loop = 0  # Longer programs compile their loops.
+    mpchain.backends.host_memory.keep_freed_memory()  # A Trainer does this, too.
     clock = time.process_time if options.threads == 1 else time.perf_counter
     found = []
     for row in (row for family in FAMILIES for row in family(F, torch)):

@@ -75,7 +75,8 @@ def _workloads(shapes, ours, theirs):
         "alone": _OURS.format(shapes=shapes, optimizer=ours, setting=_ALONE),
     }
     for name, option in (("torch", ""), ("foreach", "foreach=True"), ("fused", "fused=True")):
-        if name != "fused" or not theirs.startswith("RMSprop"):  # which has none
+        # PyTorch's RMSprop has no fused version.
+        if name != "fused" or not theirs.startswith("RMSprop"):
             texts[name] = _THEIRS.format(shapes=shapes, optimizer=theirs.format(option))
     return texts
 

@@ -45,7 +45,8 @@ def serve(questions, cpu, is_on, size):
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cpu})
     model = L.Classifier(LeNet())
-    # It learns next to nothing: gradients that vanish would be subnormal numbers, which are slow.
+    # The model learns next to nothing: vanishing gradients would be subnormal numbers, which are
+    # slow.
     optimizer = optimizers.MomentumSGD(lr=1e-9).setup(model)
     with mpchain.profile() if is_on else contextlib.nullcontext() as profile:
         for batch in iter(questions.recv, 0):

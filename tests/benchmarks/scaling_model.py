@@ -28,7 +28,7 @@ GPUS_PER_HOST = 8
 # Each GPU has a network interface of 400 Gb/s. A ring of NCCL uses one of them, and carries an
 # eighth of the data. NCCL's own tests reach about 0.9 of it.
 BYTES_PER_SECOND = GPUS_PER_HOST * 50e9 * 0.9
-NCCL_BEGIN = 20e-6  # from the call to the first byte, in seconds: launch and protocol
+NCCL_BEGIN = 20e-6  # Seconds from the call to the first byte: launch and protocol.
 NCCL_HOP = 6e-6  # a hop of NCCL's tree between hosts
 MESSAGE = 3e-6  # a small message of MPI between hosts
 POST = 0.9e-6  # begin and test of an Isend or Irecv by mpi4py; measured: 0.83 us
@@ -38,7 +38,7 @@ PYTHON = 100e-6  # the goal for what tests.benchmarks.control_cost measures
 # ResNet-50 in the order of backward: millions of parameters, billions of multiplications (He et
 # al., 2015, table 1, and the shapes of the layers): classifier, stages 5 to 2, the first layer.
 STAGES = [(2.05, 0.002), (14.96, 0.81), (7.10, 1.47), (1.22, 1.04), (0.22, 0.68), (0.01, 0.12)]
-BACKWARD = 2 / 3  # of a step: two products for each one of forward
+BACKWARD = 2 / 3  # Backward's share of a step: it has two products for each one of forward.
 
 
 def buckets(backward):

@@ -30,7 +30,7 @@ LONGEST_TURN = 0.2  # seconds
 
 def _text(variant, name, threads):
     library, change = VARIANTS[variant]
-    if library == "jax":  # it asks for the number of cores
+    if library == "jax":  # JAX asks for the number of cores.
         change = f"import os; os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[:threads]})"
     if library == "torch":
         change += f"\nlib.set_num_threads({threads})"

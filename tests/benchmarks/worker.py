@@ -19,7 +19,7 @@ def main():
         connection.send((os.environ["MEASURE_NAME"], rank))
         workload = {}
         exec(connection.recv(), workload)
-        if "mpchain" in sys.modules:  # as a Trainer does
+        if "mpchain" in sys.modules:  # A Trainer does this, too.
             sys.modules["mpchain.backends.host_memory"].keep_freed_memory()
         step = workload["step"]
         for _ in range(4):  # the first steps allocate, and agree on what the others do

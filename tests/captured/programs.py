@@ -15,7 +15,7 @@ import mpchain.functions as F
 from mpchain import Variable, optimizers
 from tests.captured.tables import Case, tables_of_functions
 
-_LEFT_OUT = {"cast"}  # its row converts to float32, whose rounding the next functions magnify
+_LEFT_OUT = {"cast"}  # Its row converts to float32, and the next functions magnify the rounding.
 _SHAPE = (3, 4)
 
 

@@ -17,7 +17,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.link import Link
 from tests.captured.tables import REFUSED, REPLAYED, WRONG, Case, Outcome, judge, state_of, terms_of
 
-N_ROWS = 16  # of functions that are one step
+N_ROWS = 16  # Functions that are one step get this number of rows.
 
 
 def judge_on_ranks(cases: list[Case], has_equal_data: bool, comm: Communicator) -> list[Outcome]:

@@ -267,7 +267,7 @@ def _drawn(specs, seed):
 
 def _function_case(table, name, function, draw, order):
     @functools.cache
-    def weights():  # not before the case is run
+    def weights():  # The weights are drawn when the case is run.
         return with_weights(function, draw(0), order)
 
     return Case(

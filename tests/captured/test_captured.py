@@ -558,7 +558,7 @@ def test_functions_of_no_module():
     ("n_mismatches", "reason"), [(1, None), (2, "a replay computed other gradients")]
 )
 def test_gradients_that_differ_once_are_recorded_again(monkeypatch, n_mismatches, reason):
-    # As where rounding turns a rectifier on or off, whose input is almost zero.
+    # Rounding would turn a rectifier on or off if its input were almost zero.
     found = []
 
     def are_close(*arguments):

@@ -194,7 +194,7 @@ def test_a_dynamic_loss_scale_stays_on_the_gpu(when):
 def test_a_dynamic_loss_scale_that_is_read_leads_to_another_graph():
     def each(i, optimizer):
         if i == 7:
-            optimizer._keep_on_host()  # as when it is saved
+            optimizer._keep_on_host()  # Saving an optimizer does this, too.
 
     model, expected, _ = trained_with_dynamic_scale(False, each=each)
     captured, actual, found = trained_with_dynamic_scale(True, each=each)
@@ -217,7 +217,7 @@ def test_float32_copies_of_parameters_stay_in_the_graph(dtype):
         return lambda x, t: inner(x.astype(model[0].W.dtype), t)
 
     def each(optimizer, i):
-        if i == 5:  # what others set counts
+        if i == 5:  # What others set takes effect.
             next(optimizer.target.params()).array[0] = 0.5
 
     models, _, step = run_both(make_model, optimizers.MomentumSGD, make_step, 9, each=each)

@@ -71,7 +71,7 @@ def test_a_replay_that_would_send_other_values_is_not_made():
     table, ranks = np.array([1.0, 2.0, 3.0]), OtherRanks()
 
     def step(x):
-        hidden = np.asarray(x).astype(int)  # by means that are not recorded
+        hidden = np.asarray(x).astype(int)  # NumPy's operations on plain arrays are not recorded.
         return observers.exchanged(ranks, table[hidden]) * x
 
     step = mpchain.capture(step)

@@ -40,7 +40,7 @@ def weighted(y, t):
 
 
 def weighted_by_ones_own(y, t):
-    hidden = np.asarray(t) + 0  # of a plain array, from which nothing is recorded
+    hidden = np.asarray(t) + 0  # Operations on plain arrays are not recorded.
     return F.mean(F.softmax_cross_entropy(y, t, reduce="no") * WEIGHTS[hidden])
 
 

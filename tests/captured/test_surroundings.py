@@ -427,7 +427,8 @@ class TestWrites:
 
             def step(x, places):
                 optimizer.update(lambda: F.mean(model(x)))
-                np.clip(model.W.array, -0.9, 0.9, out=model.W.array)  # as in a WGAN
+                # WGANs clip weights like this.
+                np.clip(model.W.array, -0.9, 0.9, out=model.W.array)
                 x[:3].clip(0, 1, out=found)
                 return np.sum(model.W.array[None], axis=0, out=np.empty_like(x[:3]))
 

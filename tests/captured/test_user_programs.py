@@ -12,7 +12,7 @@ PROGRAMS = {
     **user_programs_of_objects.PROGRAMS,
 }
 
-# What it cannot notice: objects that only count, and the memory of an array.
+# The check cannot notice objects that only count, nor the memory of an array.
 UNSEEN = ["iterator_that_only_counts", "memory_view"]
 
 

@@ -291,7 +291,7 @@ def slice_by_a_label():
     return lambda x, t: x[: t[0] + 1].sum(axis=0), nothing
 
 
-# What is returned.
+# These steps return values of different kinds.
 
 Pair = collections.namedtuple("Pair", "loss y")
 
@@ -394,7 +394,7 @@ def returns_scalar_of_array():
     return lambda x, t: x.sum().item(), nothing
 
 
-# What a step leaves behind.
+# These steps leave values behind.
 
 
 @program
@@ -788,7 +788,7 @@ def reward_baseline():
     return trained(link, loss)
 
 
-# What decides.
+# These steps decide by values.
 
 
 @program

@@ -18,4 +18,5 @@ def test_means_over_labels_are_averaged_over_batches():
     iterator = chainer.iterators.SerialIterator(dataset, 2, repeat=False, shuffle=False)
     found = extensions.Evaluator(iterator, model)()["main/loss"]
     assert float(found) == pytest.approx(np.mean(means), rel=1e-6)
-    assert float(found) != pytest.approx(float(model(x, t).array), rel=1e-3)  # of all three labels
+    # This loss has all three labels.
+    assert float(found) != pytest.approx(float(model(x, t).array), rel=1e-3)

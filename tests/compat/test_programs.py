@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 LINES = (PROGRAMS / "printed.txt").read_text("utf-8").splitlines()
 PRINTED = dict(line.split(": ", 1) for line in LINES)
-WITH_CHILDREN = {"lambda_in_multiprocess_iterator"}  # which need a __main__ of their own
+WITH_CHILDREN = {"lambda_in_multiprocess_iterator"}  # These programs need a __main__ of their own.
 
 
 def values(line):
@@ -63,7 +63,8 @@ def test_program(name, tmp_path, monkeypatch, capsys):
         output = run.stdout
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as in a program that is run by itself
+            # Python hides these warnings from programs that are run by themselves.
+            warnings.simplefilter("ignore")
             try:
                 runpy.run_path(program, run_name="__main__")
             except unittest.SkipTest as error:  # a test that the program calls must not skip this

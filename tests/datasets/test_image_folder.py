@@ -32,7 +32,7 @@ def test_classes_labels_and_pictures(root):
         assert image.shape == (3, 4, 5) and image.dtype == np.float32
         assert label.shape == () and label.dtype == np.int32
         reds.append(image[0, 0, 0])
-    assert reds == [10, 0, 20, 30]  # in the order of the paths
+    assert reds == [10, 0, 20, 30]  # Images are in the order of their paths.
     gray = ImageFolderDataset(root, ["dogs", "cats"], color="L", dtype=np.float16)
     assert gray.labels.tolist() == [0, 1, 1, 1]
     assert gray[0][0].shape == (1, 4, 5) and gray[0][0].dtype == np.float16

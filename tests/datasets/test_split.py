@@ -84,7 +84,7 @@ def test_split_dataset_n_leaves_out_what_is_over():
 
 
 def test_cross_validation_as_chainer_orders_it():
-    # What Chainer 7.8.1 returned.
+    # Chainer 7.8.1 returned these values.
     assert [lists(pair) for pair in datasets.get_cross_validation_datasets(range(11), 3)] == [
         [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10]],
         [[7, 8, 9, 10, 0, 1, 2], [3, 4, 5, 6]],

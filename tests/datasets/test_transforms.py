@@ -82,7 +82,7 @@ def test_jitter(image):
     for brighter in draws(T.ColorJitter(brightness=0.3, white=1e9), image, 20):
         factors = brighter / image
         assert np.ptp(factors) < 1e-4 and 0.7 <= factors.mean() <= 1.3
-    image = 100 + image / 10  # which stays above 0
+    image = 100 + image / 10  # All values stay above 0.
     gray = T.ColorJitter(saturation=1.0, white=1e9)
     weights = np.array([0.299, 0.587, 0.114], np.float32)
     for changed in draws(gray, image, 20):

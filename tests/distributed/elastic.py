@@ -38,7 +38,7 @@ _BACK = re.compile(
     r"^mpchain: .*(?:started anew|went back (\d+) iterations to \d+ in ([\d.]+) s)", re.M
 )
 
-_MOST_DRAWS = 10  # of faults, for a run in which all of them come to pass
+_MOST_DRAWS = 10  # A run in which all faults happen is drawn this many times at most.
 _BEFORE_COPIES = ("setup", "connect", "keep")  # moments after which nothing is recovered
 _KINDS = ("one", "two at once", "stopped", "two in a row")
 _KINDS_OUTSIDE = ("outside", "outside, stopped", "outside, two", "outside, two")
@@ -74,7 +74,7 @@ def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
     options = []
     if nccl is not None:
         options = [f"--nccl={nccl}"]
-        environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * limit)  # as NCCL, which waits forever
+        environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * limit)  # NCCL itself would wait forever.
         environ["PYTHONPATH"] = os.pathsep.join([str(ranks.ROOT), str(DOUBLES)])
     process = subprocess.Popen(
         [*command, "tests.distributed.elastic_models", model, str(folder), *options, *faults],
@@ -176,7 +176,7 @@ def difference(outcome, reference):
 
 def is_as_good(model, outcome, reference):
     """Returns whether outcomes are equal, as far as sums of other numbers of ranks round alike."""
-    if model == "reproducible":  # but evaluators are not
+    if model == "reproducible":  # Evaluators are not reproducible.
         names = [name for name in reference if "validation" not in name]
         if any(not np.array_equal(outcome[name], reference[name]) for name in names):
             return False

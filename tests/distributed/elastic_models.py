@@ -57,7 +57,7 @@ N_ITERATIONS = 14
 BATCH = 12
 N_RANKS = 4
 _N_SAMPLES = 60
-_RATE = 0.8  # by which learning rates shrink from step to step
+_RATE = 0.8  # Learning rates are multiplied by this number at each step.
 _TIMEOUT = 5.0  # seconds until a stopped rank is lost
 OUTSIDE = "outside"
 FAULT = "fault on the doubles of CuPy and NCCL:"
@@ -154,7 +154,7 @@ MODELS = {
     "wgan": _wgan,
     "sharded": _classifier(_mlp, create_sharded_optimizer),
     "reproducible": _classifier(lambda: _mlp(L.BatchNormalization(16))),
-    "counted": _classifier(_mlp),  # its loss is a mean over the labels that are not ignored
+    "counted": _classifier(_mlp),  # Its loss is a mean over the labels that are not ignored.
 }
 
 MOMENTS = {
@@ -366,7 +366,7 @@ def main(name, folder, *faults):
 
     def train(comm):
         while faults:
-            fault = faults.pop()  # for the first communicator, whose ranks are those at the start
+            fault = faults.pop()  # The first communicator has the ranks of the start.
             is_here = int(fault.split(":")[1]) == comm.rank and not comm.lost_ranks
             _set_fault(fault, folder, is_here)
         if counts == {}:

@@ -17,7 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARK = "MPCHAIN_TEST_UNDER_MPIRUN"
 
-# What Open MPI says when, now and then, it fails to start for a reason that is gone a moment later.
+# Open MPI prints these messages when it fails to start for a reason that is gone a moment later.
 PASSING_FAILURE = "listener thread failed to start"
 
 

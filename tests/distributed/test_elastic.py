@@ -65,7 +65,8 @@ def test_results_do_not_change(model, faults, tmp_path, needs_mpirun, _reason):
 
 
 GPU_CASES = [
-    ("mlp", ["kill:1:begun:7", "kill:2:shrink:1"]),  # in a sum, and while NCCL shrinks
+    # Ranks die within a sum and while NCCL shrinks.
+    ("mlp", ["kill:1:begun:7", "kill:2:shrink:1"]),
     ("convnet", ["kill:0:connect:1"]),
     ("sharded", ["stop:0:step:2"]),
     ("lstm", ["kill:3:ready:20"]),
@@ -91,7 +92,7 @@ def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_m
         pytest.skip(_reason)
     if importlib.util.find_spec(MODULES[binding]) is None:
         pytest.skip(f"{binding} is not installed")
-    if binding == "cupy":  # which does not shrink
+    if binding == "cupy":  # CuPy's binding cannot shrink communicators.
         faults = [fault.replace("shrink", "recovery") for fault in faults]
     outcome, output = elastic.train(model, tmp_path, faults, nccl=binding)
     assert elastic.is_as_good(model, outcome, _undisturbed(model)), output

@@ -102,7 +102,7 @@ def test_a_rank_is_killed(wait, needs_mpirun):
 def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun):
     wait = "if comm.rank == 0:\n    comm.barrier()\nelse:\n    signal.pause()\n"
     script = f"{BEGIN}\nprint(os.getpid(), flush=True)\n{wait}"
-    for timeout in (6, 60):  # on a busy machine it takes longer until both have begun
+    for timeout in (6, 60):  # On a busy machine, both ranks take longer to begin.
         status, outputs, _ = ranks.run(2, ["-c", script], timeout=timeout)
         assert status is None
         if all(outputs):

@@ -223,7 +223,7 @@ def test_resume(make, tmp_path):
         if step == 3:
             save_npz(tmp_path / "state", trained)
     resumed = make(three(shuffle=None))
-    resumed.update()  # its processes run already
+    resumed.update()  # The updater's processes run already.
     load_npz(tmp_path / "state", resumed)
     for _ in range(2):
         resumed.update()

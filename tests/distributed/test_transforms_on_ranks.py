@@ -197,7 +197,8 @@ def test_products_of_links_are_those_of_the_whole_batch(comm, name):
     def step(x):
         value, results = products(model, x)
         found.update({key: y.array for key, y in results.items()})
-        found["tangent"] = found["tangent"] * len(x) / 7  # it is the mean over own samples
+        # The tangent is a mean over the rank's own samples.
+        found["tangent"] = found["tangent"] * len(x) / 7
         return value
 
     model, own = made(), slice(*comm.share_of(7))

@@ -103,7 +103,7 @@ def test_n_ranks_are_one_process(comm, batch_size, accumulation):
 def test_reports_of_different_ranks(comm):
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
     x = xp.full((3, 3), 0.1 * (comm.rank + 1))
-    x[0, 0] = 10 * comm.rank  # only rank 0 has no large value
+    x[0, 0] = 10 * comm.rank  # Only rank 0 has no large value.
     iterator = [list(TupleDataset(x, x[:, :1]))]
     updater = MultiNodeUpdater(Batches(iterator), optimizer, comm, auto_new_epoch=False)
     (observation,), _ = train(updater, 1)
@@ -210,7 +210,7 @@ def test_evaluator(comm, batch_size):
     iterator = SerialIterator(dataset(), batch_size, repeat=False, shuffle=False)
     evaluator = Evaluator(create_sharded_iterator(iterator, comm), model)
     assert create_multi_node_evaluator(evaluator, comm) is evaluator
-    for _ in range(2):  # it starts again each time
+    for _ in range(2):  # The updater starts again each time.
         result = evaluator()
         assert value(result["main/loss"]) == pytest.approx(value(expected["main/loss"]), rel=1e-13)
         assert all(other == result for other in comm.allgather_obj(result))
@@ -265,7 +265,7 @@ def test_ranks_that_run_out_of_data(comm):
 @pytest.mark.parametrize("standard", [True, False])
 def test_a_signal_on_one_rank_is_everybodys(comm, rank, standard):
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
-    if standard:  # as in programs for ChainerMN
+    if standard:  # Programs for ChainerMN use the standard updater.
         updater = StandardUpdater(Batches([]), optimizer)
     else:
         updater = MultiNodeUpdater(Batches([]), optimizer, comm)
@@ -285,6 +285,6 @@ def test_a_signal_does_not_stay(comm):
     for number in (None, noted, noted, None, None):
         message.begin()
         ends.append(optimizer.agree_on_signal(number))
-    # With several ranks, the rank still says so when it learns that all know.
+    # With several ranks, the rank repeats its message when it learns that all ranks know.
     given = [i for i, number in enumerate(ends) if number is not None]
     assert given == ([1, 2] if comm.size == 1 else [2])

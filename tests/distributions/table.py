@@ -168,7 +168,7 @@ TABLE = [
         "Geometric",
         D.Geometric,
         _pairs((0.2, 0.9)),
-        # There the first possible number of trials is zero.
+        # In these distributions the first possible number of trials is zero.
         lambda p: T.TransformedDistribution(T.Geometric(p), T.AffineTransform(1.0, 1.0)),
         stats.geom,
         _MOMENTS + _DISTRIBUTION,

@@ -216,7 +216,8 @@ def test_samples(case, rng):
         if case.discrete:
             _check_counts(x[:, *i].astype(int), reference.pmf)
         else:
-            # With the fixed seed; of 100 right samplers one or so would fail once with others.
+            # The seed is fixed, because about one in 100 correct samplers would fail with another
+            # seed.
             assert stats.kstest(x[:, *i], reference.cdf).pvalue > 1e-4
 
 

@@ -31,7 +31,7 @@ def _poisson(lam, is_upper):
 
 
 exp, expm1 = mpmath.exp, mpmath.expm1
-# By name: the distribution, of a function that makes parameters; its distribution and survival
+# Each name has the distribution as a function of parameters; its distribution and survival
 # functions in mpmath; points.
 CASES = {
     "Exponential": (

@@ -10,11 +10,11 @@ from tests.examples import programs
 
 FOLDER = programs.ROOT / "examples"
 ALL = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.py"))
-# Those of double_backward have tests of their own.
+# The examples of double_backward have tests of their own.
 SCRIPTS = [script for script in ALL if not script.startswith("double_backward/")]
 QUICK = {"glance/train_table.py", "own_function/softclip.py"}
 QUICK_ON_RANKS = {"glance/train_table.py"}
-# What these print, or log, depends on the number of ranks.
+# These examples print or log what depends on the number of ranks.
 DIFFERENT = {
     "dqn/train_dqn.py",
     "imagenet/train_imagenet.py",
@@ -48,7 +48,7 @@ def test_two_ranks(script, tmp_path):
     """They compute what one process computes, but for the scripts that are named above."""
     one, two = tmp_path / "one", tmp_path / "two"
     printed = programs.run(script, "--test", "--out", two, n_ranks=2)
-    assert printed.strip() or programs.logs(two)  # of a pipeline, the last rank prints
+    assert printed.strip() or programs.logs(two)  # The last rank of a pipeline prints.
     if script not in DIFFERENT:
         expected = programs.run(script, "--test", "--out", one)
         programs.check_logs(two, one)

@@ -309,7 +309,7 @@ def test_a_file_that_chainer_wrote():
     np.testing.assert_allclose(y.array, arrays["y"], 1e-5, 1e-6)
 
 
-# What is computed, and what for.
+# The names say what is computed and for which layer.
 
 
 def _chain(tmp_path):

@@ -182,7 +182,7 @@ def test_texts_in_python_compute_what_numpy_computes(function, column):
             np.testing.assert_array_equal(actual, function(*operands), str(values))
 
 
-# What cannot be written down.
+# The following formulas cannot be written down.
 
 
 @pytest.mark.parametrize(

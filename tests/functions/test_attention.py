@@ -53,7 +53,7 @@ def _heads_of_torch(q, k, v, Wq, Wk, Wv, Wo, *biases, mask=None, is_causal=False
         q_proj_weight=Wq,
         k_proj_weight=Wk,
         v_proj_weight=Wv,
-        # What PyTorch's function masks is what may not be seen.
+        # PyTorch's mask is True where a key must not be seen.
         attn_mask=None if mask is None else ~torch.as_tensor(mask),
         need_weights=False,
     )

@@ -14,9 +14,9 @@ from tests.functions.table import inputs_of, on
 BFLOAT16 = mpchain.mixed_bf16.dtype
 # Numbers have 8 significant bits; functions that call several others round as often.
 TOLERANCE = 2.0**-6
-# Which gradients are small differences of what was rounded, beside others that are not.
+# These gradients are small differences of rounded values.
 LONG = ["multi_head_attention"]
-CASTS = ["table-cast"]  # whose row converts to float32
+CASTS = ["table-cast"]  # Its row converts to float32.
 
 
 def _rows():

@@ -13,7 +13,7 @@ import pytest
 from scipy import special
 
 import mpchain
-import mpchain.distributions  # it declares functions
+import mpchain.distributions  # The import declares functions.
 from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
 from tests.functions.test_high_orders import PAIRS, SCALAR
@@ -42,7 +42,7 @@ DTYPES = {
     "float64": np.dtype(np.float64),
 }
 
-# Where a function has kinks or poles: these points are left out, differences keep clear of them.
+# Functions have kinks or poles at these points, which differences avoid.
 SPECIAL = {
     **{name: [0] for name in "absolute divide_constant log log2 log10 sqrt rsqrt".split()},
     **{name: [0] for name in "relu leaky_relu elu power_of_constant_exponent".split()},
@@ -180,7 +180,8 @@ def _inverse(c, polynomials):
 _OF_ERF = [lambda y: 2 * y, lambda y: 2 + 8 * y**2, lambda y: 28 * y + 48 * y**3]
 _OF_NORMAL = [lambda y: y, lambda y: 1 + 2 * y**2, lambda y: 7 * y + 6 * y**3]
 _HALF_ROOT = lambda y: mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(y * y)
-# By name: the function in SciPy, from which Newton's method starts; what it inverts; derivatives.
+# Each name has SciPy's function, where Newton's method starts; the function that is inverted;
+# derivatives.
 INVERSES = {
     "erfinv": (special.erfinv, lambda y, x: mpmath.erf(y) - x, _inverse(_HALF_ROOT, _OF_ERF)),
     "erfcinv": (
@@ -256,7 +257,7 @@ def smallest(dtype):
 # exponential taken again, in each backward pass.
 ABSOLUTE = "sigmoid tanh expm1 softplus silu mish gelu_tanh log_add".split()
 
-# What is left out: functions, dtypes (None: all), the least order, where, and why.
+# Each row says what is left out: functions, dtypes (None: all), the least order, where, and why.
 HALF, WIDE = ("float16",), ("float32", "float64")
 EXCEPTIONS = [
     ("erfcx", None, 1, lambda x: x > 1, "2 x y - 2 / sqrt(pi) cancels, as in PyTorch"),

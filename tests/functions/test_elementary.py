@@ -159,7 +159,7 @@ def test_functions_of_one_argument_take_floating_point_of_any_shape(function):
     expected = {"rsqrt": lambda x: x**-0.5}.get(name) or getattr(np, name)
     x = Variable(np.array([0.25, 0.75]))
     np.testing.assert_allclose(function(x).array, expected(x.array), 1e-14)
-    if name != "rsqrt":  # what NumPy has, NumPy's name computes on Variables
+    if name != "rsqrt":  # NumPy's functions accept Variables.
         assert expected(x).creator.label == name
 
 
@@ -195,7 +195,7 @@ def test_powers_of_zero_have_finite_slopes_by_the_exponent(dtype):
     x, y = Variable(np.zeros(4, dtype)), Variable(np.array([0, 0.5, 1, 2], dtype))
     z = x**y
     np.testing.assert_array_equal(z.array, [1, 0, 0, 0])
-    with np.errstate(divide="ignore"):  # of the root by x
+    with np.errstate(divide="ignore"):  # The root's derivative divides by zero.
         by_x, by_y = mpchain.grad([z], [x, y], enable_double_backprop=True)
     np.testing.assert_array_equal(by_x.array, [0, np.inf, 1, 0])
     np.testing.assert_array_equal(by_y.array, [0, 0, 0, 0])

@@ -68,7 +68,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    assert uncovered(TABLE, "embedding") <= {"add_rows"}  # in derivatives
+    assert uncovered(TABLE, "embedding") <= {"add_rows"}  # Only derivatives use add_rows.
 
 
 def test_gradients_of_frequent_rows_keep_their_digits():

@@ -26,7 +26,7 @@ def test_classification_summary(beta, dtype, label_num):
     counted = t != -1
     labels = range(label_num or 4)
     expected = _expected_summary(y[counted], t[counted], labels, beta)
-    # Where the precision or recall is not a number, scikit-learn gives the F-score otherwise.
+    # scikit-learn defines the F-score in another way where precision or recall is not a number.
     expected[2][np.isnan(expected[0] + expected[1])] = np.nan
     assert np.isnan(expected[0][2]) and not np.isnan(expected[2][:2]).any()
     for value, reference in zip(summary, expected, strict=True):

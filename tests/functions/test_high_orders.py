@@ -14,7 +14,7 @@ import pytest
 from numpy.polynomial import Chebyshev
 
 import mpchain
-import mpchain.distributions  # it declares functions
+import mpchain.distributions  # The import declares functions.
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
@@ -28,7 +28,7 @@ def _sigmoid(x):
     return 1 / (1 + mpmath.exp(-x))
 
 
-# By declaration: the same in mpmath, constants after the array, and where to evaluate.
+# Each declaration has its mpmath version, the constants after the array, and where to evaluate.
 SCALAR = {
     "absolute": (abs, (), -1.3),
     "add_constant": (lambda x, c: x + c, (0.7,), 0.4),
@@ -95,7 +95,7 @@ SCALAR = {
     ),
     "huber": (lambda x, d: x * x / 2 if abs(x) <= d else d * (abs(x) - d / 2), (1.0,), 0.4),
 }
-# Of two arrays: both are polynomials of the one variable.
+# Both arrays are polynomials of one variable.
 PAIRS = {
     "add": (lambda a, b: a + b, 0.4, 0.9),
     "subtract": (lambda a, b: a - b, 0.4, 0.9),
@@ -110,7 +110,7 @@ PAIRS = {
     "arctan2": (mpmath.atan2, 0.4, 0.9),
     "inverse_part": (lambda a, b: a / (a * a + b * b), 0.4, 0.9),
 }
-# Of three arrays: their rows in the tables say it all.
+# Functions of three arrays are covered by their rows in the tables.
 IN_TABLES = {"where", "linear_interpolate", "log_add"}
 ORDERS = (3, 4)
 

@@ -110,7 +110,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # They are in derivatives; those of sort and topk are computed by take_along.
+    # These functions occur in derivatives; take_along computes the derivatives of sort and topk.
     inner = {"place", "scatter_item", "put_along", "take_along"}
     assert uncovered(TABLE, "indexing") <= inner
 

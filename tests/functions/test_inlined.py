@@ -25,7 +25,7 @@ def _logistic(x):
     return 1 / (1 + mpmath.exp(-x))
 
 
-# By name: the function, the same in mpmath. Each calls sigmoid, softplus, ndtr, digamma or erfcx.
+# Each function, with its mpmath version, calls sigmoid, softplus, ndtr, digamma or erfcx.
 INLINING = {
     "silu": (F.silu, lambda x: x * _logistic(x)),
     "mish": (F.mish, lambda x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x)))),
@@ -70,7 +70,7 @@ def _exponential(x):
     return np.exp(np.minimum(x, 0)) * np.exp(np.maximum(x, 0))
 
 
-# By declared function: its derivatives of the orders 1 and 2, as declared.
+# Each declared function has its declared derivatives of orders 1 and 2.
 DECLARED = {
     "reversed gradient": (_reversed_gradient, lambda x: (-1 + 0 * x, 0 * x)),
     "straight through": (_straight_through, lambda x: (1 + 0 * x, 0 * x)),

@@ -177,7 +177,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # Only derivatives use it.
+    # Only derivatives use this operation.
     assert uncovered(TABLE, "pooling") <= {"take_from_windows"}
 
 
@@ -192,7 +192,7 @@ def test_upsampling_puts_maxima_back(device):
 
 @pytest.mark.parametrize("outsize", [1, 3, (2, 5), (7, None)])
 def test_indices_of_adaptive_maxima(outsize):
-    x = np.random.randint(0, 4, (2, 3, 7, 6)).astype(np.float64)  # with equal elements
+    x = np.random.randint(0, 4, (2, 3, 7, 6)).astype(np.float64)  # Many elements are equal.
     y, indices = F.adaptive_max_pooling_2d(x, outsize, return_indices=True)
     expected, places = pool.adaptive_max_pool2d(torch.as_tensor(x), outsize, return_indices=True)
     np.testing.assert_array_equal(y.array, expected)

@@ -124,7 +124,7 @@ TABLE = [
     row("slstm", F.slstm, _torch_slstm, (2, 3), (2, 3), (2, 12), (2, 12)),
     row("tree_lstm of one", F.tree_lstm, _torch_tree_lstm, (2, 3), (2, 12)),
     row("tree_lstm of three", F.tree_lstm, _torch_tree_lstm, (2, 2), (2, 2), (2, 2), (2, 12)),
-    # Of two layers in both directions the third order is costly, and made of the same cells.
+    # The third derivative of two bidirectional layers is costly and uses the same cells.
     _n_step_row("lstm", 1, 1),
     _n_step_row("lstm", 2, 2, orders=2),
     _n_step_row("gru", 1, 1),
@@ -149,7 +149,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # In derivatives, and in what a layer on the host stands for: see the next test.
+    # These functions occur in derivatives and in layers on the host; see the next test.
     assert uncovered(TABLE, "recurrent", "n_step") <= {"split_gates", "join_gates", "gru"}
 
 

@@ -288,7 +288,7 @@ def test_long_sums_are_as_exact_as_numpys(shape, dtype):
             for array in laid_out:
                 y = F.sum(array, axis, keepdims)
                 assert y.dtype == dtype and y.shape == expected.shape
-                units = 4 if array is x and axis != 0 else 40  # of NumPy's sum of columns
+                units = 4 if array is x and axis != 0 else 40  # NumPy's sum of columns rounds more.
                 np.testing.assert_allclose(y.array, expected, units * np.finfo(dtype).eps)
             if x.shape[axis or 0] and x.size:
                 y = F.mean(x, axis, keepdims=keepdims)

@@ -13,7 +13,7 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
-_SHAPE = (2, 2, 7, 6)  # of the images
+_SHAPE = (2, 2, 7, 6)  # This is the shape of the images.
 _SCALE = 0.5
 # Boxes (y_min, x_min, y_max, x_max) within images of twice that size, smaller than an element, and
 # partly or wholly outside.
@@ -124,7 +124,7 @@ def _case(kind, *ratio, **options):
 
 
 _FIVE = np.column_stack([_IMAGES, _BOXES[:, [1, 0, 3, 2]]])
-# In half precision boxes move: their bins may be others. Single precision leaves these bins.
+# Half precision moves boxes to other bins; single precision keeps these bins.
 _NOT_HALF = {"dtypes": (np.float32, np.float64)}
 TABLE = [
     row(

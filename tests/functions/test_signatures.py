@@ -22,7 +22,7 @@ def test_signature(line):
     exec(f"def {line}: pass", namespace)
     documented = inspect.signature(namespace[name]).parameters
     ours = inspect.signature(getattr(F, name)).parameters
-    # What is ours alone comes last, or by keyword.
+    # Arguments that Chainer lacks come last or by keyword.
     shared = [p for p in ours.values() if p.name in documented]
     assert [(p.name, p.default) for p in shared] == [
         (p.name, p.default) for p in documented.values()

@@ -25,7 +25,7 @@ def i(*shape, high=2):
     return np.zeros(shape, np.int32) + high - 1
 
 
-# For each function: calls that must fail, and what the message must show besides the function's
+# Each function has calls that must fail, and what the message must show besides the function's
 # name: the rule or argument, and the offending value (a shape or dtype, in any notation).
 WRONG = {
     "absolute": [],

@@ -18,7 +18,7 @@ def i(*shape, value=1):
     return np.full(shape, value, np.int32)
 
 
-# For each function: calls that must fail, and what the message must show besides the function's
+# Each function has calls that must fail, and what the message must show besides the function's
 # name: the rule or argument, and the offending value.
 _ALIKE = {
     "absolute_error": ("x0", "x1"),

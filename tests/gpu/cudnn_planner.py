@@ -68,7 +68,7 @@ def why_absent():
     return None
 
 
-# What is planned: {name: arguments}, from which both this program and the tests make requests.
+# This program and the tests make requests from these arguments, keyed by name.
 
 
 def convolution(n, c, o, size, k, s=1, p=0, d=1, groups=1):

@@ -45,7 +45,7 @@ def compiled(text, architecture, options=()):
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"text.cu", 0, None, None):
         raise RuntimeError("NVRTC creates no program")
     words = [f"--gpu-architecture={architecture}", *(f"-I{folder}" for folder in headers)]
-    # As CuPy, which puts -ftz=true after the options of its callers.
+    # CuPy puts -ftz=true after the options of its callers.
     words += ["-std=c++17", "-default-device", "-DCUPY_USE_JITIFY=0", *options, "-ftz=true"]
     encoded = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
     failed = library.nvrtcCompileProgram(program, len(words), encoded)

@@ -47,7 +47,7 @@ C_TYPES = {"float32": "float", "float64": "double", "float16": "float16", "bfloa
 # NumPy has no bfloat16: kernels for it are those for float16, with the other type.
 IN_NUMPY = {dtype: dtype.removeprefix("b") for dtype in C_TYPES}
 _HEADERS = "#include <cupy/float16.cuh>\n#include <cupy/bfloat16.cuh>\ntypedef {} T;\n"
-# As CuPy writes it for contiguous arrays.
+# CuPy writes this type for contiguous arrays.
 _ELEMENTWISE = """
 #line 1 "{name}"
 extern "C" __global__ void {name}({parameters}, CIndexer<1, true> _ind) {{
@@ -92,7 +92,8 @@ def _elementwise_kernels():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "elementwise", record)
-        patch.setattr(writer, "_on_gpu", None)  # it writes other texts of the same
+        # The writer would write other texts of the same functions.
+        patch.setattr(writer, "_on_gpu", None)
         for declaration in _declarations(2):
             n_arrays = len(declaration.array_names)
             fused_kernel(declaration.name, declaration.body)
@@ -107,7 +108,7 @@ def _elementwise_kernels():
             parts = [x] * n_forgets, [(x, x)] * n_writes, [x] * n_forgets, x
             for formula, gradients in ((recurrent._cell, []), (recurrent._cell_gradients, [x, x])):
                 n_arrays = 2 * n_forgets + 2 * n_writes + 1 + len(gradients)
-                with pytest.raises(TypeError):  # there is no kernel to call
+                with pytest.raises(TypeError):  # There is no kernel to call.
                     formula(*gradients, *parts)
     return written
 
@@ -295,7 +296,8 @@ def _own_kernels(dtype):
         x, t = np.zeros((2, 3), dtype), np.zeros(2, np.int32)
         y, kept = cuda_losses.cross_entropy(x, t, 0, None, -1, "mean")
         cuda_losses.cross_entropy_gradient(y, x, kept)
-        patch.setattr(cuda_reductions, "_parts", lambda **shape: 2)  # of sums that are long and few
+        # Long and few sums are split into parts.
+        patch.setattr(cuda_reductions, "_parts", lambda **shape: 2)
         for name in ("batch_normalization", "batch_normalization_gradient"):
             for kernel in kernels.operations[name].kernels:
                 if kernel.library == "cuda_reductions":
@@ -373,5 +375,6 @@ def test_kernels_of_operations(dtype, architecture):
         if len(arguments) == 2:
             _check(arguments[0].replace(IN_NUMPY[dtype], dtype), architecture)
         else:
-            cupy.ElementwiseKernel(*arguments)  # it refuses some names of parameters
+            # ElementwiseKernel refuses some names of parameters.
+            cupy.ElementwiseKernel(*arguments)
             _check(_with_types(*arguments, dtype), architecture)

@@ -56,7 +56,7 @@ def _check(requests, seconds):
 
 def _meaning(graph):
     """Returns the nodes and tensors of a graph, without names and what is written in two ways."""
-    if isinstance(graph["tensors"], dict):  # not yet in the form of the library
+    if isinstance(graph["tensors"], dict):  # Other graphs have the library's form already.
         graph = _as_of_the_library(graph)
     tensors = {x["uid"]: x for x in graph["tensors"]}
     virtual = sorted(uid for uid, x in tensors.items() if x["is_virtual"])

@@ -55,7 +55,7 @@ def _arguments(arguments, dtype):
 def test_launches(operation, dtype, double):
     for name, make in CASES[operation].items():
         if operation.startswith("sample") and dtype == np.float16:
-            continue  # it gets arrays that are widened
+            continue  # This kernel gets arrays that are widened.
         arguments = tuple(_arguments(make(), dtype))
         chosen = kernels.operations[operation].select(*arguments)
         if chosen.library == "reference" and name in REFERENCE:
@@ -64,7 +64,8 @@ def test_launches(operation, dtype, double):
         double.reset()
         chosen.compute(*arguments)
         names = [name for name, _ in double.launches.elements() if name != "astype"]
-        is_grouped = getattr(arguments[-1], "groups", 1) > 1  # whose filters are repeated by a copy
+        # A copy repeats the filters of groups.
+        is_grouped = getattr(arguments[-1], "groups", 1) > 1
         is_in_parts = any(name.endswith("_from_parts") for name in names)  # joins long sums
         assert len(names) <= MOST[operation] + is_grouped + is_in_parts, names
         assert not double.synchronizations
@@ -153,7 +154,7 @@ def test_products_in_every_layout(name):
     np.testing.assert_allclose(product(a, b).get(), right, 1e-12, 1e-12)
     gaps = mpchain.get_array_module(a).empty((*right.shape, 2))[..., 0]
     np.testing.assert_allclose(product(a, b, gaps).get(), right, 1e-12, 1e-12)
-    single = product(a.astype("f"), b.astype("f"))  # which keep the order of axes
+    single = product(a.astype("f"), b.astype("f"))  # Products keep the order of axes.
     np.testing.assert_allclose(single.get(), right, 1e-4, 1e-4)
     half = product(a.astype("e"), b.astype("f"))
     assert half.dtype == np.float32

@@ -41,7 +41,7 @@ def communicator(request):
 def test_sources_are_kept_until_nccl_has_read_them(communicator):
     import cupy
 
-    # Not contiguous, so that what is sent is a copy.
+    # The array is not contiguous, so a copy is sent.
     request = communicator.iallgather(cupy.ones((3, 4), "f").T)
     assert request.Wait().shape == (1, 4, 3)
     request = communicator.iallgather(cupy.ones(3, "f"))

@@ -337,7 +337,7 @@ def test_a_missing_event_after(cupy):
             x += 1
 
     on_ranks(cupy, call, n=1)
-    assert len(cupy.double.faults) == 2  # it is freed too
+    assert len(cupy.double.faults) == 2  # The other communicator is freed, too.
     cupy.double.reset()
 
 

@@ -19,7 +19,8 @@ def _refused(cupy, match, function, n=1):
         try:
             function(rank)
         except RuntimeError as error:
-            raise error.with_traceback(None) from None  # whose frames would keep graphs
+            # The frames of a traceback would keep graphs alive.
+            raise error.with_traceback(None) from None
 
     with pytest.raises(RuntimeError, match=match):
         on_ranks(cupy, call, n=n)

@@ -161,7 +161,7 @@ def _trained_on_copies(device, name, dtype, scale=None, hook=False, observe=lamb
         for param in model.params():
             grad = np.asarray(draw.randn(*param.shape)).astype(param.dtype)
             param.grad = param.device.send(grad)
-        if step == 2:  # what others set counts
+        if step == 2:  # What others set takes effect.
             model[0].p.array[1] = 0.5
             model[4].p.array[...] = np.nan
         observe(step)

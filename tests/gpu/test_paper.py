@@ -48,7 +48,7 @@ def test_operations_of_a_convolution_and_what_it_copies(double, library):
     assert [each.flops for each in work] == [2.0 * 2 * 32 * 32 * 8 * 3 * 9] * 2
     assert [each.copied for each in work] == [0, 0]  # mpchain has moved the channels to the end
 
-    from tests.gpu.doubles.cudnn_double.nodes import describe_work  # it imports the double
+    from tests.gpu.doubles.cudnn_double.nodes import describe_work  # The import loads the double.
 
     graph = {"tensors": [], "nodes": [{"tag": "CONV_FPROP", "inputs": {}, "outputs": {}}]}
     shapes = {"X": (2, 3, 4, 5), "W": (8, 3, 1, 1), "Y": (2, 8, 4, 5)}

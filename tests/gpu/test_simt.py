@@ -157,7 +157,8 @@ def test_an_outlier_that_comes_first_does_not_spoil_the_variance():
     np.testing.assert_allclose(var.get().ravel(), x.astype(float).var(), 1e-5)
 
 
-# Of ResNet-50, 64 images, and GPT-2 small, 8 texts of 1,024 words: (N, channels, size), (rows, n).
+# Shapes of ResNet-50 (64 images: N, channels, size) and GPT-2 small (8 texts of 1,024 words: rows,
+# n) follow.
 STATISTICS = [(64, c, s * s) for c, s in ((64, 112), (64, 56), (256, 56), (128, 28), (512, 28))]
 STATISTICS += [(64, c, s * s) for c, s in ((256, 14), (1024, 14), (512, 7), (2048, 7))]
 

@@ -113,7 +113,7 @@ def test_a_process_that_is_killed_while_nobody_waits_for_it():
         for pid in pids():
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerError, match="was ended by SIGKILL"):
-            for _ in range(3):  # what had been read before still comes
+            for _ in range(3):  # Batches that were read before still come.
                 next(iterator)
 
 
@@ -171,12 +171,12 @@ def test_a_hundred_times_start_and_stop(segments):
         for batch in iterator:
             batches.append(concat_examples(batch)[0])
             if i % 3 == 0:
-                break  # with batches pending
+                break  # Batches are still pending.
         np.testing.assert_array_equal(np.concatenate(batches), x[: 5 if i % 3 == 0 else 20])
         seen.update(pids())
         if i % 2:
             iterator.finalize()
-        del iterator  # what is not finalized ends by itself
+        del iterator  # An iterator that is not finalized ends by itself.
     gc.collect()
     assert len(seen) > 100
     assert not any(map(is_alive, seen))
@@ -333,7 +333,7 @@ def test_a_forked_dataset_need_not_be_pickled(monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     dataset = TransformDataset(Numbers(3), lambda x: 2 * x)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: there are threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
         with make(dataset, start_method="fork") as iterator:
             assert next(iterator) == [0, 2, 4]
 

@@ -112,7 +112,7 @@ def test_resume_goes_on_exactly(make, steps):
     expected.save(serial)
     written.save(saved)
     for name, value in expected.target.items():
-        if not name.startswith("order_sampler/"):  # which may be ahead
+        if not name.startswith("order_sampler/"):  # The order sampler may be ahead.
             np.testing.assert_array_equal(written.target[name], value)
     resumed = list(iterators())
     next(resumed[1])

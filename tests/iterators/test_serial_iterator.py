@@ -26,7 +26,7 @@ def state(iterator):
 
 
 def test_attributes_over_two_epochs():
-    # As Chainer 7.8.1 counts.
+    # Chainer 7.8.1 counts in this way.
     iterator = SerialIterator(range(5), 2, shuffle=False)
     assert state(iterator) == (0, False, 0, 0.0, None)
     expected = [

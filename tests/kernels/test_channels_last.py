@@ -92,7 +92,7 @@ def test_sums_of_sequences(keepdims):
 
 @needs_numba
 def test_statistics_far_from_zero():
-    # Of a mean of 3000 deviations, sums of squares in single precision would keep no digit.
+    # With a mean of 3000 deviations, sums of squares in single precision would keep no digit.
     x = as_last(_random(64, 8, 12, 12) + np.float32(1000))
     x[0] = 0  # nor does the first pixel tell the mean
     one = np.ones((1, 8, 1, 1), np.float32)

@@ -307,7 +307,7 @@ def test_what_the_pointwise_kernels_take():
     assert "numpy_cpu: no: not NumPy arrays of float32 or float64" in explained
 
 
-# What breaks the contract of an operation: the case, the place of an argument, what is given.
+# Each row breaks the contract of an operation: the case, the argument's position, what is given.
 BROKEN = [
     ("linear", "few rows", 2, lambda b: b[:-1]),
     ("linear", "few rows", 2, lambda b: b.astype(np.float64)),

@@ -93,7 +93,7 @@ def test_formulas_without_a_loop(formula):
     "change",
     [
         lambda x, y, a: (x[:, 1:], y[:, 1:], a),  # gaps
-        lambda x, y, a: (x, y[:1, :9], a),  # they do not broadcast
+        lambda x, y, a: (x, y[:1, :9], a),  # These shapes do not broadcast.
         lambda x, y, a: (x.reshape(-1, 8), y.reshape(-1, 8)[:1], a),  # short rows
         lambda x, y, a: (x, y.T, a),
         lambda x, y, a: (x, y.astype(np.float64), a),
@@ -179,7 +179,7 @@ def test_channels_last_and_arrays_that_broadcast(shape, at_once):
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(found, x * y + 1)
     assert is_only_last(found)
-    repeated = np.broadcast_to(as_last(x[:1]), x.shape)  # of samples
+    repeated = np.broadcast_to(as_last(x[:1]), x.shape)  # The samples are repeated.
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(loop(x, repeated), x * repeated + 1)
 

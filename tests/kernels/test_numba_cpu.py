@@ -60,7 +60,7 @@ def test_neither_package_nor_home_can_be_written(tmp_path):
     package = tmp_path / "mpchain"
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(pathlib.Path(mpchain.__file__).parent, package, ignore=ignore)
-    # Even root cannot make a folder where a file is.
+    # Even root cannot make a folder below a file.
     (package / "kernels/cpu/__pycache__").touch()
     nowhere = {name: "/proc/nowhere" for name in ("HOME", "XDG_CACHE_HOME")}
     environment = {**os.environ, **nowhere, "PYTHONPATH": str(tmp_path)}

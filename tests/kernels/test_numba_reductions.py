@@ -153,7 +153,7 @@ def test_extrema_are_those_of_numpy(name, dtype, is_least):
     x = np.resize(unusual(dtype), shape)
     x[-1, -1] = np.inf if is_least else -np.inf
     of_nan = np.array([0x7FC00000, 0xFFC00000], np.uint32).view(np.float32).astype(dtype)
-    x.reshape(-1)[5], x.reshape(-1)[7 * x.shape[-1]] = of_nan  # of both signs
+    x.reshape(-1)[5], x.reshape(-1)[7 * x.shape[-1]] = of_nan  # The NaNs have both signs.
     if name in ("none", "all"):
         assert kernel_of("extremum").refuse(x, axes, is_least) is not None
         return

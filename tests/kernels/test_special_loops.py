@@ -171,7 +171,8 @@ def _real_lgamma(x):
 
 
 _RANDOM = np.random.RandomState(0)
-# Of single precision alone: the function, SciPy's, points, and units in the last place.
+# Rows for single precision have the function, SciPy's function, points, and units in the last
+# place.
 SINGLE = {
     "erfinv": (
         mpmath.erfinv,

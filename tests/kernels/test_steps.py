@@ -93,7 +93,7 @@ def test_compiled_loops(name, arguments, dtype, compiling):
     for actual, expected in zip(*three_steps(name, arguments, dtype, 40001), strict=True):
         np.testing.assert_array_equal(actual, expected)
     assert len(compiling) == 3
-    if name != "RAdamRule":  # which takes other steps at first
+    if name != "RAdamRule":  # RAdam takes other steps at first.
         assert len(set(compiling)) == 1  # other numbers, the same loop
 
 

@@ -12,7 +12,7 @@ import tempfile
 NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
 
-# What a host does at its start: it makes file systems for shared memory, /run, /sys (where network
+# A host makes, at its start, file systems for shared memory, /run, /sys (where network
 # cards are listed) and /proc (where its processes are) of its own, takes its name, learns the names
 # of the others, waits for its cable, and serves ssh until it is killed. It is the first process of
 # its namespace: all others there end with it.
@@ -102,7 +102,8 @@ class Hosts:
 
     def __exit__(self, *error):
         for name, process in self._processes.items():
-            with contextlib.suppress(ProcessLookupError, ValueError):  # it ended at its start
+            # The host may have ended at its start.
+            with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(self._first_process(name)), signal.SIGKILL)
             process.wait()
             for pipe in (process.stdin, process.stdout):

@@ -228,7 +228,7 @@ def test_domains_of_gpus(machine, variables, n, wanted):
 def test_no_domains_of_gpus(machine):
     machine(8, gpus=2)
     assert binding.gpu_domains({}, 2) == []
-    machine(8, gpu_domains=(-1, -1))  # as the kernel says where there is one domain
+    machine(8, gpu_domains=(-1, -1))  # The kernel reports -1 where there is one domain.
     assert binding.gpu_domains({}, 2) == []
 
 
@@ -237,7 +237,7 @@ def test_no_domains_of_gpus(machine):
     [
         ("cores", [1, 1, 0, 0], ["4-5", "6-7", "0-1", "2-3"]),
         ("cores", [1, None, 0, 0], ["4-5", "6-7", "0-1", "2-3"]),
-        ("cores", [1, 1, 1, 1], ["4-5", "6-7", "0-1", "2-3"]),  # there is no more room
+        ("cores", [1, 1, 1, 1], ["4-5", "6-7", "0-1", "2-3"]),  # No cores are left.
         ("cores", [5, 0], ["4-7", "0-3"]),
         ("cores", [], ["0-3", "4-7"]),
         ("numa", [1, 0, None, 7], ["4-7", "0-3", "4-7", "4-7"]),

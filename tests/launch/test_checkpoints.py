@@ -79,7 +79,8 @@ def test_folder_of_the_extension_in_the_folder_of_the_results(tmp_path, write, i
     (tmp_path / "checkpoints").mkdir()
     path = iteration("checkpoints/iteration_9", "manifest.json")
     assert checkpoints.newest() == path
-    assert checkpoints.newest() != write("snapshot_iter_1")  # of a script that saves both
+    # A script may save files of both kinds.
+    assert checkpoints.newest() != write("snapshot_iter_1")
     assert checkpoints.newest() == str(tmp_path / "snapshot_iter_1")
 
 

@@ -221,7 +221,8 @@ def test_probe_of_containers(tmp_path, monkeypatch):
     (tmp_path / ".dockerenv").touch()
     assert probe_host.container(str(tmp_path)) == "Docker"
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".containerenv").touch()  # also in a container made of an image of Docker's
+    # Podman makes this file even for an image of Docker's.
+    (tmp_path / "run" / ".containerenv").touch()
     assert probe_host.container(str(tmp_path)) == "Podman"
     monkeypatch.setenv("APPTAINER_CONTAINER", "/x.sif")
     assert probe_host.container(str(tmp_path)) == "Apptainer"
@@ -440,7 +441,7 @@ def test_transports(line, adapters, verdict, found):
     assert ("use an Open MPI with UCX" in finding.hint) == (verdict == "WARN")
 
 
-# What MPICH 5.0.2 prints by UCX and by libfabric.
+# MPICH 5.0.2 prints these lines with UCX and with libfabric.
 MPICH_BY_UCX = """\
 [1795713897.630508] [vm:9899 :0] ucp_worker.c:1912 UCX  INFO    ucp_context_0 intra-node cfg#1 \
 tag(sysv/memory cma/memory)  rma(sysv/memory posix/memory)  am(sysv/memory cma/memory)

@@ -221,7 +221,7 @@ def test_double(examine, n_gpus):
     steps = {row["step"] for row in rows if "name" in row}
     expected = {row["title"] for row in parts.plan(is_double=True)}
     assert expected | {"two ranks"} * bool(mpirun.find()) <= steps
-    # Such as accesses to memory without an order.
+    # The kernel has, for example, accesses to memory without an order.
     assert [row for row in rows if "messages" in row and "has no order" in row["messages"]] == []
 
 

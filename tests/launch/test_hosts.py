@@ -111,7 +111,7 @@ WAITING = """
 def test_killed_launcher_leaves_nobody_anywhere(start_on_a, hosts, script, tmp_path):
     launched = start_on_a("--hosts", "a:1,b:2", "-n", 3, script(WAITING), folder=tmp_path)
     assert sorted(launched.read_lines(3)) == [f"[{rank}] ready" for rank in range(3)]
-    # It is the child of nsenter, which a signal would not reach.
+    # The program is a child of nsenter, so a signal to nsenter would not reach it.
     kill = "kill -9 $(pgrep -f '^[^ ]*python[^ ]* -m launch')"
     subprocess.run(hosts.command("sh", "-c", kill), check=True)
     assert launched.finish()[0] != 0
@@ -194,7 +194,7 @@ ELASTIC = """
 """
 
 
-# This program once hung after a cut in one run of four. Why is not known; later 30 runs ended.
+# This program once hung after a cut in one run of four, for an unknown reason; 30 later runs ended.
 @pytest.mark.parametrize("deed", [pytest.param("cut", marks=pytest.mark.nightly), "kill"])
 def test_elastic_job_continues_without_a_host(start_on_a, hosts, script, tmp_path, deed):
     """The host of rank 1 is cut off, or its program is killed; three ranks continue."""

@@ -214,17 +214,18 @@ def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
 """
     path = script(WAITING.replace("    time.sleep(60)  # hangs until it is killed\n", last_words))
     returned, output, errors = run("-n", 2, path)
-    errors = errors.replace(", perhaps because memory ran out", "")  # if the kernel does not count
+    # Some kernels do not count such kills.
+    errors = errors.replace(", perhaps because memory ran out", "")
     assert returned == code
     assert verdict(errors) == f"rank 1 of 2 on {HERE} {words}; the other ranks were ended"
-    # What it printed before is shown again, because there is nothing else to explain its end.
+    # The rank's last output is shown again, because nothing else explains its end.
     head, last_words, *_ = errors[
         errors.index(f"mpchain-launch: rank 1 of 2 on {HERE}") :
     ].splitlines()
     assert head.endswith(f"{words}; its last lines:")
     assert last_words in output.splitlines()
     assert f"rank 0 on {HERE}: terminated by mpchain-launch, at script.py:" in errors
-    # What a rank printed before its sudden end is not lost; and nobody is left.
+    # The output of a rank before its sudden end is not lost, and no process is left.
     processes = [int(word) for rank in (0, 1) for word in lines_of(rank, output)[0].split()]
     assert len(processes) == 4
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
@@ -336,7 +337,7 @@ def test_helper_that_goes_on_printing_does_not_keep_the_job(run, script):
     """)
     code, output, errors = run("-n", 1, path)
     assert code == 4
-    # Its line feed may come later, as unbuffered Python writes it by itself.
+    # The line feed may come later, because unbuffered Python writes it separately.
     assert "end" in output
     assert own_lines(errors) == ["mpchain-launch: rank 0 of 1 ended with exit code 4"]
 

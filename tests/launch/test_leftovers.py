@@ -30,7 +30,7 @@ def test_segments_of_a_process(segment):
     with open(path, "r+b") as file, open(other, "r+b") as other_file:
         with mmap.mmap(file.fileno(), 0), mmap.mmap(other_file.fileno(), 0):
             assert processes.segments_of(os.getpid()) == {path}
-            # It is in use, and stays.
+            # The file is in use and stays.
             processes.remove_segments({path})
             assert os.path.exists(path)
     processes.remove_segments({path})

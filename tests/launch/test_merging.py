@@ -144,7 +144,7 @@ def test_no_line_is_lost_or_late_and_ranks_keep_their_order(seed):
     n = choose.randint(2, 5)
     clock, screen, merger = begin(n)
     printed = {rank: [] for rank in range(n)}
-    times = []  # when each line that was printed had to be shown
+    times = []  # The times at which each printed line had to be shown.
     for _ in range(200):
         clock.advance(choose.choice([0, 0, 0, 0.01, 0.07, 0.3]))
         rank = choose.randrange(n)

@@ -115,7 +115,7 @@ def test_unknown_kind(make_mpirun, refusal):
 def test_the_mpirun_of_the_library_comes_first(make_mpirun, make_library, kind):
     make_mpirun("path", VERSIONS[OTHER[kind]])
     make_library("site/lib", kind)
-    # It need not be asked for its version.
+    # mpirun need not be asked for its version.
     path = make_mpirun("site/bin", "nothing")
     found = mpirun.find()
     assert (type(found), found.path) == (kind, path)

@@ -14,7 +14,7 @@ from launch import mpirun
 from launch.processes import ask
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-# In a container itself, this machine allows neither quotas nor more files than it has.
+# A machine that is a container itself allows neither quotas nor a higher limit of open files.
 PODMAN = ["podman", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc"]
 RUN = [*PODMAN, "run", "--rm", "--network", "host", "--security-opt", "seccomp=unconfined"]
 RUN += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
@@ -56,7 +56,7 @@ def test_podman(tmp_path):
     assert found["binds"]["hint"] == f"podman run -v {tmp_path}:{tmp_path} ..."
     assert found["ranks inside"]["hint"].startswith("each of two ranks is alone")
 
-    # With what these lines ask for, ranks find each other.
+    # With the options that these lines ask for, ranks find each other.
     asked = found["ranks inside"]["hint"].rpartition("or podman run ")[2].removesuffix(" ...")
     options = [word for word in asked.split() if not word.startswith("--network")]
     found = in_container(tmp_path, [*options, "-v", f"{tmp_path}:{tmp_path}"])

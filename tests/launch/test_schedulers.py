@@ -89,7 +89,7 @@ def test_what_the_script_starts(write, tmp_path, python_at, scheduler, folder, r
     options = called[5 : called.index("--")]
     assert sorted(options) == sorted([*ours, *["--resume"] * len(restarted)])
     assert called[called.index("--") + 1 :] == PROGRAM
-    # What is started understands it.
+    # The started program understands its command line.
     parsed = cli._parser().parse_args(called[3:])
     assert (parsed.ranks, parsed.checkpoint_dir, parsed.prefix) == (8, "a b", False)
 
@@ -152,7 +152,7 @@ def expanded(command):
 def test_words_of_a_manifest(write, word):
     yaml = pytest.importorskip("yaml")
     text = write("kubernetes", "-n", "2", "--image", "x", "train.py", word)
-    # In ASCII, and without surrogates, which some parsers of YAML refuse.
+    # The file is in ASCII without surrogates, which some parsers of YAML refuse.
     assert text.isascii()
     assert not re.search(r"(?<!\\)(\\\\)*\\u[dD][89a-fA-F]", text)
     replicas = yaml.safe_load(text)["spec"]["mpiReplicaSpecs"]["Launcher"]
@@ -239,7 +239,8 @@ def test_pods_of_an_mpijob(write, arguments):
     for replicas in yaml.safe_load(text)["spec"]["mpiReplicaSpecs"].values():
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, **replicas["template"]}
         schemas.validate(pod, schemas.latest_version(), strict=True)
-        pod["spec"]["containers"][0]["commands"] = []  # what is not in the schema is found
+        # The check finds keys that are not in the schema.
+        pod["spec"]["containers"][0]["commands"] = []
         with pytest.raises(schemas.ValidationError):
             schemas.validate(pod, schemas.latest_version(), strict=True)
 

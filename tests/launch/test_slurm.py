@@ -86,7 +86,7 @@ def test_a_cancelled_training_resumes(slurm, submit, tmp_path, starter):
     slurm.wait(job, "CANCELLED")
     before = read_log(tmp_path / "out")
     assert 2 <= len(before) < EPOCHS
-    # It has saved the iteration in which it was cancelled, seldom the last one of an epoch.
+    # The job saved the iteration in which it was cancelled, which seldom ends an epoch.
     assert "SIGTERM: finishing this iteration" in output(tmp_path)
     assert newest_snapshot(tmp_path / "out") >= before[-1]["iteration"]
 
@@ -104,11 +104,12 @@ def test_a_requeued_job_resumes(slurm, submit, tmp_path):
     log = tmp_path / "out" / "log"
     before = json.loads(log.read_text())
     assert 2 <= len(before) < EPOCHS
-    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # not in two minutes
+    # Slurm would requeue the job only after two minutes.
+    slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
     assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", output(tmp_path)
     after = json.loads(log.read_text())
     assert [each["epoch"] for each in after] == list(range(1, EPOCHS + 1))
-    # What was measured before is measured once: the second start continues.
+    # The second start continues, so nothing is measured twice.
     assert after[: len(before)] == before
 
 

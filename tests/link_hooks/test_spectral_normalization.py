@@ -58,7 +58,7 @@ def test_gradient_treats_the_vectors_as_constants(x):
     F.sum(layer(x) ** 2).backward()
     u, v = _iterated(W, u0)
     sigma = u @ W @ v
-    gW = (2 * x @ (W / sigma).T).T @ x  # of W / sigma
+    gW = (2 * x @ (W / sigma).T).T @ x  # This is the gradient by W / sigma.
     expected = gW / sigma - (gW * W).sum() / sigma**2 * np.outer(u, v)
     np.testing.assert_allclose(layer.W.grad, expected)
 

@@ -163,7 +163,7 @@ def _keeping_persistents(link):
         for each, value in kept:
             each.value = copy.deepcopy(value)
 
-    restore()  # they are updated in place, and may be shared with a copy
+    restore()  # Persistent arrays are updated in place and may be shared with a copy.
     yield restore
     restore()
 
@@ -235,7 +235,7 @@ def _host(value):
 
 def _check_saving(case, device, tmp_path):
     link = _with_noise(case, device=device)
-    _values(case, link)  # so that the persistent values are not the initial ones
+    _values(case, link)  # The call changes the persistent values.
     save_npz(tmp_path / "link.npz", link)
     with np.load(tmp_path / "link.npz") as file:
         assert set(file.files) == case.params.keys() | case.persistents.keys()
@@ -373,7 +373,8 @@ def checks_of(table):
 
     @of([case for case in table if case.lazy])
     def test_lazy(case, device, tmp_path):
-        with mpchain.using_config("dtype", np.float64):  # that of parameters made later
+        # Parameters that are made later have this dtype.
+        with mpchain.using_config("dtype", np.float64):
             _check_lazy(case, device, tmp_path)
 
     @of(table)

@@ -74,7 +74,7 @@ OURS = {
     "DecorrelatedBatchNormalization(4, groups=1)": (
         "../f4 f2 f4 -- | ../f4 f2 f4 -- | ../f4 f2 f4 --"
     ),
-    # In training its statistics only follow.
+    # In training the result does not depend on the stored statistics.
     "DecorrelatedBatchNormalization(4, groups=2)": (
         "../f4 f2 f4 f8 | ../f4 f2 f4 f8 | ../f4 f2 f4 f8"
     ),

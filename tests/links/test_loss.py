@@ -12,7 +12,7 @@ from tests.links.table import checks_of, row
 from tests.reference import torch
 
 TREE = ((3, 1), (2, (0, 6)))
-# For each label, its way: rows of W, and turns, 1 to the left and -1 to the right.
+# Each label has its path: rows of W, and turns (1 to the left, -1 to the right).
 WAYS = {
     3: [(0, 1), (1, 1)],
     1: [(0, 1), (1, -1)],

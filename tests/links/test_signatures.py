@@ -22,7 +22,7 @@ def test_signature(line):
     ours = inspect.signature(getattr(L, name)).parameters
     for parameter in documented.values():
         mine = ours[parameter.name]
-        # What may be left out here need not be there.
+        # Arguments that may be left out here need not exist there.
         assert mine.default == parameter.default or parameter.default is parameter.empty
         assert mine.kind in (parameter.kind, parameter.POSITIONAL_OR_KEYWORD)
     places = [n for n, p in documented.items() if p.kind is p.POSITIONAL_OR_KEYWORD]

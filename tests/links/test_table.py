@@ -12,7 +12,7 @@ from mpchain.link import Link
 from mpchain.variable import Parameter
 from tests.links.table import checks_of, row
 
-# They take seconds and hundreds of megabytes to make: files of their own test them, made small.
+# These links take seconds and hundreds of megabytes; other files test small ones.
 _VISION = {
     "GoogLeNet",
     "ResNet101Layers",

@@ -345,7 +345,7 @@ TORCH = {
     "AdaGrad": ({}, "Adagrad", {"lr": 0.001, "eps": 1e-8}),
     "AdaDelta": ({}, "Adadelta", {"lr": 1.0, "rho": 0.95, "eps": 1e-6}),
     "RMSprop": ({}, "RMSprop", {"lr": 0.01, "alpha": 0.99, "eps": 1e-8}),
-    # Where PyTorch has eps inside the bias correction, it is left out.
+    # Rules for which PyTorch has eps inside the bias correction are left out.
     "Adam": ({"eps": 0}, "Adam", {"eps": 0}),
     "AMSGrad": ({"eps": 0, "beta2": 0.5}, "Adam", {"eps": 0, "betas": (0.9, 0.5), "amsgrad": True}),
     "AdamW": (

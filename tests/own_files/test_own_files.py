@@ -67,7 +67,7 @@ def resume(kind, folder, expected):
     comm.barrier()
     trainer = make.train_on_ranks(folder, kind, comm)  # is at its last step at once
     assert trainer.updater.iteration == make.STEPS
-    if comm.size == 1:  # which takes the mean of the two ranks' statistics
+    if comm.size == 1:  # Two ranks take the mean of their statistics.
         of_ranks = [f"{kind}/{rank}/model/" for rank in range(2)]
         for name in [k for k in expected if k.startswith(of_ranks[0])]:
             other = expected[name.replace(*of_ranks)]

@@ -31,7 +31,7 @@ class Browser:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, start_new_session=True, **quiet)
         self._loop, self._n_calls = asyncio.new_event_loop(), 0
-        self.errors = []  # what scripts of pages raised, or the browser refused
+        self.errors = []  # These errors were raised by scripts or by the browser.
         try:
             port = wait_for(lambda: (folder / "DevToolsActivePort").read_text().split()[0])
             url = f"http://127.0.0.1:{port}/json/list"

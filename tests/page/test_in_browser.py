@@ -190,7 +190,7 @@ def test_killed_rank_turns_red(job, browse):
     assert "mean samples/s" in window.run("document.getElementById('numbers').textContent")
     assert window.run("document.querySelectorAll('#files a').length") == 0
     assert running.process.wait(LIMIT) == 128 + signal.SIGKILL
-    assert window.run(PATH)  # what was seen stays
+    assert window.run(PATH)  # Values that were shown stay.
 
 
 # Decades of a loss, of which the fifth is the lowest, and a rate that stays.

@@ -68,7 +68,8 @@ def test_wrong_cookies(visitor):
     wrong = ["", name, f"{name}=", f"{name}={value}x", f"x{name}={value}", f"{name}={value[:-1]}"]
     wrong += [f"{name}={visitor.site.token}", f"{name}=é", ";;;=;", f"{name} = {value}"]
     assert {visitor.get("/", Cookie=cookie)[0] for cookie in wrong} == {403}
-    assert visitor.site.answer("GET", "/", Visitor().headers)[0] == 403  # of another run
+    # The cookie belongs to another run.
+    assert visitor.site.answer("GET", "/", Visitor().headers)[0] == 403
 
 
 GOOD_HOSTS = ["127.0.0.1:80", "localhost", "LOCALHOST:9", "[::1]:8000", "127.0.0.1"]
@@ -91,7 +92,7 @@ BAD_HOSTS = [
 def test_host_must_be_the_loopback_interface(visitor):
     assert {visitor.get("/", Host=host)[0] for host in GOOD_HOSTS} == {200}
     assert {visitor.get("/", Host=host)[0] for host in BAD_HOSTS} == {421}
-    target = f"/?token={visitor.site.token}"  # not even with the token
+    target = f"/?token={visitor.site.token}"  # The page refuses this even with the token.
     assert {visitor.get(target, Host=host)[0] for host in BAD_HOSTS} == {421}
     assert visitor.site.answer("GET", target, {})[0] == 421
 

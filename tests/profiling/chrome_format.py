@@ -41,7 +41,7 @@ def _check_event(event):
     if event["ph"] in "be":
         assert int(event["id"], 16) >= 0
     if event["ph"] == "f":
-        assert event["bp"] == "e"  # it points to the slice around it, not to the next one
+        assert event["bp"] == "e"  # The flow points to the enclosing slice, not to the next slice.
 
 
 def _is_number(value):

@@ -143,7 +143,7 @@ def test_parts_add_up_to_the_step(ticking):
 
 
 def test_nothing_is_observed_without_a_profile():
-    F.exp(X)  # its text is written when it is called
+    F.exp(X)  # The first call writes the function's text.
     code = F.exp.__code__
     assert not is_anything_observed()
     with mpchain.profile():

@@ -11,13 +11,13 @@ pytestmark = [
     pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-"),
 ]
 
-# What is found where a script computes something else, as its README states.
+# These scripts compute something else on ranks, as their READMEs state; this is what prove finds.
 DEVIATIONS = {
     "imagenet/train_imagenet.py": "statistics of a batch",
     "own_gradient_compression/train_signs.py": "compression",
 }
 ON_THREE = {"own_link/train_own_link.py": "local statistics"}
-# With --test it makes too few updates.
+# With --test the example makes too few updates.
 OPTIONS = {"wgan_gp/train_wgan_gp.py": ["--epoch", "1"]}
 
 
@@ -27,7 +27,8 @@ def test_an_example(script, n, tmp_path):
     if script.startswith("imagenet/"):
         pytest.importorskip("PIL", reason="it reads pictures")
     options = [*OPTIONS.get(script, ["--test"]), "--out", tmp_path / "out"]
-    if script.startswith("double_backward/"):  # they have neither
+    # The examples of double_backward have neither option.
+    if script.startswith("double_backward/"):
         options = []
     path = FOLDER / script
     code, output = programs.prove(path, n, arguments=options, folder=tmp_path)

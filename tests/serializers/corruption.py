@@ -84,7 +84,7 @@ def corrupt(content, random):
         del damaged[at : at + length]
     elif kind == 5:
         damaged[at:at] = random.bytes(length)
-    else:  # what a crash of the machine leaves: blocks that were never written
+    else:  # A crash of the machine leaves blocks that were never written.
         damaged[at:] = bytes(n - at)
     return bytes(damaged)
 

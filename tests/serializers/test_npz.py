@@ -434,6 +434,6 @@ def test_checksums_are_those_of_zip_archives(tmp_path, compression):
     x[1:] = 0
     save_npz(tmp_path / "file.npz", Record(x=x), compression=compression)
     with zipfile.ZipFile(tmp_path / "file.npz") as archive:
-        assert archive.testzip() is None  # by zlib's function
+        assert archive.testzip() is None  # zlib's function computes this checksum.
         info = archive.getinfo("x.npy")
         assert zlib.crc32(archive.read(info)) == info.CRC

@@ -28,7 +28,7 @@ from mpchain.distributed.links import create_mnbn_model
 from tests.distributed import ranks
 
 LIMIT = 1e-12
-N_SAMPLES = 10  # which neither 3 nor 4 divides
+N_SAMPLES = 10  # Neither 3 nor 4 divides this number.
 
 
 class Critic(mpchain.Chain):

@@ -41,7 +41,7 @@ ACCUMULATION = 3
 OPTIONS = ("accumulated", "sharded", "uneven")
 
 OPTIMIZERS = {
-    # With steps twice as long, the gradient penalty swings up rounding errors by itself.
+    # With steps twice as long, the gradient penalty amplifies rounding errors.
     "SGD": lambda: (optimizers.SGD(lr=0.02), []),
     "Adam": lambda: (optimizers.Adam(alpha=0.01), []),
     "LARS": lambda: (optimizers.MomentumSGD(lr=0.02), [optimizer_hooks.GradientLARS()]),
@@ -82,7 +82,7 @@ def train(model_name, optimizer_name, comm, options, n_updates):
     if comm is None and kind.ratio:
         comm = Communicator()
     if comm is not None:
-        vars(comm).pop("n_draw_keys", None)  # as in a program of its own
+        vars(comm).pop("n_draw_keys", None)  # A program of its own would start without it.
     dtype = mpchain.config.dtype
     arrays = (
         x.astype(dtype if x.dtype.kind == "f" else np.int32)

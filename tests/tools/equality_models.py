@@ -69,7 +69,7 @@ class WGANGP(Model):
             self.l1 = L.Linear(None, 16)
             self.norm = L.LayerNormalization()
             self.l2 = L.Linear(None, 12)
-            # Its gradient would be zero but for rounding, which Adam makes steps of.
+            # The exact gradient is zero, and Adam would turn its rounding errors into steps.
             self.l3 = L.Linear(None, 1, nobias=True)
 
     def critic(self, x):

@@ -204,7 +204,7 @@ def check(name, n_ranks, n_ranks_after, timeout, expected, plan):
         begun = min(losses)
         assert sorted(losses) == list(range(begun, N_ITERATIONS + 1)), losses.keys()
         last = (plan["iteration"] - 1) // EVERY * EVERY
-        # Of the last checkpoint the writing had only begun, perhaps.
+        # The last checkpoint may be incomplete.
         assert last - 2 * EVERY < begun <= plan["iteration"] + 2 * EVERY, (begun, plan)
         if begun > 1:
             assert "resuming from" in outcome[1][0], outcome

@@ -46,7 +46,7 @@ class StoppingFile:
             self._file.write(data[: self._n_left])
             self._file.flush()
             print("inside", flush=True)
-            sys.stdin.read()  # until the kill: nobody ever closes the other end
+            sys.stdin.read()  # The process waits here until it is killed.
         self._n_left -= len(data)
         return self._file.write(data)
 
@@ -112,7 +112,7 @@ def kill_once(folder, reference, rng):
     (half,) = (name for name in names if name.endswith(f".tmp.snapshot_iter_{stop_at}"))
     assert f"snapshot_iter_{stop_at}" not in names
     assert 0 < (folder / half).stat().st_size <= n_bytes  # zip archives rewrite some of them
-    finish(start(folder, 1))  # with other seeds: all that is random comes from the snapshot
+    finish(start(folder, 1))  # The seeds differ, so random states must come from the snapshot.
     assert outcome(folder) == expected
     assert not any(path.name.endswith(f".tmp.snapshot_iter_{stop_at}") for path in folder.iterdir())
     print(

@@ -23,7 +23,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "mnist" / "train_mnist.py"
-# By this variable of its environment a process is known to be of the job.
+# This environment variable marks the job's processes.
 MARK = "MPCHAIN_TEST_JOB"
 TIME_TO_VANISH = 10.0
 LIMIT = 180.0

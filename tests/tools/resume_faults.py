@@ -52,7 +52,7 @@ N_ITERATIONS = 30
 SIZES = {"1 rank": [1], "2 ranks": [2], "1 to 3 ranks": [1, 2, 3]}
 ERRORS = [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOENT]
 
-# What each rank runs
+# The following functions run on each rank.
 
 
 class Network(mpchain.Chain):
@@ -171,7 +171,7 @@ class FailingFiles:
             raise OSError(self._number, os.strerror(self._number), path)
 
 
-# What checks it
+# The following functions check the result.
 
 
 def run(n_ranks, folder, plan=None, limit=120):

@@ -16,7 +16,7 @@ import sys
 import time
 
 LIMIT = 60.0  # seconds that one case may take, which takes milliseconds
-CASES, CASES_OF_TILES = 200, 20  # of a seed
+CASES, CASES_OF_TILES = 200, 20  # Each seed has this number of cases.
 
 
 def _check_convolutions(rng):

@@ -80,6 +80,6 @@ def test_the_second_signal_ends_the_program_at_once(start, tmp_path, number, cod
     process.send_signal(signal.SIGINT)
     process.stderr.readline()
     process.send_signal(number)
-    process.stdout.read()  # to its end, without a line for the program to go on with
+    process.stdout.read()  # The program gets no line to continue with.
     assert process.wait(60) == code
     assert os.listdir(tmp_path) == []

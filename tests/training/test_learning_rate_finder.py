@@ -120,7 +120,7 @@ def test_it_ends_where_training_diverges():
     test = training.find_learning_rate(Falling(lambda lr: 1e9 if lr > 0.1 else 1.0), 1e-3, 10.0, 41)
     assert test.rates[-1] == pytest.approx(0.1)
     assert test.losses == pytest.approx([1.0] * 21)
-    assert math.isnan(test.suggestion)  # it never fell
+    assert math.isnan(test.suggestion)  # The loss never fell.
     test = training.find_learning_rate(
         Falling(lambda lr: math.nan if lr > 0.1 else 1.0), 1e-3, 10.0
     )

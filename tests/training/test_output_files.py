@@ -123,7 +123,7 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path):
     read, write = os.pipe()
     files = with_lock(tmp_path, "log")
     child = os.fork()
-    if child == 0:  # it outlives its parent's lock
+    if child == 0:  # The child outlives its parent's lock.
         os.close(write)
         os.read(read, 1)
         os._exit(0)
@@ -198,7 +198,7 @@ def test_a_lock_ends_with_a_training_that_fails(make_trainer, tmp_path):
     assert names(tmp_path) == []
 
 
-# What earlier runs have left
+# The following tests begin with files of earlier runs.
 
 EXTENSIONS = {
     "log": lambda: extensions.LogReport(trigger=(1, "iteration")),

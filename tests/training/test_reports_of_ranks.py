@@ -81,7 +81,7 @@ def add_reports(trainer):
     trainer.extend(extensions.ProgressBar(update_interval=1))
 
 
-@pytest.mark.filterwarnings("ignore:PlotReport:UserWarning")  # where there is no matplotlib
+@pytest.mark.filterwarnings("ignore:PlotReport:UserWarning")  # PlotReport warns without matplotlib.
 def test_rank_1_is_silent_but_logs(make_trainer, capsys):
     trainer = make_trainer(rank=1)
     add_reports(trainer)

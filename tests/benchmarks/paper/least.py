@@ -83,10 +83,10 @@ def of_gpt2() -> Counter:
     for _ in range(ours.DEPTH):
         for n_in, n_out in ((1, 3), (1, 1), (1, 4), (4, 1)):
             least.product("product, bias, GELU", n_in * x, n_in * n_out * d * d, n_out * x)
-        least.add("GELU: gradient", *[4 * x] * 2)  # in a product: it reads an input, keeps one more
+        least.add("GELU: gradient", *[4 * x] * 2)  # The product reads one input and keeps another.
         least.add("attention", *[x] * 4)
         least.add("attention: gradient", *[x] * 8)
-        least.add("sum with the way around", x, times=2)  # in a product, which reads it
+        least.add("sum with the way around", x, times=2)  # The product reads the skipped input.
         least.add("sum with the way around: gradient", x, times=2)
         least.add("normalization", x, x, times=2)
         least.add("normalization: gradient", x, x, x, times=2)

@@ -111,7 +111,7 @@ class _Counts(TorchDispatchMode):
 
     def rule_embedding_dense_backward(self, ins, outs):
         self.note("embedding_backward: zeros", [], outs)
-        for _ in range(5):  # it sorts the ids
+        for _ in range(5):  # PyTorch sorts the ids.
             self.note("embedding_backward: order", ins[1:], ins[1:], is_inside=True)
         self.note("embedding_backward", ins, [ins[0]], is_inside=True)
 
@@ -124,14 +124,15 @@ class _Counts(TorchDispatchMode):
 
     def rule__scaled_dot_product_flash_attention_for_cpu(self, ins, outs):
         q, k = ins[:2]
-        flops = 2 * q.numel() * k.shape[2]  # of causal ones
+        flops = 2 * q.numel() * k.shape[2]  # A causal mask leaves half.
         self.note("attention", ins, outs, flops, "attention")
 
     def rule__scaled_dot_product_flash_attention_for_cpu_backward(self, ins, outs):
         g, q, k, _, y = ins[:5]
         self.note("attention_backward: dot", [g, y], [], is_inside=True)
         self.note("attention_backward", ins, outs, 5 * q.numel() * k.shape[2], "attention")
-        self.note("attention_backward: convert", [], [q, q, q], is_inside=True)  # from single
+        # Gradients are in single precision.
+        self.note("attention_backward: convert", [], [q, q, q], is_inside=True)
 
 
 class _OnCuda(TorchFunctionMode):
@@ -146,7 +147,7 @@ class _OnCuda(TorchFunctionMode):
             x, p = args[0], kwargs.get("p", args[1] if len(args) > 1 else 0.5)
             return torch.native_dropout(x, p, True)[0] if p else x
         if function is F.scaled_dot_product_attention:
-            kwargs["dropout_p"] = 0.0  # in the same kernel
+            kwargs["dropout_p"] = 0.0  # The same kernel draws the masks.
         return function(*args, **kwargs)
 
 

@@ -280,7 +280,7 @@ def speech_pytorch(torch):
 
 
 def _without_losses(step):
-    return lambda: step() and None  # those of 16 bits differ
+    return lambda: step() and None  # Losses in 16 bits differ.
 
 
 def _bfloat16_ours(lib, model, loss_of, *data):

@@ -149,7 +149,7 @@ def resnet18(jax):
             y = (y - mean) * jax.lax.rsqrt(y.var((0, 2, 3), keepdims=True) + 1e-5)
             return y * gamma[:, None, None] + beta[:, None, None]
 
-        x = _pool(jax, relu(unit(x)), 3, 2, (1, 2))  # which covers all of it
+        x = _pool(jax, relu(unit(x)), 3, 2, (1, 2))  # The window covers the whole image.
         for has_side in blocks:
             y = unit(relu(unit(x)))
             x = relu(y + (unit(x) if has_side else x))

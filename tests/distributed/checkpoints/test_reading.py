@@ -243,7 +243,7 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, disk, file):
         if len(looks) == 3:
             os.rename(folder / "hidden", path)
 
-    # Only files wait by this clock: ranks wait for each other by that of the process.
+    # Only waits for files use this clock: ranks wait for each other by the process's own clock.
     clock = types.SimpleNamespace(sleep=sleep, monotonic=lambda: sum(looks))
     monkeypatch.setattr(layout, "time", clock)
     alone(comm, os.rename, path, folder / "hidden")

@@ -239,7 +239,7 @@ def test_digests_of_different_values(one, other):
     assert digest(one) != digest(one, 0) != digest(one, 1)
 
 
-# What goes wrong
+# Writing goes wrong in the following tests.
 
 
 def test_the_state_is_that_of_the_call(tmp_path, monkeypatch):
@@ -279,7 +279,7 @@ def test_a_disk_that_is_full(comm, folder, fill_disk):
     fill_disk(lambda path: "iteration_8" in path)
     with pytest.raises(OSError, match="No space left") as caught:
         trainer.run(show_loop_exception_msg=False)
-    assert trainer.updater.iteration == 12  # at the next checkpoint
+    assert trainer.updater.iteration == 12  # The training stopped at the next checkpoint.
     assert caught.value.__notes__ == ["raised while the checkpoint iteration_8 was written"]
     assert layout.find(folder / "checkpoints") == ["iteration_4"]
     fill_disk(lambda path: False)

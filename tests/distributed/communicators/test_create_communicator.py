@@ -153,7 +153,7 @@ def test_several_ranks_without_mpi4py():
 
 
 def test_launcher_of_another_mpi(needs_mpirun):
-    # With nothing but another launcher's variable, the library starts as a world of one rank.
+    # If only another launcher's variable is set, the library starts as a world of one rank.
     done = in_fresh_process(MAKE, PMI_SIZE="2")
     assert done.returncode == 1, done.stdout
     last = done.stderr.strip().splitlines()[-1]

@@ -16,7 +16,7 @@ from mpchain.distributed.watch import fingerprints
 HOSTS = {
     "one host": lambda rank: 0,
     "a host each": lambda rank: rank,
-    "pairs": lambda rank: rank // 2,  # with an odd number of ranks, hosts of different sizes
+    "pairs": lambda rank: rank // 2,  # If the number of ranks is odd, the last host has one rank.
     "alternating": lambda rank: rank % 2,
 }
 SPECIFICATIONS = [(1000, "float32"), (7, "float64"), (1, "int64"), (0, "float32"), (3, "int32")]

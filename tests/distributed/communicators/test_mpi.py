@@ -58,7 +58,7 @@ def test_allreduce_of_a_transposed_array(comm):
     ("dtype", "large"), [(np.float16, 2048), (mpchain.mixed_bf16.dtype, 256)], ids=str
 )
 def test_allreduce_sums_half_precision_in_float32(comm, dtype, large):
-    # There, large + 1 is large again, on however many ranks; the sum of all is exact in float32.
+    # In bfloat16, large + 1 is large again on any number of ranks; in float32 the sum is exact.
     x = xp.array([large if comm.rank == 0 else 1]).astype(dtype)
     expected = xp.array([large + (comm.size - 1)]).astype(dtype)
     same(comm.allreduce(x), expected)
@@ -152,7 +152,7 @@ def test_messages_to_oneself_are_told_apart_by_tag(comm):
     comm.send(first, comm.rank, tag=1)
     comm.send(second, comm.rank, tag=2)
     comm.send_obj("object", comm.rank, tag=3)
-    first += 1  # what was sent does not change
+    first += 1  # This must not change what was sent.
     assert comm.recv_obj(comm.rank) is not None  # any tag: the first
     same(comm.recv(comm.rank, tag=2)[1], xp.arange(4.0))
     assert comm.recv_obj(comm.rank, tag=3) == "object"
@@ -253,7 +253,7 @@ def test_other_collectives_while_sums_are_pending(comm):
     for i in range(20):
         xs = [xp.full(n, comm.rank + 1.0) for n in (1, 5000)]
         requests = [comm.iallreduce(x) for x in xs]
-        if comm.rank == i % comm.size:  # this rank gets ahead of the others
+        if comm.rank == i % comm.size:  # This rank gets ahead of the other ranks.
             for request in requests * 5:
                 request.Test()
         assert [y.tolist() for y in comm.allgather(xp.array([comm.rank]))] == [
@@ -413,7 +413,7 @@ def test_an_object_from_any_rank(comm, set_limits):
 
 def test_buffers(comm):
     x, y = comm.make_buffers([(3, "float64"), (2, "int32")])
-    same(x, np.zeros(3))  # in host memory, on any device
+    same(x, np.zeros(3))  # The result is in host memory, whatever the device is.
     same(y, np.zeros(2, "int32"))
     x += comm.rank + 1
     assert comm.begin_sum(x).Wait() is x

@@ -167,7 +167,8 @@ def test_rank_0_alone_tells_of_values_that_are_computed_from_other_means(comm):
         def forward(self, x):
             report({"total": F.sqrt(F.mean_squared_error(x, 0 * x))}, self)
 
-    atoms = [np.ones((2 + 2 * comm.rank, 3), "f"), np.ones((1, 3), "f")]  # of two molecules
+    # Each array holds the atoms of one molecule.
+    atoms = [np.ones((2 + 2 * comm.rank, 3), "f"), np.ones((1, 3), "f")]
     evaluator = extensions.Evaluator(
         SerialIterator(atoms, 2, repeat=False), Total(), converter=lambda batch, _: np.vstack(batch)
     )

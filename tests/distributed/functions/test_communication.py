@@ -338,7 +338,7 @@ def test_errors_of_the_communicator_name_the_argument(comm):
         D.gather(comm, xp.ones(1), comm.size)
 
 
-# What is the same on all ranks, and counts once.
+# These values are the same on all ranks and count once.
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

@@ -172,7 +172,7 @@ def test_both_orders_of_arguments_of_send(comm):
     for i, send in enumerate(
         (
             lambda: D.send(comm, x, comm.rank, 5),
-            lambda: D.send(x, comm, comm.rank, 5),  # as in ChainerMN
+            lambda: D.send(x, comm, comm.rank, 5),  # ChainerMN raises an error here, too.
             lambda: D.send(x=x, communicator=comm, rank=comm.rank, tag=5),
         )
     ):
@@ -183,7 +183,7 @@ def test_both_orders_of_arguments_of_send(comm):
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "bcast", "gather", "allgather", "send"])
 def test_variables_are_for_the_differentiable_functions(comm, name):
     if name == "bcast" and comm.rank > 0:
-        return  # what other ranks than the root give does not count
+        return  # Only the root's argument counts.
     x = mpchain.Variable(xp.ones(2))
     message = (
         rf"^{name}: \w+ must be an array, not a Variable: mpchain.distributed.functions.{name}"

@@ -73,7 +73,7 @@ def test_parameters_along_the_ranks(comm, n_orders):
     for theirs in expected:
         gW, token = mpchain.grad([loss], [W, start], enable_double_backprop=True)
         assert_allclose(gW.array, theirs[comm.rank], rtol=1e-12)
-        # What was exchanged for this gradient must be come to again, on every rank.
+        # On every rank, the loss must reach the messages that this gradient sent.
         loss = pseudo_connect(token, F.sum(gW**2))
 
 

@@ -20,7 +20,7 @@ from tests.distributed.devices import (
 ON_GPUS = True
 
 SHAPES = {"/a": (3, 4), "/b": (), "/c": (5,), "/d": (0, 2), "/e": (2, 2, 2)}
-SAMPLES = [3, 1, 4, 2]  # of each rank
+SAMPLES = [3, 1, 4, 2]  # Each rank has this number of samples.
 
 
 def parameters(dtype="float64"):
@@ -156,7 +156,8 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
     assert step() == step() == first
     kept = []
     for _ in range(3):
-        kept += [params["/a"].grad for _ in range(comm.rank == 0)]  # of the last steps
+        # Rank 0 keeps the gradients of the last steps.
+        kept += [params["/a"].grad for _ in range(comm.rank == 0)]
         moved = [x != y for x, y in zip(first, step(), strict=True)]
         assert sum(moved) == (comm.rank == 0)
     del kept
@@ -241,7 +242,7 @@ def test_gradients_that_are_none_without_zero_fill(comm):
     reducer.watch(params)
     for name, param in params.items():
         param.grad = gradient(name, comm.rank)
-    params["/b"].grad = None  # on all ranks: stays so
+    params["/b"].grad = None  # The gradient is None on all ranks and stays None.
     if comm.rank == comm.size - 1:
         params["/c"].grad = params["/e"].grad = None
     reducer.begin()
@@ -262,7 +263,7 @@ def test_a_rank_without_samples(comm, zero_fill):
     samples = [2, *[0] * (comm.size - 1)]
     for _ in range(2):
         for name, param in params.items():
-            # What a rank without samples has, if anything, does not count.
+            # A gradient of a rank without samples does not count.
             stale = xp.full(SHAPES[name], np.nan) if comm.rank % 2 else None
             param.grad = gradient(name, 0) if comm.rank == 0 else stale
         reducer.begin(samples[comm.rank])
@@ -346,7 +347,7 @@ def test_parameters_that_differ_between_ranks(comm):
             reducer.finish()
     else:
         reducer.weight()
-        comm.bcast_obj(["/c", *params])  # what finish does before the others stop
+        comm.bcast_obj(["/c", *params])  # The method finish does this before the other ranks stop.
 
 
 def test_after_a_step_that_an_exception_ended(comm, set_bucket_bytes):
@@ -420,7 +421,7 @@ def test_no_kernel_fills_a_bucket_on_a_gpu(comm, weighted):
     CuPy copies each of a few by a kernel."""
     if comm.size == 1 or not on_gpus():
         pytest.skip("GPUs of several ranks")
-    ledger = xp.double  # of what CuPy's double has launched
+    ledger = xp.double  # CuPy's double counts what it launches.
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)

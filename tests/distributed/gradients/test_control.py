@@ -62,7 +62,7 @@ def test_a_flag_travels_with_a_step(comm, own_control, rank):
     assert not own_control.take(COPY_STATE)
     message.begin()
     message.wait()
-    own_control.agree()  # which has nothing to do
+    own_control.agree()  # This control has nothing to do.
     assert own_control.take(COPY_STATE)
     assert not own_control.take(COPY_STATE)
     message.begin()
@@ -207,7 +207,7 @@ def test_times(comm, own_control, pass_time):
     [
         (1.1, 1.0, False),
         (1.3, 0.2, True),  # 400 steps cost the others 24 s
-        (1.4, 5.4e-4, False),  # these cost them a tenth of a second
+        (1.4, 5.4e-4, False),  # These copies cost a tenth of a second.
     ],
 )
 def test_a_slow_rank_is_named_once(comm, own_control, pass_time, capsys, slower, step, named):

@@ -260,7 +260,7 @@ def test_batches_that_are_divided_otherwise(comm, n_more):
         optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), made).setup(model)
 
         def updates(batch):
-            for _ in range(3):  # it is told with the next step's message
+            for _ in range(3):  # The next step's message tells it.
                 optimizer.update(lambda x: F.mean(model(x)), batch)
 
         with warnings.catch_warnings():

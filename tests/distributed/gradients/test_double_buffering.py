@@ -122,7 +122,7 @@ def test_what_waits_is_in_the_snapshot(comm, compress):
         update(comm, model, optimizer, step)
     saved = DictionarySerializer()
     saved["model"].save(model)
-    if comm.rank % 2 == 0:  # on its own: the others are not asked
+    if comm.rank % 2 == 0:  # A rank does this without asking the other ranks.
         saved["optimizer"].save(optimizer)
     comm.barrier()
     if comm.rank % 2:

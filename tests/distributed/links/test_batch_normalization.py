@@ -260,7 +260,7 @@ def test_ranks_with_different_numbers_of_parts_are_reported(comm):
     model = on_device(mpchain.Sequential(L.Linear(3, 2), MultiNodeBatchNormalization(2, comm)))
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     part = 1, lambda: F.sum(model(xp.ones((1, 3), np.float32)))
-    optimizer.update_in_parts([part, part])  # as one process would: each part for itself
+    optimizer.update_in_parts([part, part])  # One process would normalize each part by itself, too.
     assert optimizer.t == 1
     if comm.size > 1:
         with pytest.raises(ValueError, match=r"but they have \[2, 1.*\] parts of the batch"):

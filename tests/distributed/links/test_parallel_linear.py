@@ -108,7 +108,7 @@ def test_to_third_order(comm, layout):
                 atol=1e-12 * max(scale, 1),
                 err_msg=f"{order}",
             )
-        # Of what is the same on all ranks; a sum over divided parameters would need sum_up.
+        # The sum is over what is the same on all ranks; divided parameters would need sum_up.
         loss, expected = F.sum(gx**2), F.sum(expected_gx**2)
 
 

@@ -102,7 +102,7 @@ def test_weights_of_ranks_may_change(comm):
 
     expected, _ = trained(comm, False, prepare)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of steps whose weight is another one each time
+        warnings.simplefilter("ignore")  # Steps whose weight changes each time warn.
         found, reasons = trained(comm, True, prepare)
     assert_equal(expected, found)
     assert (comm.size > 1 and not on_gpus()) or reasons[-1] is None
@@ -189,7 +189,7 @@ def test_one_rank_may_run_as_always(comm):
         expected, _ = trained(comm, False)
         found, reasons = trained(comm, True, prepare)
     assert reasons[3:5] == [None] * 2
-    # On GPUs the ranks launch their graphs together, or none of them does.
+    # On GPUs either all ranks launch their graphs or none does.
     assert (reasons[5] is None) == (comm.rank < comm.size - 1 and not on_gpus())
     assert reasons[6] is None
     assert_equal(expected, found)
@@ -420,7 +420,7 @@ def test_multi_node_updaters_replay(comm):
 
 
 def test_batches_of_which_some_ranks_have_nothing(comm):
-    options = {"n": 7, "n_batch": 6}  # so that each second batch has one sample
+    options = {"n": 7, "n_batch": 6}  # Every second batch has one sample.
     expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 24)
     found = results_of(*updater_of(MultiNodeUpdater, comm, comm, **options), 24)
     for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):

@@ -97,7 +97,7 @@ def test_arguments_vary_on_each_rank_at_another_time(comm):
 
 def test_one_rank_refuses_when_an_argument_varies(comm):
     def own_loss(y, t):
-        weights = WEIGHTS[np.asarray(t) + 0]  # by means that are not recorded
+        weights = WEIGHTS[np.asarray(t) + 0]  # NumPy's operations on plain arrays are not recorded.
         return F.mean(F.softmax_cross_entropy(y, t, reduce="no") * weights)
 
     def batches(i):

@@ -21,7 +21,7 @@ TABLE = np.random.RandomState(5).randn(3, 4)
 
 
 def _policy_gradient(y, x, t):
-    rewards = np.where(x.mean() > 0.5, 1.0, 0.0)  # of the first calls it is zero
+    rewards = np.where(x.mean() > 0.5, 1.0, 0.0)  # In the first calls the mean is zero.
     return -F.mean(F.select_item(F.log_softmax(y[:, :3]), t) * rewards)
 
 
@@ -87,7 +87,7 @@ def trained(comm, name, is_captured):
 def test_captured_losses_are_those_that_run_as_always(comm, name):
     expected, _ = trained(comm, name, False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of steps that are not replayed
+        warnings.simplefilter("ignore")  # Steps that are not replayed warn.
         found, reason = trained(comm, name, True)
     for i, (x, y) in enumerate(zip(expected, found, strict=True)):
         np.testing.assert_allclose(y, x, rtol=1e-9, atol=1e-11, err_msg=f"call {i // 3 + 1}")

@@ -228,7 +228,7 @@ def params_of(model):
 
 @pytest.mark.parametrize("name", [*MEANS, *WHOLE])
 def test_ranks_compute_the_means_of_one_process(comm, name):
-    # Where all ranks have 3 samples, 3 steps in time must be told from them.
+    # If all ranks have 3 samples, an axis of 3 time steps must not be mistaken for the samples.
     scope = mpchain.shared_counts if comm.size > 3 else contextlib.nullcontext
     for ends in divisions(comm.size):
         mine = slice(*map(int, ends[comm.rank : comm.rank + 2]))
@@ -396,7 +396,8 @@ def two_or_three(model, data, n):
     return loss
 
 
-# Of what differs between ranks: number of ranks, number of samples, loss, and what the error says.
+# Each row has a number of ranks, a number of samples, a loss that differs by rank, and the error's
+# text.
 REFUSED = {
     "samples": (2, N, "by_molecule", ["this rank makes 6 calls", "mpchain.own_counts()"]),
     "padded samples": (2, N, "by_padded_sample", ["this rank makes 6 calls, of 3, 3, 3, 3, ..."]),

@@ -76,7 +76,7 @@ def sequences(step):
 
 
 def make(comm, make_model=Noisy):
-    vars(comm).pop("n_draw_keys", None)  # as in a program of its own
+    vars(comm).pop("n_draw_keys", None)  # A program of its own would start without it.
     np.random.seed(0)
     model = on_device(make_model())
     return model, create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(model)
@@ -180,7 +180,7 @@ def test_unequal_batches_without_a_word_are_independent(comm):
     for _ in range(3):
         optimizer.n_samples = 1 + comm.rank
         optimizer.update(loss, xp.ones((1 + comm.rank, 64)), model.W)
-    # What the first step assumes, the next ones know better.
+    # The first step may assume wrong shapes; the next steps know the right ones.
     rows = [row.tobytes() for x in comm.allgather_obj(drawn[1:]) for y in x for row in y]
     assert len(set(rows)) == len(rows)
 

@@ -192,7 +192,7 @@ def trained(loss, optimizer, mine):
 
 def run(comm, loss):
     """Returns whether ranks compute what one process does, and rank 0's warnings, on all ranks."""
-    vars(comm).pop("_control", None)  # it warns of a place once, also over tests
+    vars(comm).pop("_control", None)  # A control warns of each line only once, even across tests.
     alone = trained(loss, optimizers.SGD(0.1), slice(None))
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm)
     with warnings.catch_warnings(record=True) as caught:

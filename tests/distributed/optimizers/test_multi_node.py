@@ -215,7 +215,7 @@ def test_ranks_without_samples(comm):
         optimizer.n_samples = 4 if comm.rank == last else 0
         optimizer.update(model.loss if comm.rank == last else must_not_be_called, *arrays)
     assert_close(model, expected)
-    optimizer.n_samples = 0  # on all ranks: nothing happens
+    optimizer.n_samples = 0  # No rank has samples, so nothing happens.
     optimizer.update(must_not_be_called)
     assert optimizer.t == 3
     assert_close(model, expected)
@@ -260,7 +260,7 @@ def test_with_loss_scale(comm):
         x, t = part(batch(7, step), comm)
         optimizer.n_samples = len(x)
         half = len(x) // 2
-        if half:  # in parts, whose shares of the gradient are scaled as well
+        if half:  # Gradients of micro-batches are scaled as well.
             optimizer.update_in_parts(
                 [
                     (half, functools.partial(model.loss, x[:half], t[:half])),
@@ -481,7 +481,7 @@ def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):
     assert_alike(comm, model)
     if comm.rank == 0 or same_seed:
         assert np.random.uniform() == after
-    else:  # its own numbers, such as for dropout, go on
+    else:  # The rank's own random numbers, such as for dropout, continue.
         np.testing.assert_equal(np.random.get_state(), state)
 
 
@@ -566,7 +566,8 @@ def test_setup_initializes_what_rank_0_has(comm):
     state = np.random.get_state()[1:3]
     create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     assert_alike(comm, model)
-    if comm.rank > 0:  # what is replaced at once is not drawn from the program's random numbers
+    # Values that are replaced at once are not drawn from the program's random numbers.
+    if comm.rank > 0:
         np.testing.assert_equal(np.random.get_state()[1:3], state)
 
 
@@ -670,7 +671,7 @@ def test_attributes_that_the_wrapped_optimizer_lacks(comm):
         with pytest.raises(AttributeError, match=f"has no .*'{name}'") as raised:
             getattr(optimizer, name)
         assert "attribute actual_optimizer" in raised.value.__notes__[0]
-    with pytest.raises(AttributeError, match="'step': "):  # what to call instead
+    with pytest.raises(AttributeError, match="'step': "):  # The error says what to call instead.
         _ = optimizer.step
     optimizer.actual_optimizer.later = 1
     assert not hasattr(optimizer, "later")
@@ -711,7 +712,7 @@ def test_parameters_that_only_some_ranks_update(comm, create):
     model = on_device(MLP())
     optimizer = create(optimizers.SGD(), comm).setup(model)
     update(optimizer, comm, batch(), model)
-    model.l1.disable_update()  # on all ranks
+    model.l1.disable_update()  # All ranks disable the update.
     update(optimizer, comm, batch(), model)
     before = {name: param.array.copy() for name, param in model.namedparams()}
     if comm.rank == 1:

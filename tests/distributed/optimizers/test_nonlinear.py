@@ -98,7 +98,7 @@ def test_large_graphs_are_walked_without_recursion():
 
 
 def warned(comm, loss):
-    vars(comm).pop("_control", None)  # which has warned in other tests
+    vars(comm).pop("_control", None)  # The control has warned in other tests.
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.0), comm).setup(net)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

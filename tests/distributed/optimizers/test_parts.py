@@ -25,7 +25,7 @@ class Half:
         with using_config("dtype", mixed_bf16.dtype):
             self.optimizer = make(create, optimizers.AdamW(1e-4), comm, mixed_bf16.dtype)
         self.optimizer.use_fp32_update()
-        self.train(1)  # which initializes all of them
+        self.train(1)  # This call initializes all parameters.
         if model is not None:
             self.optimizer.target.copyparams(model)
 

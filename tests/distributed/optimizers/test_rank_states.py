@@ -49,7 +49,7 @@ def test_rows_are_divided_anew(device):
         np.testing.assert_array_equal(to_cpu(model.h.array), whole[slice(*comm.share_of(5))])
         assert model.c is None
         again = StateSerializer()
-        states.serialize(again)  # at once, before another batch
+        states.serialize(again)  # The states are saved again before another batch is read.
         assert again.target["h"].shape == (5, 2)
 
 

@@ -19,7 +19,8 @@ from mpchain.link import Chain
 from tests.distributed.devices import assert_allclose, on_device
 
 N = 13
-LENGTHS = np.random.RandomState(3).randint(1, 6, N)  # of sequences, or molecules
+# The samples are sequences or molecules of these lengths.
+LENGTHS = np.random.RandomState(3).randint(1, 6, N)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def divided(comm, n, step=0):
 
 
 def train(comm, loss, data, n_parts=1, make=Model):
-    vars(comm).pop("n_draw_keys", None)  # as in a program of its own
+    vars(comm).pop("n_draw_keys", None)  # A program of its own would start without it.
     np.random.seed(0)
     model = on_device(make())
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
@@ -72,7 +73,7 @@ def train(comm, loss, data, n_parts=1, make=Model):
 def assert_as_one_process(comm, loss, data, **options):
     model = train(comm, loss, data, **options)
     expected = train(Communicator(), loss, data, **options)
-    tolerance = 1e-11 if comm.micro_shards else 1e-12  # these are summed in another order
+    tolerance = 1e-11 if comm.micro_shards else 1e-12  # Micro-shards are summed in another order.
     for name, param in model.namedparams():
         assert_allclose(param.array, dict(expected.namedparams())[name].array, tolerance, 1e-13)
     initial = dict(on_device(Model()).namedparams())
@@ -194,7 +195,8 @@ def test_rows_get_the_draws_of_their_samples(comm, loss, n_parts):
     assert_as_one_process(comm, loss, sequences, n_parts=n_parts)
 
 
-@pytest.mark.filterwarnings("ignore:.*bits depend on their number")  # but draws do not
+# Draws do not depend on the number of ranks.
+@pytest.mark.filterwarnings("ignore:.*bits depend on their number")
 @pytest.mark.parametrize("loss", [scalars, of_parameters, atoms])
 def test_reproducible_ranks_draw_the_same(comm, loss):
     data = sequences if loss is atoms else rows
@@ -220,12 +222,12 @@ def test_recomputation_repeats_the_draws_of_rows(comm):
     assert_as_one_process(comm, loss, sequences)
 
 
-# What the shape does not tell
+# These cases have samples that the shape does not tell.
 
 
 def warned(comm, draw, counts):
     """Returns what rank 0 warns of in steps with these numbers of samples on ranks, cyclically."""
-    vars(comm).pop("_control", None)  # which has warned in other tests
+    vars(comm).pop("_control", None)  # The control has warned in other tests.
     np.random.seed(0)
     model = Model()
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
@@ -274,8 +276,8 @@ def test_one_rank_warns_once_of_what_the_shape_does_not_tell(comm, name):
 def test_no_false_alarms(comm):
     def draw(n):
         dropped(n, 4)
-        dropped(n, n)  # as many features as samples
-        dropped(n, n, 4)  # or steps
+        dropped(n, n)  # The number of features equals the number of samples.
+        dropped(n, n, 4)  # The number of steps equals the number of samples.
         dropped(3 * n, 4)
         dropped(n, 7, 7)
         dropped(2 * n, 7, 7)
@@ -368,7 +370,7 @@ def test_ranks_without_samples_take_the_state_of_others(comm, n_parts):
     model, expected = trained
     assert len(set(comm.allgather_obj(model.n_calls))) == 1
     if n_parts > 1 and comm.size > 1:
-        return  # of 2 samples, no rank has as many parts as one process
+        return  # With 2 samples, no rank has as many micro-batches as one process.
     assert model.n_calls == expected.n_calls
     for name in ("l1", "l2"):
         assert_allclose(model[name].W.array, expected[name].W.array, 1e-12)

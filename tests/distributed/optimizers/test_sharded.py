@@ -53,7 +53,7 @@ def batch(seed, n=7):
 
 
 def train(optimizer, comm, n_steps, first=0, dtype=np.float64):
-    np.random.seed(2)  # for parameters that are yet to be initialized
+    np.random.seed(2)  # Parameters that are not initialized yet draw from this seed.
     for step in range(first, first + n_steps):
         begin, end = partition(7, comm.rank, comm.size)
         x, t = (array[begin:end].astype(dtype) for array in batch(step))
@@ -257,7 +257,7 @@ def test_saving_what_was_not_gathered(comm):
     sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
     with using_config("dtype", np.dtype("float64")):
         train(sharded, comm, 1)
-    if comm.size == 1:  # there is nothing to gather
+    if comm.size == 1:  # One rank has nothing to gather.
         serializers.save_npz(io.BytesIO(), sharded)
         return
     with pytest.raises(RuntimeError, match=r"all ranks must call gather_state\(\) before"):
@@ -396,7 +396,7 @@ def train_alone(actual, hooks, n_steps):
     optimizer = make(lambda actual, comm: actual, actual(), None)
     for hook in hooks:
         optimizer.add_hook(hook)
-    np.random.seed(2)  # for parameters that are yet to be initialized
+    np.random.seed(2)  # Parameters that are not initialized yet draw from this seed.
     for step in range(n_steps):
         optimizer.update(optimizer.target.loss, *batch(step))
     return optimizer.target

@@ -554,7 +554,7 @@ def test_an_elastic_watchdog_kills_who_does_not_work(monkeypatch):
     enter(ranks[2])
     ranks.working.add(1)
     ranks.pass_time(3 * TIMEOUT)
-    assert not killed and not ranks.reports  # it works
+    assert not killed and not ranks.reports  # The rank works.
     ranks.working.clear()
     ranks.pass_time(TIMEOUT + 5, alive=[0, 2])
     assert killed == [(None, signal.SIGKILL)] * len(killed) and killed

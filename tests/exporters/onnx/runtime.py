@@ -7,7 +7,7 @@ def run(made, inputs):
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # what it simplifies is no matter of ours
+    options.log_severity_level = 3  # ONNX Runtime would log each simplification.
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=providers)
     return session.run(None, inputs)

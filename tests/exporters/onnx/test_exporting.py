@@ -232,7 +232,7 @@ def test_onnx_is_needed(monkeypatch):
 
 def test_what_is_not_used_is_left_out():
     def model(x):
-        F.lgamma(abs(x) + 1)  # of no output
+        F.lgamma(abs(x) + 1)  # No output depends on this value.
         return F.relu(x)
 
     assert [node.op_type for node in export(model, X).graph.node] == ["Relu", "Identity"]
@@ -282,7 +282,7 @@ def test_models_that_pytorch_exports_are_read(make, x):
     torch.manual_seed(0)
     module, content = make().eval(), io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # this exporter of PyTorch is its older one
+        warnings.simplefilter("ignore")  # PyTorch warns that this exporter is the older one.
         torch.onnx.export(module, (torch.from_numpy(x),), content, dynamo=False, opset_version=17)
     read = mpchain.onnx.ONNXModel(onnx.load_from_string(content.getvalue()))
     expected = module(torch.from_numpy(x)).detach().numpy()

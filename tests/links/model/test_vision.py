@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 
 PICTURE = np.random.RandomState(0).randint(0, 256, (40, 50, 3)).astype(np.uint8)
 
-# Of each network: how many arrays Chainer 7.8.1 saves, and a checksum of their names and shapes.
+# Each network has the number of arrays that Chainer 7.8.1 saves, and a checksum of their names and
+# shapes.
 SAVED_BY_CHAINER = {
     "VGG16Layers": (32, "b9d8f5d90c1e13fc"),
     "VGG19Layers": (38, "88958b9ea8e351e5"),
@@ -352,7 +353,7 @@ def test_without_network_the_place_is_told(cache, publish):
 def test_a_download_with_the_wrong_checksum(tmp_path, cache, publish):
     _caffemodel(tmp_path / "site.caffemodel")
     publish(sha1="0" * 40)
-    for _ in range(2):  # what is wrong is not kept
+    for _ in range(2):  # A wrong file is not kept.
         with pytest.raises(OSError, match=f"must have the SHA-1 checksum {'0' * 40}"):
             Small(pretrained_model="auto")
 

@@ -239,7 +239,7 @@ class _TwoMeans(mpchain.Chain):
         self.combine = combine
 
     def forward(self, x, t):
-        of_labels = F.softmax_cross_entropy(x, t)  # of two of three
+        of_labels = F.softmax_cross_entropy(x, t)  # Two of three labels are not ignored.
         of_elements = F.mean_squared_error(x, np.ones_like(x))
         total = self.combine(of_labels, of_elements)
         mpchain.report({"labels": of_labels, "elements": of_elements, "total": total}, self)

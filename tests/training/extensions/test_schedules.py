@@ -173,7 +173,7 @@ def test_resuming(name, args, n):
     saved = DictionarySerializer()
     saved.save(part)
     more = "_current_step" if name == "MultistepShift" else "_last_value"
-    assert set(saved.target) == {"_t", more}  # what Chainer saves, or more
+    assert set(saved.target) == {"_t", more}  # Chainer saves these names or fewer.
     NpzDeserializer(saved.target).load(rest)
     assert values_of(rest, 5) == expected[n:]
 

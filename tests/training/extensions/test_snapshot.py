@@ -304,7 +304,7 @@ def damage(path, how):
     elif how == "empty":
         content.clear()
     else:
-        at = content.index(b"value.npy") + 200  # in the content of an array
+        at = content.index(b"value.npy") + 200  # This position lies in an array's content.
         content[at : at + 8] = b"damaged!"
     path.write_bytes(content)
 
@@ -437,7 +437,7 @@ def test_snapshots_of_one_name_of_earlier_runs_are_kept(make_trainer):
 def test_retention_counts_what_the_resumed_run_has_written(make_trainer, tmp_path, how):
     every = (1, "iteration")
     run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"), every)
-    (tmp_path / "result" / "snapshot_iter_1").touch()  # of somebody else
+    (tmp_path / "result" / "snapshot_iter_1").touch()  # Somebody else made this file.
     trainer = make_trainer((6, "iteration"))
     trainer.extend(Counter(), "counter")
     trainer.extend(extensions.snapshot(n_retains=2, autoload=how == "autoload"), trigger=every)

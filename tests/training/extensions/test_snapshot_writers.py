@@ -71,7 +71,7 @@ def write_all(writer, out, n=6):
     for i in range(n):
         values.array[:] = i
         writer(f"at_{i}", out, values)
-        values.array[:] = -1  # what is written is how it was
+        values.array[:] = -1  # The writer must write the earlier values.
     writer.finalize()
 
 

@@ -264,7 +264,7 @@ def test_no_command_without_the_option_or_a_snapshot(make_trainer):
     assert len(lines) == 2
     model = extensions.snapshot_object(trainer.updater, "model_{.updater.iteration}")
     lines, trainer = close(make_trainer, [model], {"resume": None})
-    assert len(lines) == 2  # it is not a snapshot of the training
+    assert len(lines) == 2  # The trainer's snapshot does not save the file.
 
 
 def test_no_closing_lines_after_a_failure(make_trainer):

@@ -207,7 +207,7 @@ _NODES = {
 }
 
 
-# What they take of a GPU.
+# The following functions estimate a node's work on a GPU.
 
 
 def describe_work(graph):

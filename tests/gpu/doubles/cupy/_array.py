@@ -128,7 +128,7 @@ def run(name, function, args, kwargs, writes=()):
     result = from_host(_quietly(function, host_args, host_kwargs), arrays)
     used = {id(array._memory) for array in arrays}
     new = [array for array in _leaves(result) if id(array._memory) not in used]
-    if name in VIEWS and new and busy:  # it is no view, and has read too early
+    if name in VIEWS and new and busy:  # NumPy made a copy, which has read too early.
         finish(arrays)
         return run(name, function, args, kwargs, writes)
     written = [*_leaves([kwargs.get("out")]), *writes]
@@ -406,7 +406,7 @@ def _refused_if_out_of_bounds(index):
 def _get(host, index):
     with _refused_if_out_of_bounds(index):
         result = host[index]
-        if isinstance(result, np.generic):  # of CuPy's arrays, an element is a view
+        if isinstance(result, np.generic):  # CuPy returns an element as a view.
             result = host[(*(index if isinstance(index, tuple) else [index]), ...)]
         return result
 

@@ -30,7 +30,7 @@ class _Use:
             return "was returned to CUDA with its pool"
         since = max(self.fate.freed_at, n_served[pool])
         if self.is_made and pool.returned_at <= since and not pool.serves_since(since):
-            return None  # what others had there meanwhile is gone
+            return None  # Other arrays in that memory are overwritten.
         if pool is _machine.pool or pool.n_served > since:
             return "was freed and may have another owner"
         return None

@@ -352,7 +352,7 @@ class RawKernel:
                 arrays += [array for _, array in found]
                 writes += [array for is_const, array in found if not is_const]
             elif isinstance(arg, SCALARS):
-                values.append(np.array(arg))  # as CuPy: int is 8 bytes, float is a double
+                values.append(np.array(arg))  # CuPy passes int as 8 bytes and float as a double.
             else:
                 raise TypeError(f"Unsupported type {type(arg)} (kernel {self.name})")
         check_current_device(self.name, arrays)

@@ -69,7 +69,8 @@ def multiply(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, *ot
 
     def again():
         with np.errstate(all="ignore"):
-            if count == 1 and a.dtype == wide:  # with the same bits as CuPy's product of two
+            # The bits equal those of CuPy's product of two matrices.
+            if count == 1 and a.dtype == wide:
                 c[0].T[...] = b[0].T.dot(a[0].T)
             else:
                 c[...] = a.astype(wide) @ b.astype(wide)
