@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if sys.orig_argv[1:3] == ["-m", "mpchain.launch"]:
-    # Python imports this package before the launcher. Ctrl-C then needs no traceback.
+    # Python imports this package before the launcher. Ctrl-C during this import shall end the
+    # launcher without a traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -162,7 +163,8 @@ _LATER = {
     "distributed.notebooks": "run",
     "utils.runtime_info": "print_runtime_info",
 }
-"""Subpackages that are imported at first use, and their names that mpchain itself also shows."""
+"""For each subpackage that is imported at first use, the names that ``mpchain`` itself exports from
+the subpackage, separated by spaces."""
 
 _OF_ANNEXES = {
     "captured": "captured captured:Captured captured:capture",
@@ -178,7 +180,8 @@ _OF_ANNEXES = {
         "transforms:vjp"
     ),
 }
-"""The same for each annex; see :func:`mpchain.annexes.present`."""
+"""For each annex, the modules and names that ``mpchain`` exports if the annex is installed; see
+:func:`mpchain.annexes.present`."""
 
 _ROOM_OF = {name: room for room, names in _LATER.items() for name in names.split()}
 _MOVED = {old.rpartition(".")[2] for old in moved.MOVED if old.count(".") == 1}
@@ -201,7 +204,7 @@ def __dir__():
     return sorted({*globals(), *_ROOM_OF, *annexes.present(_OF_ANNEXES)})
 
 
-if "MPCHAIN_TRACE" in os.environ:  # set by mpchain-launch --trace
+if "MPCHAIN_TRACE" in os.environ:  # mpchain-launch --trace sets this variable
     annexes.load("profiling", "profiling.launched", "mpchain-launch --trace").start()
-if "MPCHAIN_RECORD" in os.environ:  # set by mpchain-launch --record
+if "MPCHAIN_RECORD" in os.environ:  # mpchain-launch --record sets this variable
     annexes.load("replays", "replays.launched", "mpchain-launch --record").start()

@@ -1,4 +1,5 @@
-"""``python -m mpchain``: versions and missing extras; ``--verbose`` shows kernels, too."""
+"""Implements ``python -m mpchain``, which prints versions, missing extras and, with ``--verbose``,
+kernels."""
 
 import argparse
 import platform
@@ -33,7 +34,7 @@ BRINGS = {
 
 
 def kernels_in_use() -> list[str]:
-    """Returns a line for each kernel that runs, or is refused, for usual float32 arrays.
+    """Returns a line for each kernel that says whether the kernel runs for usual float32 arrays.
 
     Example:
         >>> kernels_in_use()[-1]
@@ -52,7 +53,8 @@ def kernels_in_use() -> list[str]:
 
 
 def missing_packages() -> dict[str, list[str]]:
-    """Returns for each extra the packages that are not installed; empty if mpchain is not.
+    """Returns, for each extra, its packages that are not installed; an empty dict if mpchain itself
+    is not installed.
 
     Example:
         >>> missing_packages().get("io") in ([], ["h5py"], None)
@@ -82,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prints versions and missing extras; with ``--verbose``, everything that a bug report needs.
 
     Args:
-        arguments: the command line without the program's name; None means this process's own.
+        arguments: the command line without the program's name; None means the command line of this
+            process.
 
     Example:
         >>> main([])

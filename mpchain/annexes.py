@@ -1,7 +1,7 @@
-"""Annexes: parts that mpchain works without, and the only way for other code to reach them.
+"""Annexes: parts that mpchain works without. Other code reaches annexes only by this module.
 
-An annex is deleted with its folders and its line in :data:`ANNEXES`. All other code then works as
-before. A call of an annex's feature raises an error that names the annex.
+To delete an annex, remove its folders and its line in :data:`ANNEXES`. All other code then works as
+before. A call of a feature of the deleted annex raises an error that names the annex.
 
 Files outside an annex import it only with :func:`load`, :func:`find` and :func:`later`, as
 ``tests/test_import_table.py`` checks. ``tests/tools/annexes.py`` deletes annexes.
@@ -29,11 +29,11 @@ ANNEXES = {
     "replays": "mpchain/replays",
     "transforms": "mpchain/transforms",
 }
-"""The folders of each annex."""
+"""The folders of each annex, by the annex's name."""
 
 
 class MissingAnnexError(ImportError):
-    """An option or a name needs an annex that is not installed.
+    """Raised when an option or a name needs an annex that is not installed.
 
     Example:
         >>> from mpchain import annexes
@@ -49,7 +49,8 @@ def require(annex: str, asker: str) -> None:
 
     Args:
         annex: the annex's name in :data:`ANNEXES`.
-        asker: the function, with its option, that needs the annex.
+        asker: the function that needs the annex, with its option if only the option needs the
+            annex.
 
     Example:
         >>> from mpchain import annexes
@@ -66,7 +67,7 @@ def load(annex: str, module: str, asker: str) -> ModuleType:
     """Imports a module of an annex.
 
     Args:
-        annex: the annex.
+        annex: the annex's name in :data:`ANNEXES`.
         module: name of the module below ``mpchain``.
         asker: see :func:`require`.
 
@@ -83,11 +84,12 @@ def load(annex: str, module: str, asker: str) -> ModuleType:
 
 
 def library(module: str, message: str) -> ModuleType:
-    """Imports a module of a library that mpchain works without.
+    """Imports and returns a module of a library that mpchain works without.
 
     Args:
-        module: the module.
-        message: text of the RuntimeError if it is missing; ``{error}`` is the import's error.
+        module: the name of the module.
+        message: text of the RuntimeError that is raised if the module is missing; ``{error}`` in
+            the text is replaced by the import's error.
 
     Example:
         >>> from mpchain import annexes
@@ -102,7 +104,7 @@ def library(module: str, message: str) -> ModuleType:
 
 
 def find(annex: str, module: str) -> ModuleType | None:
-    """Imports a module of an annex if the annex is installed, else returns None.
+    """Imports and returns a module of an annex; returns None if the annex is not installed.
 
     Args:
         annex, module: see :func:`load`.
@@ -116,7 +118,7 @@ def find(annex: str, module: str) -> ModuleType | None:
 
 
 def present(table: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Returns a table's names whose annexes are installed: for each, its annex and module.
+    """Returns the annex and the module of each name in a table whose annex is installed.
 
     Args:
         table: for each annex, the names that a package shows: ``module`` or ``module:name``,
@@ -141,7 +143,7 @@ def _places(table):
 def later(
     package: str, table: Mapping[str, str], otherwise: Callable[[str], Any]
 ) -> Callable[[str], Any]:
-    """Returns the ``__getattr__`` of a package that shows names of annexes.
+    """Returns a ``__getattr__`` for a package, which imports names of annexes when they are used.
 
     Args:
         package: the package's name.

@@ -21,7 +21,7 @@ def _no_chainerx(what) -> NoReturn:
 
 
 class ChainerxDevice(Device):
-    """Exists only for programs that use this name; constructing a device raises RuntimeError.
+    """A class that exists only for programs that use its name; its constructor raises RuntimeError.
 
     Example:
         >>> mpchain.backend.ChainerxDevice("native:0")
@@ -65,7 +65,7 @@ def get_device(device_spec: object) -> Device:
 
     Raises:
         TypeError: the specifier is of another type.
-        ValueError: the text is invalid, or there is no such GPU.
+        ValueError: the text is invalid, or there is no GPU of that number.
         RuntimeError: a GPU is named, but none can be used.
 
     Example:
@@ -146,7 +146,7 @@ def copyto(dst: Array, src: Array) -> None:
                     # The copy may still be pending if the source is page-locked.
                     cuda.cupy.cuda.get_current_stream().synchronize()
                     return
-            # A GPU's kernels cannot read arrays on another GPU.
+            # A kernel cannot read arrays of another GPU, so the array is moved first.
             dst[...] = cuda.to_gpu(src, dst.device)
     elif isinstance(dst, np.ndarray):
         dst[...] = cuda.to_cpu(src)

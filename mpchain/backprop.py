@@ -1,8 +1,8 @@
-"""Backpropagation: one walk over the graph, from outputs to leaves, each function once.
+"""Backpropagation: one walk over the graph, from outputs to leaves, that runs each function once.
 
 The walk first counts, for every function and every leaf that the outputs depend on, how many
 contributions its gradient will receive. Then a ready queue runs the functions whose gradients are
-complete. This takes no recursion and no sorting. A gradient is released as soon as it has been
+complete. The walk needs no recursion and no sorting. A gradient is released as soon as it has been
 used, and ``on_leaf`` is called with a leaf as soon as its gradient is final. Contributions to a
 leaf that are sums over few rows, such as those to a recurrent network's weights, are computed
 together.
@@ -92,7 +92,7 @@ def grad(
     Args:
         outputs: list or tuple of Variables.
         inputs: list or tuple of Variables.
-        grad_outputs: one gradient per output; None means ones.
+        grad_outputs: one gradient (or None) per output; None means ones.
         grad_inputs: one gradient (or None) per input, to which the results are added.
         set_grad: whether to store the results in the inputs' ``grad_var``.
         retain_grad: whether to store gradients of intermediate variables in their ``grad_var``.
@@ -149,8 +149,8 @@ def _check_graph(outputs):
     for i, y in enumerate(outputs):
         if y.creator_node is None and y.requires_grad:
             raise RuntimeError(
-                f"grad: outputs[{i}] has no graph, since no_backprop_mode is on, in which "
-                "evaluators compute, too: compute it, and call grad, within "
+                f"grad: outputs[{i}] has no graph, because it was computed in no_backprop_mode, "
+                "which evaluators turn on: compute the output, and call grad, within "
                 "mpchain.force_backprop_mode()"
             )
 
@@ -173,7 +173,7 @@ def backward_from(
         if y.size > 1:
             raise ValueError(
                 f"Variable.backward: y has more than one element (shape {y.shape}): "
-                "set y.grad before"
+                "set y.grad before calling backward"
             )
         y.grad_var = _ones(y, loss_scale)
     if on_leaf is not None and current.recorder is not None:
@@ -229,8 +229,8 @@ def _check_lengths(function, name, values, other_name, others):
 
 
 def _seeds(function, outputs, grad_outputs, create_graph):
-    """Returns pairs of a node and its initial gradient: a Variable if graphs are kept, else an
-    array."""
+    """Returns pairs of a node and its initial gradient, which is a Variable if ``create_graph`` is
+    True, else an array."""
     _check_lengths(function, "grad_outputs", grad_outputs, "outputs", outputs)
     seeds = []
     for i, (y, gy) in enumerate(zip(outputs, grad_outputs)):
@@ -252,7 +252,8 @@ def _key(node):
 
 
 def _walk(seeds, create_graph, wanted=None, retain_grad=False, on_leaf=None):
-    """Runs backward. With ``wanted`` nodes, returns their gradients; else fills the leaves."""
+    """Runs backward. Returns the gradients of the ``wanted`` nodes; None means to fill the
+    gradients of the leaves."""
     with (
         span("backward", "backward"),
         using_config("enable_backprop", create_graph),
@@ -271,17 +272,19 @@ class _Walk:
         self.found = {}
         self.wanted: Any = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
-        self.targets = None  # maps each function to the inputs that need gradients; None means all
-        self.leaves_recur = False  # whether leaves may get several contributions
+        # This maps each function to its inputs that need gradients; None means that all inputs do.
+        self.targets = None
+        self.leaves_recur = False  # This says whether a leaf may get several contributions.
         self.pending = self._count_all(roots)
         if wanted is not None and not self._leads_to_wanted_alone():
             self.pending = self._count_between(roots)
-        self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
+        # This maps a function to the gradients of its outputs, and a leaf to its gradient.
+        self.gradients = {}
         # These keys have gradients that were summed here, so in-place additions to them are safe.
         self.sums = set()
         # The gradient arrays of these leaves may be referenced elsewhere.
         self.shared = set()
-        self.collected = {}  # leaf -> contributions still to be computed together
+        self.collected = {}  # This maps a leaf to its contributions that will be computed together.
         for node, gy in seeds:
             # The gradient of an output that is a leaf needs no copy.
             if node.creator_node is not None or wanted is not None:
@@ -312,7 +315,8 @@ class _Walk:
         return pending
 
     def _leads_to_wanted_alone(self):
-        """Returns whether every leaf below the roots is wanted, so that every path leads to one."""
+        """Returns whether every leaf below the roots is wanted, so that every path leads to a
+        wanted leaf."""
         leaves = (key for key in self.pending if isinstance(key, variable.VariableNode))
         return all(leaf in self.wanted for leaf in leaves)
 
@@ -379,7 +383,7 @@ class _Walk:
                 elif create_graph or (function.row_sums and (collects or function.row_gradients)):
                     gxs = self._pull(function, targets, gys)
                 else:
-                    # _pull does the same in the usual case
+                    # In the usual case, _pull would call the same method.
                     gxs = function.pull_arrays(targets, gys)
             except Exception as error:
                 error.add_note(f"(in the backward of {function.description()})")
@@ -416,7 +420,8 @@ class _Walk:
                     ready.append(creator)
 
     def _pull(self, function, targets, gys):
-        """Returns the gradients of the targets; None for those that are collected."""
+        """Returns the gradients of the target inputs; None for inputs whose contributions were
+        collected."""
         if self.create_graph:
             return function.pull_variables(targets, gys)
         if not (function.row_sums and (self.leaves_recur or function.row_gradients)):
@@ -432,7 +437,9 @@ class _Walk:
     def _collect(self, function, i, gys, sums):
         """Collects a contribution to a leaf that receives several, if it is a sum over few rows.
 
-        ``sums[i]`` becomes None or, if the contribution is the last or there are many, their sum.
+        ``sums[i]`` becomes None. If the contribution is the last one, or many have been collected,
+        ``sums[i]`` becomes the sum of the collected contributions. Returns whether the contribution
+        was collected.
         """
         node, pending = function.inputs[i], self.pending
         if node.creator_node is not None:
@@ -459,8 +466,8 @@ class _Walk:
         return True
 
     def _keeps_rows(self, node, function, i, find_arguments):
-        """Gives a leaf only the nonzero rows of its gradient if possible; returns whether it
-        did."""
+        """Gives a leaf only the nonzero rows of its gradient if possible. Returns whether the leaf
+        received rows."""
         return (
             i in function.row_gradients
             and self.wanted is self.on_leaf is None
@@ -552,7 +559,8 @@ class _Walk:
             self.on_leaf(leaf)
 
     def _observe(self, function, gys):
-        """Stores wanted and retained gradients, and checks for NaN in debug mode."""
+        """Stores wanted and retained gradients of a function's outputs, and checks them for NaN in
+        debug mode."""
         for i, gy in enumerate(gys):
             if gy is None:
                 continue
@@ -582,16 +590,17 @@ def _may_be_shared(gx, gys, gxs, function):
 def _takes_over(gx, gys, gxs):
     """Returns whether ``gx`` is a slice of a gradient that only its slices ``gxs`` reference.
 
-    So reshaped gradients, and parts of a gradient that is split, need no copies. For few elements
-    in host memory the result is False, because a copy takes less time than this check.
+    If the result is True, reshaped gradients and parts of a gradient that is split need no copies.
+    For few elements in host memory the result is False, because a copy takes less time than this
+    check.
     """
     if gx.size < _FEW and not cuda.is_gpu_array(gx):
         return False
     base: Any = gx.base
     parts = [part for part in gxs if part is not None and part.base is base]
     n = sum(gy is base for gy in gys)
-    # On GPUs, the base may also be an array that a kernel made for these parts, such as by
-    # reshaping.
+    # On GPUs, the base may also be an array that a kernel allocated for these parts, and that
+    # nothing else references.
     if not (n or cuda.is_gpu_array(gx)) or sys.getrefcount(base) > _REFERENCES + n + len(parts):
         return False
     may_overlap = cuda.get_array_module(gx).may_share_memory
@@ -613,8 +622,8 @@ _REFERENCES = _count_references()
 
 
 _REMEDY = (
-    "call grad with enable_double_backprop=True to differentiate through it, or with "
-    "enable_double_backprop=False to say that a constant is meant"
+    "call grad with enable_double_backprop=True to differentiate through the result, or with "
+    "enable_double_backprop=False to use the result as a constant without this warning"
 )
 
 
@@ -622,15 +631,16 @@ class _Marked:
     """Results of ``grad`` that were computed without a graph."""
 
     nodes = weakref.WeakSet()
-    exist = False  # whether any nodes may be marked
-    has_warned = False  # nodes are no longer marked after the warning
+    exist = False  # Nodes may be marked only if this is True.
+    has_warned = False  # No more nodes are marked after the warning.
 
 
 marked = _Marked()
 
 
 def mark(variables: "Iterable[variable.Variable | None]") -> None:
-    """Marks results of ``grad`` without a graph: a loss treats them as constants.
+    """Marks results of ``grad`` that have no graph, because a loss treats these results as
+    constants.
 
     A program that forgets ``enable_double_backprop`` trains with a wrong gradient. Functions whose
     inputs are all constants pass the mark on, and backpropagation looks for marks until it has
@@ -654,7 +664,7 @@ def pass_on(inputs: "Iterable[variable.Variable]", outputs: "Iterable[variable.V
 
 
 def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> None:
-    """Warns if outputs depend on a marked variable, once in a process.
+    """Warns if outputs depend on a marked variable; a process warns at most once.
 
     Args:
         function: the function that backpropagates from the outputs, for the message.
@@ -681,7 +691,8 @@ def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> Non
 
 
 def levels_to_user() -> int:
-    """Returns the ``stacklevel`` by which a warning shows the line that is not mpchain's.
+    """Returns the ``stacklevel`` by which a warning shows the line of the program that called
+    mpchain.
 
     >>> levels_to_user()
     1

@@ -1,4 +1,4 @@
-"""The graph of a computation as a drawing, in Graphviz's DOT language."""
+"""Drawings of the graph of a computation, in Graphviz's DOT language."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _FUNCTION_STYLE = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 
 
 class ComputationalGraph:
-    """A graph of variables and functions, whose edges show what is computed from what.
+    """A graph whose edges connect functions with the variables that they read and compute.
 
     Args:
         nodes: list of variable nodes and function nodes.
@@ -61,7 +61,7 @@ class ComputationalGraph:
             format: ``'dot'``, the only supported format.
 
         Raises:
-            NotImplementedError: another format is asked for.
+            NotImplementedError: ``format`` is not ``'dot'``.
         """
         if format != "dot":
             raise NotImplementedError(
@@ -93,7 +93,8 @@ class ComputationalGraph:
                 label = f"{node.name}: {label}"
         else:
             style = self.function_style
-            label = label.removesuffix("_with_bias")  # the program calls F.linear
+            # The drawing shows the name of the public function, such as linear.
+            label = label.removesuffix("_with_bias")
         special = r'(["\\{}|<>])' if style.get("shape") in ("record", "Mrecord") else r'(["\\])'
         attributes = {"label": re.sub(special, r"\\\1", label), **style}
         return ",".join(f'{key}="{value}"' for key, value in attributes.items())
@@ -112,7 +113,7 @@ def build_computational_graph(
     remove_variable: bool = False,
     show_name: bool = True,
 ) -> ComputationalGraph:
-    """Collects everything that outputs were computed from.
+    """Builds the graph of all variables and functions that outputs were computed from.
 
     Args:
         outputs: a Variable, a variable node, a function, or a list of these.
@@ -123,11 +124,11 @@ def build_computational_graph(
         show_name: put the variables' names before their shapes.
 
     Returns:
-        ComputationalGraph, whose ``dump()`` returns the DOT text.
+        a :class:`ComputationalGraph`, whose ``dump()`` returns the DOT text.
 
     Raises:
-        ValueError: an argument is out of range.
-        TypeError: an output is none of these.
+        ValueError: ``remove_split`` is not True, or ``rankdir`` is not one of these directions.
+        TypeError: an output is not a Variable, a variable node or a function.
 
     Example:
         >>> y = Variable(np.zeros((2, 3), np.float32)) + 1
@@ -162,7 +163,8 @@ def _shown(function):
 
 def _collect(outputs):
     """Returns the nodes that the outputs depend on, and the edges between them."""
-    shown = {}  # one output of a function can have several nodes, if it was remade
+    # An output of a function has several nodes if its variable was freed and made again.
+    shown = {}
     nodes, edges, stack = [], {}, []
 
     def show(node):

@@ -1,9 +1,9 @@
-"""Configuration: global defaults, thread-local overrides, the dtype policy.
+"""Configuration: global defaults, thread-local values that override them, and the dtype policy.
 
 The library reads ``config``, which holds the values that this thread has set, and falls back to
-``global_config``, which all threads share. Programs may use any name that begins with ``user_``.
+``global_config``, which all threads share. Programs may set any name that begins with ``user_``.
 Other unknown names are refused, because a misspelled name would silently have no effect; only
-programs for Chainer (:mod:`mpchain.compat`) may use all names.
+programs for Chainer (:mod:`mpchain.compat`) may set all names.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ class Mixed16:
       recurrent layers, ...) gives results of the dtype of its inputs. Parameters may be wider than
       inputs: with float32 parameters and a float16 input, the function computes in float32 and
       rounds the result. Losses that have parameters stay as wide as the parameters.
-    - Inputs that are wider than parameters raise InvalidType, because the result, and everything
-      after it, would be computed in the wider dtype. A float64 array, NumPy's default, is therefore
+    - Inputs that are wider than parameters raise InvalidType, because the result, and all later
+      results, would be computed in the wider dtype. A float64 array, NumPy's default, is therefore
       refused with float32 parameters, and a float32 array with float16 parameters: cast it with
       ``x.astype(np.float32)`` or ``functions.cast(x, "float32")``.
     - Functions of several equivalent inputs, such as ``x + y``, matmul, concat and where, promote
@@ -70,8 +70,8 @@ class Mixed16:
 class MixedBfloat16(Mixed16):
     """Mixed precision with bfloat16: ``mpchain.global_config.dtype = mpchain.mixed_bf16``.
 
-    Everything at :class:`Mixed16` holds, with bfloat16 instead of float16. The dtype has the range
-    of float32, so no loss scale is needed, but only 8 significant bits, so ``use_fp32_update()`` is
+    All rules of :class:`Mixed16` hold, with bfloat16 instead of float16. The dtype has the range of
+    float32, so no loss scale is needed, but only 8 significant bits, so ``use_fp32_update()`` is
     needed: without it, steps smaller than 1/256 of a parameter are lost.
 
     Functions compute in float32 and round their results. They combine bfloat16 with float16 or
@@ -101,7 +101,7 @@ class GlobalConfig:
     A program may set these entries and those whose names begin with ``user_``.
 
     Args:
-        entries: the values at first.
+        entries: the initial values, by name.
 
     Example:
         >>> mpchain.global_config.user_depth = 3
@@ -141,7 +141,7 @@ entries begin with 'user_'
         """Chooses whether programs may set entries of any name, as in Chainer.
 
         Example:
-            >>> mpchain.global_config.take_all_names(False)  # as it is at first
+            >>> mpchain.global_config.take_all_names(False) # the default
         """
         object.__setattr__(self, "_takes_all_names", takes)
 
@@ -180,11 +180,13 @@ class LocalConfig(threading.local):
             {"__doc__": cls.__doc__, "_global_config": global_config, **entries},
         )
         global_config._readers.append(reader)
-        make: Any = super().__new__  # threading.local's own one takes the arguments of __init__
+        # threading.local.__new__ also accepts the arguments of __init__.
+        make: Any = super().__new__
         return make(reader, global_config)
 
     def __init__(self, global_config: GlobalConfig):
-        """Called by ``threading.local`` once in each thread, before the thread has set anything."""
+        """Initializes the entries of a thread; ``threading.local`` calls this method once in each
+        thread."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not hasattr(self, name):
@@ -197,7 +199,8 @@ class LocalConfig(threading.local):
 
 
 def _as_class_attribute(value):
-    """Keeps a function that is stored in a class from turning into a method."""
+    """Returns a value that can be stored in a class: a function is wrapped, so that it does not
+    become a method."""
     return staticmethod(value) if callable(value) and hasattr(value, "__get__") else value
 
 
@@ -266,9 +269,9 @@ global_config = GlobalConfig(
 )
 """The entries that all threads share.
 
-Beyond Chainer's: ``kernels`` (names of kernel files to prefer, in order), ``rng`` (a
-:class:`numpy.random.Generator` from which initializers draw; None means NumPy's global state),
-``function_hooks`` and ``link_hooks`` (active hooks by name).
+The entries that Chainer does not have are ``kernels`` (names of kernel files to prefer, in order),
+``rng`` (a :class:`numpy.random.Generator` from which initializers draw; None means NumPy's global
+state), ``function_hooks`` and ``link_hooks`` (active hooks by name).
 """
 
 config = LocalConfig(global_config)
@@ -291,7 +294,7 @@ def using_config(
     """
     own = vars(config)
     was_set, old = name in own, own.get(name)
-    # Every backward pass calls this. Only the dictionary knows which entries a thread has set.
+    # Every backward pass runs this code. Only the dictionary knows which entries a thread has set.
     is_plain = isinstance(config, LocalConfig) and hasattr(config, name)
     put = own.__setitem__ if is_plain else functools.partial(setattr, config)
     put(name, value)
@@ -316,7 +319,7 @@ def no_backprop_mode() -> contextlib.AbstractContextManager[None]:
 
 
 def force_backprop_mode() -> contextlib.AbstractContextManager[None]:
-    """Context manager: functions record their graph, also inside :func:`no_backprop_mode`.
+    """Context manager: functions record their graph, even inside :func:`no_backprop_mode`.
 
     Example:
         >>> with mpchain.no_backprop_mode(), mpchain.force_backprop_mode():
@@ -337,7 +340,8 @@ def is_debug() -> bool:
 
 
 def set_debug(debug: bool) -> None:
-    """Turns debug mode on or off in this thread: NaN checks, creation stacks of graph nodes.
+    """Turns debug mode on or off in this thread. Debug mode checks results for NaN and records
+    where graph nodes were created.
 
     Example:
         >>> mpchain.set_debug(True); mpchain.is_debug()
@@ -356,7 +360,7 @@ def add_hook(entry: str, name: str, hook: object) -> None:
         {'mine': None}
         >>> remove_hook("link_hooks", "mine")
     """
-    # A new dictionary, because all threads may share the current one.
+    # This makes a new dictionary, because all threads may share the current dictionary.
     setattr(config, entry, {**getattr(config, entry), name: hook})
 
 
@@ -373,16 +377,14 @@ def remove_hook(entry: str, name: str) -> None:
     del hooks[name]
     setattr(config, entry, hooks)
     if hooks == getattr(global_config, entry):
-        delattr(config, entry)  # so this thread sees later changes of the global entry
+        delattr(config, entry)  # This thread then sees later changes of the global entry.
 
 
 class DebugMode:
-    """Context manager: sets the debug mode. Deprecated: ``using_config("debug", ...)``.
+    """Context manager: sets the debug mode. Deprecated: use ``using_config("debug", ...)``.
 
     Example:
-        >>> with mpchain.using_config("debug", True):  # in its place
-        ...     mpchain.is_debug()
-        True
+        >>> with mpchain.using_config("debug", True): # use this instead ... mpchain.is_debug() True
     """
 
     def __init__(self, debug: bool):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Transferable:
-    """Shorthands of ``to_device``, for classes with that method.
+    """Shorthands of ``to_device``, for classes that have this method.
 
     >>> L.Linear(3, 2).to_cpu().device
     <CpuDevice @numpy>
@@ -47,7 +47,7 @@ class Transferable:
 
 
 class DeviceResident(Transferable):
-    """An object with arrays on one device: base of links and distributions.
+    """An object whose arrays are on one device; the base of links and distributions.
 
     >>> L.Linear(3, 2).to_device("@numpy").xp is np
     True
@@ -62,7 +62,7 @@ class DeviceResident(Transferable):
 
     @property
     def xp(self) -> Any:
-        """The array module of that device."""
+        """The array module of the object's device: ``numpy`` or ``cupy``."""
         return self._device.xp
 
     def device_resident_accept(self, visitor: "DeviceResidentsVisitor") -> None:

@@ -1,7 +1,8 @@
-"""PyTorch names that mpchain lacks: the error says what to use instead.
+"""PyTorch names that mpchain lacks: using such a name raises an error that says what to use
+instead.
 
-Only failing accesses cost time. Classes get descriptors that raise the error, because a method
-``__getattr__`` would slow every access; modules get a function ``__getattr__``.
+Only accesses that fail take more time. Classes get descriptors that raise the error, because a
+method ``__getattr__`` would slow every access; modules get a function ``__getattr__``.
 """
 
 import inspect
@@ -33,7 +34,9 @@ NAMES = {
         "seed": "numpy.random.seed(0)",
         "seed_everything": "numpy.random.seed(0)",
         "autocast": "mpchain.global_config.dtype = mpchain.mixed16, before the model is made",
-        "vmap": "a function of the whole batch, (N, ...): functions and links take batches",
+        "vmap": (
+            "a function of the whole batch (N, ...), because functions and links take batches"
+        ),
         "device": 'mpchain.get_device("@cupy:0")',
         "DataLoader": _DATA,
         "cat": "mpchain.functions.concat(xs, axis=1)",
@@ -82,7 +85,7 @@ NAMES = {
         "Sigmoid": "F.sigmoid; a Sequential takes functions, too",
         "Softmax": "F.softmax; a Sequential takes functions, too",
         "MaxPool2d": "F.max_pooling_2d, such as lambda x: F.max_pooling_2d(x, 2)",
-        "Flatten": "nothing before L.Linear, which flattens by itself, else F.reshape",
+        "Flatten": "no layer before L.Linear, which flattens its input; elsewhere F.reshape",
         "CrossEntropyLoss": "F.softmax_cross_entropy(y, t)",
         "MSELoss": "F.mean_squared_error(y, t)",
     },
@@ -143,7 +146,7 @@ NAMES = {
         "param_groups": "optimizer.lr and the like, or update_rule.hyperparam of each parameter",
     },
 }
-"""Replacements of PyTorch's names, for each module and class."""
+"""The replacement of each PyTorch name, by mpchain's module or class."""
 
 ARGUMENTS = {
     "bias": "nobias",
@@ -160,7 +163,7 @@ ARGUMENTS = {
     "hidden_size": "out_size",
     "num_layers": "n_layers",
 }
-"""The names of PyTorch's layer arguments in mpchain."""
+"""mpchain's name, by PyTorch's name, of each argument of a layer."""
 
 OF_FUNCTIONS = {
     "dim": "axis",
@@ -170,7 +173,7 @@ OF_FUNCTIONS = {
     "padding": "pad",
     "dilation": "dilate",
 }
-"""The names of PyTorch's function arguments in mpchain."""
+"""mpchain's name, by PyTorch's name, of each argument of a function."""
 
 OF_TRAINERS = {
     "max_epochs": 'stop_trigger=(n, "epoch")',
@@ -178,7 +181,7 @@ OF_TRAINERS = {
     "callbacks": "trainer.extend(extension)",
     "accumulate_grad_batches": "MultiNodeUpdater(..., accumulation=n), which divides the batch",
 }
-"""Replacements of the arguments of Lightning's Trainer."""
+"""The replacement of each argument of Lightning's Trainer."""
 
 OPTIONS = {
     "lr": "alpha",
@@ -187,7 +190,7 @@ OPTIONS = {
     "nesterov": "NesterovAG(lr, momentum)",
     "weight_decay": "optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(rate)), or AdamW",
 }
-"""Replacements of the arguments of PyTorch's optimizers."""
+"""The replacement of each argument of PyTorch's optimizers."""
 
 
 def module_getattr(module: str) -> Callable[[str], NoReturn]:
@@ -211,9 +214,10 @@ use F.softmax_cross_entropy(y, t)
 
 
 def with_names(called: str) -> Callable[[_Class], _Class]:
-    """Returns a class decorator: instances and subclasses then say what to use instead.
+    """Returns a class decorator that makes accesses of PyTorch names raise errors, which say what
+    to use instead.
 
-    Subclasses may define these names, as may other bases and instances.
+    Subclasses, other base classes and instances may define these names.
 
     Args:
         called: the name of the class in :data:`NAMES`.
@@ -239,13 +243,14 @@ def with_names(called: str) -> Callable[[_Class], _Class]:
 
 
 class _Absent:
-    """An attribute that is absent; it is no data descriptor, so that instances may have it."""
+    """A descriptor that stands for an absent attribute; it is not a data descriptor, so instances
+    may set an attribute of that name."""
 
     def __init__(self, owner, name, names):
         self._owner, self._name, self._names = owner, name, names
 
     def __get__(self, instance, cls):
-        try:  # a base class after the owner may have the attribute
+        try:  # A base class after the owner may have the attribute.
             return getattr(super(self._owner, cls if instance is None else instance), self._name)
         except AttributeError:
             what = (
@@ -266,7 +271,7 @@ def check_arguments(
     """Raises TypeError for PyTorch arguments that have a different name in a class.
 
     Args:
-        cls: class of a layer, or another class.
+        cls: the class, such as a layer, whose constructor receives the arguments.
         arguments: the keyword arguments that ``cls`` receives.
         names: for each PyTorch argument, a replacement: text, or an argument that is suggested only
             if ``cls`` has it.

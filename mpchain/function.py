@@ -1,4 +1,5 @@
-"""Old-style functions: differentiable once, their derivative written on arrays."""
+"""Old-style functions, which can be differentiated once and whose derivative is written on
+arrays."""
 
 import copy
 import weakref
@@ -21,8 +22,8 @@ class Function:
 
     Subclass it and define ``forward`` and ``backward`` (or ``forward_cpu``, ``forward_gpu``,
     ``backward_cpu``, ``backward_gpu``), each from tuples of arrays to a tuple of arrays. The inputs
-    are kept for ``backward`` unless ``forward`` calls :meth:`retain_inputs`. New functions are
-    better written as a :class:`FunctionNode`, which can be differentiated to any order.
+    are kept for ``backward`` unless ``forward`` calls :meth:`retain_inputs`. Write new functions as
+    a :class:`FunctionNode`, which can be differentiated to any order.
 
     An instance is called with Variables or arrays, any number of times; each call makes a node of
     the graph. The ``backward`` of a call sees the attributes that its ``forward`` assigned to
@@ -47,7 +48,7 @@ class Function:
             inputs: Variables or arrays.
 
         Returns:
-            Variable, or a tuple of them if there are several outputs.
+            a Variable, or a tuple of Variables if there are several outputs.
         """
         previous = self._node_in_graph and self._node_in_graph()
         if previous is not None:
@@ -84,7 +85,8 @@ class Function:
 
     @property
     def output_data(self) -> Arrays:
-        """The output arrays: those retained, and those whose variables are alive; else None."""
+        """The tuple of output arrays; None for an array that is not retained and whose variable is
+        freed."""
         return self.node.output_data
 
     @property
@@ -94,7 +96,7 @@ class Function:
 
     @property
     def stack(self) -> Any:
-        """Where the function was applied, in debug mode."""
+        """The stack of the call that applied the function, in debug mode; else None."""
         return self.node.stack
 
     @property
@@ -118,18 +120,20 @@ class Function:
         """Called with the inputs' types before ``forward``; override it to check them."""
 
     def retain_inputs(self, indexes: Iterable[int]) -> None:
-        """Keeps these inputs for backward, where the others are None; called in ``forward``."""
+        """Keeps these inputs for ``backward``, which gets None for all other inputs; call this in
+        ``forward``."""
         self.node.retain_inputs(indexes)
 
     def retain_outputs(self, indexes: Iterable[int], retain_after_backward: bool = False) -> None:
-        """Keeps these outputs for backward (see :attr:`output_data`); called in ``forward``.
+        """Keeps these outputs for ``backward`` (see :attr:`output_data`); call this in ``forward``.
 
         ``retain_after_backward`` has no effect: retained outputs live as long as the graph.
         """
         self.node.retain_outputs(indexes)
 
     def forward(self, inputs: Arrays) -> Arrays:
-        """Computes the tuple of output arrays; by default, calls ``forward_cpu`` or ``_gpu``."""
+        """Computes the tuple of output arrays; by default, calls ``forward_cpu`` or
+        ``forward_gpu``."""
         return (self.forward_gpu if _any_on_gpu(inputs) else self.forward_cpu)(inputs)
 
     def forward_cpu(self, inputs: Arrays) -> Arrays:
@@ -144,8 +148,9 @@ class Function:
         """Computes gradients of inputs; by default, calls ``backward_cpu`` or ``backward_gpu``.
 
         Args:
-            inputs: tuple of the input arrays, None where not retained.
-            grad_outputs: tuple of arrays, None where no gradient arrived.
+            inputs: tuple of the input arrays; None for an input that is not retained.
+            grad_outputs: tuple of the outputs' gradient arrays; None for an output without a
+                gradient.
 
         Returns:
             tuple with an array, or None, for each input.
@@ -154,11 +159,12 @@ class Function:
         return (self.backward_gpu if on_gpu else self.backward_cpu)(inputs, grad_outputs)
 
     def backward_cpu(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
-        """Computes gradients from NumPy arrays; by default returns None for each input."""
+        """Computes gradients of inputs from NumPy arrays; by default returns None for each
+        input."""
         return (None,) * len(inputs)
 
     def backward_gpu(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
-        """Computes gradients from CuPy arrays; by default returns None for each input."""
+        """Computes gradients of inputs from CuPy arrays; by default returns None for each input."""
         return (None,) * len(inputs)
 
 
@@ -208,7 +214,8 @@ class FunctionAdapter(FunctionNode):
         self._function.check_type_forward(in_types)
 
     def detach(self) -> None:
-        """Continues with a copy of the function, whose attributes the next call may then change."""
+        """Replaces the function by a copy, so that the next call of the original cannot change this
+        node's attributes."""
         self._function = copy.copy(self._function)
         self._function._node_in_graph = weakref.ref(self)
 

@@ -1,4 +1,4 @@
-"""Hooks that see every application of a function, forward and backward."""
+"""Hooks that see each function before and after it computes outputs and gradients."""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,14 +10,15 @@ if TYPE_CHECKING:
 
 
 class FunctionHook:
-    """An object with methods that run before and after functions compute forward and backward.
+    """An object whose methods run before and after functions compute outputs (forward) and
+    gradients (backward).
 
     Subclass it and define some of the methods. ``with hook:`` makes the hook see all functions that
     this thread applies or differentiates in the block; :meth:`FunctionNode.add_hook` makes it see
     one function. Inactive hooks cost no time.
 
     Attributes:
-        name: the name of the hook; only one hook of a name can be active at a time.
+        name: the name of the hook; two hooks of the same name cannot be active at the same time.
 
     Example:
         >>> class Names(mpchain.FunctionHook):
@@ -33,7 +34,10 @@ class FunctionHook:
 
     def __enter__(self) -> Self:
         if self.name in config.function_hooks:
-            raise KeyError(f"hook {self.name} already exists: it is active in this thread")
+            raise KeyError(
+                f"hook {self.name} already exists and is active in this thread: remove it, or give "
+                "the new hook another name"
+            )
         self.added(None)
         add_hook("function_hooks", self.name, self)
         return self
@@ -43,10 +47,11 @@ class FunctionHook:
         self.deleted(None)
 
     def added(self, function: "FunctionNode | None") -> None:
-        """Called when the hook is added to ``function``, or to all functions (None) by ``with``."""
+        """Called when the hook is added to ``function``; None means that a ``with`` block adds the
+        hook to all functions."""
 
     def deleted(self, function: "FunctionNode | None") -> None:
-        """Called when the hook is removed from ``function``, or from all functions (None)."""
+        """Called when the hook is removed from ``function``; None means from all functions."""
 
     def forward_preprocess(self, function: "FunctionNode", in_data: Arrays) -> None:
         """Called before a forward computation.
@@ -66,8 +71,9 @@ class FunctionHook:
 
         Args:
             function: the function.
-            in_data: tuple of the input arrays, None for arrays that were freed.
-            out_grad: tuple of the gradient arrays of the outputs, None where there is none.
+            in_data: tuple of the input arrays; None for arrays that were freed.
+            out_grad: tuple of the gradient arrays of the outputs; None for an output without a
+                gradient.
         """
 
     def backward_postprocess(

@@ -1,4 +1,4 @@
-"""Functions on variables: the nodes of the graph."""
+"""Function nodes: differentiable functions of variables, which are the nodes of the graph."""
 
 import traceback
 import weakref
@@ -37,8 +37,8 @@ class _Fallback:
 
 
 Fallback = _Fallback()
-"""The value that ChainerX functions returned to request a fallback. Kept for compatibility;
-unused."""
+"""The value that ChainerX functions returned to request a fallback. mpchain does not use this
+value, and keeps the name for compatibility."""
 
 
 class FunctionNode:
@@ -52,7 +52,7 @@ class FunctionNode:
     Attributes:
         inputs: tuple of the input variables' nodes.
         outputs: tuple of weak references to the output variables' nodes.
-        stack: where :meth:`apply` was called, in debug mode.
+        stack: the stack of the call of :meth:`apply`, in debug mode; else None.
 
     Example:
         >>> class Square(mpchain.FunctionNode):
@@ -72,11 +72,12 @@ class FunctionNode:
     stack: Any = None
     differentiable_inputs = ()
     local_function_hooks = {}
-    observed_as: Any = None  # the name that an observer gave it in forward, reused in backward
+    observed_as: Any = None  # An observer sets this name in forward and uses it again in backward.
     lazy_grad_sum = False
     is_elementwise = False
     returns_fresh_gradients = False
-    row_sums: Sequence[int] = ()  # indices of inputs whose gradients are sums over rows
+    # These are the indices of inputs whose gradients are sums over rows.
+    row_sums: Sequence[int] = ()
     # This maps some of these inputs to a function that finds the gradient's nonzero rows.
     row_gradients: Mapping[int, Callable] = {}
     _checks_types = False
@@ -112,9 +113,11 @@ class FunctionNode:
 
     @property
     def output_data(self) -> Arrays:
-        """The arrays of the outputs, None for arrays that were freed."""
+        """The arrays of the outputs; None for arrays that were freed."""
         if self.outputs is None:
-            raise RuntimeError(f"{self.label}.output_data: the function has not been applied")
+            raise RuntimeError(
+                f"{self.label}.output_data: the function has no outputs before it is applied"
+            )
         nodes = [reference() for reference in self.outputs]
         return tuple([None if node is None else node.data for node in nodes])
 
@@ -127,18 +130,18 @@ class FunctionNode:
         return self
 
     def shown_to_hooks(self) -> tuple[Any, Arrays] | None:
-        """Returns the function and input arrays to show to hooks in backward; None to show
-        nothing."""
+        """Returns the function and the input arrays that hooks get in backward; None if hooks are
+        not called."""
         return self.shown(), tuple([node.data for node in self.inputs])
 
     def description(self) -> str:
-        """Returns the label and, in debug mode, the place of the call."""
+        """Returns the label and, in debug mode, the stack of the call."""
         if self.stack is None:
             return f"{self.label}; mpchain.set_debug(True) shows where it was called"
         return f"{self.label}, called at\n" + "".join(traceback.format_list(self.stack)).rstrip()
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(f"{self.label}: a FunctionNode is not called; use its method apply")
+        raise RuntimeError(f"{self.label}: a FunctionNode cannot be called; use its method apply")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -158,7 +161,9 @@ class FunctionNode:
             TypeError: inputs live on different devices.
         """
         if self.inputs is not None:
-            raise RuntimeError(f"{self.label}: applied before; make a new one for each use")
+            raise RuntimeError(
+                f"{self.label}: this node was applied before; make a new node for each call"
+            )
         try:
             variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
         except TypeError as error:
@@ -237,13 +242,15 @@ class FunctionNode:
         """Raises an error that explains why forward failed, if the inputs are the cause."""
         for i, x in enumerate(variables):
             if x._array is None:
-                raise RuntimeError(f"{self.label}: input {i}, {x._called()}, has no array yet")
+                raise RuntimeError(
+                    f"{self.label}: input {i}, {x._called()}, has no array yet; initialize it first"
+                )
         if not is_arrays_compatible([x._array for x in variables]):
             places = ", ".join(str(x.device) for x in variables)
             raise TypeError(f"{self.label}: all inputs must be on one device, but are on {places}")
 
     def tell_hooks(self, step: str, in_data: Arrays) -> None:
-        """Calls the method ``step`` of each hook with this node and its input arrays."""
+        """Calls the method named ``step`` of each hook, with this node and its input arrays."""
         for hook in [*config.function_hooks.values(), *self.local_function_hooks.values()]:
             getattr(hook, step)(self, in_data)
 
@@ -255,7 +262,7 @@ class FunctionNode:
         """
 
     def check_layout_forward(self, inputs: Sequence[Input]) -> None:
-        """Never called: mpchain has a single memory layout."""
+        """Does nothing and is never called, because mpchain has a single memory layout."""
 
     @property
     def input_layouts(self) -> tuple[None, ...]:
@@ -291,17 +298,17 @@ class FunctionNode:
         self._outputs_to_retain = tuple(indexes)
 
     def get_retained_inputs(self) -> tuple[Variable, ...]:
-        """Returns the Variables of the retained inputs, part of the graph."""
+        """Returns the Variables of the retained inputs, which are part of the graph."""
         indexes, arrays = self._inputs_to_retain, self._retained_inputs
         return tuple([self.input_variable(i, array) for i, array in zip(indexes, arrays)])
 
     def get_retained_outputs(self) -> tuple[Variable, ...]:
-        """Returns the Variables of the retained outputs, part of the graph."""
+        """Returns the Variables of the retained outputs, which are part of the graph."""
         indexes, arrays = self._outputs_to_retain, self._retained_outputs
         return tuple([self.output_variable(i, array) for i, array in zip(indexes, arrays)])
 
     def input_variable(self, index: int, array: Array) -> Variable:
-        """Returns the Variable of an input, which holds ``array``."""
+        """Returns a Variable that holds ``array`` and stands for an input."""
         return self.inputs[index].variable_with(array)
 
     def output_variable(self, index: int, array: Array) -> Variable:
@@ -316,14 +323,16 @@ class FunctionNode:
     def backward(
         self, target_input_indexes: tuple[int, ...], grad_outputs: Gradients
     ) -> Sequence[Variable | None]:
-        """Computes gradients of inputs from those of outputs.
+        """Computes gradients of inputs from gradients of outputs.
 
         Args:
             target_input_indexes: tuple of the indexes of the inputs whose gradients are wanted.
-            grad_outputs: tuple of Variables, None where no gradient arrived.
+            grad_outputs: tuple of the outputs' gradients, as Variables; None for an output without
+                a gradient.
 
         Returns:
-            tuple of Variables (or None), one for each wanted input, or one for each input.
+            tuple of Variables (or None): one for each index in ``target_input_indexes``, or one for
+            each input of the function.
         """
         raise NotImplementedError(f"{self.label} does not implement backward")
 
@@ -348,12 +357,12 @@ class FunctionNode:
         return [None if gx is None else gx.array for gx in gxs]
 
     def row_arguments(self, index: int, gys: Sequence) -> tuple:
-        """Returns the values of this node that :meth:`row_sum` needs, for an input in
+        """Returns the values of this node that :meth:`row_sum` needs for an input whose index is in
         ``row_sums``."""
         raise NotImplementedError
 
     def row_sum(self, index: int, arguments: Sequence) -> Array:
-        """Returns the gradient of an input from the concatenated rows of several nodes."""
+        """Returns the gradient of an input, summed over the concatenated rows of several nodes."""
         raise NotImplementedError
 
     def _checked(self, gxs, targets):
@@ -377,8 +386,8 @@ class FunctionNode:
                 )
             if gx.shape != self.inputs[i].shape:
                 raise ValueError(
-                    f"{self.label}.backward: the gradient of input {i} must have its shape: "
-                    f"gradient {gx.shape}, input {self.inputs[i].shape}"
+                    f"{self.label}.backward: the gradient of input {i} must have the shape of the "
+                    f"input: gradient {gx.shape}, input {self.inputs[i].shape}"
                 )
         return gxs
 
@@ -401,14 +410,17 @@ class FunctionNode:
         """Adds a FunctionHook that sees only this function."""
         name = hook.name if name is None else name
         if name in self.local_function_hooks:
-            raise KeyError(f"{self.label}.add_hook: there is a hook {name!r} already")
+            raise KeyError(
+                f"{self.label}.add_hook: the node already has a hook {name!r}; delete it, or use "
+                "another name"
+            )
         self.local_function_hooks = {**self.local_function_hooks, name: hook}
         hook.added(self)
 
     def delete_hook(self, name: str) -> None:
         """Removes the hook of that name."""
         if name not in self.local_function_hooks:
-            raise KeyError(f"{self.label}.delete_hook: there is no hook {name!r}")
+            raise KeyError(f"{self.label}.delete_hook: the node has no hook {name!r}")
         hooks = dict(self.local_function_hooks)
         hooks.pop(name).deleted(self)
         self.local_function_hooks = hooks

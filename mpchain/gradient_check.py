@@ -1,9 +1,9 @@
 """Checks derivatives of any order against finite differences.
 
 The checks use one random direction v: they compare the derivative of x -> <gy, f(x)> along v,
-which backpropagation computes, with differences of f at points on the line x + t v. This takes one
-backward and two forward passes for any number of elements, and a wrong gradient passes with
-probability zero.
+which backpropagation computes, with differences of f at points on the line x + t v. The comparison
+takes one backward and two forward passes for any number of elements, and a wrong gradient passes
+with probability zero.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _Parameters = Parameter | Sequence[Parameter]
 
 
 class NondifferentiableError(Exception):
-    """The function has a kink or a jump within reach of the differences.
+    """Raised when the function has a kink or a jump between the points of the differences.
 
     Example:
         >>> from mpchain.gradient_check import check_backward
@@ -47,9 +47,9 @@ def assert_allclose(
     """Raises AssertionError unless |x - y| <= atol + rtol |y| for all elements.
 
     Args:
-        x, y: NumPy or CuPy arrays (also one of each), Variables, or values that NumPy converts to
-            arrays.
-        atol, rtol: absolute and relative tolerance.
+        x, y: NumPy or CuPy arrays, Variables, or values that NumPy converts to arrays; ``x`` and
+            ``y`` may be on different devices.
+        atol, rtol: absolute tolerance, and tolerance relative to ``y``.
         verbose: whether the message shows the arrays.
 
     Example:
@@ -97,10 +97,11 @@ def numerical_grad(
         inputs: tuple of floating-point arrays, which are modified during the computation and then
             restored.
         grad_outputs: tuple of arrays, numbers or None (no gradient), one per output.
-        eps: half the step.
-        detect_nondifferentiable: look for kinks: a parabola is fitted to five points on the line,
-            and no output may be further from it than diff_atol + diff_rtol * (range of the output).
-        diff_atol, diff_rtol: the tolerances of this check.
+        eps: half the distance of the two points of a central difference.
+        detect_nondifferentiable: whether to look for kinks. A parabola is fitted to five points on
+            the line, and no output may be further from the parabola than diff_atol + diff_rtol *
+            (range of the output).
+        diff_atol, diff_rtol: the tolerances of ``detect_nondifferentiable``.
         center_outputs: the outputs for the given inputs, if they have been computed already.
 
     Returns:
@@ -143,7 +144,7 @@ def _with_element_moved(f, x, index, original, t):
 
 
 def _on_host(y):
-    """Returns a copy as a NumPy array."""
+    """Returns a NumPy array with the values of an array."""
     return np.array(cuda.to_cpu(as_array(y)))
 
 
@@ -171,7 +172,8 @@ def _check_smoothness(output, ys, eps, diff_atol, diff_rtol):
         return
     rounding = 4 * np.finfo(ys[0].dtype).eps
     y = np.array(ys, np.float64)
-    # The residual of a parabola's fit lies along these two polynomials, which are orthogonal to it.
+    # The residual of the fit is a combination of these two polynomials, which are orthogonal to all
+    # parabolas on the five points.
     cubic, quartic = (np.tensordot(p, y, 1) for p in ([-1, 2, 0, -2, 1], [1, -4, 6, -4, 1]))
     with np.errstate(invalid="ignore"):
         residual = np.sqrt((cubic**2 / 10 + quartic**2 / 70) / 5)
@@ -192,7 +194,7 @@ def _as_tuple(values) -> tuple[Any, ...]:
 
 
 class _Subject:
-    """A function, with the inputs and then the parameters that it is differentiated by."""
+    """A function, with the inputs and parameters by which the function is differentiated."""
 
     def __init__(self, check, func, x_data, params, no_grads):
         self.check, self.func = check, func
@@ -209,14 +211,14 @@ class _Subject:
 
     @property
     def points(self):
-        """The arrays at the places."""
+        """The arrays of the differentiated inputs, then the arrays of the parameters."""
         xs = [x for x, no in zip(self.xs, self.no_grads) if not no]
         return xs + [p.array for p in self.params]
 
     @contextlib.contextmanager
     def at(self, points, dtype=None):
-        """Context manager: sets the places to ``points``; yields outputs, Variables of places, and
-        other inputs.
+        """Context manager: calls the function at ``points``; yields the outputs, the Variables of
+        the differentiated inputs and parameters, and the other inputs by index.
 
         Args:
             points: arrays like :attr:`points`.
@@ -244,7 +246,8 @@ class _Subject:
                 p.array = array
 
     def gradients(self, y_grad):
-        """Returns the gradients of the places by backpropagation, and the gradients of outputs."""
+        """Returns the gradients of the differentiated inputs and parameters by backpropagation, and
+        the gradients of the outputs."""
         with self.at(self.points) as (ys, places, others):
             gys = _grad_outputs(self.check, ys, y_grad)
             gxs = _grad(ys, [*places, *others.values()], gys)
@@ -252,12 +255,13 @@ class _Subject:
                 if gx is not None:
                     raise RuntimeError(
                         f"{self.check}: the gradient of inputs[{i}] must be None, "
-                        "since no_grads says so or its dtype is not floating-point"
+                        "because no_grads says that the input has no gradient, or the input's "
+                        "dtype is not floating-point"
                     )
             return gxs[: len(places)], gys
 
     def moved(self, directions, t, dtype=None):
-        """Returns the points x + t v."""
+        """Returns the arrays x + t v, where v are the directions."""
         with np.errstate(over="ignore"):
             points = [as_array(x + t * v) for x, v in zip(self.points, directions)]
             return [y.astype(dtype or x.dtype) for x, y in zip(self.points, points)]
@@ -298,8 +302,8 @@ def _grad(ys, xs, gys, **options):
 
 
 def _direction(points):
-    """Returns a random vector of length one without tiny elements, as arrays of the points'
-    shapes."""
+    """Returns a random vector of length one without tiny elements, divided into arrays of the
+    points' shapes."""
     parts = [np.random.uniform(-1, 1, x.shape) for x in points]
     parts = [np.where(v < 0, v - 0.1, v + 0.1) for v in parts]
     length = np.sqrt(sum(np.sum(v * v) for v in parts)) or 1.0
@@ -333,14 +337,16 @@ def check_backward(
             dtypes; None elements mean no gradient. None means 1, for a loss of shape ().
         params: a Parameter or a tuple of Parameters that ``func`` uses; their gradients are checked
             too.
-        eps: half the step, for a direction of length one.
+        eps: half the distance of the two points of the central difference, along a direction of
+            length one.
         atol, rtol: tolerances.
-        no_grads: for each input, whether it has no gradient; this is checked too. None means all
-            inputs whose dtype is not floating-point.
+        no_grads: for each input, whether it has no gradient; the check also fails if such an input
+            gets a gradient. None means that inputs whose dtype is not floating-point have no
+            gradient.
         dtype: the dtype to which inputs and parameters are cast for the differences: float64 makes
             the differences precise even if the inputs are float16. The gradients are computed
             without a cast.
-        detect_nondifferentiable: raise NondifferentiableError near kinks and jumps.
+        detect_nondifferentiable: whether to raise NondifferentiableError near kinks and jumps.
 
     Raises:
         AssertionError: gradients and differences disagree.
@@ -370,7 +376,8 @@ def check_backward(
         if gx is not None:
             with np.errstate(invalid="ignore"):
                 step = _on_host(high).astype(np.float64) - _on_host(low)
-            # NaN and infinities do not move: their gradients must be zero.
+            # The differences leave NaN and infinities unchanged, so the gradients of these elements
+            # must be zero.
             step = np.where(np.isfinite(step), step, 2 * eps * _on_host(v))
             analytic += float(np.sum(_on_host(gx) * step)) / (2 * eps)
     if not abs(numeric - analytic) <= atol + rtol * abs(analytic):
@@ -403,7 +410,8 @@ def check_double_backward(
     dtype: DTypeLike | None = None,
     detect_nondifferentiable: bool = False,
 ) -> None:
-    """Compares the gradients of the gradients with differences, in one random direction.
+    """Compares second derivatives by backpropagation with central differences, in one random
+    direction.
 
     The check is :func:`check_backward` applied to the function that takes inputs and gradients of
     outputs, and computes the gradients of inputs and parameters.
@@ -411,7 +419,7 @@ def check_double_backward(
     Args:
         x_grad_grad: the gradients of the inputs' gradients, an array or tuple of arrays, one per
             input or per input that has a gradient; None elements mean no gradient.
-        params_grad_grad: the same for the parameters.
+        params_grad_grad: the gradients of the parameters' gradients, one per parameter.
         func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable:
             as for :func:`check_backward`.
 
@@ -465,15 +473,15 @@ def check_order(
     """Compares derivatives of one order with differences of the order below, in random directions.
 
     With D_v f = <grad f, v>, the derivative D_vn ... D_v2 D_v1 <y_grad, f> is compared with a
-    five-point difference, whose error is of order eps ** 4. Everything is computed in float64.
+    five-point difference, whose error is of order eps ** 4. All values are computed in float64.
 
     Args:
         func, x_data, params, no_grads: as for :func:`check_backward`.
         order: the order of the derivative, from 1.
         y_grad: weights of the outputs; None means random weights between 0.5 and 1.5.
         eps: step of the differences; the directions' elements are between -1 and 1.
-        atol, rtol: tolerances; ``rtol`` is relative to the derivative or to that of the order
-            below, whichever is larger.
+        atol, rtol: tolerances; ``rtol`` is relative to the larger one of the derivative and the
+            derivative of the order below.
 
     Raises:
         AssertionError: a derivative and a difference disagree.
@@ -487,7 +495,8 @@ def check_order(
     weights = [] if y_grad is None else [w.astype(np.float64) for w in _as_tuple(y_grad)]
 
     def derivatives(n, t):
-        """Returns the derivatives up to order n at the point t along the last direction."""
+        """Returns the derivatives of orders up to n at the point x + t v, where v is the last
+        direction."""
         with subject.at(subject.moved(vs[-1], t, np.float64), np.float64) as (ys, xs, _):
             if not weights:
                 weights.extend(_send_to(y, np.random.uniform(0.5, 1.5, y.shape)) for y in ys)

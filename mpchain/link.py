@@ -1,4 +1,4 @@
-"""Links: objects that hold parameters, and their compositions."""
+"""Links, which are functions that hold parameters, and compositions of links."""
 
 import sys
 import textwrap
@@ -15,7 +15,8 @@ from mpchain.utils.type_check import explain_arguments
 
 @with_names("Link")
 class Link(ParameterTree):
-    """A function with parameters: assign them in :meth:`init_scope`, compute in ``forward``.
+    """A function with parameters. Assign the parameters in :meth:`init_scope`, and compute in
+    ``forward``.
 
         >>> class Scale(mpchain.Link):
         ...     def __init__(self, size):
@@ -31,15 +32,16 @@ class Link(ParameterTree):
     devices, but not optimized.
 
     Args:
-        params: parameters by name: the shape of each, or a pair of shape and dtype.
+        params: for each parameter, by its name, the shape or a pair of shape and dtype.
 
     Attributes:
         name (str): the link's name in its parent; None without a parent.
-        running_statistics (tuple): names of persistent values that each rank gathers from its own
-            samples; set by the class.
-        needs_all_ranks (bool): whether the link computes with all ranks together.
-        divided_among: the communicator of the ranks that hold the other parts of the link's
-            parameters; None if the parameters are not divided.
+        running_statistics (tuple): names of persistent values that each rank computes from its own
+            samples; the class sets them.
+        needs_all_ranks (bool): whether all ranks must call the link together, because it
+            communicates.
+        divided_among: the communicator of the ranks among which the link's parameters are divided;
+            None if the parameters are not divided.
     """
 
     running_statistics: tuple[str, ...] = ()
@@ -47,7 +49,7 @@ class Link(ParameterTree):
     divided_among: Any = None
 
     _hooks = None
-    _printable = ()  # the attributes that ``repr`` shows
+    _printable = ()  # These attributes are shown by ``repr``.
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         check_arguments(cls, kwargs)
@@ -111,19 +113,22 @@ class Link(ParameterTree):
             )
         name = hook.name if name is None else name
         if name in self.local_link_hooks:
-            raise KeyError(f"{type(self).__name__}.add_hook: hook {name!r} exists already")
+            raise KeyError(
+                f"{type(self).__name__}.add_hook: the link already has a hook {name!r}; delete it, "
+                "or use another name"
+            )
         self.local_link_hooks[name] = hook
         hook.added(self)
         return self
 
     def delete_hook(self, name: str) -> None:
-        """Removes the hook of that name.
+        """Removes the hook that has the given name.
 
         Raises:
             KeyError: the link has no such hook.
         """
         if name not in self.local_link_hooks:
-            raise KeyError(f"{type(self).__name__}.delete_hook: there is no hook {name!r}")
+            raise KeyError(f"{type(self).__name__}.delete_hook: the link has no hook {name!r}")
         self.local_link_hooks.pop(name).deleted(self)
 
     def _copy_sharing_arrays(self):
@@ -144,7 +149,7 @@ class Link(ParameterTree):
 
         Args:
             n_repeat: the number of copies.
-            mode: how to copy, see :meth:`copy`.
+            mode: the mode of :meth:`copy`: ``'init'``, ``'copy'`` or ``'share'``.
 
         Raises:
             ValueError: ``n_repeat`` is negative.
@@ -157,7 +162,7 @@ class Link(ParameterTree):
 
     @classmethod
     def from_params(cls, *args: Any, **kwargs: Any) -> Self:
-        """Makes a link from arrays of its parameters; only some classes define this."""
+        """Makes a link from arrays of its parameters; only some classes define this method."""
         raise NotImplementedError(f"{cls.__name__} does not implement from_params")
 
     # Display
@@ -185,7 +190,8 @@ def _text_of(layer):
 
 
 class Chain(Link):
-    """A link made of named links: assign them in :meth:`Link.init_scope`, use them in ``forward``.
+    """A link made of named links. Assign the links in :meth:`Link.init_scope`, and call them in
+    ``forward``.
 
         >>> class MLP(mpchain.Chain):
         ...     def __init__(self):
@@ -200,7 +206,7 @@ class Chain(Link):
         (5, 10)
 
     Args:
-        links: links by name.
+        links: the links, given by name as keyword arguments.
     """
 
     def __init__(self, **links: Link) -> None:
@@ -210,10 +216,11 @@ class Chain(Link):
             self.add_link(name, link)
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the attribute of that name: a link, or a function that ``forward`` applies.
+        """Returns the attribute that has the given name: a link, or a function that ``forward``
+        applies.
 
         Raises:
-            KeyError: the chain has no such attribute.
+            KeyError: the chain has no attribute with the given name.
         """
         if not isinstance(name, str) or not hasattr(self, name):
             raise KeyError(
@@ -246,7 +253,7 @@ class Chain(Link):
 
         Raises:
             TypeError: ``link`` is not a Link.
-            AttributeError: the chain has an attribute of that name.
+            AttributeError: the chain already has an attribute with the given name.
         """
         if not isinstance(link, Link):
             raise TypeError(
@@ -272,7 +279,7 @@ class Chain(Link):
 
 
 class ChainList(Link, MutableSequence[Any]):
-    """A link made of a list of links; it is a mutable sequence of them.
+    """A link made of a list of links, with the methods of a mutable sequence.
 
         >>> class Residual(mpchain.ChainList):
         ...     def forward(self, x):
@@ -353,7 +360,7 @@ class ChainList(Link, MutableSequence[Any]):
 
 
 class Sequential(ChainList):
-    """Links and functions that are applied one after the other; a mutable sequence of these.
+    """A mutable sequence of links and functions, which are applied one after the other.
 
         >>> model = mpchain.Sequential(L.Linear(100), F.relu, L.Linear(10))
         >>> model(np.ones((5, 784), np.float32)).shape
@@ -361,9 +368,9 @@ class Sequential(ChainList):
         >>> [path for path, _ in model.namedparams()]
         ['/0/W', '/0/b', '/1/W', '/1/b']
 
-    Names of parameters count only the links. If there are more than two links, those after the
-    first are counted from the end, as in Chainer, so that Chainer's files load: with three links,
-    the last is 1 and the second 2.
+    The numbers in names of parameters count only links, not functions. If there are more than two
+    links, those after the first are counted from the end, as in Chainer, so that Chainer's files
+    load: with three links, the last is 1 and the second 2.
 
     Args:
         layers: links or other callables.
@@ -390,7 +397,7 @@ class Sequential(ChainList):
         return ((str(i), layer) for i, layer in enumerate(self._layers) if isinstance(layer, Link))
 
     def forward(self, *x: Any, **options: Any) -> Any:
-        """Applies the layers in turn, each to the result of the layer before.
+        """Applies the layers in order, each to the result of the previous layer.
 
         A tuple is passed on as several arguments, a dict as keyword arguments.
 
@@ -401,12 +408,14 @@ class Sequential(ChainList):
         if options:
             name = next(iter(options))
             raise TypeError(
-                f"{type(self).__name__}: named arguments belong to one layer, but {name} was given "
-                f"to all; give it to the layers, as in L.Linear(8, 4, n_batch_axes=2) or "
-                f"lambda x: layer(x, {name}={options[name]!r})"
+                f"{type(self).__name__}: a keyword argument belongs to one layer, but {name} was "
+                "given to the Sequential; give it to the layer, as in L.Linear(8, 4, "
+                f"n_batch_axes=2) or lambda x: layer(x, {name}={options[name]!r})"
             )
         if not self._layers:
-            raise RuntimeError(f"{type(self).__name__}: there is no layer to apply")
+            raise RuntimeError(
+                f"{type(self).__name__}: the Sequential is empty; append a layer before calling it"
+            )
         for layer in self._layers:
             if isinstance(x, tuple):
                 x = layer(*x)
@@ -417,7 +426,8 @@ class Sequential(ChainList):
         return x
 
     def __add__(self, other: "Sequential") -> "Sequential":
-        """Returns a Sequential of the layers of both."""
+        """Returns a new Sequential with the layers of this one, followed by the layers of
+        ``other``."""
         if not isinstance(other, Sequential):
             return NotImplemented
         return Sequential(*self._layers, *other._layers)
@@ -425,14 +435,16 @@ class Sequential(ChainList):
     def index(
         self, layer: Callable[..., Any], start: int | None = None, end: int | None = None
     ) -> int:
-        """Returns the index of the first occurrence of a layer, between the bounds if given."""
+        """Returns the index of the first occurrence of a layer, from ``start`` up to but without
+        ``end``."""
         for i in range(len(self))[start:end]:
             if self._layers[i] is layer or self._layers[i] == layer:
                 return i
         raise ValueError(f"{type(self).__name__}: there is no layer {_text_of(layer)}")
 
     def count_by_layer_type(self, type_name: str) -> int:
-        """Returns the number of links of the class, and functions, of that name.
+        """Returns the number of links whose class has the given name, and functions that have that
+        name.
 
         >>> model = mpchain.Sequential(L.Linear(8), F.relu, L.Linear(8), F.relu)
         >>> model.count_by_layer_type("relu")
@@ -441,7 +453,8 @@ class Sequential(ChainList):
         return sum(_type_name(layer) == type_name for layer in self._layers)
 
     def remove_by_layer_type(self, type_name: str) -> None:
-        """Removes all links of the class, and all functions, of that name."""
+        """Removes all links whose class has the given name, and all functions that have that
+        name."""
         self[:] = [layer for layer in self._layers if _type_name(layer) != type_name]
 
     def flatten(self) -> "Sequential":

@@ -55,14 +55,18 @@ class LinkHook:
         Linear (5, 2)
 
     Attributes:
-        name (str): the name under which it is active.
+        name (str): the name of the hook; two hooks of the same name cannot be active at the same
+            time.
     """
 
     name = "LinkHook"
 
     def __enter__(self) -> Self:
         if self.name in config.link_hooks:
-            raise KeyError(f"link hook {self.name!r} is active already")
+            raise KeyError(
+                f"link hook {self.name!r} is active already in this thread: leave its 'with' block "
+                "first, or give the new hook another name"
+            )
         self.added(None)
         add_hook("link_hooks", self.name, self)
         return self

@@ -1,7 +1,7 @@
-"""Observers: objects that see what a thread does.
+"""Observers: objects that are notified of what a thread computes.
 
-Profiles, exporters and the like derive from :class:`Observer`, which declares everything that they
-may see. The code notifies the observers that are active in its thread. If there are none,
+Profiles, exporters and other tools derive from :class:`Observer`, which declares everything that an
+observer may see. The code notifies the observers that are active in its thread. If there are none,
 ``current.observers`` is None, and nothing else is checked.
 """
 
@@ -22,9 +22,9 @@ class Span:
     """A part of a thread's work, from its beginning to its end, as observers see it.
 
     Attributes:
-        kind: the kind of work, see the table.
-        name: the name of the work, see the table.
-        thing: the object that does the work, see the table.
+        kind: the kind of work, as listed in the table.
+        name: the name of the work, as described in the table.
+        thing: the object that does the work, as described in the table.
         args: the arguments of the call.
         result: the result of the call, set at the end.
         has_failed: whether an exception ended the work.
@@ -49,8 +49,7 @@ class Span:
     ================  ===================================  =======================================
 
     Example:
-        >>> with span("input", "iterator"):  # nobody observes
-        ...     pass
+        >>> with span("input", "iterator"): # no observer is active ... pass
     """
 
     __slots__ = ("_begun", "_observers", "args", "has_failed", "kind", "name", "result", "thing")
@@ -72,7 +71,7 @@ class Span:
 
 
 class _Unseen:
-    """A span without observers, which keeps no result alive."""
+    """A span without observers; it discards attributes, so that it keeps no result alive."""
 
     def __setattr__(self, name, value):
         pass
@@ -129,11 +128,11 @@ def observed(kind: str, name: str) -> Callable[[Callable], Callable]:
 
 
 class Observer:
-    """Sees what the thread does in a ``with`` block. The methods do nothing by default; override
-    some.
+    """Base of observers, which see what a thread does in a ``with`` block. By default, the methods
+    do nothing; override the methods that you need.
 
-    Users write a :class:`mpchain.FunctionHook` instead, which sees other objects than nodes under
-    :mod:`mpchain.compat`.
+    Programs define a :class:`mpchain.FunctionHook` instead. Under :mod:`mpchain.compat`, hooks get
+    objects with Chainer's names in place of nodes.
 
     Example:
         >>> class Labels(Observer):
@@ -146,15 +145,15 @@ class Observer:
     """
 
     sees_functions = True
-    """Whether the observer sees functions; if it does, each call of a function takes longer."""
+    """Whether the observer sees functions. If True, each call of a function takes longer."""
 
     sees_operations = False
-    """Whether the observer sees operations of :mod:`mpchain.kernels`; if it does, calls take
-    longer."""
+    """Whether the observer sees operations of :mod:`mpchain.kernels`. If True, each call of an
+    operation takes longer."""
 
     sees_links = False
-    """Whether the observer sees each call of a link; if it does, no link computes its parts
-    together."""
+    """Whether the observer sees each call of a link. If True, no link computes the results of
+    several child links in one call."""
 
     def __enter__(self) -> Self:
         _set_observers([*(current.observers or ()), self])
@@ -168,21 +167,21 @@ class Observer:
             remove_hook("function_hooks", self._name())
 
     def _name(self):
-        """A unique name among the hooks of functions, so that several observers of a class can be
-        active."""
+        """Returns a name that is unique among function hooks, so that several observers of a class
+        can be active."""
         return f"{type(self).__module__}.{type(self).__name__} {id(self)}"
 
     def begins(self, span: Span) -> Any:
-        """Called when a part of the work begins; the result is passed to :meth:`ends`."""
+        """Called when a span begins; the result is passed to :meth:`ends`."""
 
     def ends(self, span: Span, begun: object) -> None:
-        """Called when a part of the work ends, also by an exception."""
+        """Called when a span ends, even if an exception ends it."""
 
     def forward_preprocess(self, function: object, in_data: Arrays) -> None:
         """Called with the node of a function before it computes its outputs."""
 
     def forward_postprocess(self, function: object, in_data: Arrays) -> None:
-        """Called after that."""
+        """Called with the node of a function after it has computed its outputs."""
 
     def computed(self, function: object, outputs: Arrays) -> None:
         """Called with the arrays that the function computed, after :meth:`forward_postprocess`."""
@@ -192,25 +191,28 @@ class Observer:
         :meth:`differentiated`."""
 
     def differentiated(self, function: object, begun: object) -> None:
-        """Called after that."""
+        """Called with the node of a function after it has computed gradients; ``begun`` is the
+        result of the call of :meth:`differentiates`."""
 
     def positions(self, name: str, x: object, constants: tuple, positions: Array) -> Array:
-        """Called with positions that were found in ``x``, see
-        :func:`mpchain.functions.positions.shown`; returns them."""
+        """Called with positions that were found in ``x`` (see
+        :func:`mpchain.functions.positions.shown`); returns the positions to use."""
         return positions
 
     def parts(self, optimizer: object, parts: Sequence) -> Sequence:
-        """Called with the parts of a batch that an optimizer is about to compute, pairs of a number
-        of samples and a loss function without arguments; returns the parts to compute instead."""
+        """Called with the micro-batches that an optimizer is about to compute: pairs of a number of
+        samples and a loss function without arguments. Returns the micro-batches to compute
+        instead."""
         return parts
 
     def operation(self, operation: object, args: tuple) -> None:
-        """Called with an operation of :mod:`mpchain.kernels`, and its arguments, before it runs, if
-        :attr:`sees_operations`."""
+        """Called with an operation of :mod:`mpchain.kernels` and its arguments before the operation
+        runs, if :attr:`sees_operations` is True."""
 
     def n_parts(self, optimizer: object) -> int:
         """Called with a multi-node optimizer before its batch is divided; returns the number of
-        parts that stand for ranks, one after another."""
+        parts, each of which stands for the batch of a rank and is computed after the previous
+        part."""
         return 1
 
     def folder(self, path: str) -> str:
@@ -223,9 +225,10 @@ class Observer:
 
 
 class Recording(Observer):
-    """Records a step in order to repeat it, by replacing functions that the step calls.
+    """Base of recorders, which record the operations of a training step so that the step can be
+    repeated.
 
-    A thread has at most one active recording. By default, the methods do what the step would do
+    A thread has at most one active recording. By default, each method does what the step would do
     without a recording.
     """
 
@@ -234,7 +237,7 @@ class Recording(Observer):
     _on_leaf: Any = None
 
     holds_messages = False
-    """Whether repeating the step sends messages to other ranks."""
+    """Whether a replay of the step sends messages to other ranks."""
 
     def __enter__(self) -> Self:
         current.recorder = self
@@ -245,7 +248,7 @@ class Recording(Observer):
         current.recorder = None
 
     calls: list[Any]
-    """The calls that a replay makes: functions of NumPy and others, in order."""
+    """The calls of functions of NumPy and other libraries that a replay makes, in order."""
 
     def made(self, function: Callable, args: tuple, kwargs: dict, result: Array) -> Array:
         """Called with an array that a NumPy function made; returns its replacement."""
@@ -262,7 +265,7 @@ class Recording(Observer):
         return operation.select(*args).compute(*args)
 
     def one_call(self, function: Callable, args: tuple) -> Any:
-        """Calls a function of arrays, see :func:`one_call`."""
+        """Calls a function of arrays that recordings see as one call (see :func:`one_call`)."""
         return function(*args)
 
     def draws(self, generator: object) -> Any:
@@ -270,15 +273,16 @@ class Recording(Observer):
         return generator
 
     def call_again(self, function: Callable, args: tuple) -> Any:
-        """Calls a function that acts on more than arrays, see :func:`outside`."""
+        """Calls a function that has effects other than its result (see :func:`outside`)."""
         return function(*args)
 
     def exchange(self, function: Callable, array: Array) -> Any:
-        """Exchanges an array with other ranks, see :func:`exchanged`."""
+        """Exchanges an array with other ranks (see :func:`exchanged`)."""
         return function(array)
 
     def update_of_ranks(self, optimizer: Any, parts: Sequence, observations: Any) -> Any:
-        """Called by ``update_in_parts`` of a multi-node optimizer, with its arguments.
+        """Called by the method ``update_in_parts`` of a multi-node optimizer, with the arguments of
+        that method.
 
         Returns:
             The object that records the update's messages; None if they are not recorded.
@@ -289,8 +293,8 @@ class Recording(Observer):
         return self if self.holds_messages else None
 
     def number(self, function: Callable[[], float], like: Array) -> Array:
-        """Returns an array like ``like`` with a number; each repetition calls ``function``
-        again."""
+        """Returns an array like ``like`` that holds the number that ``function`` returns; each
+        replay calls ``function`` again."""
         raise NotImplementedError
 
     def repeat(self, function: Callable, *args: Any) -> None:
@@ -299,24 +303,24 @@ class Recording(Observer):
 
     def on_leaf(self, on_leaf: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns the function that backward should call with each leaf whose gradient is final, so
-        that repetitions call ``on_leaf``."""
+        that replays call ``on_leaf``."""
         self._on_leaf = on_leaf
         return on_leaf
 
     def backward(self, on_leaf: Callable[[Any], Any]) -> None:
-        """Called when a backward begins that calls a function with each leaf."""
+        """Called at the beginning of a backward that calls ``on_leaf`` with each leaf."""
         if on_leaf is not self._on_leaf:
-            self.refuse("a function is called for each gradient while backward runs")
+            self.refuse("backward calls a function, on_leaf, that is not recorded")
 
 
 class Graph(Recording):
     """Records a step as a CUDA graph.
 
     Attributes:
-        workspace: memory for cuBLAS.
-        in_use: the objects that a communicator keeps alive for this capture, by the event after
-            which they may be freed.
-        alike: values that must be the same on all ranks.
+        workspace: the GPU array that cuBLAS uses as its workspace.
+        in_use: the objects that a communicator keeps alive for this capture, by the CUDA event
+            after which the communicator may free them.
+        alike: values of the capture that must be the same on all ranks.
         is_released: whether :meth:`release` was called.
     """
 
@@ -334,34 +338,35 @@ class Graph(Recording):
         current.graph = None
 
     def keep(self, thing: object) -> None:
-        """Keeps an object alive that the graph's kernels need, such as their code."""
+        """Keeps an object that the graph's kernels need, such as their compiled code, alive."""
 
     def before(self, function: Callable, *args: Any) -> None:
         """Registers a function to call before each launch, even if the launch is canceled."""
         raise NotImplementedError
 
     def numbers_of(self, describe: Callable[[], tuple[str, list]]) -> Array:
-        """Returns the array from which a kernel reads its numbers.
+        """Returns the GPU array from which a kernel reads its scalar arguments.
 
         Args:
-            describe: a function that returns the text of the kernel and its numbers; it is called
-                before each launch.
+            describe: a function that returns the source text of the kernel and a list of its scalar
+                arguments; it is called before each launch of the graph.
         """
         raise NotImplementedError
 
     def scales(self, *noted: Any) -> None:
-        """Called for an optimizer with a dynamic loss scale, with the arguments to note for each
+        """Called for an optimizer with a dynamic loss scale, with the values to record for each
         step."""
 
     def drawing(
         self, make: Callable[[], contextlib.AbstractContextManager]
     ) -> contextlib.AbstractContextManager:
-        """Context manager: draws within it are repeated before each launch, in the context manager
-        that ``make`` returns."""
+        """Context manager: random draws within the block are repeated before each launch, in the
+        context manager that ``make`` returns."""
         raise NotImplementedError
 
     def exchanging(self, comm: object) -> contextlib.AbstractContextManager:
-        """Context manager: a communicator's operations within it become part of the graph."""
+        """Context manager: a communicator's operations within the block become part of the
+        graph."""
         raise NotImplementedError
 
     def joins(self, comm: object) -> None:
@@ -373,8 +378,8 @@ class Graph(Recording):
 
 class _Current(threading.local):
     observers: tuple[Observer, ...] | None = None
-    of_functions: tuple[Observer, ...] = ()  # the observers that see functions
-    of_operations: tuple[Observer, ...] | None = None  # the observers that see operations
+    of_functions: tuple[Observer, ...] = ()  # These observers see functions.
+    of_operations: tuple[Observer, ...] | None = None  # These observers see operations.
     recorder: Recording | None = None
     graph: Graph | None = None
 
@@ -407,7 +412,7 @@ def unrecorded() -> Iterator[None]:
 
 
 def see_links() -> bool:
-    """Returns whether an observer wants to see each call of a link.
+    """Returns whether an active observer sees each call of a link.
 
     >>> see_links()
     False
@@ -416,8 +421,8 @@ def see_links() -> bool:
 
 
 def n_parts(optimizer: object) -> int:
-    """Returns the number of parts of a multi-node optimizer's batch, each of which stands for a
-    rank.
+    """Returns the number of parts into which a multi-node optimizer divides its batch, where each
+    part stands for a rank.
 
     >>> n_parts(None)
     1
@@ -471,7 +476,8 @@ def draws(generator: object) -> Any:
 
 
 def outside(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function that acts on more than arrays; replays of a recording call it again.
+    """Calls a function that has effects other than its result; replays of a recording call the
+    function again.
 
     Args:
         function: a method, called with ``arguments``, whose result is not used.
@@ -485,7 +491,7 @@ def outside(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def show_computed(function: object, outputs: Arrays) -> None:
-    """Shows observers of functions what a function computed.
+    """Shows the outputs of a function to the observers that see functions.
 
     Example:
         >>> class Results(Observer):
@@ -500,7 +506,7 @@ def show_computed(function: object, outputs: Arrays) -> None:
 
 
 def shown_parts(optimizer: object, parts: Sequence) -> Sequence:
-    """Returns the parts of a batch that an optimizer computes; see :meth:`Observer.parts`.
+    """Returns the micro-batches that an optimizer computes; see :meth:`Observer.parts`.
 
     Example:
         >>> shown_parts(None, [(2, None)])
@@ -514,13 +520,13 @@ def shown_parts(optimizer: object, parts: Sequence) -> Sequence:
 def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function of arrays, which recordings see as one call.
 
-    Use it for functions whose operations recorded arrays cannot see: functions that write into
-    arrays that they made, index constants, or call SciPy.
+    Use ``one_call`` for functions whose operations cannot be recorded one by one: functions that
+    write into arrays that they made, index constants, or call SciPy.
 
     Args:
-        function: a function at module level, because recordings compare functions. It changes no
-            argument, and returns an array, or arrays in nested tuples and lists. A parameter
-            ``out``, if there is one, may hold memory for the first result.
+        function: a function at module level, because recordings compare functions. The function
+            changes no argument, and returns an array, or arrays in nested tuples and lists. If the
+            function has a parameter ``out``, replays may pass memory for the first result there.
 
     Example:
         >>> one_call(np.take, np.array([0.5, 2.0]), np.array([1, 1, 0]))
@@ -531,14 +537,14 @@ def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def exchanged(function: Callable[[np.ndarray], Any], array: Array) -> np.ndarray:
-    """Exchanges an array with other ranks, where the result depends on the ranks' data.
+    """Exchanges an array with other ranks; the result depends on the data of all ranks.
 
-    Eagerly this is ``function(array)``. In a step that is recorded, the call is kept: each replay
-    calls ``function`` again, even if nobody reads the result, with the array that the replay has
-    computed, in order with the other messages. When a step is compared with its replay, the
-    function is called once: the replay receives the step's result, after a check that it would have
-    sent the same array. So ranks that record or compare a step send the same messages as ranks that
-    replay the step or run it normally.
+    In an eager step, the function returns ``function(array)``. In a step that is recorded, the call
+    is recorded: each replay calls ``function`` again, even if the result is not used, with the
+    array that the replay has computed, in order with the other messages. When a step is compared
+    with its replay, the function is called once: the replay receives the step's result, after a
+    check that it would have sent the same array. So ranks that record or compare a step send the
+    same messages as ranks that replay the step or run it normally.
 
     Args:
         function: receives a copy of the array, and returns an array whose shape and dtype depend

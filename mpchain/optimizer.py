@@ -1,7 +1,7 @@
 """Optimizers: objects that update the parameters of a link.
 
 An :class:`Optimizer` gives each parameter of its target an :class:`UpdateRule`, which holds the
-state that belongs to that parameter (momentum and the like).
+state of the parameter, such as the momentum.
 """
 
 import functools
@@ -47,9 +47,9 @@ class Optimizer:
         target: the link that the optimizer updates; None before :meth:`setup`.
         t: the number of updates so far.
         epoch: the number of epochs that have begun.
-        use_auto_new_epoch: whether an updater calls :meth:`new_epoch`.
+        use_auto_new_epoch: whether an updater, not the program, calls :meth:`new_epoch`.
         n_samples: the number of samples in the next update, which updaters set.
-        communicator: the ranks that update together; None in one process.
+        communicator: the communicator of the ranks that update together; None in one process.
         hyperparam: values for all parameters whose rules do not set their own; None if the
             optimizer has no hyperparameters.
 
@@ -68,25 +68,27 @@ class Optimizer:
     n_samples: int | None = None
     communicator: Any = None
     hyperparam: Hyperparameter | None = None
-    takes_closure = False  # whether a step needs the loss several times
+    takes_closure = False  # If True, a step computes the loss several times.
     _loss_scale: float | None = None
-    _loss_scale_growth: float | None = None  # factor after a good step, for a dynamic loss scale
+    # A dynamic loss scale is multiplied by this factor after a step with finite gradients.
+    _loss_scale_growth: float | None = None
     _is_safe = True
-    scale_on_gpu: Any = None  # a LossScaleOnGpu, if a GPU keeps the loss scale
+    scale_on_gpu: Any = None  # This is a LossScaleOnGpu if a GPU holds the loss scale.
     _hooks: HookList | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        if not hasattr(cls.__init__, "__signature__"):  # such classes explain the error themselves
+        # Constructors with a signature explain wrong arguments themselves.
+        if not hasattr(cls.__init__, "__signature__"):
             check_arguments(cls, kwargs, OPTIONS)
         return super().__new__(cls)
 
     @property
     def actual_optimizer(self) -> "Optimizer":
-        """The optimizer that takes the steps: this one, unless it wraps another."""
+        """The optimizer that takes the steps: this optimizer, or the one that it wraps."""
         return self
 
     def setup(self, link: Link) -> Self:
-        """Sets the link whose parameters to update, and resets hooks and counts.
+        """Sets the link whose parameters the optimizer updates, and resets hooks and counts.
 
         Returns:
             The optimizer itself.
@@ -113,10 +115,10 @@ class Optimizer:
 
     def _check_set_up(self, method):
         if self.target is None:
-            raise RuntimeError(f"{self._called(method)}: call setup with a link before")
+            raise RuntimeError(f"{self._called(method)}: call setup with a link first")
 
     def _is_elsewhere(self):
-        """Returns whether the target is on another GPU than the current one."""
+        """Returns whether the target is on a GPU that is not the current device."""
         target = self.target if "cupy" in sys.modules else None
         return target is not None and not target.device.is_current()
 
@@ -130,7 +132,7 @@ class Optimizer:
         """Begins a new epoch.
 
         Args:
-            auto: whether an updater is calling. It must be equal to :attr:`use_auto_new_epoch`.
+            auto: whether an updater is the caller. The value must equal :attr:`use_auto_new_epoch`.
 
         Raises:
             RuntimeError: ``auto`` differs from :attr:`use_auto_new_epoch`.
@@ -143,7 +145,7 @@ class Optimizer:
     # Methods that multi-node optimizers override
 
     def connect_trainer(self, trainer: Any) -> None:
-        """Called by the updater when a trainer is made with it."""
+        """Called by the updater when a trainer is made with the updater."""
 
     def agree_on_signal(self, number: int | None) -> int | None:
         """See :meth:`mpchain.training.updaters.Updater.agree_on_signal`."""
@@ -164,35 +166,37 @@ class Optimizer:
         """Adds a hook.
 
         Args:
-            hook: called with the optimizer; or, if its attribute ``call_for_each_param`` is set,
-                with the update rule and parameter of each parameter. If its attribute
-                ``works_on_parts`` is set, a sharded optimizer calls it with parts of these
-                (:mod:`mpchain.optimizer_hooks`).
-            name: the name by which it can be removed; None means its own name.
-            timing: ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
-                else ``'pre'``.
+            hook: a callable with the optimizer as its argument. If its attribute
+                ``call_for_each_param`` is True, it is called with each parameter's update rule and
+                the parameter instead. If its attribute ``works_on_parts`` is True, a sharded
+                optimizer calls it with slices of parameters (see :mod:`mpchain.optimizer_hooks`).
+            name: the name by which :meth:`remove_hook` removes the hook; None means the hook's own
+                name.
+            timing: ``'pre'`` to call the hook before the update, or ``'post'`` after it; ``'auto'``
+                means ``hook.timing`` if the hook has this attribute, else ``'pre'``.
 
         Raises:
-            KeyError: a hook of that name exists already.
+            KeyError: the optimizer already has a hook with this name.
         """
         self._check_set_up("add_hook")
         assert self._hooks is not None
         self._hooks.add(hook, name, timing)
 
     def remove_hook(self, name: str) -> None:
-        """Removes the hook of that name."""
+        """Removes the hook that has the given name."""
         self._check_set_up("remove_hook")
         assert self._hooks is not None
         self._hooks.remove(name)
 
     def call_hooks(self, timing: str = "pre") -> None:
-        """Calls the hooks of that timing."""
+        """Calls the hooks whose timing is ``timing``, ``'pre'`` or ``'post'``."""
         assert self._hooks is not None  # setup has created the hooks
         for hook in self._hooks.at(timing):
             self.call_hook(hook)
 
     def call_hook(self, hook: Callable[..., Any]) -> None:
-        """Calls a hook with the optimizer, or for each parameter if the hook asks for that."""
+        """Calls a hook with the optimizer, or for each parameter if the hook sets
+        ``call_for_each_param``."""
         if getattr(hook, "call_for_each_param", False):
             for rule, param in self.rules_and_params():
                 hook(rule, param)
@@ -202,8 +206,8 @@ class Optimizer:
     def rules_and_params(self) -> Iterator[tuple[UpdateRule, Parameter]]:
         """Yields pairs of an update rule and the parameter that hooks and the update act on.
 
-        The parameter is the float32 copy of a float16 or bfloat16 parameter, if there is one. In
-        hooks, its gradient does not include the loss scale.
+        If a float16 or bfloat16 parameter has a float32 copy, the copy is yielded in place of the
+        parameter. In hooks, gradients do not include the loss scale.
         """
         for param in self.target.params(include_uninit=False):
             rule = param.update_rule
@@ -214,10 +218,11 @@ class Optimizer:
 
     @property
     def loss_scale(self) -> float | None:
-        """The factor on the loss of the next update, constant or dynamic; None for no factor.
+        """The factor on the loss of the next update, constant or dynamic; None if there is no loss
+        scale.
 
-        Programs that call ``backward`` before ``update()`` pass this factor to ``backward``. To
-        return a dynamic scale, the host waits for the GPU.
+        A program that calls ``backward`` before ``update()`` must pass this factor to ``backward``.
+        Reading a dynamic scale waits for the GPU.
         """
         self._learn(waits=True)
         return self._loss_scale
@@ -229,11 +234,11 @@ class Optimizer:
 
     @property
     def _factor(self) -> Any:
-        """The loss scale, for ``backward``: a number, or an array on the GPU."""
+        """The loss scale that ``backward`` receives: a number, or an array on the GPU."""
         return self._loss_scale if self.scale_on_gpu is None else self.scale_on_gpu.factor
 
     def _learn(self, waits):
-        """Applies the GPU's decisions about steps: :mod:`mpchain.kernels.gpu.loss_scale`."""
+        """Applies the GPU's decisions to skip steps (see :mod:`mpchain.kernels.gpu.loss_scale`)."""
         if self.scale_on_gpu is None:
             return
         for outcome in self.scale_on_gpu.outcomes(waits):
@@ -245,14 +250,15 @@ class Optimizer:
             self.update_loss_scale()
 
     def _keep_on_host(self):
-        """Waits for the GPU's decisions, and continues without the GPU's scale."""
+        """Waits for the GPU's decisions, and moves the loss scale from the GPU to the host."""
         self._learn(waits=True)
         self.scale_on_gpu = None
 
     def _warn_of_skip(self, t, names):
         warnings.warn(
             f"{self._called('update')}: step {t} is skipped, because with loss scale "
-            f"{self._loss_scale} gradients are not finite: {', '.join(names)}",
+            f"{self._loss_scale} the gradients of these parameters are not finite: "
+            f"{', '.join(names)}",
             RuntimeWarning,
             stacklevel=6,
         )
@@ -260,8 +266,9 @@ class Optimizer:
     def set_loss_scale(self, loss_scale: float | None) -> None:
         """Sets a constant factor on the loss, which keeps small float16 gradients from vanishing.
 
-        Gradients that exist when :meth:`update` is called must be those of the scaled loss;
-        ``update`` divides them by the scale before hooks see them.
+        If gradients exist when :meth:`update` is called without a loss function, they must be
+        gradients of the scaled loss. ``update`` divides gradients by the scale before hooks see the
+        gradients.
 
         Args:
             loss_scale: a positive number, or None for no factor.
@@ -279,14 +286,14 @@ class Optimizer:
         self._loss_scale_growth = None
 
     def loss_scaling(self, interval: int = 1000, scale: float | None = None) -> None:
-        """Turns the loss scale on.
+        """Turns on a loss scale, dynamic by default.
 
-        A dynamic scale starts at 1 and doubles in every step, until a gradient is not finite. Then,
-        and whenever this happens again, the step is skipped and the scale halved; from then on, the
-        scale doubles in ``interval`` steps. It stays between 1 and 65504.
+        A dynamic scale starts at 1 and doubles in every step until a gradient is not finite; from
+        then on, the scale doubles in ``interval`` steps. Whenever a gradient is not finite, the
+        step is skipped and the scale is halved. The scale stays between 1 and 65504.
 
         Args:
-            interval: steps in which a dynamic scale doubles.
+            interval: the number of steps in which a dynamic scale doubles.
             scale: a constant scale; None means a dynamic one.
         """
         if interval < 1:
@@ -299,20 +306,20 @@ class Optimizer:
             self._loss_scale_interval = interval
 
     def check_nan_in_grads(self) -> None:
-        """Looks for gradients that are not finite, if the loss scale is dynamic."""
+        """Checks whether all gradients are finite, if the loss scale is dynamic."""
         self._is_safe = True
         if self._loss_scale_growth is None:
             return
         named = [(n, p) for n, p in self.target.namedparams() if p.grad is not None]
         finite = [param.xp.isfinite(param.grad).all() for _, param in named]
         names = []
-        # This waits for the GPU only once.
+        # The host waits for the GPU only once, for all gradients.
         if not share_gpu(finite) or not named[0][1].xp.stack(finite).all():
             names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
         # Ranks that hold slices of the same parameters skip the step together.
         for comm in dict.fromkeys(p.divided_among for _, p in named):
             if comm is not None and comm.iallreduce(np.array([len(names)])).Wait()[0] > len(names):
-                names.append(f"some on other ranks than {comm.rank} of {comm.size}")
+                names.append(f"some parameters on ranks other than rank {comm.rank} of {comm.size}")
         if names:
             self._is_safe = False
             self._warn_of_skip(self.t + 1, names)
@@ -323,7 +330,8 @@ class Optimizer:
         return self._is_safe
 
     def update_loss_scale(self) -> None:
-        """Adapts a dynamic loss scale to what :meth:`check_nan_in_grads` found."""
+        """Multiplies a dynamic loss scale by its growth factor, or halves the scale if
+        :meth:`check_nan_in_grads` found a gradient that is not finite."""
         if self._loss_scale_growth is None:
             return
         if not self._is_safe:
@@ -332,21 +340,23 @@ class Optimizer:
         self._loss_scale = min(max((self._loss_scale or 1.0) * factor, 1.0), _LARGEST_SCALE)
 
     def _remove_loss_scale(self):
-        """Removes the loss scale from gradients; returns the factor that :func:`update_all` must
-        apply."""
+        """Divides gradients by the loss scale. Returns a tuple of the factor that
+        :func:`update_all` must apply to the other gradients; an empty tuple without a loss
+        scale."""
         if self._loss_scale in (None, 1):
             return ()
         inverse = 1 / self._loss_scale
         for param in self._unscaled_before_step(inverse):
-            # A bfloat16 array times a number is float32.
+            # A bfloat16 array times a number gives a float32 array.
             param.grad = (param.grad * inverse).astype(param.dtype, copy=False)
         return (inverse,)
 
     def _unscaled_before_step(self, inverse):
         """Returns the parameters from whose gradients the caller must remove the loss scale.
 
-        This method removes it from single-precision gradients on GPUs, with one kernel. Gradients
-        in half precision keep the scale until the step reads them, if no hooks see them.
+        This method itself removes the scale from single-precision gradients on GPUs, with one
+        kernel. If no hooks see half-precision gradients, these gradients keep the scale until the
+        step reads them.
         """
         params, rest, single = [*self.target.params(include_uninit=False)], [], []
         are_seen = bool(self._hooks) or type(self).call_hooks is not Optimizer.call_hooks
@@ -398,7 +408,8 @@ class GradientMethod(Optimizer):
 
     rule: type[UpdateRule] | None = None
     _use_cleargrads = True
-    _use_fp32_update: bool | None = None  # None: no method has been chosen
+    # None means that the program has not called use_fp32_update.
+    _use_fp32_update: bool | None = None
     _has_looked_for_half = False
 
     # Subclasses accept the hyperparameters of their rules as arguments and attributes.
@@ -446,8 +457,8 @@ class GradientMethod(Optimizer):
         """Chooses whether float16 and bfloat16 parameters are updated on float32 copies, where
         small steps add up.
 
-        Without a choice, the first update of such parameters warns; with float16, without a loss
-        scale, too.
+        The first update of such parameters warns if this method was not called, and for float16
+        also if no loss scale was set.
         """
         self._use_fp32_update = flag
         if self.target is not None:
@@ -468,7 +479,7 @@ class GradientMethod(Optimizer):
         """Updates the parameters.
 
         Args:
-            lossfun: function that returns the loss; called with ``args`` and ``kwds``. None means
+            lossfun: function of ``args`` and ``kwds`` that returns the loss, a Variable. None means
                 that the gradients have already been computed.
 
         Raises:
@@ -477,8 +488,9 @@ class GradientMethod(Optimizer):
 
         Warns:
             UserWarning: once, if parameters are float16 or bfloat16 and :meth:`use_fp32_update` was
-                not called, or float16 and :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not;
-                in the first update, if no parameter has a gradient.
+                not called, or parameters are float16 and neither :meth:`loss_scaling` nor
+                :meth:`set_loss_scale` was called; in the first update, if no parameter has a
+                gradient.
         """
         self._check_set_up("update")
         if self._is_elsewhere():
@@ -523,7 +535,8 @@ class GradientMethod(Optimizer):
         self.update_loss_scale()
 
     def _can_stay_on_gpu(self, params):
-        """Returns whether the GPU can skip a step with a dynamic loss scale without the host."""
+        """Returns whether the GPU can decide, without the host, to skip a step because of a dynamic
+        loss scale."""
         if self._loss_scale_growth is None or not params or _on_gpu is None:
             return False
         if current.graph is not None and self.scale_on_gpu is None:
@@ -568,7 +581,7 @@ class GradientMethod(Optimizer):
         self.call_hooks("post")
 
     def _look_for_half(self, params):
-        """Warns if settings that float16 and bfloat16 parameters need are missing."""
+        """Warns if float16 or bfloat16 parameters lack float32 copies or a loss scale."""
         self._has_looked_for_half = True
         narrow = {param.dtype.name for param in params if is_half(param.dtype)}
         missing = []
@@ -586,10 +599,10 @@ class GradientMethod(Optimizer):
             )
 
     def _look_for_gradients(self, params):
-        """Warns if none of the parameters that the first step would update has a gradient.
+        """Warns if no parameter that the first step would update has a gradient.
 
-        Only the first step is checked, because later steps may do this on purpose: after
-        ``cleargrads``, momentum still moves parameters.
+        Only the first step is checked, because later steps without gradients may be intended:
+        momentum moves parameters even after ``cleargrads``.
         """
         updated = [p for p in params if p.update_rule is not None and p.update_rule.enabled]
         if updated and not any(map(has_gradient, updated)):
@@ -632,7 +645,7 @@ def _look_for_unregistered(link, called):
 
 
 def _constructor(class_name, hyperparameters):
-    """Returns an ``__init__`` that takes the hyperparameters, by position or name."""
+    """Returns an ``__init__`` that accepts the hyperparameters by position or by name."""
     arguments = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
         for name, default in hyperparameters.items()
@@ -640,7 +653,7 @@ def _constructor(class_name, hyperparameters):
     signature = inspect.Signature(arguments)
 
     def __init__(self, *args, **kwargs):
-        # PyTorch's optimizers take parameters here.
+        # PyTorch's optimizers take parameters as the first argument.
         if args and isinstance(args[0], (Link, Iterator, list, dict)):
             raise TypeError(
                 f"{class_name}: {arguments[0].name} must be a number, not {_kind(args[0])}; the "

@@ -1,13 +1,13 @@
-"""Optimizer hooks: changes to gradients before parameters are updated.
+"""Optimizer hooks, which change gradients before parameters are updated.
 
 A gradient may share its memory with other arrays, so hooks replace gradients and never write into
 them.
 
-If a hook's class sets the attribute ``works_on_parts`` to True, the hook computes the same when
-each rank calls it with a flat part of each parameter: it treats elements independently, or sums
-over ranks as :func:`mpchain.update_rule.square_sums` does. A sharded optimizer then need not give
-whole gradients to all ranks. A derived class does not inherit this promise and must set the
-attribute itself.
+If a hook's class sets the attribute ``works_on_parts`` to True, the hook must compute the same
+values when each rank calls it with a flat slice of each parameter: the hook treats elements
+independently, or sums over ranks as :func:`mpchain.update_rule.square_sums` does. A sharded
+optimizer then need not give whole gradients to all ranks. A derived class does not inherit this
+promise and must set the attribute itself.
 """
 
 import math
@@ -29,10 +29,12 @@ class _ParameterHook:
     """A hook that is called for each parameter; ``new_grad`` computes the new gradient.
 
     Attributes:
-        name: the name by which optimizers know it.
-        call_for_each_param: whether the hook is called with update rule and parameter.
-        timing: when the hook is called.
-        changes_gradients_only: whether calling the hook in a skipped step has no effect.
+        name: the name under which an optimizer registers the hook.
+        call_for_each_param: whether the hook is called for each parameter, with the update rule and
+            the parameter.
+        timing: ``'pre'``, because the hook is called before the update.
+        changes_gradients_only: whether the hook changes only gradients, so that a call in a skipped
+            step has no effect.
     """
 
     name: str
@@ -54,7 +56,7 @@ class WeightDecay(_ParameterHook):
     """Weight decay, or L2 regularization: g ← g + rate p.
 
     Args:
-        rate: the coefficient.
+        rate: the coefficient of the penalty.
 
     Example:
         >>> model = L.Linear(1, 1, initialW=2.0, nobias=True)
@@ -83,7 +85,7 @@ class Lasso(_ParameterHook):
     """L1 regularization: g ← g + rate sign(p).
 
     Args:
-        rate: the coefficient.
+        rate: the coefficient of the penalty.
 
     Example:
         >>> param = mpchain.Parameter(np.array([2.0, -3.0]))
@@ -109,10 +111,10 @@ class GradientHardClipping(_ParameterHook):
     """Clips each element of the gradients to an interval.
 
     Args:
-        lower_bound, upper_bound: the interval.
+        lower_bound, upper_bound: the bounds of the interval.
 
     Raises:
-        ValueError: the interval is empty.
+        ValueError: ``lower_bound`` exceeds ``upper_bound``.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(3))
@@ -158,12 +160,12 @@ def exponential_decay_noise(
 class GradientNoise(_ParameterHook):
     """Adds random noise to the gradients.
 
-    All ranks must draw the same noise; a multi-node optimizer ensures that.
+    All ranks must draw the same noise; a multi-node optimizer ensures that they do.
 
     Args:
         eta: scale of the noise.
-        noise_func: function of array module, shape, dtype, this hook and the update rule that
-            returns the noise.
+        noise_func: function that returns the noise. Its arguments are the array module, the shape,
+            the dtype, this hook and the update rule.
 
     See A. Neelakantan et al., Adding gradient noise improves learning for very deep networks, 2015.
 
@@ -196,7 +198,7 @@ class GradientLARS(_ParameterHook):
     Args:
         threshold: the norm up to which parameters are too small to scale gradients.
         weight_decay: coefficient of weight decay.
-        eps: keeps the divisor from zero.
+        eps: a positive number that keeps the divisor from being zero.
 
     See Y. You et al., Large batch training of convolutional networks, 2017.
 
@@ -226,7 +228,8 @@ class GradientLARS(_ParameterHook):
 
 
 class GradientClipping:
-    """Scales all gradients by one factor, so that their norm does not exceed a threshold.
+    """Scales all gradients by the same factor, so that their joint norm does not exceed a
+    threshold.
 
     The norm is the L2 norm of the gradients of all parameters taken as one vector. It includes all
     parts of parameters that are divided among ranks.
@@ -260,7 +263,7 @@ class GradientClipping:
     def __call__(self, opt: Optimizer) -> None:
         params = [param for _, param in opt.rules_and_params() if param.grad is not None]
         square = square_norm(params, [param.grad for param in params])
-        if is_gpu_array(square):  # the host does not wait for a GPU
+        if is_gpu_array(square):  # On a GPU, the rate is computed without a wait of the host.
             with square.device:
                 xp, norm = get_array_module(square), square**0.5
                 factor = xp.where(norm > self.threshold, self.threshold / norm, 1.0)

@@ -1,4 +1,5 @@
-"""The parameters of links: their registration, walks over the tree of links, copies and files."""
+"""The parameters of links: registration, walks over the tree of links, copies, and saving to
+files."""
 
 import contextlib
 import copy
@@ -30,7 +31,8 @@ def is_array(value: object) -> bool:
 
 
 def _held(value):
-    """Yields the links and parameters in lists, tuples and dicts, nested ones included."""
+    """Yields the links and parameters in lists, tuples and dicts, including nested lists, tuples
+    and dicts."""
     if isinstance(value, (list, tuple, dict)):
         for each in value.values() if isinstance(value, dict) else value:
             if isinstance(each, (ParameterTree, Parameter)):
@@ -47,13 +49,13 @@ def _copy_values(param, source):
     elif source.is_initialized or param.is_initialized:
         raise ValueError(
             f"copyparams: parameter {param.name!r} of shape {_shape_of(param)} cannot take the "
-            f"values of one of shape {_shape_of(source)}"
+            f"values of the source's parameter of shape {_shape_of(source)}"
         )
 
 
 def copy_persistents(link: "ParameterTree", source: "ParameterTree") -> None:
-    """Copies a link's persistent values, without those of its children, from a link of the same
-    kind.
+    """Copies persistent values from ``source`` to ``link``, two links of the same class. The values
+    of child links are not copied.
 
     >>> bn, other = L.BatchNormalization(2), L.BatchNormalization(2)
     >>> bn.avg_mean += 3
@@ -71,7 +73,7 @@ def copy_persistents(link: "ParameterTree", source: "ParameterTree") -> None:
         else:
             raise ValueError(
                 f"copyparams: persistent value {name!r} of shape {old.shape} cannot take the "
-                f"values of one of shape {new.shape}"
+                f"values of the source's value of shape {new.shape}"
             )
 
 
@@ -103,7 +105,8 @@ class ParameterTree(DeviceResident):
 
     # Registration
 
-    # The methods add_param, add_persistent and add_link create attributes; links can be called.
+    # For type checkers: add_param, add_persistent and add_link create attributes, and links are
+    # callable.
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
@@ -111,15 +114,17 @@ class ParameterTree(DeviceResident):
 
     @property
     def within_init_scope(self) -> bool:
-        """Whether attributes that are assigned now are registered."""
+        """Whether the link is inside :meth:`init_scope`, where assigned attributes are
+        registered."""
         return self._within_init_scope
 
     @contextlib.contextmanager
     def init_scope(self) -> Iterator[None]:
-        """Context manager: parameters (in a Chain, links too) assigned within are registered.
+        """Context manager: registers the parameters, and in a Chain the links, that are assigned
+        within the block.
 
-        Parameters and links in a list, tuple or dict are not registered; the context manager warns
-        at its end about those that are not registered elsewhere.
+        Parameters and links in a list, tuple or dict are not registered. At its end, the context
+        manager warns of such parameters and links if they are not registered elsewhere.
 
         >>> link = mpchain.Link()
         >>> with link.init_scope():
@@ -141,9 +146,10 @@ class ParameterTree(DeviceResident):
             self._look_into_containers({k: v for k, v in vars(self).items() if v is not old.get(k)})
 
     def _look_into_containers(self, new):
-        """Warns about unregistered links and parameters in new lists, tuples and dicts.
+        """Warns of unregistered links and parameters in new lists, tuples and dicts.
 
-        The check waits for the end of the scope, because ``add_link`` may follow the assignment.
+        The check takes place at the end of the scope, because ``add_link`` may follow the
+        assignment.
         """
         known = set()
         for name, value in new.items():
@@ -243,8 +249,7 @@ class ParameterTree(DeviceResident):
     # Copies
 
     def copy(self, mode: str = "share") -> Self:
-        """Returns a copy of the link and its descendants, without a name and not set up for
-        updates.
+        """Returns a copy of the link and its descendants. The copy has no name and no update rules.
 
         >>> linear = L.Linear(3, 2)
         >>> linear.copy("share").W.array is linear.W.array
@@ -253,12 +258,12 @@ class ParameterTree(DeviceResident):
         False
 
         Args:
-            mode: ``'share'`` shares the parameters' arrays with the original, but not their
-                gradients; ``'copy'`` copies everything; ``'init'`` does too, and draws new initial
-                values for the parameters.
+            mode: ``'share'`` shares the parameters' arrays, but not their gradients, with the
+                original; ``'copy'`` copies everything; ``'init'`` copies everything, and draws new
+                initial values for the parameters.
 
         Raises:
-            ValueError: ``mode`` is not one of these.
+            ValueError: ``mode`` is not one of these strings.
         """
         if mode not in _COPY_MODES:
             raise ValueError(
@@ -291,16 +296,16 @@ class ParameterTree(DeviceResident):
     # The tree
 
     def _named_children(self) -> "Iterator[tuple[str, ParameterTree]]":
-        """Yields pairs of name and link directly below this one."""
+        """Yields pairs of name and link for the children of this link."""
         return iter(())
 
     def children(self) -> "Iterator[ParameterTree]":
-        """Yields the links directly below this one."""
+        """Yields the children of this link."""
         for _, child in self._named_children():
             yield child
 
     def namedlinks(self, skipself: bool = False) -> "Iterator[tuple[str, ParameterTree]]":
-        """Yields pairs of path and link: this link as ``'/'``, then its descendants."""
+        """Yields pairs of path and link: this link with the path ``'/'``, then its descendants."""
         if not skipself:
             yield "/", self
         for name, child in self._named_children():
@@ -309,8 +314,9 @@ class ParameterTree(DeviceResident):
                 yield f"/{name}{path}", link
 
     def shownlinks(self) -> "Iterator[tuple[str, ParameterTree]]":
-        """Yields the same as :meth:`namedlinks`, with paths for display: in a Sequential, the index
-        of each link among the layers. Names in files differ from these paths.
+        """Yields the links that :meth:`namedlinks` yields, with paths for display. In a Sequential,
+        a path has the index of the link among all layers, which can differ from the link's name in
+        files.
 
         >>> model = mpchain.Sequential(L.Linear(2), F.relu, L.Linear(2), F.relu, L.Linear(2))
         >>> [path for path, _ in model.shownlinks()]
@@ -358,7 +364,7 @@ class ParameterTree(DeviceResident):
         yield from params if include_uninit else [p for p in params if p.is_initialized]
 
     def _collect_params(self, found):
-        """Adds parameters by identity, in the order of :meth:`namedparams`, without their paths."""
+        """Adds parameters to ``found``, keyed by ``id``, in the order of :meth:`namedparams`."""
         for name in sorted(self._params):
             param = self.__dict__[name]
             found.setdefault(id(param), param)
@@ -381,7 +387,8 @@ class ParameterTree(DeviceResident):
         return count
 
     def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
-        """Shows ``visitor`` the link, its parameters and persistent arrays, and its descendants."""
+        """Calls the methods of ``visitor`` with the link, its parameters and persistent arrays, and
+        its descendants."""
         super().device_resident_accept(visitor)
         attributes = self.__dict__
         for name in sorted(self._params):
@@ -407,8 +414,8 @@ class ParameterTree(DeviceResident):
             copy_persistent: whether to copy persistent values too.
 
         Raises:
-            ValueError: the structure or a shape differs, or a parameter has values only in this
-                link.
+            ValueError: the structure or a shape differs, or a parameter has values in this link but
+                not in ``link``.
         """
         for mine, other in self.paired_with(link, "copyparams"):
             for name in sorted(mine._params):
@@ -417,7 +424,7 @@ class ParameterTree(DeviceResident):
                 copy_persistents(mine, other)
 
     def addgrads(self, link: "ParameterTree") -> None:
-        """Adds the gradients of a link of the same structure to those of this one."""
+        """Adds the gradients of a link of the same structure to the gradients of this link."""
         for mine, other in self.paired_with(link, "addgrads"):
             for name in mine._params:
                 mine.__dict__[name].addgrad(other.__dict__[name])
@@ -425,12 +432,12 @@ class ParameterTree(DeviceResident):
     def paired_with(
         self, link: "ParameterTree", caller: str
     ) -> "Iterator[tuple[ParameterTree, ParameterTree]]":
-        """Yields pairs of corresponding links of two trees of the same structure, this tree's
-        first.
+        """Yields pairs of corresponding links of two trees of the same structure: a link of this
+        tree, and a link of the other tree.
 
         Args:
             link: the root of the other tree.
-            caller: the name of the method for error messages.
+            caller: the name of the calling method, for error messages.
 
         Raises:
             TypeError: ``link`` is not a Link.
@@ -474,7 +481,8 @@ class ParameterTree(DeviceResident):
         self._set_update_enabled(True)
 
     def disable_update(self) -> None:
-        """Keeps optimizers, including those that are set up later, from updating the parameters.
+        """Keeps optimizers, including optimizers that are set up later, from updating the
+        parameters.
 
         >>> model = mpchain.Sequential(L.Linear(3, 2), L.Linear(2, 1))
         >>> model[0].disable_update()  # only the last layer is trained
@@ -506,8 +514,9 @@ class ParameterTree(DeviceResident):
             array = serializer(name, param.array)
             if array is None and param.is_initialized:
                 raise SerializationError(
-                    f"{type(self).__name__}.serialize: parameter {name!r} has values, but was not "
-                    "initialized when it was saved"
+                    f"{type(self).__name__}.serialize: parameter {name!r} has values, but the file "
+                    "was saved before it was initialized: load into a link whose parameter is not "
+                    "initialized"
                 )
             if array is not None and not param.is_initialized:
                 if not self._shape_fits(name, array.shape):
@@ -525,9 +534,9 @@ class ParameterTree(DeviceResident):
 
 
 class TreeOutline:
-    """The links and parameters that a walk over a tree meets.
+    """The links and parameters of a tree, as a walk over the tree found them.
 
-    Checking whether a tree is unchanged costs much less than another walk.
+    To check by :meth:`describes` whether a tree is unchanged costs much less than another walk.
 
     >>> model = mpchain.Sequential(L.Linear(3, 2))
     >>> outline = TreeOutline(model)
@@ -553,11 +562,11 @@ class TreeOutline:
         self._registered = list(map(copy.copy, self._registers))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._tree,)  # a copy belongs to the copied tree
+        return type(self), (self._tree,)  # A copy is the outline of the copied tree.
 
     def describes(self, tree: ParameterTree) -> bool:
-        """Returns whether ``tree`` is the tree of this outline, and its links, parameters and names
-        have not changed."""
+        """Returns whether ``tree`` is the tree of this outline and has the same links, parameters
+        and names as before."""
         try:
             now = map(operator.getitem, self._attributes, self._names)
             are_same = tree is self._tree and all(map(operator.is_, now, self._met))

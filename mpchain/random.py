@@ -1,13 +1,14 @@
 """Random draws that belong to samples.
 
-Functions draw from :func:`source`: NumPy's or CuPy's global generator, as everywhere else in a
-program. Within the updates of a multi-node optimizer it is a :class:`SampleGenerator` instead,
-whose draws depend on the number of the sample in the batch of all ranks. So a sample gets the same
-dropout mask, noise or latent value on any rank and on any device, for any number of ranks.
+Functions draw from the generator that :func:`source` returns: the global generator of NumPy or CuPy
+by default, and a :class:`SampleGenerator` within the updates of a multi-node optimizer. The draws
+of a SampleGenerator depend on the index of the sample in the batch of all ranks. A sample therefore
+gets the same dropout mask, noise or latent value on any rank and on any device, for any number of
+ranks.
 
-The first axis of an array is taken for samples if its length is a multiple of their number. Scalars
-and parameters get draws that all ranks share. For arrays whose shape does not show their samples,
-the program calls :func:`rows_of` and :func:`shared`.
+The first axis of an array is taken for samples if its length is a multiple of the number of
+samples. Scalars and parameters get draws that all ranks share. For arrays whose shape does not show
+their samples, the program calls :func:`rows_of` and :func:`shared`.
 """
 
 import contextlib
@@ -25,12 +26,12 @@ from mpchain.observers import draws, refuse
 from mpchain.typing import Array
 
 _TWO_TO_32 = 2.0**32
-_CALLS = 1 << 20  # number of calls per turn before its numbers would overlap with the next turn's
+_CALLS = 1 << 20  # A turn with more calls would use the random numbers of the next turn.
 
 
 class _Rows(NamedTuple):
-    """The program's description of arrays: the sample of each row along an axis; None for rows in
-    order."""
+    """A program's declaration of which sample each row along an axis belongs to; None means that
+    rows are in the order of samples."""
 
     samples: np.ndarray | None
     axis: int
@@ -50,10 +51,10 @@ def source(xp: ModuleType, shared: bool = False) -> Any:
 
     Args:
         xp: the module of the arrays to draw, NumPy or CuPy.
-        shared: whether the next draw belongs to no sample; see :func:`shared`.
+        shared: whether the next draw belongs to no sample (see :func:`shared`).
 
     Returns:
-        ``xp.random``, or an object with the methods of that module that this package uses.
+        ``xp.random``, or an object with those methods of ``xp.random`` that mpchain uses.
 
     Example:
         >>> from mpchain.random import source
@@ -68,11 +69,12 @@ def source(xp: ModuleType, shared: bool = False) -> Any:
 
 
 def draw(xp: ModuleType, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
-    """Draws for distributions, by sample; the draws have the shape (repeats, *batch).
+    """Draws an array of shape (repeats, *batch) for distributions, where ``batch`` begins with the
+    samples.
 
     Args:
         xp: the array module of the parameters and the result.
-        name: the method of ``numpy.random``.
+        name: the name of a method of ``numpy.random``.
         parameters: arrays that broadcast to ``size``.
         size: the shape of the result.
 
@@ -102,18 +104,20 @@ def _saying(rows, is_shared):
 
 
 def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContextManager[None]:
-    """Context manager: declares which rows of arrays belong to which sample, for draws within it.
+    """Context manager: declares, for draws within the block, which rows of arrays belong to which
+    sample.
 
-    Use it for arrays whose first axis is time, atoms, the concatenated elements of sequences, or
-    samples in another order, because the shape does not show these. The draws of a row depend on
-    its sample and on its index among the sample's rows. Arrays of another length along the axis are
-    drawn normally. Where draws do not belong to samples, the context manager has no effect.
+    Use the context manager for arrays whose first axis is time, atoms, the concatenated elements of
+    sequences, or samples in another order, because the shape does not show the samples of such
+    arrays. The draws of a row depend on its sample and on its index among the sample's rows. Arrays
+    of another length along the axis are drawn normally. Outside of the updates of a multi-node
+    optimizer, the context manager has no effect.
 
     Args:
-        samples: array of integers, or list: for each row, the index of its sample among this rank's
-            current samples, from 0. None: the rows are the samples in order, each with the same
+        samples: array or list of integers: for each row, the index of its sample among this rank's
+            current samples, from 0. None means that the samples are in order, each with the same
             number of consecutive rows.
-        axis: the axis of the rows.
+        axis: the axis along which rows are counted.
 
     Raises:
         ValueError: ``samples`` has values that are not indices of this rank's samples, or ``axis``
@@ -124,32 +128,32 @@ def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContext
         >>> with mpchain.random.rows_of(np.repeat(np.arange(2), lengths)):
         ...     F.dropout(np.ones((5, 4))).shape
         (5, 4)
-        >>> with mpchain.random.rows_of(axis=1):  # of arrays (time, samples, ...)
-        ...     F.dropout(np.ones((7, 2, 4))).shape
-        (7, 2, 4)
+        >>> with mpchain.random.rows_of(axis=1): # for arrays (time, samples, ...) ...
+        F.dropout(np.ones((7, 2, 4))).shape (7, 2, 4)
     """
     if axis < 0:
         raise ValueError(f"rows_of: axis must not be negative, but is {axis}")
     if samples is not None:
         samples, given = np.asarray(cuda.to_cpu(samples)), samples
-        n = (_local.generator and _local.generator.n) or math.inf  # 0 means unknown samples
+        # n is 0 if the samples are unknown.
+        n = (_local.generator and _local.generator.n) or math.inf
         is_right = samples.ndim == 1 and (samples.dtype.kind in "iu" or samples.size == 0)
         if not is_right or ((samples < 0) | (samples >= n)).any():
             highest = "" if math.isinf(n) else f", from 0 to {n - 1}"
             raise ValueError(
-                "rows_of: samples must be one integer for each row, the number of its sample "
-                f"among this rank's{highest}, but is {given!r:.200}"
+                "rows_of: samples must be one integer for each row, the index of the row's sample "
+                f"among this rank's samples{highest}, but is {given!r:.200}"
             )
         samples = samples.astype(np.int64)
     return _saying(_Rows(samples, axis), False)
 
 
 def shared() -> contextlib.AbstractContextManager[None]:
-    """Context manager: draws within it belong to no sample, and are the same on all ranks.
+    """Context manager: draws within the block belong to no sample, and are the same on all ranks.
 
-    Draws of shape () and for parameters are always shared. Use this for everything else that a
-    single process draws once for a batch, such as masks of computed weights, or the layers that
-    stochastic depth skips.
+    Draws of shape () and draws for parameters are always shared. Use this context manager for all
+    other values that a single process draws once for a batch, such as masks of computed weights, or
+    the layers that stochastic depth skips.
 
     Example:
         >>> with mpchain.random.shared():
@@ -160,7 +164,8 @@ def shared() -> contextlib.AbstractContextManager[None]:
 
 
 def sorted_samples(order: np.ndarray) -> contextlib.AbstractContextManager[None]:
-    """Context manager: functions receive sequences in a different order than the samples.
+    """Context manager: declares that functions in the block receive sequences in another order than
+    the samples.
 
     Args:
         order: the original index of each sequence.
@@ -175,7 +180,8 @@ def sorted_samples(order: np.ndarray) -> contextlib.AbstractContextManager[None]
 
 
 def joined_steps(steps: Sequence[int]) -> contextlib.AbstractContextManager[None]:
-    """Context manager: arrays join the time steps of sequences along their first axis.
+    """Context manager: declares that the first axis of arrays in the block concatenates the time
+    steps of sequences.
 
     Args:
         steps: the number of sequences at each step; the longest sequences come first.
@@ -193,7 +199,7 @@ def joined_steps(steps: Sequence[int]) -> contextlib.AbstractContextManager[None
 
 
 def _samples_of(n_rows):
-    """Returns the sample of each row; None if it is unknown."""
+    """Returns the sample of each row; None if the samples of the rows are unknown."""
     generator, rows = _local.generator, _local.rows
     if generator is None or _local.is_shared:
         return None
@@ -208,14 +214,16 @@ def counters(
 ) -> kernels.Counters | None:
     """Returns the counters with which a kernel draws an array without storing random numbers.
 
-    Outside of the updates of a multi-node optimizer, they depend on the seed of CuPy's generator.
+    Outside of the updates of a multi-node optimizer, the counters depend on the seed of CuPy's
+    generator.
 
     Args:
-        xp: CuPy, or NumPy within such an update.
+        xp: CuPy; within the update of a multi-node optimizer, NumPy or CuPy.
         shared: as in :func:`source`.
 
     Returns:
-        The counters; None if the program declared the sample of each row: then use :func:`source`.
+        The counters; None if the program declared the sample of each row. In this case, use
+        :func:`source`.
 
     Example:
         >>> from mpchain.random import SampleGenerator, counters
@@ -264,36 +272,37 @@ def set_state(state: tuple) -> None:
 
 
 class _Place(NamedTuple):
-    """The counters that the random words of an array come from."""
+    """The Philox counters from which the random words of an array are computed."""
 
-    axis: int  # the axis along which rows are counted
-    samples: Any  # the sample of each row of counters
-    numbers: Any  # the index of each row within its sample
-    high: int  # word of the key
+    axis: int  # Rows are counted along this axis.
+    samples: Any  # These are the samples of the rows.
+    numbers: Any  # These are the rows' indices within their samples.
+    high: int  # This is the high word of the key.
 
 
 class SampleGenerator:
     """A counter-based generator, Philox4x32-10, that numbers its draws by sample.
 
     A draw is a function of the key, the step, the number of the call within the step, the sample
-    and the index of the element within the sample's part of the array. If the first axis of an
-    array is the samples, or a multiple of them with the rows of a sample side by side, each sample
-    has its own counters; with :func:`rows_of`, each row has its own. Arrays of shape (), and
-    :func:`shared` arrays, are the same for all streams. All other arrays are drawn for the stream
-    as a whole.
+    and the index of the element within the sample's part of the array. If the length of the first
+    axis of an array is the number of samples, or a multiple where the rows of a sample are
+    adjacent, each sample has its own counters; with :func:`rows_of`, each row has its own counters.
+    Arrays of shape (), and :func:`shared` arrays, are the same for all streams. All other arrays
+    are drawn from counters of the stream.
 
     Args:
         key: 64 bits in two words. Generators with different keys are independent.
         step: the number of the training step.
         turn: the number of the batch within the step.
-        first: the index of the first sample in the batch of all ranks. None if unknown; then no
-            arrays are drawn by sample.
+        first: the index of the first sample in the batch of all ranks. None means that the index is
+            unknown; then no arrays are drawn by sample.
         n: the number of samples.
         stream: the rank, which distinguishes draws that belong to no particular sample.
         tell: a function that is called with a message if the shape of an array does not show its
             samples.
-        shapes: the shapes drawn for the previous batches, by call, to which this generator adds its
-            own; they reveal an axis that does not grow with the number of samples.
+        shapes: a dict, by number of the call, of the shapes drawn for previous batches, to which
+            this generator adds its shapes. The shapes reveal a first axis whose length does not
+            grow with the number of samples.
 
     Attributes:
         n: the number of samples; 0 if their indices are unknown.
@@ -354,8 +363,8 @@ class SampleGenerator:
         return xp.moveaxis(words, 0, place.axis)
 
     def row_seeds(self, shape: tuple[int, ...], shared: bool = False) -> tuple[np.ndarray, int]:
-        """Returns a seed (4 words) for each row of an array, for draws of varying length, and the
-        axis of the rows."""
+        """Returns the axis of the rows of an array, and a seed of 4 words for each row, for draws
+        that take a varying number of words."""
         place = self._place(shape, shared)
         return self._words(np, place, 4 * shape[place.axis]).reshape(-1, 4), place.axis
 
@@ -369,8 +378,8 @@ class SampleGenerator:
         return words.reshape(n_rows, 4 * n_blocks)[:, :n_row_words]
 
     def counters(self, shape: tuple[int, ...], shared: bool = False) -> kernels.Counters | None:
-        """Returns the counters for the next call of :meth:`words` with one word per element; None
-        if :func:`rows_of` describes the array's rows."""
+        """Returns the counters that the next call of :meth:`words` would use with one word per
+        element; None if :func:`rows_of` describes the array's rows."""
         rows = _local.rows
         if rows is not None and not _is_shared(shape, shared) and self.fits(shape, rows):
             return None
@@ -412,14 +421,15 @@ class SampleGenerator:
         return np.arange(self._first, self._first + self.n), np.zeros(self.n, np.int64)
 
     def _look_again(self, shape, tell):
-        """Reports a first axis that may be a multiple of the number of samples only by chance."""
+        """Reports a first axis whose length may be a multiple of the number of samples only by
+        chance."""
         n, before = self.n, self._shapes.get(self.n_calls)
         self._shapes[self.n_calls] = n, shape
         if before is not None and before[0] != n and before[1] == shape:
             tell(
-                f"random numbers of shape {shape} are drawn for {n} samples, and were for "
-                f"{before[0]}: the first axis is taken for samples, but does not grow with them; "
-                + _REMEDY
+                f"random numbers of shape {shape} are drawn for {n} samples, and were drawn for "
+                f"{before[0]} samples before: the first axis is taken for samples, but does not "
+                "grow with them; " + _REMEDY
             )
         elif len(shape) == 3 and shape[0] > n == shape[1]:
             tell(
@@ -428,7 +438,7 @@ class SampleGenerator:
             )
 
     def is_repeated_batch(self, shape: tuple[int, ...]) -> bool:
-        """Returns whether the second axis, not the first, is the samples: such draws repeat a
+        """Returns whether the second axis of a draw is the samples and the first axis repeats the
         batch."""
         n = self.n
         if len(shape) < 2 or n == 0 or shape[1] % n:
@@ -439,18 +449,19 @@ class SampleGenerator:
 
 
 _REMEDY = (
-    "say it by mpchain.random.rows_of, or by mpchain.random.shared if they belong to no sample"
+    "declare the samples of the rows by mpchain.random.rows_of, or use mpchain.random.shared if "
+    "the numbers belong to no sample"
 )
 _UNKNOWN = (
-    "random numbers belong to no sample, since it is unknown which samples this rank has: use "
+    "random numbers belong to no sample, because the samples of this rank are unknown: use "
     "comm.batch, or MultiNodeUpdater with an iterator of create_sharded_iterator"
 )
 
 
 def _no_multiple(shape, n):
     return (
-        f"random numbers of shape {shape} are drawn for {n} samples: the shape does not tell which "
-        "row belongs to which; " + _REMEDY
+        f"random numbers of shape {shape} are drawn for {n} samples: the shape does not show which "
+        "row belongs to which sample; " + _REMEDY
     )
 
 
@@ -475,7 +486,7 @@ def _numbers(samples):
     return numbers
 
 
-class _InUse:  # a generator would cost several times as much, in every step
+class _InUse:  # A generator-based context manager would take several times as long, in every step.
     def __init__(self, generator):
         self._generator = generator
 
@@ -493,8 +504,8 @@ class _Source:
         self._generator, self._xp, self._shared = generator, xp, shared
 
     def _uniforms(self, size, n=1):
-        """Returns an array (*size, n) of float64, uniform in the open interval (0, 1), 32 bits
-        each."""
+        """Returns a float64 array (*size, n) of numbers with 32 random bits each, uniform in the
+        open interval (0, 1)."""
         words = self._generator.words(self._xp, _shape(size), n, self._shared)
         return (words + 0.5) / _TWO_TO_32
 
@@ -509,7 +520,8 @@ class _Source:
     def randint(self, low, high, size=None):
         return low + self._xp.floor(self.random_sample(size) * (high - low)).astype(np.int64)
 
-    def standard_normal(self, size=None):  # G. E. P. Box, M. E. Muller, 1958
+    # This is the transform of G. E. P. Box and M. E. Muller, 1958.
+    def standard_normal(self, size=None):
         u = self._uniforms(size, 2)
         radius = self._xp.sqrt(-2 * self._xp.log(u[..., 0]))
         return radius * self._xp.cos(2 * math.pi * u[..., 1])
@@ -528,8 +540,8 @@ class _Source:
         return self._xp.tan(math.pi * (self.random_sample(size) - 0.5))
 
     def __getattr__(self, name):
-        """Returns a method that needs a varying number of words; it draws each row with its own
-        generator."""
+        """Returns a method of ``numpy.random`` that needs a varying number of words. The method
+        draws each row with a generator of its own."""
         if not hasattr(np.random.RandomState, name):
             raise AttributeError(f"mpchain.random has no method {name!r}")
         return lambda *parameters, size=None: self._by_rows(name, parameters, _shape(size))

@@ -1,4 +1,4 @@
-"""Collecting the values that a program wants to watch, and their statistics."""
+"""Reporters, which collect values that a program reports, and statistics of these values."""
 
 import contextlib
 import json
@@ -17,7 +17,8 @@ from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
 
 
 class _Current(threading.local):
-    """The reporters that are current in this thread; the last one receives the reported values."""
+    """The reporters whose ``with`` blocks this thread is in; the last reporter receives the
+    reported values."""
 
     def __init__(self):
         self.reporters = []
@@ -27,7 +28,8 @@ _current = _Current()
 
 
 class Reporter:
-    """Collects reported values in a dictionary, under names that begin with their reporters' names.
+    """Collects reported values in a dictionary, by names that begin with the name of the reporting
+    object.
 
     A reporter becomes the thread's current one in a ``with`` block (``with reporter:``) or in a
     scope.
@@ -67,11 +69,8 @@ class Reporter:
         self._observers[id(observer)] = name, observer
 
     def add_observers(self, prefix: str, observers: Iterable[tuple[str, Any]]) -> None:
-        """Gives names to several objects.
-
-        Args:
-            prefix: put before each name.
-            observers: pairs of a name and an object, such as ``link.namedlinks()``.
+        """Gives names to several objects. Args: prefix: text that is put before each name.
+        observers: pairs of a name and an object, such as ``link.namedlinks()``.
         """
         for name, observer in observers:
             self.add_observer(prefix + name, observer)
@@ -103,7 +102,8 @@ class Reporter:
             )
 
 
-class _Collecting:  # a generator would cost several times as much, in every step
+# A generator-based context manager would take several times as long, in every step.
+class _Collecting:
     def __init__(self, reporter, observation):
         self._reporter, self._observation = reporter, observation
 
@@ -135,7 +135,8 @@ def get_current_reporter() -> Reporter:
     """
     if not _current.reporters:
         raise RuntimeError(
-            "get_current_reporter: no reporter is current; use 'with reporter:' or its scope"
+            "get_current_reporter: no reporter is current; call it in a block 'with reporter:' or "
+            "'with reporter.scope(observation):'"
         )
     return _current.reporters[-1]
 
@@ -186,16 +187,16 @@ class Summary:
     """
 
     def __init__(self) -> None:
-        self._n = 0.0  # sum of the weights
-        self._x = 0.0  # sum of weight * value
-        self._squares = 0.0  # sum of weight * (value - mean)**2
+        self._n = 0.0  # This is the sum of the weights.
+        self._x = 0.0  # This is the sum of weight * value.
+        self._squares = 0.0  # This is the sum of weight * (value - mean)**2.
 
     def add(self, value: object, weight: object = 1) -> None:
         """Adds a value.
 
         Args:
             value: a number, or an array (on any device) or variable of shape ().
-            weight: the weight of the value, of the same kinds as ``value``; a value of weight 0 is
+            weight: the weight of the value, of the same types as ``value``; a value of weight 0 is
                 ignored.
 
         Raises:
@@ -238,7 +239,7 @@ class Summary:
         self._n += other._n
 
     def __getstate__(self) -> dict[str, float]:
-        # Another process receives numbers, even if the sums are on a GPU here.
+        # The sums are pickled as numbers, because another process may not have this GPU.
         return {name: float(value) for name, value in vars(self).items()}
 
     def compute_mean(self) -> Any:
@@ -267,7 +268,7 @@ class Summary:
         """Saves or restores the sums.
 
         Chainer's files hold the sum of the squares around zero, ``_x2``, and an integer number of
-        values: these are saved as well, and restored from Chainer's files.
+        values. These entries are saved too, and are restored from Chainer's files.
         """
         if isinstance(serializer, Deserializer):
             serializer.remember(self)
@@ -308,7 +309,7 @@ class DictSummary:
 
         Args:
             d: values by name; a pair is a value and its weight (see :meth:`Summary.add`).
-            default_weight: the weight of the other values.
+            default_weight: the weight of values without a weight.
 
         Raises:
             ValueError: a weight is not a scalar.
@@ -319,7 +320,7 @@ class DictSummary:
             self._summaries[name]._add_number(number, weight)
 
     def merge(self, other: "DictSummary") -> None:
-        """Adds all entries of another summary; the names may differ.
+        """Adds all entries of another summary, which may have other names.
 
         To combine the sums of several processes, send their summaries and merge them in the same
         order everywhere.
@@ -332,12 +333,13 @@ class DictSummary:
         return {name: s.compute_mean() for name, s in self._summaries.items() if s._n}
 
     def sums(self) -> dict[str, tuple[Any, float]]:
-        """Returns, for each entry with values of a weight above 0, the sum of values times weights,
-        on the device of the values, and the sum of weights."""
+        """Returns, for each entry with values of a weight above 0, the sum of values times weights
+        and the sum of weights; the former is on the device of the values."""
         return {name: (s._x, s._n) for name, s in self._summaries.items() if s._n}
 
     def make_statistics(self) -> dict[str, Any]:
-        """Returns the weighted mean of each entry, and under ``<name>.std`` its deviation.
+        """Returns the weighted mean of each entry, and by the name ``<name>.std`` its standard
+        deviation.
 
         Entries without values of a weight above 0 are left out.
         """
@@ -372,8 +374,8 @@ def weighted_numbers(
 ) -> Iterator[tuple[str, Any, float]]:
     """Yields name, number and weight of the scalars that :meth:`DictSummary.add` adds.
 
-    Numbers are floats, or float64 arrays on their GPUs. :meth:`DictSummary.add` describes arguments
-    and errors.
+    Numbers are floats, or float64 arrays for values on a GPU. The arguments and errors are those of
+    :meth:`DictSummary.add`.
 
     Example:
         >>> list(weighted_numbers({"loss": (Variable(np.array(2.0)), 3), "image": np.zeros(5)}))
@@ -415,7 +417,8 @@ def _is_real(dtype):
 
 
 def _as_float64(value):
-    """Returns a scalar as a float, or on its GPU as float64; None for other values."""
+    """Returns a scalar as a float, or as a float64 array if it is on a GPU; None if the value is
+    not a scalar."""
     if type(value) in (float, int):
         return float(value)
     value = getattr(value, "array", value)

@@ -1,8 +1,9 @@
-"""Gradients of tables, stored as only the rows that are not zero.
+"""Gradients of tables, stored as the rows that are not zero.
 
-Backpropagation gives a parameter such a gradient (:func:`give_rows`) if the step of its update rule
-changes nothing where the gradient is zero; the update then changes only these rows. If code reads
-``param.grad``, an array is made, and the update covers the whole parameter.
+Backpropagation gives a parameter a gradient of rows (:func:`give_rows`) if the step of the
+parameter's update rule changes nothing where the gradient is zero; the update then changes only the
+rows of the gradient. If code reads ``param.grad``, the whole array is made, and the update covers
+the whole parameter.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +16,8 @@ from mpchain.typing import Array
 
 
 class RowGradient(NamedTuple):
-    """A gradient of a table whose rows other than ``rows`` (n_ids, *shape) are zero.
+    """The gradient (n, *shape) of a table: row ``ids[i]`` is ``rows[i]``, and all other rows are
+    zero.
 
     >>> RowGradient(np.array([2]), np.ones((1, 2)), 3).dense()
     array([[0., 0.],
@@ -35,7 +37,8 @@ class RowGradient(NamedTuple):
 
 
 RECORDED: Any = object()
-"""Stands in for the rows of a large table in a recorded step, because a replay needs an array."""
+"""A placeholder for the RowGradient of a large table in a recorded step, because a replay needs a
+whole array."""
 
 
 def refuse_large_tables(params: Iterable[Any]) -> None:
@@ -48,13 +51,14 @@ def refuse_large_tables(params: Iterable[Any]) -> None:
         if param.__dict__.pop("_has_few_rows", False):
             refuse(
                 f"the gradient of {param.name}, a table of shape {param.shape}, has few rows, and "
-                "a replay would make an array of it: the normal step takes less time"
+                "a replay would make an array of the whole table: run this step without capture, "
+                "which takes less time"
             )
 
 
 class GradientOnRequest:
-    """The class attribute ``Variable._grad``: makes the array from ``_row_gradient`` when it is
-    read."""
+    """The descriptor of ``Variable._grad``, which makes the array from ``_row_gradient`` when the
+    attribute is read."""
 
     def __get__(self, variable, cls=None):
         if variable is None:
@@ -65,7 +69,8 @@ class GradientOnRequest:
 
 
 def row_gradient_of(variable: Any) -> RowGradient | None:
-    """Returns the gradient as rows, if it was computed as rows and the array was never requested.
+    """Returns the RowGradient of a variable; None if the gradient was not computed as rows, or if
+    its array has been read.
 
     >>> W = mpchain.Parameter(np.ones((3, 2)))
     >>> set_row_gradient(W, RowGradient(np.array([2]), np.ones((1, 2)), 3))
@@ -77,13 +82,14 @@ def row_gradient_of(variable: Any) -> RowGradient | None:
 
 
 def set_row_gradient(variable: Any, gradient: RowGradient) -> None:
-    """Sets a gradient as rows; the array is made when it is read. See :func:`row_gradient_of`."""
+    """Sets the gradient of a variable to a RowGradient, whose array is made when ``variable.grad``
+    is read."""
     variable.__dict__.pop("_grad", None)
     variable._grad_var, variable._row_gradient = None, gradient
 
 
 def has_gradient(variable: Any) -> bool:
-    """Returns whether there is a gradient, without making an array of its rows.
+    """Returns whether a variable has a gradient, without making an array of a RowGradient.
 
     >>> has_gradient(mpchain.Variable(np.ones(2), grad=np.ones(2)))
     True
@@ -101,8 +107,8 @@ def give_rows(node: Any, find: Callable, find_arguments: Callable[[], tuple]) ->
         find_arguments: function that returns the arguments of ``find``.
 
     Returns:
-        bool: whether the parameter received the rows. It does not if it has a gradient already, or
-            if its update may change other rows.
+        bool: whether the parameter received the rows. False if the parameter already has a
+            gradient, or if its update may change other rows.
     """
     leaf = node.get_variable_or_none()
     step = getattr(getattr(leaf, "update_rule", None), "step", None)

@@ -1,8 +1,8 @@
 """The protocol by which objects are saved and restored in any file format.
 
-An object has one method, ``serialize(serializer)``, for both directions. It passes each value to
-the serializer and keeps the result: a :class:`Serializer` stores the value and returns it, a
-:class:`Deserializer` returns the stored value. ``serializer[key]`` is the serializer of a child.
+An object has one method, ``serialize(serializer)``, for saving and loading. The method passes each
+value to the serializer and keeps the result: a :class:`Serializer` stores the value and returns it,
+a :class:`Deserializer` returns the stored value. ``serializer[key]`` is the serializer of a child.
 Before a file is loaded, a :class:`Deserializer` that returns each value unchanged determines which
 values the object asks for.
 
@@ -21,16 +21,17 @@ from mpchain.typing import Array
 
 
 class SerializationError(ValueError):
-    """A file cannot be restored: it is damaged, or its content does not fit the object."""
+    """Raised when a file cannot be restored, because the file is damaged or its content does not
+    fit the object."""
 
 
 class DamagedFileError(SerializationError):
-    """The content of a file is damaged."""
+    """Raised when the content of a file is damaged."""
 
 
 class MissingKeyError(SerializationError, KeyError):
-    """The file has no entry of that name. The error is also a KeyError, for programs written for
-    Chainer.
+    """Raised when a file lacks an entry. The error is also a KeyError, because programs written for
+    Chainer catch KeyError.
 
     Example:
         >>> try:
@@ -40,7 +41,7 @@ class MissingKeyError(SerializationError, KeyError):
         there is no array 'W'
     """
 
-    __str__ = Exception.__str__  # KeyError would print the message in quotes
+    __str__ = Exception.__str__  # KeyError.__str__ would put the message in quotes.
 
 
 class Serializable(Protocol):
@@ -53,7 +54,8 @@ class AbstractSerializer:
     """Base of serializers and deserializers.
 
     Attributes:
-        takes_parts: whether each rank saves its own part of an array, using a method ``part``.
+        takes_parts: whether each rank saves its own slice of an array, by the serializer's method
+            ``part``.
     """
 
     takes_parts = False
@@ -63,7 +65,7 @@ class AbstractSerializer:
         def part(self, key: str, part: Array, start: int, shape: Sequence[int]) -> None: ...
 
     def __getitem__(self, key: str) -> Any:
-        """Returns the serializer of the child with that name."""
+        """Returns the serializer of the child that is named ``key``."""
         raise NotImplementedError(f"{type(self).__name__} does not implement __getitem__")
 
     def __call__(self, key: str, value: object) -> Any:
@@ -101,7 +103,7 @@ class Deserializer(AbstractSerializer):
 
     restores = True
 
-    if TYPE_CHECKING:  # deserializers of files have these methods
+    if TYPE_CHECKING:  # Type checkers learn here which methods the deserializers of files have.
         npz: Any
         latest: Any
 
@@ -110,7 +112,8 @@ class Deserializer(AbstractSerializer):
         obj.serialize(self)
 
     def remember(self, obj: object) -> None:
-        """Called by objects whose loaded values determine which attributes they replace.
+        """Called by an object in ``serialize``, before loaded values replace some of its
+        attributes.
 
         A serializer that only tests whether a load would succeed restores these attributes.
         """

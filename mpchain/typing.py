@@ -1,4 +1,4 @@
-"""Names for the types in signatures.
+"""Names of the types that signatures use.
 
 CuPy's arrays have the interface of NumPy's, and CuPy may be absent, so ``Array`` stands for both.
 """
@@ -18,10 +18,10 @@ DTypeLike: TypeAlias = _DTypeLike | None
 """Values that :class:`numpy.dtype` accepts; None usually means the configured dtype."""
 
 Array: TypeAlias = np.ndarray[Any, Any]
-"""An array of NumPy or CuPy."""
+"""A NumPy or CuPy array."""
 
 Arrays: TypeAlias = tuple[Array | None, ...]
-"""The inputs, outputs or gradients of a function; None means that an element is missing."""
+"""The inputs, outputs or gradients of a function; None stands for a missing array."""
 
 Input: TypeAlias = Union["Variable", Array]
 """An argument of a function: a Variable or an array."""
@@ -39,11 +39,12 @@ InitialValue: TypeAlias = Union["Initializer", Callable[[Array], None], Array, f
 """The initial values of a parameter; None means the link's default."""
 
 DeviceLike: TypeAlias = Union["Device", str, int, tuple[str, int]]
-"""A device, or a name of one (see :func:`mpchain.get_device`)."""
+"""A device, or a specifier of a device that :func:`mpchain.get_device` accepts."""
 
 
 class Dataset(Protocol):
-    """An object with a length, and examples by integer indices: a dataset, an array, a list."""
+    """An object with a length whose examples are accessed by integer indices: a dataset, an array
+    or a list."""
 
     def __len__(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Update rules: how one parameter is updated with its gradient.
+"""Update rules, each of which updates one parameter with its gradient.
 
 A rule is declared by the names and defaults of its hyperparameters, the names of its states, and
 one elementwise step on arrays.
@@ -25,13 +25,14 @@ _TIMINGS = ("auto", "pre", "post")
 
 
 class Hyperparameter:
-    """Values of hyperparameters as attributes; values that are not set here come from the parent.
+    """Values of hyperparameters as attributes; values that are not set in this object come from the
+    parent.
 
-    An update rule therefore uses its optimizer's value of any hyperparameter that is not set for
-    the rule.
+    An update rule therefore uses its optimizer's value of each hyperparameter that the rule does
+    not set.
 
     Args:
-        parent: the hyperparameters that provide values not set here.
+        parent: the hyperparameters that provide values that are not set in this object.
 
     Raises:
         TypeError: an attribute is set to a string.
@@ -49,7 +50,8 @@ class Hyperparameter:
 
     @property
     def parent(self) -> "Hyperparameter | None":
-        """The hyperparameters that provide values not set here, or None."""
+        """The hyperparameters that provide values that are not set in this object; None if there is
+        no parent."""
         return self._parent
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -74,7 +76,7 @@ class Hyperparameter:
 
 
 class HyperparameterProxy:
-    """Descriptor: an attribute of an optimizer or update rule that is one of its hyperparameters.
+    """Descriptor: an attribute that gets and sets a hyperparameter of an optimizer or update rule.
 
     Args:
         attr_name: the name of the hyperparameter.
@@ -99,7 +101,7 @@ class HyperparameterProxy:
 
 
 class HookList(dict[str, tuple[str, Callable[..., Any]]]):
-    """The hooks of an optimizer or update rule, each with its timing, by name.
+    """The hooks of an optimizer or update rule, by name; each hook has a timing.
 
     Example:
         >>> hooks = mpchain.update_rule.HookList(optimizers.SGD())
@@ -139,7 +141,7 @@ class HookList(dict[str, tuple[str, Callable[..., Any]]]):
 
 
 class UpdateRule:
-    """How one parameter is updated, with the state that belongs to it.
+    """Updates one parameter, and holds the state of the parameter.
 
     A rule is declared by three class attributes; :meth:`init_state` and :meth:`update_core` may be
     overridden instead.
@@ -147,20 +149,22 @@ class UpdateRule:
     Args:
         parent_hyperparam: the optimizer's hyperparameters; None means the defaults.
         values, hyperparams: values for this rule only, in the order of :attr:`hyperparameters` or
-            by name; None leaves the parent's.
+            by name; None means the parent's value.
 
     Attributes:
         hyperparameters: names and defaults.
         states: names of the arrays of the parameter's shape that the rule keeps; they start as
             zeros.
         step: static function of the flat arrays (parameter, gradient, *states) and of the values
-            from :meth:`scalars`. It may overwrite parameter and states, not the gradient, and
-            returns the new values of parameter and states. It treats each element independently.
+            from :meth:`scalars`. The function may overwrite the parameter and the states, but not
+            the gradient, and returns the new values of the parameter and the states. It treats each
+            element independently.
         scalars_depend_on: names of the attributes that :meth:`scalars` reads besides ``hyperparam``
-            and ``t``. Rules of one class in which all of these are the same objects take one step
-            together, which is faster if there are many. A class that overrides :meth:`scalars` must
-            declare these names itself, because they are not inherited; None, the default, makes its
-            rules take their steps one by one.
+            and ``t``. Rules of one class whose attributes of these names are the same objects take
+            one step together, which is faster if there are many rules. A class that overrides
+            :meth:`scalars` must declare the names itself, because they are not inherited. None, the
+            default, makes the rules of a class that overrides :meth:`scalars` take their steps one
+            by one.
         enabled: whether the parameter is updated.
         t: the number of updates so far.
         state: the states by name; None before the first update.
@@ -210,11 +214,12 @@ class UpdateRule:
         self._hooks = HookList(self)
         self._use_fp32_update = False
         self._fp32_param = None
-        self._fitted_array = None  # the parameter's array when the state was last found to fit it
+        # This is the parameter's array at the last check that the state fits the array.
+        self._fitted_array = None
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether each element is updated on its own."""
+        """Whether each element of the parameter is updated independently."""
         return self.step is not None
 
     def add_hook(
@@ -223,19 +228,20 @@ class UpdateRule:
         """Adds a hook for this parameter only.
 
         Args:
-            hook: called with the rule and the parameter.
-            name: the name by which it can be removed; None means its own name.
-            timing: ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
-                else ``'pre'``.
+            hook: a callable with the rule and the parameter as its arguments.
+            name: the name by which :meth:`remove_hook` removes the hook; None means the hook's own
+                name.
+            timing: ``'pre'`` to call the hook before the update, or ``'post'`` after it; ``'auto'``
+                means ``hook.timing`` if the hook has this attribute, else ``'pre'``.
         """
         self._hooks.add(hook, name, timing)
 
     def remove_hook(self, name: str) -> None:
-        """Removes the hook of that name."""
+        """Removes the hook that has the given name."""
         self._hooks.remove(name)
 
     def hooks_at(self, timing: str) -> tuple[Callable[..., Any], ...]:
-        """Returns the hooks before (``'pre'``) or after (``'post'``) the update."""
+        """Returns the hooks that are called before (``'pre'``) or after (``'post'``) the update."""
         return self._hooks.at(timing)
 
     def use_fp32_update(self, flag: bool = True) -> None:
@@ -247,7 +253,8 @@ class UpdateRule:
         """Returns the parameter that hooks and the update act on.
 
         Returns:
-            ``param`` itself, or with :meth:`use_fp32_update` its float32 copy.
+            ``param`` itself, or its float32 copy if :meth:`use_fp32_update` was called and
+            ``param`` is float16 or bfloat16.
         """
         if not self._use_fp32_update or not is_half(param.dtype):
             return param
@@ -269,8 +276,8 @@ class UpdateRule:
         return self._fp32_param
 
     def update(self, param: Parameter) -> None:
-        """Updates a parameter with its gradient; does nothing without a gradient, or if not
-        enabled."""
+        """Updates a parameter with its gradient. Does nothing if the parameter has no gradient, or
+        if the rule is not enabled."""
         if self.slice is not None:
             self.slice.update(self, param)
             return
@@ -287,13 +294,14 @@ class UpdateRule:
             updated.cleargrad()
 
     def prepare(self, param: Parameter) -> None:
-        """Counts an update that is about to be made, and prepares the state for the parameter."""
+        """Increments the number of updates, and prepares the state for an update of the
+        parameter."""
         self.t += 1
         if self.state is None or self._fitted_array is not param.array:
             self._fit_state(param)
 
     def _fit_state(self, param):
-        """Creates the state, or moves it to the parameter's device."""
+        """Creates the state, or moves an existing state to the parameter's device."""
         if self.state is None:
             self.state = {}
             self.init_state(param)
@@ -342,8 +350,7 @@ class UpdateRule:
         take_step(self.step, param.array, param.grad, states, self._scalars_after)
 
     def _scalars_after(self, n_left_out=0):
-        """Returns the scalars of a step for the case that some of the counted updates were
-        skipped."""
+        """Returns the scalars of a step if ``n_left_out`` of the counted updates were skipped."""
         if n_left_out == 0:
             return self.scalars()
         self.t -= n_left_out
@@ -374,7 +381,8 @@ class UpdateRule:
         if loads:
             serializer.remember(self)
             if self.slice is not None:
-                self.keep(self.t, {})  # arrays in files have other shapes
+                # The arrays in files have other shapes than the states of a slice.
+                self.keep(self.t, {})
         self.t = serializer("t", self.t)
         if not (loads and serializer.restores):
             for name, value in self.kept().items():
@@ -394,7 +402,7 @@ class UpdateRule:
         state = self.state or dict.fromkeys(self._state_names())
         self.state = {name: serializer(name, value) for name, value in state.items()}
         if any(value is None for value in self.state.values()):
-            self.state = None  # the file has no such state, so it starts from zeros
+            self.state = None  # The file lacks a state, so all states start from zeros.
         if self._use_fp32_update:
             saved = if_saved(serializer, "fp32_param", None)
             self._fp32_param = None if saved is None else Parameter(saved)
@@ -411,7 +419,8 @@ class UpdateRule:
 
 
 def if_saved(serializer: AbstractSerializer, key: str, value: object) -> Any:
-    """Like ``serializer(key, value)``, but keeps the value if a file (of Chainer) has none.
+    """Returns ``serializer(key, value)``, or ``value`` if a file, such as a file of Chainer, lacks
+    the entry.
 
     Example:
         >>> if_saved(mpchain.serializers.NpzDeserializer({}), "scale", 2.0)
@@ -424,15 +433,16 @@ def if_saved(serializer: AbstractSerializer, key: str, value: object) -> Any:
 
 
 def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> Array:
-    """Returns the sums of the squares of arrays that belong to parameters, float64, on the host or
-    the GPU of the arrays.
+    """Returns the sums of the squares of arrays that belong to parameters, as a float64 array
+    (n_params,) on the host or on the GPU of the arrays.
 
-    For a parameter that is divided among ranks, the sum includes the parts on all of these ranks,
-    which must call this function together.
+    For a parameter that is divided among ranks, the sum includes the parts on all of these ranks.
+    The ranks must call this function together.
 
     Args:
         params: the parameters.
-        arrays: an array for each parameter, such as its gradient; float16 does not overflow.
+        arrays: an array for each parameter, such as its gradient. The squares of float16 arrays do
+            not overflow.
 
     Example:
         >>> square_sums([mpchain.Parameter(np.zeros(2))], [np.array([3.0, 4.0])])
@@ -446,8 +456,8 @@ def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> Array:
 
 
 def square_norm(params: Sequence[Parameter], arrays: Sequence[Array]) -> Any:
-    """Returns the sum of the results of :func:`square_sums`, on the host or as a GPU array of shape
-    ().
+    """Returns the total of :func:`square_sums`, as a float for arrays on the host or as a float64
+    GPU array of shape ().
 
     The ranks exchange a single number for all parameters that are divided among them.
 
@@ -472,7 +482,8 @@ def square_norm(params: Sequence[Parameter], arrays: Sequence[Array]) -> Any:
 
 
 def _places_by_ranks(params):
-    """Returns the indices of parameters, keyed by the communicator that divides them, or None."""
+    """Returns the indices of parameters, grouped by the communicator whose ranks divide the
+    parameters; the key None is for parameters that are not divided."""
     places = {}
     for i, param in enumerate(params):
         places.setdefault(param.divided_among, []).append(i)
@@ -484,7 +495,8 @@ def _total(sums):
 
 
 def as_python_number(value: object) -> Any:
-    """Converts a NumPy scalar to a Python number, which does not change the dtype of arrays.
+    """Converts a NumPy scalar to a Python number, because arithmetic with a Python number keeps the
+    dtype of arrays.
 
     Example:
         >>> as_python_number(np.float64(0.5))
@@ -494,7 +506,7 @@ def as_python_number(value: object) -> Any:
 
 
 def update_all(params: Iterable[Parameter], inverse: Array | float | None = None) -> None:
-    """Updates parameters, with the same bits as their ``update`` methods one after the other.
+    """Updates parameters, with the same bits as calls of their ``update`` methods.
 
     Args:
         params: the parameters.
@@ -532,12 +544,11 @@ def update_all(params: Iterable[Parameter], inverse: Array | float | None = None
 
 
 def is_unscaled_in_step(param: Parameter) -> bool:
-    """Returns whether the kernel of an update reads a gradient in half precision, and can multiply
-    the gradient by a factor first.
+    """Returns whether the kernel that updates a parameter reads its half-precision gradient and can
+    multiply the gradient by a factor.
 
     Example:
-        >>> is_unscaled_in_step(mpchain.Parameter(np.zeros(2)))  # it is in host memory
-        False
+        >>> is_unscaled_in_step(mpchain.Parameter(np.zeros(2))) # the array is in host memory False
     """
     rule = param.update_rule
     return (
@@ -554,14 +565,14 @@ def is_unscaled_in_step(param: Parameter) -> bool:
 
 
 def leaves_zero_gradients(condition: Callable[..., bool]) -> Callable[[Callable], Callable]:
-    """Decorator of a step that changes nothing where the gradient is zero.
+    """Decorator that declares that a step changes nothing where the gradient is zero.
 
-    Then a table whose gradient has few rows (:func:`mpchain.functions.embed_id`) is updated only in
-    these rows, with the same bits.
+    With such a step, a table whose gradient has few nonzero rows
+    (:func:`mpchain.functions.embed_id`) is updated only in these rows, with the same bits.
 
     Args:
-        condition: function of the step's scalars, by name, that returns whether the property holds
-            for them.
+        condition: function that gets the step's scalars as keyword arguments, and returns whether a
+            step with these scalars has the property.
 
     Example:
         >>> optimizers.SGD.rule.step.leaves_zero_gradients(lr=0.1)
@@ -601,21 +612,23 @@ def _update_rows(param, gradient):
 
 
 def _take_values_of_others(copy, half):
-    """Updates a float32 copy where other code has changed the half-precision array."""
+    """Updates the elements of a float32 copy whose half-precision elements other code has
+    changed."""
     rounded = copy.astype(half.dtype)
     if type(half) is np.ndarray and np.array_equal(rounded.view(np.uint16), half.view(np.uint16)):
-        return  # comparing bits takes a tenth of the time
+        return  # The comparison of bits takes a tenth of the time of the comparison of values.
     copy[...] = get_array_module(half).where(rounded == half, copy, half)
 
 
 def _takes_declared_steps(rule):
-    """Returns whether a rule is enabled, without hooks or attributes that change its class's
-    steps."""
+    """Returns whether a rule is enabled and has neither hooks nor attributes that change the steps
+    of its class."""
     return rule.enabled and not rule._hooks and _DECLARED.isdisjoint(rule.__dict__)
 
 
 def _group_of(param):
-    """Returns the key of parameters that are updated together; None for others."""
+    """Returns the key of the group with which a parameter is updated; None if the parameter is
+    updated alone."""
     array, grad, rule = param.array, param.grad, param.update_rule
     attributes = _read_by_scalars(type(param), type(rule))
     kind, dtype = type(array), array.dtype
@@ -624,7 +637,8 @@ def _group_of(param):
         or type(grad) is not kind
         or grad.dtype != dtype
         or not _takes_declared_steps(rule)
-        or len(rule.hyperparam.__dict__) > 1  # some values differ from the parent's
+        # Some values of the rule differ from the parent's values.
+        or len(rule.hyperparam.__dict__) > 1
         # The rule updates a slice of this parameter.
         or (rule.slice is not None and param.divided_among is None)
     ):
@@ -647,7 +661,7 @@ def _group_on_gpu(key, array, rule):
 
 @functools.cache
 def _read_by_scalars(param_class, rule_class):
-    """Returns the names of the attributes that the scalars of rules depend on; None for rules that
+    """Returns the names of the attributes on which the scalars of rules depend; None for rules that
     are updated one by one."""
     if not takes_plain_steps(param_class, rule_class):
         return None
@@ -658,12 +672,14 @@ def _read_by_scalars(param_class, rule_class):
 
 _STEPS = "update update_core update_core_cpu update_core_gpu _take_step updated_param".split()
 _DECLARED = frozenset([*_STEPS, "step", "scalars", "hyperparameters"])
-"""Attributes that classes declare. A rule whose instance sets one of them is updated separately."""
+"""Names of attributes that classes declare. A rule whose instance sets such an attribute is updated
+alone."""
 
 
 @functools.cache
 def takes_plain_steps(param_class: type, rule_class: type) -> bool:
-    """Returns whether parameters and rules of these classes update as declared, using ``step``."""
+    """Returns whether rules of ``rule_class`` update parameters of ``param_class`` by the declared
+    ``step`` alone."""
     return (
         param_class.update is Parameter.update
         and getattr(rule_class, "step", None) is not None
@@ -672,8 +688,8 @@ def takes_plain_steps(param_class: type, rule_class: type) -> bool:
 
 
 def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
-    """Returns whether a GPU can decide if ``rule`` updates ``param``: the rule must only take
-    steps.
+    """Returns whether a GPU can decide if ``rule`` updates ``param``, which requires that the rule
+    only takes declared steps.
 
     Example:
         >>> takes_guarded_steps(mpchain.Parameter(np.zeros(2)), optimizers.Adam.rule())

@@ -1,4 +1,4 @@
-"""Variables: arrays that remember how they were computed."""
+"""Variables: arrays with the graph of the functions that computed them."""
 
 import contextlib
 import copy
@@ -32,7 +32,7 @@ def is_array(value: object) -> TypeGuard[Array]:
         >>> is_array(np.zeros(2)), is_array([0.0, 0.0])
         (True, False)
     """
-    # A symbol is treated as an array, so that formulas on Variables can be written as text.
+    # A symbol counts as an array, so that functions of Variables can be traced into formulas.
     return isinstance(value, np.ndarray) or is_gpu_array(value) or hasattr(value, "is_symbol")
 
 
@@ -57,7 +57,7 @@ def get_cpu_array_types() -> tuple[type, ...]:
 
 
 def is_arrays_compatible(arrays: Iterable[Any]) -> bool:
-    """Returns whether the arrays (None elements aside) can be used together in one operation.
+    """Returns whether arrays can be used together in one operation. None elements are ignored.
 
     Example:
         >>> mpchain.is_arrays_compatible([np.zeros(2), None, np.ones(3)])
@@ -68,7 +68,8 @@ def is_arrays_compatible(arrays: Iterable[Any]) -> bool:
 
 
 def as_variable(obj: "Variable | Array") -> "Variable":
-    """Returns ``obj`` if it is a Variable, else a Variable of the array that needs no gradient.
+    """Returns ``obj`` if it is a Variable, else a Variable that holds the array and needs no
+    gradient.
 
     Example:
         >>> mpchain.as_variable(np.ones(2)).requires_grad
@@ -89,7 +90,8 @@ def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
     """Sets gradients without checks, which would take a long time for thousands of parameters.
 
     Args:
-        grads: pairs of a Variable and its gradient, of the same shape, dtype and device, or None.
+        grads: pairs of a Variable and its gradient: an array of the same shape, dtype and device,
+            or None.
 
     Example:
         >>> x = Variable(np.ones(2))
@@ -102,8 +104,8 @@ def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
 
 
 def _no_array(argument, value):
-    """Returns the error for a value that is not an array; ``obj`` lets functions find the
-    argument."""
+    """Returns the TypeError for a value that is not an array. The error's attribute ``obj`` lets
+    functions name the argument."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     error: Any = TypeError(f"{argument} must be a numpy.ndarray or cupy.ndarray, not {kind}")
     error.obj = value
@@ -123,7 +125,8 @@ def as_array(obj: "ArrayLike | Variable") -> Array:
 
 
 class VariableNode:
-    """A variable's node in the graph. It does not hold the array, so that the array can be freed.
+    """A variable's node in the graph. The node does not hold the array, so that the array can be
+    freed.
 
     Attributes:
         creator_node: the :class:`FunctionNode` that computed the variable, or None for a leaf.
@@ -152,8 +155,8 @@ class VariableNode:
 
     @property
     def creator(self) -> Any:
-        """The same as :attr:`creator_node`, but an old-style Function itself instead of its
-        node."""
+        """The function that computed the variable, None for a leaf. For an old-style Function, this
+        is the Function, where :attr:`creator_node` is its node."""
         node = self.creator_node
         return node if node is None else node.creator()
 
@@ -163,7 +166,7 @@ class VariableNode:
 
     @property
     def data(self) -> Any:
-        """The array, if the variable is alive or its data is retained; else None."""
+        """The array, if the variable is alive or the node retains the array; else None."""
         if self._retained is not None:
             return self._retained
         variable = self._variable()
@@ -171,19 +174,20 @@ class VariableNode:
 
     @property
     def grad(self) -> Array | None:
-        """The gradient array of the variable, None if it is not alive or has none."""
+        """The gradient array of the variable; None if the variable was freed or has no gradient."""
         variable = self._variable()
         return None if variable is None else variable.grad
 
     @property
     def grad_var(self) -> "Variable | None":
-        """The gradient Variable of the variable, None if it is not alive or has none."""
+        """The gradient of the variable, as a Variable; None if the variable was freed or has no
+        gradient."""
         variable = self._variable()
         return None if variable is None else variable.grad_var
 
     @property
     def label(self) -> str:
-        """Short text of shape and dtype for graphs: ``(2, 3), float32``."""
+        """A short text of shape and dtype that graphs show: ``(2, 3), float32``."""
         if not self.shape:
             return "uninitialized" if self.shape is None else str(self.dtype)
         return f"({', '.join(map(str, self.shape))}), {self.dtype}"
@@ -194,16 +198,18 @@ class VariableNode:
         return 0 if self.creator_node is None else self.creator_node.rank + 1
 
     def get_variable_or_none(self) -> "Variable | None":
-        """Returns the variable of this node if it is alive."""
+        """Returns the variable of this node; None if the variable was freed."""
         return self._variable()
 
     def get_variable(self) -> "Variable":
-        """Returns the variable; if it was freed, a new one, with the array if that was retained."""
+        """Returns the variable of this node. If the variable was freed, returns a new Variable,
+        which has the array only if the node retains the array."""
         variable = self._variable()
         return self.variable_with(self._retained) if variable is None else variable
 
     def variable_with(self, array: Array | None) -> "Variable":
-        """Returns a variable of this node that holds ``array``: the existing one if it holds it."""
+        """Returns a variable of this node that holds ``array``: the existing variable if it holds
+        ``array``, else a new one."""
         variable = self._variable()
         if variable is None or variable._array is not array:
             variable = Variable.__new__(Variable)
@@ -218,7 +224,10 @@ class VariableNode:
         """Keeps the array of the variable for as long as the node lives."""
         variable = self._variable()
         if variable is None:
-            raise RuntimeError("VariableNode.retain_data: the variable of this node is gone")
+            raise RuntimeError(
+                "VariableNode.retain_data: the variable of this node was freed; call retain_data "
+                "while the variable is alive"
+            )
         self._retained = variable._array
 
     def set_creator(self, creator: object) -> None:
@@ -240,12 +249,12 @@ class Variable(Transferable):
 
     Args:
         data: ``numpy.ndarray`` or ``cupy.ndarray``; None leaves the variable without an array.
-        name: shown in graphs and messages.
-        grad: initial gradient array, of the shape of ``data``.
-        requires_grad: whether gradients flow into the variable.
+        name: the name that graphs and messages show. grad: initial gradient array, of the shape and
+        dtype of ``data``. requires_grad: whether gradients flow into the variable.
 
-    Comparison operators raise, since ``==`` cannot be differentiated: compare the arrays.
-    NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept Variables.
+    Comparison operators raise NotImplementedError, because ``==`` cannot be differentiated: compare
+    the arrays. NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept
+    Variables.
 
     Example:
         >>> x = Variable(np.array([1.0, 2.0]))
@@ -254,7 +263,7 @@ class Variable(Transferable):
         array([2., 4.])
     """
 
-    if TYPE_CHECKING:  # mpchain.functions.declaring.protocol sets these
+    if TYPE_CHECKING:  # mpchain.functions.declaring.protocol sets these methods.
 
         def _binary(self, other: Any) -> "Variable": ...
         def _unary(self) -> "Variable": ...
@@ -337,8 +346,8 @@ class Variable(Transferable):
     def requires_grad(self, value: bool) -> None:
         raise AttributeError(
             f"{self._called()}.requires_grad cannot be set: to keep optimizers from updating a "
-            "link's parameters use link.disable_update(); a variable without gradient is "
-            "Variable(array, requires_grad=False)"
+            "link's parameters, use link.disable_update(); to make a variable without a gradient, "
+            "use Variable(array, requires_grad=False)"
         )
 
     @property
@@ -348,7 +357,7 @@ class Variable(Transferable):
 
     @property
     def label(self) -> str:
-        """Short text of shape and dtype."""
+        """A short text of shape and dtype, such as ``(2, 3), float32``."""
         return self.node.label
 
     @property
@@ -379,7 +388,7 @@ class Variable(Transferable):
 
     @property
     def grad_var(self) -> "Variable | None":
-        """The gradient as a Variable, or None; its ``array`` is :attr:`grad` itself."""
+        """The gradient as a Variable whose ``array`` is :attr:`grad`, or None."""
         if self._grad_var is None and self._grad is not None:
             self._grad_var = Variable(self._grad, requires_grad=True)
             self._grad = None
@@ -401,7 +410,8 @@ class Variable(Transferable):
             self.grad = grad if old is None else old + grad
 
     def addgrad(self, var: "Variable") -> None:
-        """Adds the gradient of ``var`` to this variable's; a missing gradient counts as zeros."""
+        """Adds the gradient of ``var`` to the gradient of this variable; a missing gradient counts
+        as zeros."""
         gradient = var.grad_var
         if gradient is not None:
             if gradient.device != self.device:
@@ -414,13 +424,16 @@ class Variable(Transferable):
         self._grad = self._grad_var = None
 
     def zerograd(self) -> None:
-        """Fills the gradient with zeros. Deprecated: :meth:`cleargrad` costs less."""
+        """Fills the gradient with zeros. Deprecated: use :meth:`cleargrad`, which takes less
+        time."""
         self.grad = None if self._array is None else self.xp.zeros_like(self._array)
 
     def copydata(self, var: "Variable") -> None:
-        """Copies the array of ``var`` into this variable's, across devices.
+        """Copies the values of the array of ``var`` into the array of this variable, across
+        devices.
 
-        If both are parameters, one without an array is initialized with the other's shape.
+        If both variables are parameters and one has no array, this one is initialized with the
+        shape of the other.
 
         Raises:
             ValueError: a variable has no array and cannot be initialized.
@@ -432,7 +445,9 @@ class Variable(Transferable):
                 variable.initialize(other.shape)
         source, target = var.array, self.array
         if source is None or target is None:
-            raise ValueError("Variable.copydata: both variables must have an array")
+            raise ValueError(
+                "Variable.copydata: both variables must have an array; initialize them first"
+            )
         backend.copyto(target, source)
 
     def backward(
@@ -446,8 +461,8 @@ class Variable(Transferable):
         """Backpropagates from this variable and accumulates gradients in the leaves.
 
         Args:
-            retain_grad: keep the gradients of intermediate variables too.
-            enable_double_backprop: record the graph of the gradients.
+            retain_grad: whether to keep the gradients of intermediate variables.
+            enable_double_backprop: whether to record the graph of the gradients.
             loss_scale: factor on the initial gradient, if ``grad`` is not set.
             on_leaf: function that is called with each leaf variable as soon as its gradient is
                 final, while backward continues.
@@ -493,8 +508,8 @@ class Variable(Transferable):
             self._node.unchain()
 
     def unchain_backward(self) -> None:
-        """Makes leaves of this variable and all variables that it was computed from (truncated
-        backprop)."""
+        """Turns this variable and all variables from which it was computed into leaves (truncated
+        backpropagation)."""
         stack = [self.node]
         while stack:
             node = stack.pop()
@@ -504,7 +519,8 @@ class Variable(Transferable):
                 stack.extend(function.inputs)
 
     def to_device(self, device: DeviceLike) -> None:
-        """Moves array and gradient to ``device``, in place. Only a leaf can be moved."""
+        """Moves the array and the gradient to ``device``, and changes this variable in place. Only
+        a leaf can be moved."""
         device = backend.get_device(device)
         if self.creator_node is not None:
             raise RuntimeError(
@@ -572,7 +588,9 @@ class Variable(Transferable):
 
     def _checked_array(self, what):
         if self._array is None:
-            raise RuntimeError(f"{self._called()} has no array yet, and so no {what}")
+            raise RuntimeError(
+                f"{self._called()} has no array yet, and so no {what}: initialize it first"
+            )
         return self._array
 
     def _called(self):
@@ -600,11 +618,12 @@ class Variable(Transferable):
         return self.item()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """Returns the array, for ``numpy.asarray`` and libraries that plot or analyze."""
+        """Returns the array, for ``numpy.asarray`` and for libraries that plot or analyze
+        arrays."""
         if self._requires_grad and self.creator_node is not None:
             raise TypeError(
-                f"{self._called()} was computed by {self.creator_node.label}, and as a NumPy array "
-                "it would lose its history: use its attribute array"
+                f"{self._called()} was computed by {self.creator_node.label}, and its graph would "
+                "be lost in a NumPy array: use its attribute array"
             )
         array = self._checked_array("values")
         if is_gpu_array(array):
@@ -617,7 +636,8 @@ class Variable(Transferable):
         return f"<variable{name} {self.label}>"
 
     def debug_print(self) -> str:
-        """Returns a description with device, shape, dtype and statistics of array and gradient."""
+        """Returns a text of several lines with the device, shape, dtype and statistics of the array
+        and the gradient."""
         lines = [self.summary(), f"- device: {self.device}", f"- backend: {type(self._array)}"]
         if self._array is not None:
             lines += [f"- shape: {self.shape}", f"- dtype: {self.dtype}"]
@@ -676,14 +696,13 @@ class Parameter(Variable):
 
     Args:
         initializer: an Initializer (a callable that fills an array in place), a scalar, or an
-            array, which then becomes the parameter's array; None fills with NaN, so that a
+            array, which becomes the parameter's array; None fills the array with NaN, so that a
             forgotten initialization is visible.
-        shape: None leaves the parameter uninitialized until :meth:`initialize`.
-        name: shown in graphs and messages.
-
-    Attributes:
+        shape: the shape, an int or a tuple; None leaves the parameter uninitialized until
+            :meth:`initialize` is called.
+        name: the name that graphs and messages show. Attributes:
         divided_among: the communicator of the ranks that each hold a part of the parameter; None,
-            the default, if the parameter is not divided. Norms include all parts.
+            the default, if the parameter is not divided. Norms of the parameter include all parts.
 
     Example:
         >>> W = mpchain.Parameter(mpchain.initializers.Constant(0.5))  # shape known later
@@ -709,7 +728,8 @@ class Parameter(Variable):
         if is_array(initializer):
             if shape is not None and tuple(np.atleast_1d(shape)) != initializer.shape:
                 raise ValueError(
-                    f"Parameter: shape {shape} is not that of the initial array {initializer.shape}"
+                    f"Parameter: shape {shape} differs from the shape {initializer.shape} of the "
+                    "initial array"
                 )
             super().__init__(initializer, name=name)
         else:
@@ -725,7 +745,8 @@ class Parameter(Variable):
 
     @property
     def enabled(self) -> bool:
-        """Raises an error: the switch belongs to the update rule and to the link."""
+        """Raises AttributeError, because the update rule and the link decide whether a parameter is
+        updated."""
         raise AttributeError(f"{type(self).__name__} has no attribute 'enabled'")
 
     @enabled.setter
@@ -742,20 +763,21 @@ class Parameter(Variable):
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype; known before initialization if the initializer specifies one."""
+        """The dtype. Before initialization, this is the initializer's dtype if it specifies one."""
         if self._array is not None:
             return self._array.dtype
-        # A NumPy scalar's own dtype is ignored: numbers take the dtype of the configuration.
+        # The dtype of a NumPy scalar is ignored, because numbers take the dtype of the
+        # configuration.
         given = getattr(self.initializer, "dtype", None) if callable(self.initializer) else None
         return get_dtype(given)
 
     @property
     def device(self) -> "Device":
-        """The device that the array is, or will be, on."""
+        """The device of the array, or the device on which the array will be made."""
         return self._initial_device if self._array is None else super().device
 
     def initialize(self, shape: int | Sequence[int]) -> None:
-        """Makes the array, of the given shape, and fills it by the initializer."""
+        """Makes the array in the given shape, and fills the array by the initializer."""
         shape = (int(shape),) if np.isscalar(shape) else tuple(shape)
         array = np.empty(shape, self.dtype)
         if callable(self.initializer):
@@ -768,7 +790,8 @@ class Parameter(Variable):
             raise RuntimeError(f"{self._called()}: NaN in the initial values")
 
     def to_device(self, device: DeviceLike) -> None:
-        """Moves array and gradient to ``device``; an uninitialized parameter will be made there."""
+        """Moves the array and the gradient to ``device``. If the parameter is uninitialized, its
+        array will be made on ``device``."""
         device = backend.get_device(device)
         if self._array is None:
             self._initial_device = device
@@ -777,7 +800,8 @@ class Parameter(Variable):
 
     @contextlib.contextmanager
     def standing_for(self, value: Variable) -> Iterator[None]:
-        """Context manager: the parameter has the array and the graph of another Variable.
+        """Context manager: within the block, the parameter has the array and the graph of
+        ``value``.
 
         >>> W, x = mpchain.Parameter(np.ones(2)), Variable(np.zeros(2))
         >>> with W.standing_for(x):
@@ -793,7 +817,7 @@ class Parameter(Variable):
             self._array, self._node = before
 
     def update(self) -> None:
-        """Updates the array by the parameter's update rule, if it has one."""
+        """Updates the array by the parameter's update rule, if the parameter has one."""
         if self.update_rule is not None:
             self.update_rule.update(self)
 

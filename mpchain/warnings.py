@@ -2,7 +2,7 @@
 
 
 class PerformanceWarning(Warning):
-    """Something works, but slower than it could.
+    """The category of warnings that a computation is correct, but slower than necessary.
 
     Example:
         >>> import warnings

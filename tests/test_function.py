@@ -222,7 +222,7 @@ def test_without_graph_nothing_is_kept():
     assert y.creator is None
     np.testing.assert_array_equal(y.array, [6, 6])
     with pytest.raises(
-        RuntimeError, match=r"MulAdd\.output_data: the function has not been applied"
+        RuntimeError, match=r"MulAdd\.output_data: the function has no outputs before"
     ):
         function.output_data
 

@@ -116,7 +116,7 @@ def test_one_hook_of_a_name_at_a_time(x):
     with hook:
         for other in (hook, Noting()):
             with pytest.raises(
-                KeyError, match="hook Noting already exists: it is active in this thread"
+                KeyError, match="hook Noting already exists and is active in this thread"
             ):
                 with other:
                     pass

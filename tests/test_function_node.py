@@ -228,13 +228,15 @@ def test_outputs_are_a_tuple_of_variables_with_their_places():
 def test_before_it_is_applied():
     function = Doubled()
     assert function.label == "Doubled" and function.inputs is None and function.outputs is None
-    with pytest.raises(RuntimeError, match=r"^Doubled.output_data: .* has not been applied"):
+    with pytest.raises(RuntimeError, match=r"^Doubled.output_data: .* has no outputs before"):
         function.output_data
 
 
 def test_an_instance_is_applied_once():
     function, _ = doubled(Variable(full(3)))
-    with pytest.raises(RuntimeError, match=r"^Doubled: applied before; make a new one"):
+    with pytest.raises(
+        RuntimeError, match=r"^Doubled: this node was applied before; make a new node"
+    ):
         function.apply((Variable(full(3)),))
 
 

@@ -130,9 +130,9 @@ def test_local_hooks_have_names():
     function.add_hook(hook)
     function.add_hook(hook, name="again")
     assert list(function.local_function_hooks) == ["noting", "again"]
-    with pytest.raises(KeyError, match=r"Doubled.add_hook: there is a hook 'noting' already"):
+    with pytest.raises(KeyError, match=r"Doubled.add_hook: the node already has a hook 'noting'"):
         function.add_hook(hook)
-    with pytest.raises(KeyError, match=r"Doubled.delete_hook: there is no hook 'absent'"):
+    with pytest.raises(KeyError, match=r"Doubled.delete_hook: the node has no hook 'absent'"):
         function.delete_hook("absent")
 
 

@@ -227,11 +227,11 @@ def test_hook_of_a_link():
 
 def test_hooks_twice_or_not_there():
     link = Affine().add_hook(Recorder())
-    with pytest.raises(KeyError, match=r"Affine.add_hook: hook 'Recorder' exists already"):
+    with pytest.raises(KeyError, match=r"Affine.add_hook: the link already has a hook 'Recorder'"):
         link.add_hook(Recorder())
     with pytest.raises(TypeError, match=r"Affine.add_hook: hook must be a LinkHook, not int"):
         link.add_hook(3)
-    with pytest.raises(KeyError, match=r"Affine.delete_hook: there is no hook 'x'"):
+    with pytest.raises(KeyError, match=r"Affine.delete_hook: the link has no hook 'x'"):
         link.delete_hook("x")
     with Recorder():
         with pytest.raises(KeyError, match="link hook 'Recorder' is active already"):
@@ -511,7 +511,7 @@ def test_chain_items():
             r"Sequential: elements must be callable, but 3 \(int\) is not",
             lambda m: m.layers.append(3),
         ),
-        (RuntimeError, "Sequential: there is no layer to apply", lambda m: Sequential()(1)),
+        (RuntimeError, "Sequential: the Sequential is empty", lambda m: Sequential()(1)),
         (ValueError, "Sequential: there is no layer tanh", lambda m: m.layers.remove(F.tanh)),
         (
             ValueError,

@@ -270,7 +270,11 @@ def test_parts_leave_out_a_step_together(comm):
         param.grad = xp.ones_like(param.array)
     if comm.rank == comm.size - 1:
         link.W.grad[...] = np.inf
-    names = "/W$" if comm.rank == comm.size - 1 else f"some on other ranks than {comm.rank} of"
+    names = (
+        "/W$"
+        if comm.rank == comm.size - 1
+        else f"some parameters on ranks other than rank {comm.rank} of"
+    )
     with pytest.warns(RuntimeWarning, match=f"step 1 is skipped, .* are not finite: {names}"):
         optimizer.update()
     assert_array_equal(link.W.array, before)

@@ -222,7 +222,7 @@ def test_loss_scales(comm):
     assert_equal(expected, found)
 
 
-@pytest.mark.filterwarnings("ignore:.*it is unknown which samples this rank has")
+@pytest.mark.filterwarnings("ignore:.*the samples of this rank are unknown")
 def test_draws_by_sample(comm):
     def prepare(optimizer, i):
         optimizer.current_step.draws._key = 1, 2  # each set-up has another one

@@ -167,7 +167,7 @@ def test_equal_batches_without_a_word_about_their_division(comm):
     assert_same(*trained)
 
 
-@pytest.mark.filterwarnings("ignore:.*it is unknown which samples this rank has")
+@pytest.mark.filterwarnings("ignore:.*the samples of this rank are unknown")
 def test_unequal_batches_without_a_word_are_independent(comm):
     drawn = []
 

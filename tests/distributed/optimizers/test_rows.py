@@ -253,7 +253,7 @@ def dropped(*shape):
 
 UNCLEAR = {
     "atoms": (lambda n: dropped(3 * n + 1 if n > 1 else 3, 4), r"\(\d+, 4\).* the shape does not"),
-    "time": (lambda n: dropped(7, n, 4), r"\(7, \d, 4\).* the shape does not tell .*rows_of"),
+    "time": (lambda n: dropped(7, n, 4), r"\(7, \d, 4\).* the shape does not show .*rows_of"),
     "time, a multiple": (lambda n: dropped(24, n, 4), r"may be time.*rows_of"),
     "layers": (lambda n: random.source(np).uniform(size=24), "does not grow with them.*shared"),
 }
@@ -309,7 +309,7 @@ def test_samples_that_nobody_knows_are_told(comm):
             )
     found = [str(w.message) for w in caught]
     assert len(found) == (comm.size > 1 and comm.rank == 0)
-    assert all("unknown which samples this rank has: use comm.batch" in text for text in found)
+    assert all("the samples of this rank are unknown: use comm.batch" in text for text in found)
 
 
 @pytest.mark.parametrize(
