@@ -318,7 +318,7 @@ def test_types_are_checked_by_the_function():
         (
             lambda xs, gys: (gys[0][:1],),
             ValueError,
-            r"Made.backward: the gradient of input 0 must have its shape: "
+            r"Made.backward: the gradient of input 0 must have the shape of the input: "
             r"gradient \(1,\), input \(2,\)",
         ),
     ],
