@@ -69,8 +69,11 @@ class Reporter:
         self._observers[id(observer)] = name, observer
 
     def add_observers(self, prefix: str, observers: Iterable[tuple[str, Any]]) -> None:
-        """Gives names to several objects. Args: prefix: text that is put before each name.
-        observers: pairs of a name and an object, such as ``link.namedlinks()``.
+        """Gives names to several objects.
+
+        Args:
+            prefix: text that is put before each name.
+            observers: pairs of a name and an object, such as ``link.namedlinks()``.
         """
         for name, observer in observers:
             self.add_observer(prefix + name, observer)

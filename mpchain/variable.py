@@ -224,10 +224,7 @@ class VariableNode:
         """Keeps the array of the variable for as long as the node lives."""
         variable = self._variable()
         if variable is None:
-            raise RuntimeError(
-                "VariableNode.retain_data: the variable of this node was freed; call retain_data "
-                "while the variable is alive"
-            )
+            raise RuntimeError("VariableNode.retain_data: the variable of this node was freed")
         self._retained = variable._array
 
     def set_creator(self, creator: object) -> None:
@@ -249,8 +246,9 @@ class Variable(Transferable):
 
     Args:
         data: ``numpy.ndarray`` or ``cupy.ndarray``; None leaves the variable without an array.
-        name: the name that graphs and messages show. grad: initial gradient array, of the shape and
-        dtype of ``data``. requires_grad: whether gradients flow into the variable.
+        name: the name that graphs and messages show.
+        grad: initial gradient array, of the shape and dtype of ``data``.
+        requires_grad: whether gradients flow into the variable.
 
     Comparison operators raise NotImplementedError, because ``==`` cannot be differentiated: compare
     the arrays. NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept
@@ -445,9 +443,7 @@ class Variable(Transferable):
                 variable.initialize(other.shape)
         source, target = var.array, self.array
         if source is None or target is None:
-            raise ValueError(
-                "Variable.copydata: both variables must have an array; initialize them first"
-            )
+            raise ValueError("Variable.copydata: both variables must have an array")
         backend.copyto(target, source)
 
     def backward(
@@ -588,9 +584,7 @@ class Variable(Transferable):
 
     def _checked_array(self, what):
         if self._array is None:
-            raise RuntimeError(
-                f"{self._called()} has no array yet, and so no {what}: initialize it first"
-            )
+            raise RuntimeError(f"{self._called()} has no array yet, so it has no {what}")
         return self._array
 
     def _called(self):
@@ -700,7 +694,9 @@ class Parameter(Variable):
             forgotten initialization is visible.
         shape: the shape, an int or a tuple; None leaves the parameter uninitialized until
             :meth:`initialize` is called.
-        name: the name that graphs and messages show. Attributes:
+        name: the name that graphs and messages show.
+
+    Attributes:
         divided_among: the communicator of the ranks that each hold a part of the parameter; None,
             the default, if the parameter is not divided. Norms of the parameter include all parts.
 
@@ -728,8 +724,7 @@ class Parameter(Variable):
         if is_array(initializer):
             if shape is not None and tuple(np.atleast_1d(shape)) != initializer.shape:
                 raise ValueError(
-                    f"Parameter: shape {shape} differs from the shape {initializer.shape} of the "
-                    "initial array"
+                    f"Parameter: shape {shape} differs from the initial array's {initializer.shape}"
                 )
             super().__init__(initializer, name=name)
         else:

@@ -30,7 +30,7 @@ def test_an_array_is_the_parameters_own():
     p = Parameter(array, name="b")
     assert p.array is array and p.is_initialized and p.name == "b" and p.dtype == np.float64
     assert Parameter(array, (3,)).array is array and Parameter(array, 3).array is array
-    with pytest.raises(ValueError, match=r"^Parameter: shape \(2,\) is not .* array \(3,\)"):
+    with pytest.raises(ValueError, match=r"^Parameter: shape \(2,\) differs from .* \(3,\)"):
         Parameter(array, (2,))
 
 

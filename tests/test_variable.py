@@ -277,7 +277,7 @@ def test_node_without_its_variable():
     del h
     assert node.get_variable_or_none() is None and node.data is None
     assert node.grad is None and node.grad_var is None
-    with pytest.raises(RuntimeError, match=r"^VariableNode.retain_data: .* is gone"):
+    with pytest.raises(RuntimeError, match=r"^VariableNode.retain_data: .* was freed"):
         node.retain_data()
     again = node.get_variable()
     assert again.array is None and again.node is node and again.creator is not None

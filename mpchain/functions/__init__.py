@@ -1,4 +1,4 @@
-"""Functions on variables; each is documented in the file of its family."""
+"""Functions on variables. The module of each family of functions documents its functions."""
 
 from mpchain import from_pytorch
 from mpchain.functions.activation import clipped_relu as clipped_relu
@@ -55,7 +55,7 @@ from mpchain.functions.contraction import matmul as matmul
 from mpchain.functions.contraction import tensordot as tensordot
 from mpchain.functions.cumulative import cumprod as cumprod
 from mpchain.functions.cumulative import cumsum as cumsum
-from mpchain.functions.declaring import protocol  # sets the methods of Variable
+from mpchain.functions.declaring import protocol  # this import sets the methods of Variable
 from mpchain.functions.decorrelation import (
     decorrelated_batch_normalization as decorrelated_batch_normalization,
 )
@@ -259,15 +259,16 @@ __all__ = [name for name in dir() if callable(globals()[name])]
 
 
 def _explain_arguments():
-    """Lets functions that are composed of others name a wrong argument in their own errors."""
+    """Wraps functions that are composed of other functions, so that their errors name the wrong
+    argument."""
     for name in __all__:
         function = globals()[name]
         if not hasattr(function, "declaration"):
             globals()[name] = type_check.called_by_users(function)
-            globals()[name].__module__ = __name__  # pickle finds the function there
+            globals()[name].__module__ = __name__  # pickle looks the function up in this module
 
 
 _explain_arguments()
 
-# Type checkers do not see this; they would assume that the module has every name.
+# Type checkers do not see this ``__getattr__``; they would assume that the module has every name.
 globals()["__getattr__"] = from_pytorch.module_getattr(__name__)

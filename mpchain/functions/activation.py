@@ -43,7 +43,8 @@ def relu(x: Input) -> Output:
 
 @elementwise(lambda g, y, z: g * np.logical_and(np.greater(y, 0), np.less(y, z)))
 def clipped_relu(x: Input, z: float = 20.0) -> Output:
-    """Clipped rectified linear unit: min(max(x, 0), z), elementwise; no gradient at 0 and z.
+    """Clipped rectified linear unit: min(max(x, 0), z), elementwise; the gradient at 0 and z is
+    zero.
 
     Args:
         x: Variable or array of any shape, floating point.
@@ -78,17 +79,17 @@ def relu6(x: Input) -> Variable:
 
 
 def crelu(x: Input, axis: int = 1) -> Variable:
-    """Concatenated rectified linear unit: max(x, 0) and max(-x, 0), side by side.
+    """Concatenated rectified linear unit: max(x, 0) and max(-x, 0), concatenated along an axis.
 
     Args:
         x: Variable or array, floating point.
-        axis: the axis that doubles.
+        axis: the axis of the concatenation, whose size doubles.
 
     Returns:
-        Variable of the dtype of ``x``.
+        Variable of the dtype of ``x``, with twice the size of ``x`` along the axis.
 
     Raises:
-        InvalidType: there is no such axis.
+        InvalidType: ``x`` has no such axis.
 
     Example:
         >>> F.crelu(np.array([[-1.0, 2.0]])).array
@@ -98,7 +99,7 @@ def crelu(x: Input, axis: int = 1) -> Variable:
     rectified linear units, ICML 2016.
     """
     x = as_variable(x)
-    check(-x.ndim <= axis < x.ndim, "crelu", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "crelu", "axis must be an axis of x", x=x, axis=axis)
     return concat([relu(x), relu(-x)], axis)
 
 
@@ -136,14 +137,15 @@ def prelu(x: Input, W: Input) -> Variable:
 
     Args:
         x: Variable or array (N, ...), floating point.
-        W: Variable or array whose shape matches axes 1, 2, ... of ``x``, as many as ``W`` has: (C,)
-            for a slope per channel.
+        W: Variable or array of slopes, whose shape is the sizes of axes 1 to ``W.ndim`` of ``x``:
+            (C,) for a slope per channel.
 
     Returns:
         Variable of the shape and dtype of ``x``.
 
     Raises:
-        InvalidType: ``W`` does not fit.
+        InvalidType: the shape of ``W`` does not match ``x``, or the dtype of ``x`` is wider than
+            the dtype of ``W``.
 
     Example:
         >>> F.prelu(np.array([[-1.0, 2.0]]), np.array([0.1, 0.1])).array
@@ -172,8 +174,8 @@ def rrelu(
     Args:
         x: Variable or array of any shape, floating point.
         l, u: the range of the slopes.
-        r: array of the shape of ``x``: the slopes to use in training instead of random ones.
-        return_r: also return the slopes.
+        r: array of the shape of ``x``: the slopes to use in training; None draws random slopes.
+        return_r: whether to return the slopes too.
 
     Returns:
         Variable of the shape and dtype of ``x``; with ``return_r``, a pair of this Variable and the
@@ -213,7 +215,7 @@ def elu(x: Input, alpha: float = 1.0) -> Output:
 
     Args:
         x: Variable or array of any shape, floating point.
-        alpha: the limit of the result for small elements is -alpha.
+        alpha: the negative limit of the result as x approaches minus infinity.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -296,14 +298,15 @@ def swish(x: Input, beta: Input) -> Variable:
 
     Args:
         x: Variable or array (N, ...), floating point.
-        beta: Variable or array whose shape matches axes 1, 2, ... of ``x``, as many as ``beta``
-            has: (C,) for one value per channel.
+        beta: Variable or array whose shape is the sizes of axes 1 to ``beta.ndim`` of ``x``: (C,)
+            for one value per channel.
 
     Returns:
         Variable of the shape and dtype of ``x``.
 
     Raises:
-        InvalidType: ``beta`` does not fit.
+        InvalidType: the shape of ``beta`` does not match ``x``, or the dtype of ``x`` is wider than
+            the dtype of ``beta``.
 
     Example:
         >>> F.swish(np.array([[-1.0, 2.0]]), np.array([1.0, 2.0])).array.round(2)
@@ -365,7 +368,7 @@ def softplus(x: Input, beta: float = 1.0) -> Output:
 
     Args:
         x: Variable or array of any shape, floating point.
-        beta: sharpness.
+        beta: the sharpness of the bend at zero.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -375,7 +378,7 @@ def softplus(x: Input, beta: float = 1.0) -> Output:
         array([0.31, 0.69, 2.13])
     """
     bx = x * beta
-    # log(1 + exp(z)) overflows for large z; this form does not.
+    # log(1 + exp(z)) overflows for large z; the sum below does not.
     return (np.maximum(bx, 0) + np.log1p(np.exp(-np.absolute(bx)))) / beta
 
 
@@ -436,16 +439,16 @@ def _gelu(x):
     return x * ndtr.on(x)
 
 
-_FAR = 25  # gelu by tanh is 0 below -25 and x above 25, in every precision
+_FAR = 25  # By tanh, gelu(x) rounds to 0 below -25 and to x above 25 in every precision.
 
 
 def _gelu_exponent(x):
-    """Returns the z with 1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)) = 2 sigmoid(z)."""
+    """Returns z such that 1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)) = 2 sigmoid(z)."""
     return (np.square(x) * 0.044715 + 1) * (x * (2 * math.sqrt(2 / math.pi)))
 
 
 def _gelu_tanh_derivative(g, x):
-    x = _limited(x, -_FAR, _FAR)  # x squared could overflow
+    x = _limited(x, -_FAR, _FAR)  # the square of a larger x could overflow
     s = sigmoid.on(_gelu_exponent(x))
     slope = (np.square(x) * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi))
     return g * (s * (x * ((1 - s) * slope) + 1))
@@ -487,13 +490,13 @@ def maxout(x: Input, pool_size: int, axis: int = 1) -> Variable:
     Args:
         x: Variable or array, floating point.
         pool_size: the size of a group.
-        axis: the axis to reduce; its size is divided by ``pool_size``.
+        axis: the axis along which neighbors form groups; its size is divided by ``pool_size``.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: there is no such axis, or its size is not a multiple of ``pool_size``.
+        InvalidType: ``x`` has no such axis, or its size is not a multiple of ``pool_size``.
         ValueError: ``pool_size`` is not positive.
 
     Example:
@@ -504,11 +507,13 @@ def maxout(x: Input, pool_size: int, axis: int = 1) -> Variable:
     """
     if pool_size <= 0:
         raise ValueError(f"maxout: pool_size must be positive, but is {pool_size}")
-    check(-x.ndim <= axis < x.ndim, "maxout", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "maxout", "axis must be an axis of x", x=x, axis=axis)
     axis %= x.ndim
     size: int = x.shape[axis]
     groups, rest = size // pool_size, size % pool_size
-    check(rest == 0, "maxout", "pool_size must divide the axis", x=x, pool_size=pool_size)
+    check(
+        rest == 0, "maxout", "pool_size must divide the size of the axis", x=x, pool_size=pool_size
+    )
     shape = (*x.shape[:axis], groups, pool_size, *x.shape[axis + 1 :])
     return max(reshape(x, shape), axis=axis + 1)
 
@@ -526,7 +531,7 @@ def softmax(x: Input, axis: int = 1) -> Output:
 
     Args:
         x: Variable or array, floating point.
-        axis: the axis over which the result sums to one.
+        axis: the axis along which the result sums to one.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -550,7 +555,7 @@ def log_softmax(x: Input, axis: int = 1) -> Output:
 
     Args:
         x: Variable or array, floating point.
-        axis: the axis over which the exponentials sum to one.
+        axis: the axis along which the exponentials of the result sum to one.
 
     Returns:
         Variable of the shape and dtype of ``x``.

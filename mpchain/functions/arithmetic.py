@@ -1,4 +1,4 @@
-"""Arithmetic, and the operators of Variable."""
+"""Arithmetic functions, and the operators of Variable."""
 
 import numbers
 from typing import Any
@@ -36,9 +36,11 @@ def _divide(x0, x1):
     return x0 / x1
 
 
-# For x1 = 0 the factor x0 ** (x1 - 1) would be infinite at x0 = 0, and its product with x1 NaN.
+# For x1 = 0, the factor x0 ** (x1 - 1) would be infinite at x0 = 0, and its product with x1 would
+# be NaN.
 def _power_by_exponent(g, x0, x1, y):
-    # The limit for x1 > 0 is zero; x1 = 0 is a convention, as in PyTorch.
+    # At x0 = 0, the limit of the derivative is zero for x1 > 0; for x1 = 0 it is zero by
+    # convention, as in PyTorch.
     is_flat = np.logical_and(np.equal(x0, 0), np.greater_equal(x1, 0))
     return g * np.log(np.where(is_flat, 1, x0)) * y
 
@@ -78,7 +80,7 @@ def _divide_constant(x, c):
     return c / x
 
 
-# For c = 0 the factor x ** (c - 1) would be infinite at zero, and its product with c NaN.
+# For c = 0, the factor x ** (c - 1) would be infinite at zero, and its product with c would be NaN.
 @elementwise(lambda g, x, c: g * (c * x ** (c - 1 + (c == 0))), any_dtype=True)
 def _power_of_constant_exponent(x, c):
     return x**c
@@ -121,7 +123,7 @@ def add(*xs: Input | float) -> Variable:
     """Elementwise sum of two or more arrays, which broadcast.
 
     Args:
-        xs: Variables, arrays or numbers; at least one is not a number.
+        xs: Variables, arrays or numbers; at least one argument is not a number.
 
     Returns:
         Variable of the broadcast shape.
@@ -179,10 +181,10 @@ def linear_interpolate(p: Input, x: Input, y: Input) -> Variable:
     """Linear interpolation: p x + (1 - p) y, elementwise.
 
     Args:
-        p, x, y: Variables or arrays of one shape, floating point.
+        p, x, y: Variables or arrays of the same shape, floating point.
 
     Returns:
-        Variable of that shape.
+        Variable of this shape.
 
     Raises:
         InvalidType: the shapes differ.
@@ -191,7 +193,7 @@ def linear_interpolate(p: Input, x: Input, y: Input) -> Variable:
         >>> F.linear_interpolate(np.array([0.25]), np.array([4.0]), np.array([8.0])).array
         array([7.])
     """
-    rule = "p, x and y must have one shape"
+    rule = "p, x and y must have the same shape"
     check(p.shape == x.shape == y.shape, "linear_interpolate", rule, p=p, x=x, y=y)
     return _linear_interpolate(p, x, y)
 
@@ -203,13 +205,13 @@ def aligned(name: str, x: Input, y: Input, axis: int) -> Variable:
         name: name of the function in error messages.
         x: Variable or array.
         y: Variable or array whose shape is the sizes of these axes of ``x``.
-        axis: the axis of ``x`` that matches the first of ``y``.
+        axis: the axis of ``x`` that matches the first axis of ``y``.
 
     Returns:
         Variable that broadcasts to ``x``.
 
     Raises:
-        InvalidType: the sizes do not fit.
+        InvalidType: the shape of ``y`` differs from the sizes of these axes.
 
     Example:
         >>> aligned("scale", np.zeros((2, 3, 4)), np.zeros(3), 1).shape
@@ -231,7 +233,8 @@ def _along_axis(name, function, x, y, axis):
 
 
 def scale(x: Input, y: Input, axis: int = 1) -> Variable:
-    """Multiplies by an array along some axes, such as a scale per channel.
+    """Multiplies an array by a smaller array that broadcasts along the other axes, such as a scale
+    per channel.
 
     Args:
         x: Variable or array.
@@ -253,7 +256,7 @@ def scale(x: Input, y: Input, axis: int = 1) -> Variable:
 
 
 def bias(x: Input, y: Input, axis: int = 1) -> Variable:
-    """Adds an array along some axes, such as a bias per channel.
+    """Adds a smaller array that broadcasts along the other axes, such as a bias per channel.
 
     Args:
         x: Variable or array.
@@ -275,12 +278,13 @@ def bias(x: Input, y: Input, axis: int = 1) -> Variable:
 
 
 def _is_number(x):
-    is_scalar = isinstance(x, np.generic)  # Python does not count bfloat16 scalars as numbers
+    is_scalar = isinstance(x, np.generic)  # Python's Number does not include bfloat16 scalars
     return isinstance(x, numbers.Number) or (is_scalar and is_floating(x.dtype))
 
 
 def _operator(function, with_constant):
-    """Returns the method of an operator, which calls ``with_constant`` for numbers."""
+    """Returns the method of an operator. It calls ``with_constant`` if the other operand is a
+    number, else ``function``."""
 
     def method(self, other):
         if isinstance(other, Variable):
@@ -288,11 +292,11 @@ def _operator(function, with_constant):
         if other.__class__ is float or other.__class__ is int:
             return with_constant(self, other)
         if isinstance(other, np.ndarray) or is_gpu_array(other):
-            # As in Chainer, a plain array does not widen a Variable.
+            # As in Chainer, a plain array does not change a Variable to a wider dtype.
             is_float = is_floating(self.dtype)
             return function(self, other.astype(self.dtype, copy=False) if is_float else other)
         if _is_number(other) or isinstance(other, Symbol):
-            # A number, even a NumPy scalar, takes the dtype of the array.
+            # A number, even a NumPy scalar, is converted to the dtype of the array.
             return with_constant(self, other.item() if isinstance(other, np.generic) else other)
         return NotImplemented
 
@@ -325,4 +329,4 @@ OPERATORS = {
     "__pos__": lambda x: x,
     "__abs__": absolute,
 }
-"""The operators of Variable, by method."""
+"""The operators of Variable, by the name of their method."""

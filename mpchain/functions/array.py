@@ -1,4 +1,4 @@
-"""Dtypes, shapes and broadcasting.
+"""Functions that change the dtype or shape of an array, and broadcasting.
 
 Each function is linear, so its derivative is its adjoint, and only shapes are kept for backward.
 """
@@ -36,7 +36,7 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
         typ: argument of :class:`numpy.dtype`, or ``"bfloat16"``.
 
     Returns:
-        Variable of the shape of ``x``; ``x`` itself if it has that dtype.
+        Variable of the shape of ``x``; ``x`` itself if it is a Variable of this dtype.
 
     Example:
         >>> F.cast(np.array([1.5, 2.5]), np.int32).array
@@ -49,7 +49,8 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
 
 
 def widened(x: Input) -> Input:
-    """Converts ``x`` from half to single precision, because half is too coarse for many steps.
+    """Converts ``x`` from half to single precision, because half precision is too coarse for many
+    operations.
 
     Example:
         >>> widened(np.ones(2, np.float16)).dtype
@@ -61,7 +62,8 @@ def widened(x: Input) -> Input:
 @differentiable(lambda g, x_shape: np.reshape(g, x_shape), takes_bfloat16=True)
 def _reshape(x, shape):
     if isinstance(x, np.ndarray) and is_only_last(x):
-        x = x.copy()  # The code below is slow on views of x whose neighbors are apart in memory.
+        # The code below is slow on views whose neighboring elements are apart in memory.
+        x = x.copy()
     return x.reshape(shape)
 
 
@@ -73,10 +75,10 @@ def reshape(x: Input, shape: Sequence[int]) -> Variable:
         shape: the new shape; one element may be -1, which is inferred.
 
     Returns:
-        Variable of that shape; a view if possible.
+        Variable of this shape; a view of ``x`` if possible.
 
     Raises:
-        InvalidType: the sizes differ.
+        InvalidType: ``shape`` has another number of elements than ``x``.
 
     Example:
         >>> F.reshape(np.arange(6.0), (2, -1)).shape
@@ -93,7 +95,7 @@ def _inverse(axes):
 
 @differentiable(lambda g, axes: np.transpose(g, _inverse(axes)), takes_bfloat16=True)
 def transpose(x: Input, axes: Sequence[int] | None = None) -> Output:
-    """Permutes the axes.
+    """Permutes the axes of an array.
 
     Args:
         x: Variable or array.
@@ -110,17 +112,17 @@ def transpose(x: Input, axes: Sequence[int] | None = None) -> Output:
 
 
 def swapaxes(x: Input, axis1: int, axis2: int) -> Variable:
-    """Exchanges two axes.
+    """Exchanges two axes of an array.
 
     Args:
         x: Variable or array.
-        axis1, axis2: the axes.
+        axis1, axis2: the axes to exchange.
 
     Returns:
-        Variable, a view.
+        Variable, a view of ``x``.
 
     Raises:
-        InvalidType: there is no such axis.
+        InvalidType: ``x`` has no such axis.
 
     Example:
         >>> F.swapaxes(np.zeros((2, 3, 4)), 0, -1).shape
@@ -166,7 +168,8 @@ _add_up: Any = np.add.reduce
 
 
 def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
-    """Sums an array, half precision in single precision: a float16 sum of ones stops at 2048.
+    """Sums an array. Half-precision elements are summed in single precision, because a sum of ones
+    in float16 stops at 2048.
 
     Example:
         >>> summed(np.ones((3000, 1), np.float16), 0, False).tolist()
@@ -188,7 +191,7 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         channels_left = (0, *range(2, x.ndim))
         is_of_channels = x.ndim > 2 and axis == channels_left
         if is_of_channels and isinstance(x, np.ndarray) and is_only_last(x):
-            # NumPy adds long rows several times as fast as those of one pixel.
+            # NumPy adds long rows several times as fast as rows of one pixel.
             y = x.transpose(*channels_left, 1).reshape(len(x), -1).sum(axis=0)
             y = y.reshape(-1, x.shape[1]).sum(axis=0)
             return y.reshape(1, -1, *[1] * (x.ndim - 2)) if keepdims else y
@@ -197,8 +200,8 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
 
 
 def _sum_in_parts(x, n):
-    """Returns the sums of every ``n`` contiguous elements; None if ``n`` does not divide their
-    number."""
+    """Returns the sums of blocks of ``n`` contiguous elements; None if ``n`` does not divide the
+    number of elements."""
     part = min(n, thresholds.sum_row)
     if n % part or not x.flags.c_contiguous:
         return None
@@ -208,14 +211,15 @@ def _sum_in_parts(x, n):
 
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))
 def sum_to(x: Input, shape: Sequence[int]) -> Output:
-    """Sums over broadcast axes to get ``shape``: the adjoint of :func:`broadcast_to`.
+    """Sums over the axes that broadcasting from ``shape`` would repeat: the adjoint of
+    :func:`broadcast_to`.
 
     Args:
         x: Variable or array.
-        shape: a shape that broadcasts to that of ``x``.
+        shape: a shape that broadcasts to the shape of ``x``.
 
     Returns:
-        Variable of that shape.
+        Variable of shape ``shape``.
 
     Raises:
         InvalidType: ``shape`` does not broadcast to the shape of ``x``.

@@ -27,7 +27,8 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _allowed(xp, shape, mask, is_causal):
-    """Returns the keys that each query may attend to, as an array of bool, or None for all."""
+    """Returns an array of bool that is True where a query may attend to a key; None if all queries
+    may attend to all keys."""
     allowed = None
     if is_causal:
         allowed = xp.arange(shape[-1]) <= xp.arange(shape[-2])[:, None]
@@ -50,8 +51,8 @@ def _check_bias(name, bias, shape):
 
 
 def _fused(name, query, key, value, mask, bias, is_causal, scale):
-    """Returns attention from a library's kernel, with the mask added to the bias; None without a
-    kernel."""
+    """Returns attention from a library's kernel, with the mask as part of the bias; None if no
+    library has a kernel for the arguments."""
     if mask is None and bias is None:
         is_taken = is_fused(query, key, value, scale, is_causal)
         return fused_attention(query, key, value, scale, is_causal) if is_taken else None
@@ -88,14 +89,14 @@ def _scaled_softmax_derivative(g, y, axis, scale):
 
 @differentiable(_scaled_softmax_derivative)
 def _scaled_softmax(x, axis, scale):
-    """Returns the softmax of scaled values; on GPUs, the scale needs no extra kernel."""
+    """Returns the softmax of scale * x. On GPUs, the multiplication needs no extra kernel."""
     return kernels.softmax(x, axis, scale)
 
 
 @differentiable(None, lambda g: g, None)
 def _without_later(allowed, scores, low):
-    """Masks the scores of later keys. The derivative needs no mask: the weights of these keys are
-    zero, because each query has a key, so the softmax already gives their scores no gradient."""
+    """Masks the scores of later keys. The derivative needs no mask: each query has a key, so the
+    weights of later keys are zero, and the derivative of the softmax is zero for their scores."""
     return get_array_module(scores).where(allowed, scores, low)
 
 
@@ -112,15 +113,17 @@ def scaled_dot_product_attention(
 ) -> Variable:
     """Scaled dot-product attention: softmax(scale * query key^T + bias) value.
 
-    The softmax is over the keys that the mask allows; the result of a query without keys is zero.
+    The softmax is over the keys that the mask allows; for a query that may attend to no key, the
+    result is zero.
 
     Args:
         query: Variable or array (..., L, E), floating point.
         key: Variable or array (..., S, E).
-        value: Variable or array (..., S, V); the leading axes of all three broadcast.
+        value: Variable or array (..., S, V); the leading axes of ``query``, ``key`` and ``value``
+            broadcast.
         mask: array of bool that broadcasts to (..., L, S): True where a query may attend to a key.
         bias: Variable or array that broadcasts to (..., L, S), added to the products.
-        is_causal: query i attends to keys 0 to i only.
+        is_causal: whether query i attends to keys 0 to i only.
         scale: factor on the products; None means 1 / sqrt(E).
         dropout_ratio: ratio of the weights dropped in training; see :func:`dropout`.
 
@@ -140,21 +143,22 @@ def scaled_dot_product_attention(
     name = "scaled_dot_product_attention"
     query, key, value = as_variable(query), as_variable(key), as_variable(value)
     alike = is_floating(query.dtype) and query.dtype == key.dtype == value.dtype
-    rule = "query, key and value must have one floating dtype"
+    rule = "query, key and value must have the same floating-point dtype"
     check(alike, name, rule, query=query, key=key, value=value)
     ranks = min(query.ndim, key.ndim, value.ndim) > 1
     fits = ranks and query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
-    rule = "they must be (..., L, E), (..., S, E) and (..., S, V)"
+    rule = "query, key and value must have the shapes (..., L, E), (..., S, E) and (..., S, V)"
     check(fits, name, rule, query=query, key=key, value=value)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    # Libraries draw dropout masks that differ from mpchain's and depend on the device.
+    # The dropout masks of libraries differ from mpchain's masks and depend on the device.
     mask = None if mask is None else converted(query.xp, as_array(mask))
     if is_gpu_array(query.array) and not (dropout_ratio and config.train):
         y = _fused(name, query, key, value, mask, bias, is_causal, scale)
         if y is not None:
             return y
-    # Half precision could overflow before the scale, and the masked scores with a large scale.
+    # Without this order, half precision could overflow before the multiplication by the scale, and
+    # masked scores could overflow with a large scale.
     is_late = is_gpu_array(query.array) and query.dtype != np.float16 and bias is None
     is_late = is_late and isinstance(scale, float) and 0 < scale <= 1
     scores = matmul(query if is_late else query * scale, swapaxes(key, -1, -2))
@@ -165,7 +169,8 @@ def scaled_dot_product_attention(
         _check_mask(name, mask, scores.shape)
     allowed = _allowed(query.xp, scores.shape, mask, is_causal)
     if allowed is not None:
-        # A finite value, so that rows without keys are not NaN and differences do not overflow.
+        # The value is finite, so that rows without keys are not NaN and differences do not
+        # overflow.
         low = query.xp.asarray(smallest(scores.dtype) / 2, scores.dtype)
         is_plain = mask is None and is_gpu_array(query.array)
         scores = (_without_later if is_plain else where)(allowed, scores, low)
@@ -182,9 +187,11 @@ def scaled_dot_product_attention(
 def project_heads(
     x: Input, Ws: Sequence[Input], bs: Sequence[Input | None], n_heads: int
 ) -> list[Variable]:
-    """Projects (B, L, I) to (B, n_heads, L, D) with each of several weights.
+    """Projects x (B, L, I) to (B, n_heads, L, D) with each of several weights, and returns the list
+    of results.
 
-    On GPUs this takes a single product if all weights are alike and no larger than ``x``.
+    On GPUs, one matrix product computes all projections if all weights have the same shape and
+    dtype and are no larger than ``x``.
 
     Args:
         Ws: Variables or arrays (n_heads * D, I).
@@ -213,9 +220,11 @@ def project_heads(
 
 @differentiable(lambda g: g, lambda g, b_shape: sum_over.on(np.reshape(g, (-1, *b_shape)), 0))
 def _add_and_order(y, b):
-    """Returns y (B, L, n, n_heads, D) + b, with each of n in the axis order that products need.
+    """Returns y (B, L, n, n_heads, D) + b in a memory layout where each of the n parts has the axis
+    order that products need.
 
-    Products would copy arrays of another order, while the bias must be added anyway.
+    Products would copy arrays of another axis order; the addition of the bias changes the order
+    without an extra copy.
     """
     return one_call(_ordered_sum, y, b)
 
@@ -230,12 +239,13 @@ def _ordered_sum(y, b):
     lambda g: g if isinstance(g, Variable) else get_array_module(g).ascontiguousarray(g)
 )
 def _with_contiguous_gradient(y):
-    """Returns y, with its gradient copied once instead of in each of two products."""
+    """Returns y, and copies its gradient to contiguous memory once, where each of two products
+    would copy it."""
     return y
 
 
 def _kind(W, b):
-    """Returns the properties that weights must share to be joined."""
+    """Returns the shapes and dtypes that must be equal for weights to be joined."""
     return W.shape, W.dtype, b if b is None else (b.shape, b.dtype)
 
 
@@ -273,7 +283,7 @@ def multi_head_attention(
         n_heads: the number of heads.
         mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may attend to
             a key; (B, 1, 1, S) masks padding.
-        is_causal: query i attends to keys 0 to i only.
+        is_causal: whether query i attends to keys 0 to i only.
         dropout_ratio: ratio of the attention weights dropped in training.
 
     Returns:
@@ -292,11 +302,13 @@ def multi_head_attention(
     name = "multi_head_attention"
     ranks = query.ndim == key.ndim == value.ndim == 3
     fits = ranks and key.shape[:2] == value.shape[:2] and query.shape[0] == key.shape[0]
-    rule = "they must be (B, L, I), (B, S, J) and (B, S, K)"
+    rule = "query, key and value must have the shapes (B, L, I), (B, S, J) and (B, S, K)"
     check(fits, name, rule, query=query, key=key, value=value)
     rows = (Wq.shape[0], Wk.shape[0], Wv.shape[0])
     fits = n_heads > 0 and rows[0] == rows[1] and rows[0] % n_heads == rows[2] % n_heads == 0
-    rule = "Wq and Wk must have as many rows, and n_heads must divide them and those of Wv"
+    rule = (
+        "Wq and Wk must have equally many rows, and n_heads must divide the rows of Wq, Wk and Wv"
+    )
     check(fits, name, rule, Wq=Wq, Wk=Wk, Wv=Wv, n_heads=n_heads)
     fits = Wo.ndim == 2 and Wo.shape[1] == rows[2]
     check(fits, name, "Wo must have as many columns as Wv has rows", Wo=Wo, Wv=Wv)

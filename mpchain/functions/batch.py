@@ -1,17 +1,18 @@
-"""Sums and means over the whole batch of all ranks, for losses that a program defines itself.
+"""Sums and means over the whole batch of all ranks, for losses that programs define.
 
 A loss is usually the mean over the samples. A multi-node optimizer weights the loss of each rank by
-its number of samples, which is exact for such a mean, and for the losses of
+its number of samples, which is exact for a mean over the samples, and for the losses of
 :mod:`mpchain.functions`. Other losses, such as a mean over other elements, a quotient of sums or
-the root of a mean, use these functions: their results cover the whole batch, are the same on all
-ranks, and are differentiable to every order. In one process they are plain means and sums.
+the root of a mean, need the functions of this module: their results cover the whole batch, are the
+same on all ranks, and are differentiable to every order. In one process, the functions compute
+plain means and sums.
 
-All ranks that have samples must call these functions in the same order. The loss may depend on
-their results in any way: a loss that is the same on all ranks counts once.
+All ranks that have samples must call these functions in the same order. The loss may depend on the
+results in any way: a loss that is the same on all ranks counts once.
 
-Within a loss function, :func:`mpchain.grad` of these results is the derivative of the sum of the
-outputs of all ranks, as for all collectives. Divide an output of the whole batch, which is the same
-on all ranks, by ``comm.size`` there.
+If a loss function calls :func:`mpchain.grad` with a result of this module as the output, the
+gradient is the derivative of the sum of the outputs of all ranks, as for all collectives. Divide
+such an output, which is the same on all ranks, by ``comm.size`` before the call.
 
 Example:
     A masked mean, a mean over the atoms of molecules of different sizes, and the root of a mean::
@@ -40,15 +41,15 @@ def batch_sum(x: Input, axis: Axes = None) -> Variable:
 
     Args:
         x: Variable or array, floating point, of this rank's samples.
-        axis: the axes to sum over; None means all, () means none, so that only the ranks' arrays
-            are added.
+        axis: the axes to sum over; None means all axes. With (), the arrays of the ranks are added
+            without a sum over axes.
 
     Returns:
-        Variable, the same on all ranks. It must be differentiated within the update.
+        Variable, the same on all ranks. Its gradient must be computed within the update.
 
     Raises:
-        RuntimeError: the optimizer processes the batch in parts (``accumulation``, ``no_sync``,
-            ``reproducible=True``), so that the whole batch is never available at once.
+        RuntimeError: the optimizer processes the batch in micro-batches (``accumulation``,
+            ``no_sync``, ``reproducible=True``), so that the whole batch is never available at once.
 
     Example:
         >>> y, t = np.array([0.5, 1.0, 0.0]), np.array([1.0, 1.0, 0.0])
@@ -61,16 +62,16 @@ def batch_sum(x: Input, axis: Axes = None) -> Variable:
 
 
 def batch_count(n: object) -> Any:
-    """Returns the sum of a number over the whole batch; it is not differentiated.
+    """Returns the sum of a number over all ranks; the sum has no gradient.
 
-    Unlike the other functions here it also works where a batch is processed in parts, except
-    within ``no_sync``.
+    Unlike the other functions of this module, this function also works if a batch is processed in
+    micro-batches, except within ``no_sync``.
 
     Args:
         n: this rank's number, such as its count of positive samples: an int, float or scalar array.
 
     Returns:
-        The sum, the same on all ranks; in one process ``n`` itself.
+        The sum, the same on all ranks; in one process, ``n`` itself.
 
     Example:
         >>> mpchain.batch_count(3)
@@ -84,8 +85,8 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     """Returns the mean of all elements of the whole batch.
 
     In an evaluator, which each rank runs at its own pace, the result is the mean of the rank's own
-    batch. Report this mean unchanged: evaluators weight it by its count, so that their result is
-    exact. A training log uses the plain mean over iterations.
+    batch. Report this mean unchanged: evaluators weight the mean by its number of elements, so that
+    the evaluators' result is exact. A training log uses the plain mean over iterations.
 
     Args:
         x: Variable or array, floating point, of this rank's samples.
@@ -93,7 +94,7 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
             elements equally.
 
     Returns:
-        Variable: a scalar, the same on all ranks. It must be differentiated within the update.
+        Variable: a scalar, the same on all ranks. Its gradient must be computed within the update.
 
     Raises:
         RuntimeError: see :func:`batch_sum`.

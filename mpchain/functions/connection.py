@@ -1,4 +1,4 @@
-"""Linear maps and convolutions: products of inputs with weights."""
+"""Linear maps and convolutions, which multiply inputs by weights."""
 
 import math
 
@@ -68,14 +68,14 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
             size I.
         W: Variable or array (O, I).
         b: Variable or array (O,), or None.
-        n_batch_axes: the number of leading axes that stay.
+        n_batch_axes: the number of leading axes that are not flattened.
 
     Returns:
-        Variable (N, O), with all ``n_batch_axes`` leading axes of ``x``.
+        Variable (N, O), where N stands for the ``n_batch_axes`` leading axes of ``x``.
 
     Raises:
-        InvalidType: sizes do not fit, or ``x`` has a wider dtype than ``W`` or ``b``; the rules of
-            dtypes are at ``mpchain.mixed16``.
+        InvalidType: sizes do not match, or ``x`` has a wider dtype than ``W`` or ``b``; the
+            docstring of ``mpchain.mixed16`` lists the rules of dtypes.
 
     Example:
         >>> F.linear(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), np.array([5.0])).array
@@ -107,14 +107,17 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
     if b is None:
         y = _linear(x, W)
     else:
-        check(b.shape == W.shape[:1], "linear", "b must have as many elements as W rows", b=b, W=W)
+        check(
+            b.shape == W.shape[:1], "linear", "b must have as many elements as W has rows", b=b, W=W
+        )
         y = _linear_with_bias(x, W, b)
     return y if n_batch_axes == 1 else reshape(y, (*batch_shape, W.shape[0]))
 
 
-# The convolution family is one trilinear form <y, x * W>. Each member is its gradient by one slot,
-# given the operands in the other two slots. Differentiating a member with respect to an operand
-# puts the incoming gradient into the open slot and opens the slot of the operand.
+# The functions of the convolution family are the gradients of one trilinear form <y, x * W>, each
+# with respect to one of its three operands. The derivative of such a function with respect to an
+# operand is another function of the family, with the incoming gradient in place of the operand that
+# the first function lacks.
 
 
 @differentiable(
@@ -169,8 +172,8 @@ def convolution_nd(
 ) -> Variable:
     """N-dimensional convolution (cross-correlation).
 
-    With C, O input and output channels, and sums over c and k,
-    ``y[n, o, p] = b[o] + sum W[o, c, k] x[n, c, p * stride - pad + k * dilate]``.
+    With C input channels, O output channels, and sums over c and k, ``y[n, o, p] = b[o] + sum W[o,
+    c, k] x[n, c, p * stride - pad + k * dilate]``.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...).
@@ -178,21 +181,19 @@ def convolution_nd(
         b: Variable or array (O,), or None.
         stride: step from one window to the next; an int, or one for each spatial axis.
         pad: number of zeros on both sides of each spatial axis; an int, or one for each axis.
-        cover_all: whether to add a last window if elements would be left over.
-        dilate: distance between neighboring elements of a window; 1 means that they touch.
+        cover_all: whether to add a last window, so that windows cover all elements.
+        dilate: distance between neighboring elements of a window; 1 means adjacent elements.
         groups: number of groups of channels, which are convolved separately.
 
     Returns:
-        Variable (N, O, ...). A spatial axis of d elements becomes one of
-        (d + 2 pad - dilate (k - 1) - 1) // stride + 1 elements.
+        Variable (N, O, ...). A spatial axis of d elements becomes an axis of (d + 2 pad - dilate (k
+        - 1) - 1) // stride + 1 elements; ``cover_all`` may add one.
 
     Raises:
-        InvalidType: ranks or channels do not fit, a window is larger than the padded input, or the
-            dtype of ``x`` is wider than that of ``W`` or ``b`` (see ``mpchain.mixed16``).
-
-    Example:
-        >>> F.convolution_nd(np.array([[[1.0, 2.0, 4.0]]]), np.array([[[1.0, -1.0]]])).array
-        array([[[-1., -2.]]])
+        InvalidType: ranks or channels do not match, a window is larger than the padded input, or
+        the dtype of ``x`` is wider than the dtype of ``W`` or ``b`` (see ``mpchain.mixed16``).
+        Example: >>> F.convolution_nd(np.array([[[1.0, 2.0, 4.0]]]), np.array([[[1.0,
+        -1.0]]])).array array([[[-1., -2.]]])
     """
     return _convolution("convolution_nd", None, x, W, b, stride, pad, cover_all, dilate, groups)
 
@@ -248,7 +249,7 @@ def convolution_2d(
 ) -> Variable:
     """Two-dimensional convolution: :func:`convolution_nd` of x (N, C, H, W).
 
-    :class:`mpchain.links.Convolution2D` is the link that keeps W and b.
+    :class:`mpchain.links.Convolution2D` is the link that holds ``W`` and ``b`` as parameters.
 
     Example:
         >>> F.convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((5, 3, 3, 3)), pad=1).shape
@@ -311,15 +312,15 @@ def deconvolution_nd(
         x: Variable or array (N, C, d1, d2, ...).
         W: Variable or array (C, O / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
-        stride, pad, dilate: those of the convolution that is transposed.
-        outsize: spatial size of the output; None means the smallest that fits.
+        stride, pad, dilate: stride, padding and dilation of the convolution that is transposed.
+        outsize: spatial size of the output; None means the smallest possible size.
         groups: number of groups of channels, which are convolved separately.
 
     Returns:
         Variable (N, O, ...).
 
     Raises:
-        InvalidType: ranks or channels do not fit, or a convolution of ``outsize`` would not give
+        InvalidType: ranks or channels do not match, or a convolution of ``outsize`` would not give
             the size of ``x``.
 
     Example:
@@ -445,12 +446,10 @@ def depthwise_convolution_2d(
         Variable (N, C * D, out_h, out_w).
 
     Raises:
-        InvalidType: ranks or channels do not fit, a window is larger than the padded input, or the
-            dtype of ``x`` is wider than that of ``W`` or ``b`` (see ``mpchain.mixed16``).
-
-    Example:
-        >>> F.depthwise_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((2, 3, 3, 3))).shape
-        (2, 6, 6, 6)
+        InvalidType: ranks or channels do not match, a window is larger than the padded input, or
+        the dtype of ``x`` is wider than the dtype of ``W`` or ``b`` (see ``mpchain.mixed16``).
+        Example: >>> F.depthwise_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((2, 3, 3,
+        3))).shape (2, 6, 6, 6)
 
     See L. Sifre, Rigid-motion scattering for image classification, 2014.
     """
@@ -472,13 +471,13 @@ def local_convolution_2d(x: Input, W: Input, b: Input | None = None, stride: Siz
         x: Variable or array (N, C, H, W).
         W: Variable or array (O, out_h, out_w, C, kh, kw).
         b: Variable or array (O, out_h, out_w), or None.
-        stride: distance between windows.
+        stride: distance between windows; an int, or one for each spatial axis.
 
     Returns:
         Variable (N, O, out_h, out_w).
 
     Raises:
-        InvalidType: ranks or sizes do not fit.
+        InvalidType: ranks or sizes do not match.
 
     Example:
         >>> F.local_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((5, 6, 6, 3, 3, 3))).shape
@@ -494,7 +493,7 @@ def local_convolution_2d(x: Input, W: Input, b: Input | None = None, stride: Siz
     ksize = W.shape[4:]
     sizes = windows_over(name, x, ksize, stride, W=W).out_size
     if W.shape[1:3] != sizes:
-        fail(name, f"the windows in x are {sizes}; W must have weights for each", x=x, W=W)
+        fail(name, f"W must have weights for each of the {sizes} windows in x", x=x, W=W)
     W = reshape(W, (*W.shape[:3], math.prod(W.shape[3:])))
     y = einsum("nkij,oijk->noij", im2col(x, ksize, stride), W)
     if b is None:
@@ -516,13 +515,13 @@ def bilinear(
     Args:
         e1, e2: Variables or arrays (N, ...), flattened to (N, J) and (N, K).
         W: Variable or array (J, K, L).
-        V1, V2, b: Variables or arrays (J, L), (K, L) and (L,); all of them or none.
+        V1, V2, b: Variables or arrays (J, L), (K, L) and (L,); give all three or none.
 
     Returns:
         Variable (N, L).
 
     Raises:
-        InvalidType: sizes or dtypes do not fit.
+        InvalidType: sizes or dtypes do not match.
         ValueError: some, but not all, of ``V1``, ``V2`` and ``b`` are given.
 
     Example:
@@ -534,9 +533,11 @@ def bilinear(
     """
     given = [name for name, value in zip(("V1", "V2", "b"), (V1, V2, b)) if value is not None]
     if len(given) in (1, 2):
-        raise ValueError(f"bilinear: V1, V2 and b must be given together, not {given} alone")
+        raise ValueError(
+            f"bilinear: V1, V2 and b must be given together, but only {given} is given"
+        )
     rows = e1.ndim > 1 and e2.ndim > 1 and e1.shape[0] == e2.shape[0]
-    check(rows, "bilinear", "e1 and e2 must have as many rows", e1=e1, e2=e2)
+    check(rows, "bilinear", "e1 and e2 must have the same number of rows", e1=e1, e2=e2)
     e1, e2 = (reshape(e, (e.shape[0], math.prod(e.shape[1:]))) for e in (e1, e2))
     floating = is_floating(e1.dtype, e2.dtype, W.dtype)
     check(floating, "bilinear", "e1, e2 and W must be floating point", e1=e1, e2=e2, W=W)
@@ -556,7 +557,8 @@ def bilinear(
 
 
 def _overlap(size, step):
-    """Returns source and target slices of an axis of ``size`` that is shifted by ``step``."""
+    """Returns the source slice and the target slice by which an axis of size ``size`` is shifted by
+    ``step``."""
     kept = max(size - abs(step), 0)
     if step >= 0:
         return slice(0, kept), slice(size - kept, size)
@@ -580,22 +582,23 @@ def _shifted(x, steps):
 
 
 def shift(x: Input, ksize: Sizes = 3, dilate: Sizes = 1) -> Variable:
-    """Shifts groups of channels in different directions: a convolution without weights.
+    """Shifts each group of channels in another direction: a convolution without weights.
 
-    The channels are split into kh * kw equal groups, one for each position of a window, and each is
-    shifted by the offset of its position from the center. The groups of the center and of the last
-    position are exchanged, so that the last group, with the channels left over, is not shifted.
+    The channels are split into kh * kw equal groups, one for each position of a window. Each group
+    is shifted by the offset of its position from the center. The group of the center and the group
+    of the last position are exchanged, so that the last group, which also has the remaining
+    channels, is not shifted.
 
     Args:
         x: Variable or array (N, C, H, W), floating point; C is at least kh * kw.
-        ksize: window size, odd.
+        ksize: window size, odd; an int, or a pair.
         dilate: number of pixels per step from the center.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: the rank is wrong, or there are too few channels.
+        InvalidType: ``x`` does not have 4 axes, or has fewer than kh * kw channels.
         ValueError: ``ksize`` is even, or ``dilate`` is zero.
 
     Example:

@@ -1,4 +1,4 @@
-"""Contractions: products of arrays, summed over shared axes."""
+"""Contractions, which multiply arrays and sum over shared axes."""
 
 import itertools
 import math
@@ -37,7 +37,7 @@ def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Va
     Args:
         a: Variable or array (..., n, k), or (k,).
         b: Variable or array (..., k, m), or (k,).
-        transa, transb: swap the last two axes of ``a`` or ``b`` first.
+        transa, transb: whether to swap the last two axes of ``a`` or ``b`` first.
 
     Returns:
         Variable (..., n, m), without n if ``a`` is a vector, and without m if ``b`` is a vector.
@@ -55,7 +55,7 @@ def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Va
     columns = (-1,) if b.ndim == 1 else ()
     a = reshape(a, (1, a.size)) if rows else swapaxes(a, -1, -2) if transa else a
     b = reshape(b, (b.size, 1)) if columns else swapaxes(b, -1, -2) if transb else b
-    inner = "the last axis of a (the one before with transa) must equal the last but one of b"
+    inner = "a must have as many columns (rows with transa) as b has rows (columns with transb)"
     check(a.shape[-1] == b.shape[-2], "matmul", inner, a=a, b=b, transa=transa, transb=transb)
     stacks = "the stacks of matrices must broadcast"
     check(_broadcast(a.shape[:-2], b.shape[:-2]), "matmul", stacks, a=a, b=b)
@@ -72,13 +72,13 @@ def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False)
     Args:
         a: Variable or array (B, n, k), or (B, n) for columns (B, n, 1).
         b: Variable or array (B, k, m), or (B, k) for columns (B, k, 1).
-        transa, transb: transpose the matrices of ``a`` or ``b`` first.
+        transa, transb: whether to transpose the matrices of ``a`` or ``b`` first.
 
     Returns:
         Variable (B, n, m).
 
     Raises:
-        InvalidType: ranks or sizes do not fit.
+        InvalidType: ranks or sizes do not match.
 
     Example:
         >>> F.batch_matmul(np.ones((5, 2, 3)), np.ones((5, 4, 3)), transb=True).shape
@@ -90,8 +90,8 @@ def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False)
     return matmul(a, b, transa, transb)
 
 
-# A product is the trilinear form <g, a b> of three arrays with labeled axes; leaving one slot open
-# contracts the other two. Each label occurs in at least two of the slots.
+# A contraction of two arrays with labeled axes is the gradient of the trilinear form <g, a b> with
+# respect to its third array. Each label occurs in at least two of the three arrays.
 
 
 @differentiable(
@@ -99,8 +99,8 @@ def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False)
     lambda g, a, labels: _contract.on(g, a, (labels[2], labels[0], labels[1])),
 )
 def _contract(a, b, labels):
-    """Multiplies a and b, and sums over the labels that are missing in the output, the third of
-    ``labels``."""
+    """Multiplies ``a`` and ``b``, and sums over the labels that the output lacks. ``labels`` are
+    the labels of ``a``, ``b`` and the output."""
     la, lb, out = labels
     size = dict(zip(la, a.shape)) | dict(zip(lb, b.shape))
     batch = [i for i in la if i in lb and i in out]
@@ -118,18 +118,20 @@ def _contract(a, b, labels):
 
 
 def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2) -> Variable:
-    """Sums products over axes of two arrays; the result has the other axes of ``a``, then of ``b``.
+    """Sums products over axes of two arrays. The result has the remaining axes of ``a``, then the
+    remaining axes of ``b``.
 
     Args:
         a, b: Variables or arrays.
-        axes: if an integer, contract the last ``axes`` axes of ``a`` with the first of ``b``; else
-            a pair: the axes of ``a`` and the axes of ``b``, each an integer or a sequence.
+        axes: if an integer, the last ``axes`` axes of ``a`` are contracted with the first ``axes``
+            axes of ``b``; else a pair: the axes of ``a`` and the axes of ``b``, each an integer or
+            a sequence.
 
     Returns:
         Variable.
 
     Raises:
-        InvalidType: there are no such axes, or their sizes differ.
+        InvalidType: an array lacks an axis, or the sizes of the axes differ.
         ValueError: ``axes`` is neither a number nor a pair of equally many axes.
 
     Example:
@@ -139,7 +141,14 @@ def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2)
     a, b = as_variable(a), as_variable(b)
     if isinstance(axes, (int, np.integer)):
         fits = 0 <= axes <= min(a.ndim, b.ndim)
-        check(fits, "tensordot", "a and b must have as many axes", a=a, b=b, axes=axes)
+        check(
+            fits,
+            "tensordot",
+            "a and b must have at least this number of axes",
+            a=a,
+            b=b,
+            axes=axes,
+        )
         axes = range(a.ndim - axes, a.ndim), range(axes)
     axes = [(x,) if isinstance(x, (int, np.integer)) else tuple(x) for x in axes]
     if len(axes) != 2 or len(axes[0]) != len(axes[1]):
@@ -157,8 +166,8 @@ def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2)
 
 
 def _labels_of_text(text):
-    """Returns the labels of each operand of text like 'ij,jk->ik', and those of the output or
-    None."""
+    """Returns the labels of each operand of text like 'ij,jk->ik', and the labels of the output
+    (None if the text lacks '->')."""
     inputs, arrow, output = text.replace(" ", "").partition("->")
 
     def labels(term):
@@ -171,7 +180,8 @@ def _labels_of_text(text):
 
 
 def _read(operands):
-    """Returns the arrays, their lists of labels, and those of the output or None."""
+    """Returns the arrays, their lists of labels, and the labels of the output (None if they are not
+    given)."""
     if operands and isinstance(operands[0], str):
         inputs, output = _labels_of_text(operands[0])
         xs = operands[1:]
@@ -180,7 +190,10 @@ def _read(operands):
         xs, inputs = operands[0:n:2], [list(labels) for labels in operands[1:n:2]]
         output = list(operands[n]) if len(operands) > n else None
     if not xs or len(xs) != len(inputs):
-        raise ValueError(f"einsum: there are {len(xs)} operands, but subscripts of {len(inputs)}")
+        raise ValueError(
+            f"einsum: there must be subscripts for each operand, but there are {len(xs)} operands "
+            f"and subscripts for {len(inputs)}"
+        )
     return [as_variable(x) for x in xs], inputs, output
 
 
@@ -198,7 +211,10 @@ def _spelled_out(xs, inputs, output):
         raise ValueError("einsum: the axes of '...' cannot be summed: the output must have '...'")
     wrong = [i for i in output if output.count(i) > 1 or (i is not ... and i not in named)]
     if wrong:
-        raise ValueError(f"einsum: the output must have labels of operands, once: {wrong[0]!r}")
+        raise ValueError(
+            "einsum: each label of the output must be a label of an operand and occur once, but "
+            f"{wrong[0]!r} is not"
+        )
 
     def spell(labels, n):
         return [j for i in labels for j in (ellipsis[len(ellipsis) - n :] if i is ... else [i])]
@@ -207,7 +223,7 @@ def _spelled_out(xs, inputs, output):
 
 
 def _sizes(xs, inputs):
-    """Returns the size of each label; in an ellipsis, axes of size one broadcast."""
+    """Returns the size of each label; axes of size one in an ellipsis broadcast."""
     sizes = {}
     for x, labels in zip(xs, inputs):
         for i, n in zip(labels, x.shape):
@@ -215,7 +231,7 @@ def _sizes(xs, inputs):
             if isinstance(i, tuple) and 1 in (known, n):
                 sizes[i] = known if n == 1 else n
             else:
-                rule = "axes labeled {label!r} must have one size, {size}"
+                rule = "all axes labeled {label!r} must have the same size, {size}"
                 check(known == n, "einsum", rule, operand=x, label=i, size=known)
     return sizes
 
@@ -235,7 +251,8 @@ def _simplified(x, labels, sizes, kept):
 
 
 def _cheapest_pair(terms, output, sizes):
-    """Returns the pair of terms whose product grows the least in size."""
+    """Returns the pair of terms whose product adds the fewest elements to the sizes of the
+    terms."""
 
     def growth(pair):
         rest = {i for k, (_, labels) in enumerate(terms) if k not in pair for i in labels}
@@ -261,7 +278,7 @@ def einsum(*operands: Any) -> Variable:
             by its list of labels (integers or Ellipsis), and optionally the list of the output.
 
     Returns:
-        Variable.
+        Variable whose axes are the labels of the output.
 
     Raises:
         InvalidType: an operand does not have the axes of its subscripts.

@@ -1,10 +1,10 @@
-"""Divisors of means over a count, which account for several ranks and for parts of a batch.
+"""Divisors of means over a count, which take several ranks and micro-batches into account.
 
-A loss that is a mean over elements that count (labels that are not ignored, weights) gets its
+A loss that is a mean over the elements that count (such as labels that are not ignored) gets its
 divisor from this module. In one process, the divisor is the loss's own count. Within the update of
-a multi-node optimizer, it is the count of the whole batch times this rank's share of the samples:
-then the mean of the losses of all ranks, weighted by their samples, is the mean over all elements
-that count.
+a multi-node optimizer, the divisor is the count of the whole batch times this rank's share of the
+samples. The mean of the losses of all ranks, weighted by the numbers of samples, is then the mean
+over all elements that count.
 """
 
 import contextlib
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
     from mpchain.variable import Variable
 
 _NUMBERS = (int, float, np.number)
-_MANY = 1 << 15  # larger sums may not fit a narrow dtype
+_MANY = 1 << 15  # sums from this number on are checked against the range of narrow dtypes
 
 BATCH, CALL = "batch", "call"
-"""The scopes of means that :func:`shared_counts` and :func:`own_counts` set."""
+"""The scopes of means: :func:`shared_counts` sets the scope to the whole batch, and
+:func:`own_counts` to a call."""
 
 
 class _Current(threading.local):
-    counts: Any = None  # the counts of the whole batch; None if this process has the whole batch
+    # These are the counts of the whole batch; None means that this process has the whole batch.
+    counts: Any = None
     over: str | None = None
-    notes: Any = None  # counts of means, recorded while means of batches are combined
+    notes: Any = None  # These record the counts of means while means of batches are combined.
 
 
 current = _Current()
 
 
 def is_asked() -> bool:
-    """Returns whether other code uses counts besides the function that divides by them.
+    """Returns whether code other than the function that divides by a count uses the count.
 
     Example:
         >>> is_asked()
@@ -50,10 +52,10 @@ def is_asked() -> bool:
 
 
 def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns ``compute(*arguments)``, which asks for a count.
+    """Returns ``compute(*arguments)``, a count.
 
     :func:`mpchain.functions.forget`, which calls functions again in backward, replaces this
-    function by one that returns the first result again.
+    function by another function, which returns the first result again.
 
     Example:
         >>> remembering(lambda: 3)
@@ -63,15 +65,18 @@ def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def denominator(count: object, elements: object, dtype: object) -> Any:
-    """Returns the divisor of a mean over a count; a mean over nothing is a sum of zeros over 1.
+    """Returns the divisor of a mean over a count. The divisor is 1 if no element counts, so that
+    the mean is zero.
 
     Args:
         count: the number of elements that count, an int or a scalar array.
-        elements: the array of all elements; its first axis is the loss's first axis.
+        elements: the array of all elements, counted or not; its first axis is the loss's first
+            axis.
         dtype: the dtype of the result.
 
     Raises:
-        ValueError: the count exceeds the dtype's range, such as float16's: the mean would be 0.
+        ValueError: the count exceeds the range of the dtype, such as float16, so the mean would be
+            0.
 
     Example:
         >>> denominator(3, np.zeros(4), np.float64), denominator(0, np.zeros(4), np.float64)
@@ -107,14 +112,15 @@ def divisor(n: Any, dtype: DTypeLike) -> Any:
         number = np.dtype(dtype).type(n)
     if number == math.inf:
         raise ValueError(
-            f"a mean over {n:g} elements cannot be computed in {np.dtype(dtype)}, which does not "
-            "hold so large a number: cast the input to float32, by F.cast"
+            f"a mean over {n:g} elements cannot be computed in {np.dtype(dtype)}, whose range is "
+            "too small for this number: cast the input to float32, by F.cast"
         )
     return number
 
 
 def at_least_one(count: object) -> Any:
-    """Returns a count, or 1 if it is 0; NumPy's ``maximum`` takes ten times as long for numbers.
+    """Returns a count, or 1 if the count is 0. For numbers, NumPy's ``maximum`` would take ten
+    times as long.
 
     Example:
         >>> at_least_one(3), at_least_one(np.int64(0)), at_least_one(np.array(2))
@@ -126,7 +132,7 @@ def at_least_one(count: object) -> Any:
 
 
 def weight_sum(total: object, elements: object) -> Any:
-    """Returns the divisor of a weighted mean; a mean without weights is 0 / 0.
+    """Returns the divisor of a weighted mean. If all weights are zero, the mean is 0 / 0.
 
     Args:
         total: the sum of the weights, an array or Variable.
@@ -149,11 +155,11 @@ def weight_sum(total: object, elements: object) -> Any:
 class Notes:
     """The counts of means, with which an evaluator weights the means.
 
-    In a ``with`` block of this object, functions that divide by a count note the count for their
+    In a ``with`` block of this object, functions that divide by a count record the count of their
     result.
 
     Attributes:
-        last: the latest count that a function divided by.
+        last: the last count by which a function divided.
 
     Example:
         >>> with Notes() as notes:
@@ -173,16 +179,17 @@ class Notes:
         current.notes = self._outer
 
     def add(self, mean: Any, count: Any) -> None:
-        """Notes the count of a mean, a Variable."""
-        # The array is kept alive, so that its id is not reused.
+        """Records the count of a mean, a Variable."""
+        # A reference keeps the array alive, so that its id is not reused.
         self._weights[id(mean.array)] = mean.array, count
 
     def weight(self, value: object, default: object) -> Any:
-        """Returns the count of a value if the value is a noted mean, else the default."""
+        """Returns the count of a value if the value is a recorded mean, else the default."""
         return self._weights.get(id(getattr(value, "array", value)), (None, default))[1]
 
     def add_plain(self, mean: "Variable", size: int) -> None:
-        """Notes the number of elements of a mean that is not weighted by this number."""
+        """Records the number of elements of a plain mean, which evaluators do not weight by this
+        number."""
         self._plain[id(mean.array)] = mean.array, size
 
     def plain_size(self, value: object) -> int | None:
@@ -190,15 +197,15 @@ class Notes:
         return self._plain.get(id(getattr(value, "array", value)), (None, None))[1]
 
     def counts_among(self, arrays: Iterable[Any]) -> list[Any]:
-        """Returns the counts of the arrays that are noted means."""
+        """Returns the counts of those arrays that are recorded means."""
         return [self._weights[id(x)][1] for x in arrays if id(x) in self._weights]
 
 
 class Derived(Observer):
-    """Tracks which numbers functions compute from noted means.
+    """Tracks which values functions compute from recorded means.
 
     Args:
-        notes: the notes of the means.
+        notes: the object that records the means.
 
     Example:
         >>> with Notes() as notes, Derived(notes) as derived:
@@ -221,12 +228,12 @@ class Derived(Observer):
             self._derived.update((id(y), (y, self._counts)) for y in outputs)
 
     def counts(self, value: object) -> list[Any]:
-        """Returns the counts of the means that a value was computed from."""
+        """Returns the counts of the means from which a value was computed."""
         return self._derived.get(id(getattr(value, "array", value)), (None, []))[1]
 
 
 def note(mean: Any, count: int) -> Any:
-    """Notes how many elements a mean is over; returns the mean, a Variable.
+    """Records the number of elements of a mean, a Variable, as its count; returns the mean.
 
     Example:
         >>> with Notes() as notes:
@@ -240,7 +247,7 @@ def note(mean: Any, count: int) -> Any:
 
 
 def note_plain(mean: "Variable", x: Input) -> "Variable":
-    """Notes the number of elements of a plain mean of an array; returns the mean.
+    """Records the number of elements of a plain mean of an array; returns the mean.
 
     Example:
         >>> with Notes() as notes:
@@ -254,7 +261,8 @@ def note_plain(mean: "Variable", x: Input) -> "Variable":
 
 
 def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: declares that the result is a mean over the count that the function asks for.
+    """Decorator: declares that the result of a function is a mean over the count that the function
+    gets from :func:`denominator`.
 
     Example:
         >>> @noted
@@ -280,10 +288,11 @@ def noted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def using(counts: object, over: str | None = None) -> Iterator[None]:
-    """Context manager: ``counts`` knows the counts of the whole batch.
+    """Context manager: within the block, divisors come from ``counts``, which has the counts of the
+    whole batch.
 
     Args:
-        over: the scope of means if the program does not declare it: :data:`CALL`, or None.
+        over: the scope of means for which the program declares no scope: :data:`CALL`, or None.
         counts: an object with the methods of
             :class:`mpchain.distributed.optimizers.counts.Counts`; None means that this process has
             the whole batch.
@@ -311,10 +320,12 @@ def _over(what):
 
 
 def own_counts() -> contextlib.AbstractContextManager[None]:
-    """Context manager: each loss within it is the mean over its own elements, as in one process.
+    """Context manager: each loss within the block is the mean over its own elements, as in one
+    process.
 
-    Use it in programs that call a loss function for one sample, or one group of samples, at a time,
-    and average the results, such as a mean over the atoms of each molecule.
+    Use the context manager in programs that call a loss function for one sample, or one group of
+    samples, at a time and average the results; an example is a mean over the atoms of each
+    molecule.
 
     Example:
         >>> x, t = np.zeros((5, 2)), np.zeros(5, int)
@@ -327,10 +338,11 @@ def own_counts() -> contextlib.AbstractContextManager[None]:
 
 
 def shared_counts() -> contextlib.AbstractContextManager[None]:
-    """Context manager: each loss within it is a mean over the whole batch of all ranks.
+    """Context manager: each loss within the block is a mean over the whole batch of all ranks.
 
-    Losses are such means anyway, but outside of this context manager they raise an error if several
-    calls at one place might also be losses of one sample each.
+    Losses are means over the whole batch by default. Outside of this context manager, however,
+    several calls at the same line of the program raise an error if each might be the loss of one
+    sample.
 
     Example:
         >>> with mpchain.shared_counts():

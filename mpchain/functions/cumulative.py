@@ -18,17 +18,20 @@ def _filled(x, n, value):
 
 
 def _before(y):
-    """Shifts the last axis by one: returns the element before each, and 1 for the first."""
+    """Shifts the last axis by one: each element is replaced by the previous element, and the first
+    element by 1."""
     return np.concatenate([_filled(y, 1, 1), y[..., :-1]], axis=-1)
 
 
 def _ahead(x, step, value=0):
-    """Returns the elements ``step`` places ahead on the last axis, ``value`` past the end."""
+    """Returns, for each element, the element ``step`` positions later on the last axis, or
+    ``value`` past the end."""
     return np.concatenate([x[..., step:], _filled(x, step, value)], axis=-1)
 
 
 def products_of_others(x: Input) -> Input:
-    """Returns for each element the product of all others along the last axis, without division.
+    """Returns, for each element, the product of all other elements along the last axis, computed
+    without division.
 
     Args:
         x: Variable or array.
@@ -63,7 +66,8 @@ def _cumprod_derivative(g, x, y):
 
 @differentiable(_cumprod_derivative)
 def _cumprod(x):
-    # In half precision, products would underflow or overflow.
+    # Products are computed in single precision, because they would underflow or overflow in half
+    # precision.
     y = get_array_module(x).cumprod(x, axis=-1, dtype=np.promote_types(x.dtype, np.float32))
     return y.astype(x.dtype, copy=False)
 
@@ -77,7 +81,7 @@ def _along(name, function, x, axis):
     check(is_floating(x.dtype), name, "x must be floating point", x=x)
     if axis is None:
         return function(reshape(x, (x.size,)))
-    check(-x.ndim <= axis < x.ndim, name, "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, name, "axis must be an axis of x", x=x, axis=axis)
     if axis % x.ndim == x.ndim - 1:
         return function(x)
     return swapaxes(function(swapaxes(x, axis, -1)), axis, -1)

@@ -1,4 +1,4 @@
-"""Decorrelated batch normalization: whitening of the channels over the batch."""
+"""Decorrelated batch normalization, which whitens the channels over the batch."""
 
 import math
 
@@ -15,8 +15,8 @@ from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array, as_variable
 
-# For P = A ** -0.5, that is P A P = 1, the differential satisfies P dP + dP P = -P^2 dA P^2, a
-# Lyapunov equation. The derivatives of its solution solve Lyapunov equations too.
+# For P = A ** -0.5, which means that P A P is the identity, the differential satisfies P dP + dP P
+# = -P^2 dA P^2, a Lyapunov equation. The derivatives of its solution solve Lyapunov equations too.
 
 
 def _lyapunov_derivative(g, S, y):
@@ -26,7 +26,8 @@ def _lyapunov_derivative(g, S, y):
 
 @differentiable(_lyapunov_derivative, lambda g, S: _lyapunov.on(S, g))
 def _lyapunov(S, Q):
-    """Returns X with S X + X S = Q for symmetric positive definite S, in stacks (..., n, n)."""
+    """Returns X such that S X + X S = Q, for symmetric positive definite S; all matrices are (...,
+    n, n)."""
     eigenvalues, U = get_array_module(S).linalg.eigh(S)
     sums = eigenvalues[..., :, None] + eigenvalues[..., None, :]
     transposed = U.swapaxes(-1, -2)
@@ -50,7 +51,7 @@ def _grouped(name, x, groups):
     wider."""
     check(x.ndim >= 2 and is_floating(x.dtype), name, "x must be floating point (N, C, ...)", x=x)
     fits = groups >= 1 and x.shape[1] % groups == 0
-    check(fits, name, "groups={groups} must divide the channels of x", x=x, groups=groups)
+    check(fits, name, "groups={groups} must divide the number of channels of x", x=x, groups=groups)
     channels_first = swapaxes(widened(x), 0, 1)
     count = x.shape[0] * math.prod(x.shape[2:])
     return reshape(channels_first, (groups, x.shape[1] // groups, count))
@@ -81,15 +82,16 @@ def decorrelated_batch_normalization(
         groups: the number of groups of channels, which must divide C.
         eps: added to the variances.
         running_mean: array (groups, C / groups), updated in place by ``decay``; or None.
-        running_projection: array (groups, C / groups, C / groups), updated likewise with the
-            projection times M / (M - 1) for M elements per channel; or None.
+        running_projection: array (groups, C / groups, C / groups), updated in place by ``decay``
+            with the projection times M / (M - 1) for M elements per channel; or None.
         decay: the fraction of the running statistics that is kept.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: ``groups`` does not divide the channels, or running statistics do not fit.
+        InvalidType: ``groups`` does not divide the channels, or running statistics have the wrong
+            shape.
 
     Example:
         >>> x = np.random.randn(100, 2).astype("float32")
@@ -143,7 +145,7 @@ def fixed_decorrelated_batch_normalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: shapes do not fit.
+        InvalidType: shapes do not match.
 
     Example:
         >>> x, mean, projection = np.ones((4, 2)), np.zeros((1, 2)), np.eye(2)[None]

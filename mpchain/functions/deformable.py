@@ -17,7 +17,8 @@ from mpchain.variable import Variable, as_variable
 
 
 def _starts(ksize, stride, sizes):
-    """Returns columns and rows of the elements of all windows without offsets: (2, k, places)."""
+    """Returns the column and row indices of the elements of all windows without offsets, as an
+    array (2, kh * kw, number of windows)."""
     axes = [np.arange(k)[:, None] + np.arange(o) * s for k, s, o in zip(ksize, stride, sizes)]
     shape = (*ksize, *sizes)
     rows = np.broadcast_to(axes[0][:, None, :, None], shape)
@@ -30,13 +31,13 @@ def deformable_convolution_2d_sampler(
 ) -> Variable:
     """Two-dimensional deformable convolution: each element of each window has an offset.
 
-    Values between pixels are interpolated linearly; the image is zero outside. The offsets receive
-    gradients too.
+    Values between pixels are interpolated linearly; outside of the image, values are zero. The
+    offsets receive gradients too.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        offset: Variable or array (N, 2 * kh * kw, out_h, out_w): for each element of the window,
-            row by row, its horizontal offset in pixels; then the vertical offsets.
+        offset: Variable or array (N, 2 * kh * kw, out_h, out_w): the horizontal offset in pixels of
+            each element of the window, row by row; then the vertical offsets.
         W: Variable or array (O, C, kh, kw).
         b: Variable or array (O,), or None.
         stride, pad: as in :func:`convolution_2d`.
@@ -45,7 +46,7 @@ def deformable_convolution_2d_sampler(
         Variable (N, O, out_h, out_w).
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: a shape or dtype does not match the other arguments.
 
     Example:
         >>> x, offset, W = np.zeros((2, 3, 8, 8)), np.zeros((2, 18, 6, 6)), np.zeros((5, 3, 3, 3))
@@ -73,7 +74,8 @@ def deformable_convolution_2d_sampler(
     if b is not None:
         check(b.shape == (n_out,), name, "b must have one element per output channel", b=b, W=W)
     dtype, x, offset = x.dtype, widened(x), widened(offset)
-    # The padding has one extra row and column: the sampler scales to [-1, 1], which needs two.
+    # The padding has one extra row and column, because the sampler scales coordinates to [-1, 1],
+    # which needs at least two rows and columns.
     x = pad_with(x, ((0, 0), (0, 0), *((p, p + 1) for p in window.pad)), "constant")
     starts = x.xp.asarray(_starts(window.ksize, window.stride, sizes), x.dtype)
     ends = x.xp.asarray([[[x.shape[3] - 1]], [[x.shape[2] - 1]]], x.dtype)

@@ -16,12 +16,14 @@ from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
-# The functions below look up rows, or do the adjoint: add rows at indices. The index -1 stands for
-# no row: looking it up gives zeros, and adding to it has no effect.
+# The functions below look up rows, or compute the adjoint, which adds rows at indices. The index -1
+# stands for no row: a lookup of this index gives zeros, and an addition at this index has no
+# effect.
 
 
 def _row_gradient(g, W_shape, ids):
-    """Returns the gradient of a large table as the looked-up rows, if these are few; else None."""
+    """Returns the gradient of a large table as a RowGradient of the looked-up rows; None if most
+    rows were looked up."""
     size = math.prod(W_shape)
     if W_shape[0] < _FEW * ids.size or size < _LARGE:
         return None
@@ -35,8 +37,8 @@ def _row_gradient(g, W_shape, ids):
 
 
 def _has_negative(ids):
-    """Returns whether indices may be negative, so that rows are left out. True for arrays of
-    observers: their values in a replay may be negative."""
+    """Returns whether indices may be negative, so that rows must be left out. The result is True
+    for arrays of observers, because their values in a replay may be negative."""
     return type(ids) is not np.ndarray or (ids.size > 0 and np.minimum.reduce(ids, axis=None) < 0)
 
 
@@ -51,8 +53,8 @@ def _distinct(ids):
 
 
 # A table that is small, or not much larger than the number of rows looked up, gets a dense
-# gradient, which costs less. Replays always use the dense gradient; for large tables this costs
-# more than they save.
+# gradient, which takes less time. Replays always compute the dense gradient; for large tables, the
+# dense gradient takes more time than replays save.
 _FEW, _LARGE, _COSTLY = 4, 1 << 16, 1 << 19
 
 
@@ -64,9 +66,10 @@ def _take_rows(W, ids):
 
 
 def _taken_rows(W, ids):
-    if is_gpu_array(ids):  # indexing by a mask would wait for its number of elements
+    # indexing by a mask would wait until the host knows the number of selected elements
+    if is_gpu_array(ids):
         return _zero_unless(ids >= 0, W[ids])
-    y = W.take(ids, 0)  # this takes half the time of W[ids]
+    y = W.take(ids, 0)  # W[ids] would take twice the time
     if _has_negative(ids):
         y[ids < 0] = 0
     return y
@@ -96,13 +99,14 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     Args:
         x: Variable or array of integers, of any shape: indices of rows.
         W: Variable or array (V, D), floating point.
-        ignore_label: the result is zero for elements of this value.
+        ignore_label: rows of the result are zero for elements of ``x`` with this value; None means
+            that no value is ignored.
 
     Returns:
         Variable (*x.shape, D).
 
     Raises:
-        InvalidType: a rank or dtype does not fit.
+        InvalidType: ``x`` does not hold integers, or ``W`` is not floating point (V, D).
         ValueError: an element of ``x`` is neither ``ignore_label`` nor the index of a row. On a
             GPU, this is checked only in debug mode, because the check waits for the device.
 
@@ -117,7 +121,8 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     check(table, "embed_id", "W must be floating point with 2 axes", W=W)
     check_labels("embed_id", x, W.shape[0], ignore_label, "x")
     if ignore_label is None and type(x) is np.ndarray:
-        return _take_rows(W, x.astype(np.intp))  # a copy: x may change before backward
+        # the indices are copied, because x may change before backward
+        return _take_rows(W, x.astype(np.intp))
     ids = x.astype(np.intp, copy=False)
     xp = get_array_module(x)
     ignored = xp.zeros(x.shape, bool) if ignore_label is None else x == ignore_label
@@ -126,7 +131,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
 
 @differentiable(lambda g, cos, sin, is_interleaved: _rotate.on(g, cos, -sin, is_interleaved))
 def _rotate(x, cos, sin, is_interleaved):
-    """Rotates pairs of elements of the last axis."""
+    """Rotates pairs of elements of the last axis by angles with the given cosines and sines."""
     return one_call(_rotated, x, cos, sin, is_interleaved)
 
 
@@ -147,17 +152,18 @@ def rotary_embedding(
 ) -> Variable:
     """Rotates pairs of features by angles proportional to the position in the sequence.
 
-    Pair i of D / 2 rotates by the angle position * base ** (-2 i / D); inner products of rotated
-    vectors depend only on the distance of their positions.
+    Pair i of D / 2 rotates by the angle position * base ** (-2 i / D); the inner product of two
+    rotated vectors depends on their positions only by the difference of the positions.
 
     Args:
         x: Variable or array (..., L, D), floating point, D even: queries or keys, for instance
             (B, n_heads, L, D).
         positions: array (..., L) that broadcasts to all axes of ``x`` but the last; None means 0 to
             L - 1.
-        base: the slowest pair needs about 2 pi ``base`` positions for a full rotation.
-        interleaved: pairs are neighbors, 2 i and 2 i + 1, as in the paper; otherwise they
-            are the features i and i + D / 2.
+        base: a positive number; the slowest pair makes a full rotation in about 2 pi ``base``
+            positions.
+        interleaved: whether pair i is the features 2 i and 2 i + 1, as in the paper, or the
+            features i and i + D / 2.
 
     Returns:
         Variable of the shape of ``x``.
@@ -184,7 +190,7 @@ def rotary_embedding(
     fits = broadcasts_to(places.shape, x.shape[:-1])
     check(fits, name, "positions must broadcast to (..., L)", positions=places, x=x)
     size = x.shape[-1]
-    # Angles of far positions need more precision than the features have.
+    # Angles of large positions need more precision than the features have.
     speeds = float(base) ** (-xp.arange(0, size, 2) / max(size, 1))
     angles = places[..., None] * speeds
     return _rotate(x, xp.cos(angles).astype(x.dtype), xp.sin(angles).astype(x.dtype), interleaved)

@@ -183,7 +183,7 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
         array([3., 1., 2.])
     """
     indices = as_array(indices)
-    check(-x.ndim <= axis < x.ndim, "permutate", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "permutate", "axis must be an axis of x", x=x, axis=axis)
     axis %= x.ndim
     fits = indices.dtype.kind in "iu" and indices.shape == x.shape[axis : axis + 1]
     rule = "indices must be integers, one per element of the axis"
@@ -411,7 +411,7 @@ def sort(x: Input, axis: int = -1, descending: bool = False) -> tuple[Variable, 
         (array([1., 2., 3.]), array([1, 2, 0]))
     """
     x = as_variable(x)
-    check(-x.ndim <= axis < x.ndim, "sort", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "sort", "axis must be an axis of x", x=x, axis=axis)
     axis %= x.ndim
     indices = _order(x.array, axis, descending)
     indices = shown("argsort", x, (axis, descending), indices)
@@ -440,7 +440,7 @@ def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variab
         (array([3., 2.]), array([0, 2]))
     """
     x = as_variable(x)
-    check(-x.ndim <= axis < x.ndim, "topk", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "topk", "axis must be an axis of x", x=x, axis=axis)
     check(0 <= k <= x.shape[axis], "topk", "k must be at most the axis's size", x=x, k=k, axis=axis)
     axis %= x.ndim
     indices = shown("topk", x, (axis, largest, k), _extremes(x.array, k, axis, largest))

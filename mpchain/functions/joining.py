@@ -98,7 +98,7 @@ def check_joinable(name: str, xs: Sequence[Input], axis: int) -> None:
     if len(shapes) == 1 and -xs[0].ndim <= axis < xs[0].ndim:
         return
     for x in xs:
-        check(-x.ndim <= axis < x.ndim, name, "axis must be one of every array", x=x, axis=axis)
+        check(-x.ndim <= axis < x.ndim, name, "axis must be an axis of every array", x=x, axis=axis)
         alike = x.ndim == xs[0].ndim and all(
             m == n or i == axis % x.ndim for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))
         )
@@ -129,7 +129,7 @@ def split_axis(
         >>> [part.shape for part in F.split_axis(np.zeros((5, 2)), [1, 3], axis=0)]
         [(1, 2), (2, 2), (2, 2)]
     """
-    check(-x.ndim <= axis < x.ndim, "split_axis", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "split_axis", "axis must be an axis of x", x=x, axis=axis)
     if isinstance(indices_or_sections, (int, np.integer)):
         n, size = int(indices_or_sections), x.shape[axis]
         fits = n > 0 and size % n == 0
@@ -201,7 +201,7 @@ def stack(xs: Sequence[Input], axis: int = 0) -> Variable:
     for x in xs:
         check(x.shape == xs[0].shape, "stack", "all shapes must agree", x=x, first=xs[0])
     n = xs[0].ndim + 1
-    check(-n <= axis < n, "stack", "axis must be one of the result", first=xs[0], axis=axis)
+    check(-n <= axis < n, "stack", "axis must be an axis of the result", first=xs[0], axis=axis)
     return _stack(xs, axis % n)
 
 
@@ -222,7 +222,7 @@ def separate(x: Input, axis: int = 0) -> tuple[Variable, ...]:
         >>> [x.array.tolist() for x in F.separate(np.arange(6.0).reshape(2, 3))]
         [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     """
-    check(-x.ndim <= axis < x.ndim, "separate", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "separate", "axis must be an axis of x", x=x, axis=axis)
     axis %= x.ndim
     return _separate(x, axis) if x.shape[axis] else ()
 

@@ -222,7 +222,7 @@ def gumbel_softmax(log_pi: Input, tau: float = 0.1, axis: int = 1) -> Variable:
     log_pi = as_variable(log_pi)
     name, known = "gumbel_softmax", -log_pi.ndim <= axis < log_pi.ndim
     check(is_floating(log_pi.dtype), name, "log_pi must be floating point", log_pi=log_pi)
-    check(known, name, "axis must be one of log_pi", log_pi=log_pi, axis=axis)
+    check(known, name, "axis must be an axis of log_pi", log_pi=log_pi, axis=axis)
     if tau <= 0:
         raise ValueError(f"gumbel_softmax: tau must be positive, but is {tau}")
     noise = draws(log_pi).gumbel(size=log_pi.shape)

@@ -117,7 +117,7 @@ def _reduced_axes(name, x, axis):
     check(is_floating(x.dtype), name, "x must be floating point", x=x)
     axes = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
     known = all(-x.ndim <= a < x.ndim for a in axes)
-    check(known, name, "every axis must be one of x", x=x, axis=axis)
+    check(known, name, "every axis must be an axis of x", x=x, axis=axis)
     reduced = _numbers(axis, x.ndim)
     check(len(set(reduced)) == len(reduced), name, "the axes must differ", x=x, axis=axis)
     return reduced

@@ -252,7 +252,7 @@ WRONG = [
     ("depthwise_convolution_2d", (f(1, 2, 4, 4), f(1, 2, 9, 1)), "must be positive"),
     ("depthwise_convolution_2d", (f(1, 2, 4, 4, dtype=int), f(1, 2, 1, 1)), "floating", "int64"),
     ("local_convolution_2d", (f(1, 2, 4, 4), f(1, 2, 1, 1)), "W (O, out_h, out_w, C, kh, kw)"),
-    ("local_convolution_2d", (f(1, 2, 4, 4), f(1, 4, 4, 2, 2, 2)), "the windows in x are (3, 3)"),
+    ("local_convolution_2d", (f(1, 2, 4, 4), f(1, 4, 4, 2, 2, 2)), "the (3, 3) windows in x"),
     ("local_convolution_2d", (f(1, 2, 4, 4, dtype=int), f(1, 3, 3, 2, 2, 2)), "floating", "int64"),
     (
         "local_convolution_2d",

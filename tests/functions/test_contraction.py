@@ -150,13 +150,13 @@ def test_dtypes():
 @pytest.mark.parametrize(
     "operands, message",
     [
-        (["ij,jk->ik", (2, 3), (4, 2)], r"axes labeled 'j' must have one size, 3.*\(4, 2\)"),
-        (["ij,jk->ik", (2, 1), (4, 2)], r"axes labeled 'j' must have one size, 1.*\(4, 2\)"),
-        (["ii", (2, 3)], r"axes labeled 'i' must have one size, 2.*\(2, 3\)"),
+        (["ij,jk->ik", (2, 3), (4, 2)], r"axes labeled 'j' must have the same size, 3.*\(4, 2\)"),
+        (["ij,jk->ik", (2, 1), (4, 2)], r"axes labeled 'j' must have the same size, 1.*\(4, 2\)"),
+        (["ii", (2, 3)], r"axes labeled 'i' must have the same size, 2.*\(2, 3\)"),
         (["ij", (2,)], r"must have the axes \['i', 'j'\].*\(2,\)"),
         (["...ij", (2,)], r"must have the axes .*\(2,\)"),
         (["......ij", (2, 3)], r"must have the axes .*\(2, 3\)"),
-        (["...i,...i", (2, 4), (3, 4)], r"axes labeled .* must have one size, 2.*\(3, 4\)"),
+        (["...i,...i", (2, 4), (3, 4)], r"axes labeled .* must have the same size, 2.*\(3, 4\)"),
     ],
 )
 def test_einsum_of_wrong_shapes(operands, message):
@@ -167,10 +167,10 @@ def test_einsum_of_wrong_shapes(operands, message):
 @pytest.mark.parametrize(
     "operands, message",
     [
-        (["ij,jk", (2, 3)], "1 operands, but subscripts of 2"),
-        (["i", (2,), (2,)], "2 operands, but subscripts of 1"),
-        (["i->ii", (2,)], "once: 'i'"),
-        (["i->j", (2,)], "once: 'j'"),
+        (["ij,jk", (2, 3)], "1 operands and subscripts for 2"),
+        (["i", (2,), (2,)], "2 operands and subscripts for 1"),
+        (["i->ii", (2,)], "occur once, but 'i' is not"),
+        (["i->j", (2,)], "once, but 'j' is not"),
         (["i->i->i", (2,)], "labels must be letters"),
         (["i1->i", (2, 2)], "labels must be letters"),
         (["...i->i", (2, 2)], "cannot be summed"),
@@ -182,7 +182,7 @@ def test_einsum_of_wrong_subscripts(operands, message):
 
 
 def test_einsum_of_nothing():
-    with pytest.raises(ValueError, match="einsum: there are 0 operands"):
+    with pytest.raises(ValueError, match=r"einsum: .* there are 0 operands"):
         F.einsum()
 
 
@@ -195,8 +195,8 @@ def test_tensordot_needs_pairs_of_axes(axes):
 @pytest.mark.parametrize(
     "axes, message",
     [
-        (3, "a and b must have as many axes.*axes: 3"),
-        (-1, "a and b must have as many axes.*axes: -1"),
+        (3, "a and b must have at least this number of axes.*axes: 3"),
+        (-1, "a and b must have at least this number of axes.*axes: -1"),
         ((2, 0), "axes must be different axes of a and of b"),
         (([0, -2], [0, 1]), "axes must be different axes of a and of b"),
         (1, r"the axes must have equal sizes.*\(2, 3\)"),

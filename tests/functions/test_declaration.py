@@ -139,6 +139,6 @@ def test_command_says_what_is_declared(words):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == ""
     expected = (
-        "no function 'no_such_function' is declared; there are ['absolute'," if words else "NAME"
+        "no function 'no_such_function' is declared; declared functions are " if words else "NAME"
     )
     assert expected in done.stderr

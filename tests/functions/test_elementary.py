@@ -167,7 +167,7 @@ def test_functions_of_one_argument_take_floating_point_of_any_shape(function):
     "function, xs, message",
     [
         (F.squared_difference, [(2, 3), (3,)], "x1 and x2 must have the same shape.*(3,)"),
-        (F.linear_interpolate, [(2,), (2,), (1, 2)], "p, x and y must have one shape.*(1, 2)"),
+        (F.linear_interpolate, [(2,), (2,), (1, 2)], "p, x and y must have the same shape.*(1, 2)"),
         (F.scale, [(2, 3), (2,)], "shape of x from axis 1 on.*(2,)"),
         (F.bias, [(2, 3), (3, 1)], "shape of x from axis 1 on.*(3, 1)"),
         (functools.partial(F.bias, axis=-1), [(2, 3), (3,)], "from axis -1 on.*(3,)"),

@@ -269,7 +269,7 @@ def i(*values):
 
 
 WRONG = [
-    ("permutate", (f(2), i(1, 0), 1), "axis must be one of x", "axis: 1"),
+    ("permutate", (f(2), i(1, 0), 1), "axis must be an axis of x", "axis: 1"),
     ("permutate", (f(2), i(1, 0, 2)), "one per element of the axis", "(3,)", "(2,)"),
     ("permutate", (f(2), f(2)), "indices must be integers", "float32"),
     ("permutate", (f(2), i(1, 1)), "each of 0 to 1 once", "[1 1]"),
@@ -285,9 +285,9 @@ WRONG = [
     ("as_strided", (f(3), (2,), (3,)), "every element must be one of x", "strides: (3,)"),
     ("as_strided", (f(3), (2,), (-1,)), "every element must be one of x", "strides: (-1,)"),
     ("as_strided", (f(3), (), (), 3), "every element must be one of x", "storage_offset: 3"),
-    ("sort", (f(),), "axis must be one of x", "()"),
-    ("sort", (f(2), 1), "axis must be one of x", "axis: 1"),
-    ("topk", (f(2), 1, 1), "axis must be one of x", "axis: 1"),
+    ("sort", (f(),), "axis must be an axis of x", "()"),
+    ("sort", (f(2), 1), "axis must be an axis of x", "axis: 1"),
+    ("topk", (f(2), 1, 1), "axis must be an axis of x", "axis: 1"),
     ("topk", (f(2, 3), 4), "k must be at most the axis's size", "k: 4"),
     ("one_hot", (f(2), 3), "t must be integers", "float32"),
     ("one_hot", (i(0, 3), 3), "at least 0 and below 3, but one is 3"),

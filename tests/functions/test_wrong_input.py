@@ -75,8 +75,8 @@ WRONG = {
     ],
     "concat": [
         (([f(2, 3), f(3, 3)],), "shapes must agree but for the axis", "(3, 3)", "axis: 1"),
-        (([f(2, 3), f(2)],), "axis must be one of every array", "(2,)", "axis: 1"),
-        (([f(2, 3)], 2), "axis must be one of every array", "(2, 3)", "axis: 2"),
+        (([f(2, 3), f(2)],), "axis must be an axis of every array", "(2,)", "axis: 1"),
+        (([f(2, 3)], 2), "axis must be an axis of every array", "(2, 3)", "axis: 2"),
         (([],), "xs must hold at least one array", "xs: ()"),
     ],
     "convolution_1d": [
@@ -145,7 +145,7 @@ WRONG = {
         ((f(3), f(5, 3)), "x must have more axes than n_batch_axes", "(3,)"),
         ((f(2, 3), f(5, 4)), "as many columns as x has features", "(2, 3)", "(5, 4)"),
         ((f(2, 3), f(3)), "as many columns", "(3,)"),
-        ((f(2, 3), f(5, 3), f(3)), "as many elements as W rows", "(3,)", "(5, 3)"),
+        ((f(2, 3), f(5, 3), f(3)), "as many elements as W has rows", "(3,)", "(5, 3)"),
         ((i(2, 3), f(5, 3)), "floating point", "int32"),
         ((f(2, 3), i(5, 3)), "floating point", "int32"),
         ((f(2, 3), f(5, 3), {"n_batch_axes": 0}), "n_batch_axes must be a positive int", "0"),
@@ -223,7 +223,7 @@ WRONG = {
     "split_axis": [
         ((f(2, 4), 3, 1), "divide into equal parts", "(2, 4)", "n: 3"),
         ((f(2, 4), 0, 1), "divide into equal parts", "n: 0"),
-        ((f(2, 4), 2, 2), "axis must be one of x", "axis: 2"),
+        ((f(2, 4), 2, 2), "axis must be an axis of x", "axis: 2"),
     ],
     "sqrt": [((i(3),), "floating point", "int32")],
     "square": [],

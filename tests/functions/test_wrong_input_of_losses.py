@@ -97,7 +97,7 @@ WRONG = {
     ],
     "gumbel_softmax": [
         ((i(2, 3),), "floating point", "int32"),
-        ((f(3),), "axis must be one of log_pi", "axis: 1"),
+        ((f(3),), "axis must be an axis of log_pi", "axis: 1"),
     ],
     "simplified_dropconnect": [
         ((f(2), f(3, 2)), "x must be (N, ...)", "(2,)"),

@@ -350,7 +350,7 @@ def test_as_the_function():
         ),
         (
             InvalidType,
-            "scaled_dot_product_attention: they must be",
+            "scaled_dot_product_attention: query, key and value must",
             lambda: L.MultiHeadAttention(4, 2)(f(*X), f(*SOURCE), f(2, 4, 4)),
         ),
     ],

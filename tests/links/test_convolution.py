@@ -338,7 +338,7 @@ def test_errors(error, message, call):
             lambda: L.DepthwiseConvolution2D(3, 2, 1)(np.ones((1, 2, 3, 3), "f")),
         ),
         (
-            "local_convolution_2d: the windows in x are",
+            "local_convolution_2d: W must have weights for each",
             lambda: L.LocalConvolution2D(3, 2, 4, 1)(np.ones((1, 3, 3, 3), "f")),
         ),
     ],

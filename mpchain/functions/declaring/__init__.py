@@ -1,1 +1,2 @@
-"""Declarations: converts bodies and derivatives on arrays to functions of Variables."""
+"""Declarations, which turn a body and its derivatives, written on arrays, into a function of
+Variables."""

@@ -22,17 +22,21 @@ def text_of(name: str) -> str:
         name: the function's name in the registry of declarations.
 
     Raises:
-        KeyError: no function of that name is declared.
+        KeyError: no function is declared under this name.
 
     Example:
         >>> "backward of relu" in text_of("relu")
         True
     """
     if name not in registry:
-        raise KeyError(f"declaring: no function {name!r} is declared; there are {sorted(registry)}")
+        raise KeyError(
+            f"declaring: no function {name!r} is declared; declared functions are "
+            f"{sorted(registry)}"
+        )
     declaration, before = registry[name], set(linecache.cache)
     with contextlib.suppress(TypeError):
-        written_out.call(declaration)()  # the first call writes the text, then lacks its arguments
+        # the first call generates the text, then fails because it has no arguments
+        written_out.call(declaration)()
     if declaration.derivatives:
         written_out.pull_arrays(declaration, _stands_for_others, _stands_for_others)
         written_out.pull_variables(declaration, _stands_for_others)
@@ -46,7 +50,8 @@ def _belongs_to(name, file):
 
 
 def _stands_for_others(*args):
-    """A placeholder for functions that the text calls; it is never called."""
+    """A placeholder for the functions that the generated text calls. Nothing calls the
+    placeholder."""
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Declaring differentiable functions.
+"""Declarations of differentiable functions.
 
 A declaration is a body, which computes the output from arrays, and a derivative for each array
 argument. Both are plain array code. NumPy's dispatch runs the same text on NumPy arrays, on CuPy
-arrays, on Variables (which yields all orders of derivatives), and on the symbols that trace it for
-fused GPU kernels and for the derivatives of derivatives.
+arrays, on Variables (which yields all orders of derivatives), and on symbols, which trace formulas
+for fused GPU kernels and for the derivatives of derivatives.
 
 A derivative's first parameter is the gradient of the output; the names of the other parameters
 select the values that it receives:
@@ -41,26 +41,30 @@ from mpchain.utils.type_check import InvalidType, describe
 from mpchain.variable import Variable, VariableNode
 
 registry: dict[str, "Declaration"] = {}
-"""Every declaration: mpchain's own by name, others by module and name (``"my_module.sum_to"``).
+"""All declarations. The keys are the names of mpchain's functions, and module and name for other
+functions (``"my_module.sum_to"``).
 
-A function that is declared again in the same module replaces the earlier one, as ``def`` does.
+If a function is declared again in the same module, the new declaration replaces the earlier one, as
+with ``def``.
 """
 
 
 class Declaration:
-    """A differentiable function, declared once.
+    """The declaration of a differentiable function.
 
     Args:
         body: a function of the array arguments, followed by constants. It returns an array, or a
             tuple of arrays if a derivative has the parameter ``gys``, or a pair of these results
             and aux if a derivative has the parameter ``aux``.
-        derivatives: a function (or None: not differentiable) for each array argument.
+        derivatives: for each array argument, a function that returns its gradient, or None if it
+            has no gradient.
         joint: instead of ``derivatives``, one function that returns a sequence of all gradients.
-        n_arrays: with ``joint``, the number of array arguments; None: the first argument, a
-            sequence of arrays, is the only array argument.
-        is_elementwise: whether arguments broadcast, and body and derivatives can be fused.
-        any_dtype: whether integers are accepted, too.
-        takes_bfloat16: whether the body takes bfloat16 arrays without conversion; see
+        n_arrays: with ``joint``, the number of array arguments; None means that the first argument,
+            a sequence of arrays, is the only array argument.
+        is_elementwise: whether arguments broadcast, so that body and derivatives can be fused into
+            loops.
+        any_dtype: whether integer arrays are accepted too.
+        takes_bfloat16: whether the body accepts bfloat16 arrays without conversion; see
             :class:`InSingle`.
 
     Raises:
@@ -101,7 +105,8 @@ class Declaration:
         self._kernels, self._loops, self._kept_names = {}, {}, {}
         for derivative in (joint, *derivatives):
             for name in parameters_of(derivative)[1:]:
-                self.source(name)  # an unknown name raises an error here, not in backward
+                # an unknown name raises an error at the declaration, not in backward
+                self.source(name)
         attributes = {
             "declaration": self,
             "differentiable_inputs": tuple(range(n_arrays)),
@@ -114,25 +119,26 @@ class Declaration:
         attributes["row_sums"], attributes["row_gradients"] = [], {}
         self.node_class_in_single = type(self.name, (InSingle,), attributes)
 
-    # Text is generated and formulas are traced at first use, not when mpchain is imported.
+    # Text is generated and formulas are traced at their first use, because doing so when mpchain is
+    # imported would take long.
 
     @functools.cached_property
     def joint(self) -> Callable:
-        """The joint derivative; see :meth:`_bind`."""
+        """The joint derivative, bound by :meth:`_bind`."""
         return self._bind(self.joint_derivative, self.joint_derivative)
 
     @functools.cached_property
     def pulls(self) -> list[Callable]:
-        """The derivatives; see :meth:`_bind`."""
+        """The derivative by each array argument, bound by :meth:`_bind`."""
         return [self._bind(d, d) for d in self.derivatives]
 
     @functools.cached_property
     def row_arguments(self) -> list[Callable]:
-        """Functions that find the arguments of each derivative; see :meth:`_bind`."""
+        """For each derivative, a function that returns its arguments; see :meth:`_bind`."""
         return [self._bind(d, lambda *arguments: arguments) for d in self.derivatives]
 
     def _bind(self, derivative, function):
-        """Returns a function of (gradient, kept values, constants, input nodes).
+        """Returns a function of the output's gradient, kept values, constants and input nodes.
 
         The result calls ``function`` with the values that the parameters of ``derivative`` name.
         """
@@ -143,7 +149,8 @@ class Declaration:
         return compile_text(f"derivative of {self.name}", text, {"f": function})
 
     def source(self, name: str) -> str:
-        """Returns the text that finds the value of a derivative's parameter; see :meth:`_bind`."""
+        """Returns the expression for a derivative's parameter in the text that :meth:`_bind`
+        generates."""
         arrays = self.array_names
         if self._means_output(name):
             return "kept[-1]"
@@ -155,8 +162,8 @@ class Declaration:
         if owner not in arrays or attribute not in ("", "shape", "dtype"):
             raise TypeError(
                 f"declaration of {self.name}: a derivative has the parameter {name!r}, which is "
-                f"neither an argument ({', '.join((*arrays, *self.constant_names))}), nor one's "
-                "shape or dtype (x_shape, x_dtype), nor y, ys or aux"
+                f"neither an argument ({', '.join((*arrays, *self.constant_names))}), nor the "
+                "shape or dtype of one (such as x_shape or x_dtype), nor y, ys or aux"
             )
         if self.takes_sequence:
             return f"[node.{attribute} for node in nodes]" if attribute else "kept[:-2]"
@@ -167,7 +174,8 @@ class Declaration:
         return name in ("y", "ys") and name not in self.array_names
 
     def kept_names(self, targets: tuple[int, ...]) -> set[str]:
-        """Returns the names of the values that the derivatives by the inputs ``targets`` need."""
+        """Returns the names of the values that the derivatives by the inputs with the indices
+        ``targets`` need."""
         names = self._kept_names.get(targets)
         if names is None:
             names = self._kept_names[targets] = self._find_kept_names(targets)
@@ -182,7 +190,8 @@ class Declaration:
         return asked.intersection(self.array_names) | output
 
     def apply(self, inputs: Sequence, constants: Sequence = ()) -> Any:
-        """Applies the function to Variables or arrays; returns a Variable, or a tuple of them."""
+        """Applies the function to Variables or arrays; returns a Variable, or a tuple of
+        Variables."""
         is_narrow = any(map(_is_bfloat16_array, inputs))
         node = self.node_class_in_single() if is_narrow else self.node_class()
         node.constants = constants
@@ -192,7 +201,7 @@ class Declaration:
     def on(self, *arguments: Any) -> Any:
         """Computes on Variables if an array argument is a Variable, otherwise on arrays.
 
-        Derivatives, which run on both, call declared functions with this method.
+        Derivatives run on Variables and on arrays, so they call declared functions by this method.
         """
         n = len(self.array_names)
         inputs, constants = arguments[:n], arguments[n:]
@@ -207,8 +216,8 @@ class Declaration:
         return result[0] if self.has_aux else result
 
     def compute(self, arrays: Sequence[Array], constants: Sequence) -> Any:
-        """Runs the body on arrays, as one fused kernel if that pays (elementwise functions on
-        GPUs)."""
+        """Runs the body on arrays; an elementwise function on GPUs runs as one fused kernel if that
+        is faster."""
         arguments = (arrays,) if self.takes_sequence else arrays
         if not self.any_dtype and not is_floating(*(x.dtype for x in arrays)):
             raise self.refusal("inputs must be floating point", arguments, constants)
@@ -219,7 +228,7 @@ class Declaration:
                 symbol: Any = arrays[0]
                 return symbol.call(self, (*arrays, *constants))
             return (kernel or self.body)(*arguments, *constants)
-        except np.linalg.LinAlgError:  # this error concerns values, not types
+        except np.linalg.LinAlgError:  # LinAlgError concerns values, not types
             raise
         except (TypeError, ValueError) as error:
             raise self.refusal(error, arguments, constants) from None
@@ -227,25 +236,25 @@ class Declaration:
     def refusal(
         self, reason: Exception | str, arguments: Sequence, constants: Sequence
     ) -> InvalidType:
-        """Returns the InvalidType to raise for an error of the body, or for another reason."""
+        """Returns the InvalidType error for an exception of the body, or for another reason."""
         if isinstance(reason, InvalidType):
             return reason
         values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
         shown = ", ".join(f"{name}: {describe(value)}" for name, value in values)
-        # NumPy's message ends with the shapes, which are printed anyway.
+        # NumPy's message ends with the shapes, which the new message lists too.
         reason_only = re.sub(r" with shapes [(\d, )]+$", "", str(reason)).rstrip()
         refusal = InvalidType(f"{self.name}: {reason_only}: {shown}")
         if isinstance(reason, Exception) and not self.is_own:
             traceback = reason.__traceback__
-            # The traceback begins where the user's body failed.
+            # The traceback of the new error begins at the line of the body that failed.
             refusal.__traceback__ = traceback and traceback.tb_next
         return refusal
 
     def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
-        The result is a fused kernel if that pays: for an elementwise derivative, if ``arrays`` are
-        on a GPU or a step is recorded. ``arrays`` are the gradient and the kept arrays.
+        For an elementwise derivative, the result is a fused kernel if ``arrays``, which are the
+        gradient and the kept arrays, are on a GPU or a step is recorded.
         """
         derivative = self.derivatives[index]
         if self.is_elementwise and derivative is not None:
@@ -257,16 +266,16 @@ class Declaration:
     def recorded_derivative(self, index: int) -> Callable:
         """Returns the derivative by array argument ``index``, for Variables.
 
-        If the derivative can be traced, the result is itself a declared elementwise function, which
-        takes one node of the graph regardless of its number of operations. Otherwise the result is
-        the given derivative.
+        If the derivative can be traced, the result is a declared elementwise function, which adds
+        one node to the graph regardless of its number of operations. Otherwise, the result is the
+        derivative itself.
         """
         return self._declared_derivative(index) or self.derivatives[index]
 
     def elementwise_arrays(self, formula: Callable) -> int:
-        """Returns how many of the first parameters of a derivative are arrays.
+        """Returns the number of leading parameters of a derivative that are arrays.
 
-        Returns 0 if the derivative has other parameters than arrays and constants, so that it may
+        Returns 0 if a parameter is neither an array nor a constant, because the derivative may then
         not be elementwise.
         """
         names = parameters_of(formula)[1:]
@@ -302,7 +311,8 @@ class Declaration:
         return self._kernels[index]
 
     def loop(self, index: int | None) -> Loop | None:
-        """Returns the loop that computes the derivative of large NumPy arrays in one pass, or None.
+        """Returns the loop that computes a derivative on large NumPy arrays in one pass; None if
+        there is no such loop.
 
         Args:
             index: the index of the array argument to differentiate by; None means the function
@@ -318,9 +328,10 @@ class Declaration:
 
 
 def multiplies_bfloat16(body: Any) -> Any:
-    """Decorator of a body that, like its derivatives, accepts bfloat16 arrays on the host.
+    """Decorator of a body: the body and its derivatives accept bfloat16 arrays on the host.
 
-    Such a body is a product that sums in float32 and rounds once, so it needs no float32 copies.
+    Such a body is a product that sums in float32 and rounds once, so its arguments need no float32
+    copies.
 
     Example:
         >>> multiplies_bfloat16(lambda x: x).multiplies_bfloat16
@@ -338,8 +349,8 @@ def _is_bfloat16_array(x):
 def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callable:
     """Decorator: marks a derivative that is a sum over the rows of all its array arguments.
 
-    For several applications of a function, the derivative is computed once for all of their rows.
-    ``rows`` is a function of the same arguments that returns a
+    If a function is applied several times, the derivative is computed once, for the rows of all
+    applications. ``rows`` is a function of the same arguments that returns a
     :class:`mpchain.row_gradients.RowGradient`, or None if most rows are not zero; it is called
     instead of the derivative if the update needs only nonzero rows.
 
@@ -353,12 +364,12 @@ def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callab
 
 
 def _are_alike(arrays):
-    """Returns whether one kernel type fits: CuPy arrays of one dtype."""
+    """Returns whether all arrays are CuPy arrays of the same dtype, as a fused kernel requires."""
     return all(is_gpu_array(x) and x.dtype == arrays[0].dtype for x in arrays)
 
 
 class Application(FunctionNode):
-    """One application of a declared function: the only node class that declarations need.
+    """An application of a declared function. All declarations derive their nodes from this class.
 
     Example:
         >>> type(F.exp(Variable(np.zeros(2))).creator_node).__mro__[1].__name__
@@ -377,7 +388,7 @@ class Application(FunctionNode):
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether the function works on each element separately."""
+        """Whether the function computes each element independently."""
         return self.declaration.is_elementwise
 
     def forward(self, inputs: Sequence[Array]) -> tuple:
@@ -409,10 +420,11 @@ class Application(FunctionNode):
         return node_class.pull_arrays(self, targets, gys)
 
     def kept(self, as_variables: bool) -> Sequence:
-        """Returns the inputs that derivatives need (else None), then ``aux`` and the output or
-        None.
+        """Returns the inputs, then ``aux`` and the output; inputs and outputs that no derivative
+        needs are None.
 
-        Inputs and output are arrays, or the graph's Variables that hold them; ``aux`` is unchanged.
+        Inputs and output are arrays, or with ``as_variables`` the graph's Variables of these
+        arrays. ``aux`` is returned as the body computed it.
         """
         if not as_variables:
             return self._kept
@@ -425,14 +437,14 @@ class Application(FunctionNode):
         return [*kept, aux, output]
 
     def row_arguments(self, index: int, gys: Sequence) -> tuple:
-        """Returns the derivative's arguments: the gradient, kept arrays, and others, such as
-        shapes."""
+        """Returns the arguments of a derivative: the gradient, kept arrays, and other values such
+        as shapes."""
         find = self.declaration.row_arguments[index]
         return find(gys[0], self._kept, self.constants, self.inputs)
 
     def row_sum(self, index: int, arguments: Sequence) -> Any:
-        """Returns the derivative for several applications, given their arguments with rows
-        joined."""
+        """Returns the sum of the derivatives of several applications, whose arguments are given
+        with concatenated rows."""
         return fit(self.declaration.derivatives[index](*arguments), self.inputs[index], False)
 
     def pull_variables(self, targets: Sequence[int], gys: Sequence) -> Sequence:
@@ -447,7 +459,8 @@ class Application(FunctionNode):
 
 
 def _pull_any_arrays(node, targets, gys):
-    """Does the same as the generated method, for gradients that are not NumPy arrays."""
+    """Computes what the generated method ``pull_arrays`` computes, for gradients that are not NumPy
+    arrays."""
     declaration, nodes = node.declaration, node.inputs
     g = gys if declaration.has_many_outputs else gys[0]
     gxs = _gradients(declaration, targets, g, node._kept, node.constants, nodes)
@@ -460,11 +473,12 @@ def _gradients(declaration, targets, g, kept, constants, nodes):
 
 
 class InSingle(Application):
-    """An application to arrays of which at least one is bfloat16; it computes in float32.
+    """An application to arrays of which at least one is bfloat16; the application computes in
+    float32.
 
-    NumPy barely supports such arrays: it sums them in bfloat16, promotes them to float32 in
-    operations with numbers, or refuses them. So body and derivatives receive float32 copies. Their
-    results are rounded: a derivative to the dtype of its argument, an output to bfloat16 if all
+    NumPy sums bfloat16 arrays in bfloat16, promotes them to float32 in operations with numbers, or
+    refuses them. The body and the derivatives therefore receive float32 copies, and their results
+    are rounded: a derivative to the dtype of its argument, and an output to bfloat16 if all
     floating-point inputs are bfloat16. If gradients get a graph, each function of the graph rounds
     its result.
 
@@ -502,8 +516,8 @@ class InSingle(Application):
         return [fit(gx, self.inputs[i], declaration.is_elementwise) for i, gx in pairs]
 
     def _multiplies(self, arrays):
-        """Returns whether the function is a product of bfloat16 arrays on the host, which sums in
-        float32."""
+        """Returns whether the function is a product and all arrays are bfloat16 on the host. Such a
+        product sums in float32."""
         return self.declaration.is_product and all(
             _is_bfloat16_array(x) and not is_gpu_array(x) for x in arrays
         )
@@ -523,7 +537,8 @@ def _rounded(y, first, *others):
 
 
 def fit(gx: Any, node: VariableNode, may_be_broadcast: bool) -> Any:
-    """Converts a gradient to the dtype of its argument and, if that was broadcast, to its shape.
+    """Converts a gradient to the dtype of its argument and, if the argument was broadcast, to the
+    argument's shape.
 
     Example:
         >>> x = Variable(np.zeros(3, np.float32))
@@ -551,7 +566,8 @@ Derivative = Callable[..., Any]
 
 
 class Declare(Protocol):
-    """A decorator of bodies: a body's tuple of outputs becomes a tuple of Variables."""
+    """The type of decorators of bodies: the declared function returns a tuple of Variables if the
+    body returns a tuple of arrays."""
 
     @overload
     def __call__(
@@ -563,11 +579,11 @@ class Declare(Protocol):
 
 
 class Declared(Protocol[P, Result]):
-    """A declared function: called with Variables or arrays, it returns a Variable.
+    """A declared function, which is called with Variables or arrays and returns a Variable.
 
     Attributes:
         declaration: the body and derivatives.
-        on: the function to call in derivatives, which run on Variables or arrays: see
+        on: the function that derivatives call, because they run on Variables or arrays; see
             :meth:`Declaration.on`.
 
     Example:
@@ -590,15 +606,17 @@ def elementwise(
     orders follow from them.
 
     Args:
-        derivatives: a function for each array argument, or None for no gradient. The function's
-            first parameter is the gradient of the output; the names of the others, listed in
-            :mod:`mpchain.functions.declaring.declaration`, select the values that it receives.
+        derivatives: for each array argument, a function that returns its gradient, or None if it
+            has no gradient. The function's first parameter is the gradient of the output; the names
+            of the other parameters select the values that the function receives, as
+            :mod:`mpchain.functions.declaring.declaration` lists.
         any_dtype: accept arrays of integers too.
 
     Returns:
         Decorator of a body, which takes arrays, followed by constants, and returns an array. The
-        arrays broadcast. The declared function keeps the signature of the body; type hints in the
-        body should be those for users, and the result's hint :data:`mpchain.typing.Output`.
+        arrays broadcast. The declared function keeps the signature of the body; write the body's
+        type hints for the callers of the declared function, with :data:`mpchain.typing.Output` as
+        the type of the result.
 
     Raises:
         TypeError: a parameter of a derivative has an unknown name.
@@ -643,14 +661,14 @@ def differentiable(
     any_dtype: bool = True,
     takes_bfloat16: bool = False,
 ) -> Callable[..., object]:
-    """Decorator: declares any other function by its derivatives.
+    """Decorator: declares a function that is not elementwise by its derivatives.
 
     Args:
         derivatives: as for :func:`elementwise`; arguments do not broadcast.
         joint: instead of ``derivatives``, one function that returns the gradients of all array
             arguments.
-        n_arrays: with ``joint``, the number of array arguments; None: the only argument is a
-            sequence of arrays.
+        n_arrays: with ``joint``, the number of array arguments; None means that the only array
+            argument is a sequence of arrays.
         any_dtype: accept arrays of integers too.
         takes_bfloat16: whether the body computes on bfloat16 arrays itself. Otherwise it receives
             float32 copies, and the result is rounded.
@@ -681,7 +699,8 @@ def differentiable(
 
 
 def _publish(declaration) -> Any:
-    """Makes the public function: the body's signature, applied to Variables or arrays."""
+    """Returns the public function, which has the body's signature and is applied to Variables or
+    arrays."""
     hints = declaration.body.__annotations__
     if hints.get("return") == Output:
         hints["return"] = Variable

@@ -1,7 +1,7 @@
-"""Derivatives of elementwise formulas, traced as formulas.
+"""Derivatives of elementwise formulas, which are themselves traced as formulas.
 
-A Variable can hold a symbol like an array: backpropagation through a formula on such
-Variables traces the formulas of its derivatives. Declared functions that it calls remain calls.
+A Variable can hold a symbol in place of an array. Backpropagation through a formula of such
+Variables traces the formulas of its derivatives. Calls of declared functions remain calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ def differentiate(
 
     Returns:
         For each array parameter, a function of the output's gradient and of the parameters that it
-        needs, in order; None if the gradient is zero. Instead of the list, None for a formula of at
-        most one operation, which would gain nothing.
+        needs, in order; None if the gradient is zero. For a formula of at most one operation, the
+        result is None, because a traced derivative would not be faster.
 
     Raises:
         UntraceableError: the formula cannot be traced.
@@ -54,7 +54,8 @@ def differentiate(
 
 
 def _as_function(result, gradient, names):
-    """Compiles a result into a Python function of the gradient and the values that it needs."""
+    """Compiles a traced result into a Python function of the gradient and of those parameters that
+    the result needs."""
     parameters = [gradient, *(name for name in names if name in needed(result))]
     writer = Python()
     lines = [f"def derivative({', '.join(parameters)}):", *writer.lines(result)]

@@ -1,4 +1,5 @@
-"""One rule for functions whose inputs and parameters differ in dtype; see ``mpchain.mixed16``."""
+"""The rule for functions whose inputs and parameters have different dtypes; see
+``mpchain.mixed16``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +28,8 @@ def differ(x: Variable | Array, *parameters: Any) -> bool:
 
 
 def fits_plainly(x: object, W: object, b: object) -> bool:
-    """Returns whether a linear map needs no more checks: NumPy arrays, or Variables of them, of
-    one dtype, x (N, I), W (O, I) and b (O,) or None.
+    """Returns whether a linear map needs no more checks, because x (N, I), W (O, I) and b (O,), or
+    None, are NumPy arrays of the same dtype or Variables that hold such arrays.
 
     Example:
         >>> fits_plainly(np.ones((5, 3)), np.ones((2, 3)), Variable(np.ones(2)))
@@ -48,7 +49,8 @@ def fits_plainly(x: object, W: object, b: object) -> bool:
 def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) -> None:
     """Raises InvalidType if an input has a wider dtype than a parameter.
 
-    Otherwise the result, and everything computed from it, would silently have the wider dtype.
+    Without the error, the result and all values that are computed from it would silently have the
+    wider dtype.
 
     Args:
         name: the function that the message names.
@@ -83,7 +85,8 @@ def mixed(
 
     Args:
         name, inputs, parameters: as for :func:`check_widths`.
-        function: called with inputs, parameters and ``options`` by name; returns a Variable.
+        function: the function; it receives inputs, parameters and ``options`` as keyword arguments,
+            and returns a Variable.
 
     Returns:
         Variable of the widest dtype of the inputs.

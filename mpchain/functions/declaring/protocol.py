@@ -1,7 +1,8 @@
-"""Gives Variable, which imports no functions, its operators and methods, and NumPy's functions.
+"""Sets the operators and methods of Variable, which imports no functions, and lets NumPy's
+functions accept Variables.
 
 Through NumPy's dispatch protocols (NEP 13 and 18), ``np.exp(x)`` of a Variable is :func:`exp`, and
-``np.sum(x, axis=0)`` is :func:`sum`: the same code of a formula serves arrays and Variables.
+``np.sum(x, axis=0)`` is :func:`sum`, so the same formula runs on arrays and on Variables.
 Comparisons return plain arrays of bool, which cannot be differentiated.
 """
 
@@ -80,7 +81,8 @@ _FUNCTIONS = {
 
 
 def _as_arrays(*values):
-    """Converts numbers among ``values`` to 0-d arrays with the dtype of the Variable among them."""
+    """Converts the numbers in ``values`` to 0-d arrays, in the dtype of the Variable in
+    ``values``."""
     like = next(x for x in values if isinstance(x, Variable))
     asarray = get_array_module(like).asarray
     return [asarray(x, like.dtype) if isinstance(x, (bool, int, float)) else x for x in values]
@@ -115,14 +117,15 @@ def _plain(x):
 
 
 def _reshape(self, *shape):
-    """Gives the elements another shape, given as integers or as one tuple."""
+    """Reshapes the variable; the shape is given as integers or as one tuple."""
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = shape[0]
     return array.reshape(self, tuple(shape))
 
 
 def _transpose(self, *axes):
-    """Permutes the axes, given as integers or as one tuple; without arguments, reverses them."""
+    """Permutes the axes in the order that is given as integers or as one tuple; without arguments,
+    reverses the axes."""
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
         axes = axes[0]
     return array.transpose(self, tuple(axes) if axes else None)

@@ -1,9 +1,10 @@
-"""The fast path of declared functions: Python text, generated for each function.
+"""The fast path of declared functions: Python text that is generated for each function.
 
-This code determines the cost of operations on small arrays. The text is specialized for the number
-of arguments and for what the derivatives need, so that nothing constant is tested at run time.
-Unusual cases take the generic path through :class:`FunctionNode`. Closures instead of text were
-measured 6 to 12 % slower in forward, and up to 5 % slower in forward and backward.
+The generated text determines the cost of operations on small arrays. The text is specialized for
+the number of arguments and for the values that the derivatives need, so that nothing constant is
+tested at run time. Unusual cases take the generic path through :class:`FunctionNode`. In
+measurements, closures in place of text were 6 to 12 % slower in forward, and up to 5 % slower in
+forward and backward together.
 
 Each ``declaration`` is a :class:`~mpchain.functions.declaring.declaration.Declaration`, whose file
 imports this one.
@@ -27,7 +28,7 @@ from mpchain.observers import show_computed
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
-_ABSENT = object()  # the value of a missing argument
+_ABSENT = object()  # a missing argument has this value
 _FIRST_CALL = compile_text(
     "first call",
     """
@@ -78,9 +79,8 @@ def call({parameters}):
     return _y
 """
 
-# These are the parts of a generated call, by kind of text (the usual call, and the one that it
-# calls if there are hooks): the first lines, those before and after the body, and the creation of
-# the node.
+# For each kind of generated call (the usual call, and the call with hooks), these are the first
+# lines, the lines before and after the body, and the lines that create the node.
 _LINES = {
     "without hooks": {
         "first": "if _config.function_hooks:\n        return _with_hooks({same})",
@@ -121,7 +121,8 @@ if {name} is None or {name}._array is not {kept}:
 
 
 def call(declaration: Any) -> Callable:
-    """Returns the function that a user calls, with the signature of the declaration's body.
+    """Returns the public function of a declaration, which has the signature of the declaration's
+    body.
 
     The function's code is generated when it is called for the first time.
 
@@ -143,7 +144,7 @@ def call(declaration: Any) -> Callable:
         namespace["_with_hooks"] = written("with hooks")
         return namespace["_with_hooks"](*arguments)
 
-    # A function keeps its globals for life, so the generated code will refer to these.
+    # A function cannot get other globals later, so the generated code will use this dictionary.
     check = functools.partial(check_options, declaration.name, declaration.body)
     namespace = {"_write": write, "_check": check}
     function = namespace["_function"] = types.FunctionType(_FIRST_CALL, namespace)
@@ -204,7 +205,8 @@ def _program(formula, names, n_arrays, full, loop):
 
 
 def _refusals(declaration):
-    """Returns the names of PyTorch's arguments that the call refuses, and the lines that do so."""
+    """Returns the names of PyTorch's arguments that the call refuses, and the lines of text that
+    refuse them."""
     own = inspect.signature(declaration.body).parameters
     names = [name for name in ("dim", "keepdim") if OF_FUNCTIONS[name] in own and name not in own]
     lines = [f"if {name} is not _absent:\n        _check({{{name!r}: {name}}})" for name in names]
@@ -225,7 +227,8 @@ def _text(declaration, lines):
         inputs = names[0] if declaration.takes_sequence else f"({_join(names)})"
         return f"def call({listed}):\n    {refusals}\n    return _apply({inputs}, ({constants}))"
     unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
-    # Checking only for float32 takes a quarter of the time. The kind of bfloat16 is V.
+    # The check for float32 comes first, because it takes a quarter of the time. The kind of
+    # bfloat16 is V.
     kinds = "== 'V'" if declaration.any_dtype else "!= 'f'"
     unusual += [f"(_in_{x}.dtype is not _float32 and _in_{x}.dtype.kind {kinds})" for x in names]
     inputs = _join(f"_in_{x}" for x in names)
@@ -261,7 +264,7 @@ def _conversion(x):
 
 
 def _targets(declaration):
-    """Returns the lines that note which inputs need gradients, and keep the values for
+    """Returns the lines of text that record which inputs need gradients, and keep the values for
     derivatives."""
     names = declaration.array_names
     everything = tuple(range(len(names)))
@@ -365,7 +368,7 @@ def _variable_lines(declaration, i):
 
 
 def _unfit(declaration, i, array):
-    # The only argument of an elementwise function cannot have been broadcast.
+    # If an elementwise function has only one argument, this argument was not broadcast.
     broadcasts = declaration.is_elementwise and len(declaration.array_names) > 1
     shape = f" or {array}.shape != nodes[{i}].shape" if broadcasts else ""
     return f"nodes[{i}].dtype{shape}"
