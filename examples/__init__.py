@@ -1,1 +1,1 @@
-"""Examples: one folder for each task. ``python -m mpchain.examples`` copies them."""
+"""Examples, with one folder for each task. ``python -m mpchain.examples`` copies an example."""

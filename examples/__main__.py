@@ -1,4 +1,4 @@
-"""``python -m mpchain.examples`` lists the examples, and copies them to a folder of yours."""
+"""``python -m mpchain.examples`` lists the examples, and copies an example to a folder."""
 
 import argparse
 import ast

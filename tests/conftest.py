@@ -1,4 +1,5 @@
-"""What all tests share: the device of a test, fresh seeds, and a clock and a terminal to be set."""
+"""Fixtures and settings for all tests: devices, fresh seeds, and a clock and a terminal under the
+test's control."""
 
 import gc
 import importlib.metadata
@@ -18,26 +19,26 @@ from mpchain.backends import cuda
 from mpchain.kernels.cpu import numba_cpu
 from tests import skips
 
-# The programs that tests start shall find mpchain too, installed or not.
+# The programs that tests start must find mpchain, whether it is installed or not.
 _ROOT = str(pathlib.Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-# A shell starts what runs in the background with Ctrl-C ignored, which programs inherit that tests
-# interrupt; a handler they do not inherit.
+# A shell starts background programs with Ctrl-C ignored, and child processes inherit an ignored
+# signal, but not a handler. Tests interrupt such processes, so this process installs a handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The following modules are programs.
+# These folders contain programs, not tests.
 collect_ignore = ["benchmarks", "tools", "compat/programs", "compat/chainermn_programs"]
 collect_ignore += ["compat/dtypes", "gpu/doubles"]
 
-# A thousand comparisons with Chainer, which has an environment of its own.
+# These tests make a thousand comparisons with Chainer, which needs a separate environment.
 if not os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON"):
     collect_ignore.append("oracle")
 
 LONGER_THAN_SLOW = ("long", "nightly")
 
-# The monitor's thread would stay for the rest of the run, and some tests need to be alone.
+# The thread of tqdm's monitor would run until the end of all tests; some tests must be alone.
 tqdm.tqdm.monitor_interval = 0
 
 
@@ -67,7 +68,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what needs a GPU where there is none, a deleted annex, and what takes too long.
+    """Deselects tests that need a GPU where there is none, tests of a deleted annex, and tests that
+    take too long.
 
     ``-m gpu`` skips with a reason instead, ``-m long`` and ``-m nightly`` run them.
     """
@@ -92,7 +94,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file():
-    """Leaves out the search for examples in docstrings: tests have none."""
+    """Skips the search for examples in docstrings of tests, which have no examples."""
     found = yield
     return [each for each in found if type(each) is pytest.Module]
 
@@ -102,7 +104,7 @@ def pytest_collection():
 
 
 def pytest_collection_finish():
-    # Thousands of items live until the end: collections of garbage in tests need not visit them.
+    # Thousands of items live until the end, so garbage collections in tests need not visit them.
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -110,13 +112,14 @@ def pytest_collection_finish():
 
 @pytest.fixture(params=["@numpy", pytest.param("@cupy:0", marks=pytest.mark.gpu)])
 def device(request):
-    """The specifier of a device: the test runs on each."""
+    """The specifier of a device; the test runs once for each device."""
     return request.param
 
 
 @pytest.fixture(params=["known at once", "known late"])
 def when(request, monkeypatch):
-    """Whether the host learns of a step on a GPU before the next one, or as late as possible."""
+    """Whether the host learns the result of a step on a GPU before the next step, or as late as
+    possible."""
     if request.param == "known late":
         monkeypatch.setattr(cuda.cupy.cuda.Event, "done", False)
 
@@ -127,13 +130,13 @@ def _seeded():
 
 
 class Clock:
-    """Takes the place of the system's clock: time passes in sleep and when a test says so.
+    """Replaces the system's clock: time passes in sleep, at each reading, and when a test sets it.
 
     Attributes:
-        now: seconds.
-        step: seconds that pass with each look at the clock.
-        naps: the seconds of each sleep.
-        wake: a function that each sleep calls with its seconds.
+        now: the time in seconds.
+        step: the number of seconds that pass at each reading of the clock.
+        naps: the seconds of each call of sleep.
+        wake: a function that each call of sleep calls with its seconds.
     """
 
     def __init__(self):
@@ -151,7 +154,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The :class:`Clock` of the whole process."""
+    """Returns the :class:`Clock` that replaces the clock of the whole process."""
     clock = Clock()
     in_ns = lambda: round(1e9 * clock.look())
     looks = {"monotonic": clock.look, "perf_counter": clock.look, "perf_counter_ns": in_ns}
@@ -161,7 +164,7 @@ def clock(monkeypatch):
 
 
 class Terminal(io.StringIO):
-    """What was written to a terminal."""
+    """Replaces a terminal, and stores the text that was written."""
 
     encoding = "utf-8"
 
@@ -171,7 +174,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def open_terminal(monkeypatch):
-    """Function that returns a :class:`Terminal`, which takes the place of standard error."""
+    """Returns a function that replaces standard error with a :class:`Terminal`, and returns the
+    Terminal."""
 
     def open_terminal():
         monkeypatch.setattr(sys, "stderr", terminal := Terminal())
@@ -182,7 +186,8 @@ def open_terminal(monkeypatch):
 
 @pytest.fixture
 def command_line(monkeypatch):
-    """Function that sets the words with which this process was started."""
+    """Returns a function that sets the command line with which this process seems to have been
+    started."""
 
     def command_line(*words, python="python3"):
         monkeypatch.setattr(sys, "argv", [*words])
@@ -193,7 +198,7 @@ def command_line(monkeypatch):
 
 @pytest.fixture
 def quick_processes(monkeypatch):
-    """Processes that tests start need not import pytest, the main module."""
+    """Lets processes that tests start skip the import of pytest, the main module."""
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
@@ -201,7 +206,8 @@ def quick_processes(monkeypatch):
 
 @pytest.fixture
 def pretend_installed(monkeypatch):
-    """Function that says what mpchain requires, None if it is not installed, and what there is."""
+    """Returns a function that sets which requirements mpchain seems to have (None: mpchain is not
+    installed) and which packages seem to be installed."""
 
     def pretend(requirements, is_installed):
         def requires(name):
@@ -222,7 +228,7 @@ def pretend_installed(monkeypatch):
 
 @pytest.fixture
 def pretend_cupy(monkeypatch):
-    """Function that puts an object in the place of CuPy, as where there is a GPU."""
+    """Returns a function that replaces CuPy with an object, as if there were a GPU."""
 
     def pretend(cupy):
         monkeypatch.setattr(cuda, "cupy", cupy, raising=False)
@@ -234,19 +240,19 @@ def pretend_cupy(monkeypatch):
 
 @pytest.fixture
 def without_numba(monkeypatch):
-    """As where numba is not installed."""
+    """Makes numba appear not to be installed."""
     monkeypatch.setattr(numba_cpu, "load_numba", lambda: None)
 
 
 @pytest.fixture
 def python_at(monkeypatch):
-    """Function that says where the running Python is."""
+    """Returns a function that sets the path of the running Python."""
     return lambda path: monkeypatch.setattr(sys, "executable", str(path))
 
 
 @pytest.fixture
 def environment_at(monkeypatch):
-    """Function that says in which folder the environment of the running Python is."""
+    """Returns a function that sets the folder of the running Python's environment."""
 
     def environment_at(path):
         for name in ("prefix", "exec_prefix"):
@@ -257,13 +263,13 @@ def environment_at(monkeypatch):
 
 @pytest.fixture
 def import_from(monkeypatch):
-    """Function that says from which folders alone modules are imported."""
+    """Returns a function that sets the only folders from which modules are imported."""
     return lambda *folders: monkeypatch.setattr(sys, "path", [str(path) for path in folders])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
-    """Fails a test in which memory was used without an order."""
+    """Fails a test in which a GPU's memory was used without a defined order of streams."""
     result = yield
     if item.config.option.gpu == "double":
         import cupy
@@ -275,7 +281,7 @@ def pytest_runtest_teardown(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Says in one line why tests were skipped."""
+    """Prints one line that says why tests were skipped."""
     places = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
     line = skips.summary([place[2] for place in places if type(place) is tuple])
     if line:

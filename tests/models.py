@@ -12,7 +12,7 @@ class MLP(mpchain.Chain):
 
     Args:
         n_in: units of the input; if it is None, the first use initializes the parameters.
-        ratio: of the hidden units, those that are dropped; None: there is no dropout.
+        ratio: the share of hidden units that dropout sets to zero; None omits dropout.
         n_units: units of the hidden layer.
         n_out: units of the output.
         activation: function of the hidden units.

@@ -1,4 +1,4 @@
-"""What the tests of the engine have in common: constant arrays, and functions that take notes."""
+"""Constant arrays and recording functions for the tests of backpropagation."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def full(value, shape=(2,), dtype=np.float32):
 
 
 class Doubled(FunctionNode):
-    """y = 2 x, which counts how often it is differentiated."""
+    """Computes 2 x, and counts how often it is differentiated."""
 
     def __init__(self):
         self.n_calls = 0
@@ -25,7 +25,7 @@ class Doubled(FunctionNode):
 
 
 class Halves(FunctionNode):
-    """(x[:n], x[n:]), which notes the gradients that it is given."""
+    """Returns x[:n] and x[n:], and records the gradients that its backward gets."""
 
     seen = None
 

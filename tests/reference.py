@@ -1,4 +1,7 @@
-"""PyTorch, with which many tests compare: ``from tests.reference import torch``.
+"""Imports PyTorch, the reference of many tests: ``from tests.reference import torch``.
+
+Without PyTorch (the extra ``reference``), a stand-in replaces it: tables can refer to its names,
+call them and derive classes from them, and a test that calls a name is skipped.
 
 Where it is not installed (it is the extra ``reference``), a stand-in takes its place: tables may
 name, call and derive from what it has, and the test that calls it is skipped.
@@ -29,6 +32,6 @@ except ImportError:
         def __mro_entries__(self, bases):
             return (_Missing,)
 
-        apply = __call__  # Classes that derive from torch.autograd.Function call it like this.
+        apply = __call__  # classes that derive from torch.autograd.Function call apply
 
     torch = _Missing()

@@ -1,10 +1,11 @@
-"""Why tests were skipped, in one line."""
+"""Summarizes in one line why tests were skipped."""
 
 import collections
 import re
 
 MOST = 4
-"""Reasons that are named; the tests with rarer ones are counted together."""
+"""Largest number of reasons that are named; tests with other, rarer reasons are counted
+together."""
 
 
 def summary(reasons: list[str]) -> str:

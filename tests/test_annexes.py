@@ -1,4 +1,4 @@
-"""The registry of annexes, and the tool that deletes them."""
+"""Tests the registry of annexes, and the tool that deletes annexes."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from tests.tools import annexes as tool
 
 @pytest.fixture
 def nothing(monkeypatch):
-    """No annex is there, and what was shown of them is forgotten."""
+    """Makes all annexes appear deleted, and discards what was imported from them."""
     monkeypatch.setattr(annexes, "ANNEXES", {})
     for package in (mpchain, mpchain.links, mpchain.distributed):
         for name in ("capture", "profile", "onnx", "caffe", "InMemoryCheckpoint"):
@@ -95,7 +95,7 @@ def test_the_tool_finds_what_imports_a_deleted_annex(capfd):
 
 
 def test_a_variable_of_the_launcher_names_a_missing_annex():
-    """As ``mpchain-launch --record`` sets it; importing mpchain reads it."""
+    """Importing mpchain reads the variable that ``mpchain-launch --record`` sets."""
     program = """
 import mpchain.annexes, os, sys
 del sys.modules["mpchain"]

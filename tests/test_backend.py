@@ -1,4 +1,4 @@
-"""Devices: specifiers, moving arrays, and life without CuPy."""
+"""Tests devices: specifiers, moving arrays, and behavior without CuPy."""
 
 import pickle
 import subprocess

@@ -1,4 +1,5 @@
-"""Backpropagation: what is visited, what is accumulated, what is kept, and what is refused."""
+"""Tests which functions backpropagation visits, what it accumulates and keeps, and what it
+refuses."""
 
 import numpy as np
 import pytest
@@ -401,7 +402,7 @@ def test_the_mode_is_restored_when_a_derivative_fails():
     assert mpchain.config.enable_backprop and "enable_backprop" not in vars(mpchain.config)
 
 
-# Programs silently forget modes and graphs.
+# Modes and graphs that a program could forget about without an error.
 
 
 def _energy(x):
@@ -459,7 +460,7 @@ def test_a_loss_of_a_slope_without_its_graph_is_told_once(make, called, nothing_
         (g,) = mpchain.grad([y], [x], [Variable(full(1))], **options)
         _BACKPROPAGATE[called](F.sum(make(g, y)), x)
 
-    for wanted in (True, False):  # The gradient is differentiated, or a constant on purpose.
+    for wanted in (True, False):  # the input is either differentiated or an intended constant
         train(enable_double_backprop=wanted)
     message = f"^{called}: .*enable_double_backprop=True.*enable_double_backprop=False"
     with pytest.warns(UserWarning, match=message) as seen:
@@ -473,7 +474,7 @@ def test_slopes_beside_the_loss_need_no_graph(nothing_marked):
     y = x**3
     (g,) = mpchain.grad([y], [x], [Variable(full(1))])
     norm = F.sum(g * g)
-    moved = x.array + 0.1 * g.array  # Arrays are constants on purpose.
+    moved = x.array + 0.1 * g.array  # arrays are intended constants
     loss = F.sum(y * moved)
     loss.backward()
     assert norm.array == 288 and x.grad is not None

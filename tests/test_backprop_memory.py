@@ -1,4 +1,5 @@
-"""Backpropagation: arrays that gradients share or not, large graphs, lifetimes."""
+"""Tests backpropagation with gradients that share arrays, with large graphs, and the lifetimes of
+arrays."""
 
 import contextlib
 import gc
@@ -53,7 +54,7 @@ def test_gradients_of_leaves_are_their_own(graph):
 
 
 def _parts_of_a_gradient(**options):
-    """Gradients of leaves that are joined, and of one that is reshaped."""
+    """Returns the gradients of leaves that are joined, and of a leaf that is reshaped."""
     leaves = [Variable(full(i, 1 << 13)) for i in (3, 4)]
     leaves.append(Variable(full(5, (1, 1 << 13))))
     h = F.concat([*leaves[:2], F.reshape(leaves[2], leaves[2].shape[1:])], 0)
@@ -96,7 +97,7 @@ def test_parts_of_a_gradient_that_something_holds_are_copied():
 def test_overlapping_parts_of_a_gradient_are_copied():
     def derivative(g):
         n = len(g) // 3
-        return g[:n], g[1 : n + 1], g[:n]  # Together the slices are as large as g.
+        return g[:n], g[1 : n + 1], g[:n]  # the three slices together are as large as g
 
     @differentiable(joint=derivative, n_arrays=3)
     def overlapping(a, b, c):

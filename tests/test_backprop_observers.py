@@ -1,4 +1,4 @@
-"""Backpropagation: callbacks for leaves, threads, error notes and debug mode."""
+"""Tests callbacks for leaves, threads, error notes and debug mode in backpropagation."""
 
 import sys
 import threading
@@ -15,7 +15,7 @@ from tests.probes import Doubled, full
 
 
 def leaf_log():
-    """Returns a list, and what adds names and gradients of leaves to it."""
+    """Returns a list, and a function that appends names and gradients of leaves to it."""
     log = []
     return log, lambda leaf: log.append((leaf.name, leaf.grad.copy()))
 
@@ -73,7 +73,7 @@ def test_leaves_without_gradient_are_not_announced():
 
 
 class BackwardWithin(mpchain.Function):
-    """The identity, in whose backward another graph is differentiated."""
+    """The identity; its backward differentiates another graph."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -173,7 +173,7 @@ def test_an_error_in_backward_names_the_function(double):
 
 def test_an_error_in_backward_names_the_forward_call_in_debug_mode():
     with mpchain.using_config("debug", True):
-        (y,) = Failing().apply((Variable(full(3)),))  # the line that is named
+        (y,) = Failing().apply((Variable(full(3)),))  # the error message names this line
         with pytest.raises(ZeroDivisionError) as caught:
             F.sum(y).backward()
     (note,) = caught.value.__notes__

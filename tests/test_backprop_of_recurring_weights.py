@@ -1,4 +1,4 @@
-"""Backpropagation: contributions to one leaf that are computed together."""
+"""Tests backpropagation that computes several contributions to one leaf together."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ N_STEPS = 5
 
 @pytest.fixture
 def product():
-    """A product x W^T whose derivative by W notes how many rows it is given."""
+    """Returns a product x W^T; its derivative by W records the number of rows that it gets."""
     rows = []
 
     @sums_over_rows
@@ -34,7 +34,7 @@ def _random(*shape):
 
 
 def _unrolled(product, W, n_rows=2, change=lambda k, h: h):
-    """A recurrent network's loss, and the contributions to the gradient of W."""
+    """Returns the loss of a recurrent network, and the contributions to the gradient of W."""
     xs = [Parameter(_random(n_rows, len(W))) for _ in range(N_STEPS)]
     h, inputs, outputs = xs[0], [], []
     for k, x in enumerate(xs):

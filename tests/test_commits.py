@@ -1,4 +1,4 @@
-"""`.ci/commits`, which checks the subjects of commits."""
+"""Tests `.ci/commits`, which checks the subjects of commits."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Drawings of computational graphs."""
+"""Tests drawings of computational graphs."""
 
 import re
 
@@ -18,7 +18,7 @@ def x():
 
 
 def _parsed(text):
-    """(attributes by number, pairs of labels) of DOT text."""
+    """Parses DOT text; returns attributes by node number, and pairs of connected labels."""
     assert re.fullmatch(
         r'digraph graphname\{rankdir=\w\w;(\d+ (\[(\w+="[^"]*",?)+\]|-> \d+);)*\}', text
     )
@@ -130,7 +130,7 @@ def test_a_variable_that_was_made_again_is_drawn_once(x):
             (cos,) = self.get_retained_outputs()
             return (cos * grad_outputs[0],)
 
-    sin = SinCos().apply((x,))[0]  # the variable of the other output is gone
+    sin = SinCos().apply((x,))[0]  # the variable of the other output has been deleted
     gradients = [mpchain.grad([sin], [x], enable_double_backprop=True)[0] for _ in range(2)]
     _, labels = _parsed(build_computational_graph(gradients).dump())
     assert labels.count(("SinCos", "(2, 3), float32")) == 1

@@ -1,4 +1,5 @@
-"""Configuration: thread-local over global, the environment, the dtype policy."""
+"""Tests the configuration: thread-local over global entries, the environment, and the dtype
+policy."""
 
 import io
 import os
@@ -259,7 +260,7 @@ def test_policies_are_single_objects(name):
 # The environment, read once at import.
 
 
-# Entries of one process each: the text of their variables, and what they are then.
+# For each case: the text of the environment variables, and the expected entries.
 ENVIRONMENTS = [
     {
         "debug": ("1", "True"),

@@ -1,4 +1,4 @@
-"""The examples of the documents that mpchain implements, with their printed values."""
+"""Runs the examples of the documents that mpchain implements, and compares the printed values."""
 
 import math
 
@@ -167,13 +167,13 @@ def test_the_double_backward_articles_zero_centered_penalty():
     np.testing.assert_allclose(W2.grad[0], expected, rtol=1e-10)
 
 
-# The guides around the trainer. Where they load MNIST, 8x8 digits stand in; where they load a
-# table of mushrooms, one of tumours, in the same form. They are run for fewer epochs.
+# The guides to the trainer follow. Digits of 8x8 pixels replace MNIST, and a table of tumors in the
+# same form replaces a table of mushrooms. Trainings have fewer epochs than in the guides.
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The working directory of a program of the guides."""
+    """Changes to a temporary working directory for a program of the guides."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -198,7 +198,7 @@ class GuidesMLP(mpchain.Chain):
 
 
 def _write_mushrooms(path):
-    """A table in the form of mushrooms.csv: the class, then 22 columns of letters."""
+    """Writes a table in the form of mushrooms.csv: the class, then 22 columns of letters."""
     sklearn = pytest.importorskip("sklearn.datasets", reason="scikit-learn's package has the table")
     table = sklearn.load_breast_cancer()
     letters = np.array(list("abcdefghij"))
@@ -365,7 +365,7 @@ def test_mnist_with_a_manual_training_loop(folder, digits, capsys):
 
 @pytest.fixture
 def small_trainer(folder):
-    """A trainer for the snippets of the guide to extensions."""
+    """Returns a trainer for the code of the guide to extensions."""
 
     def make(stop_trigger, lr=1.0):
         x = np.random.RandomState(0).normal(size=(4, 3)).astype(np.float32)
@@ -458,7 +458,8 @@ def test_trainer_extensions_polynomial_shift(small_trainer, folder, stop_trigger
 
 
 def trainer_extensions_agree(small_trainer, expected):
-    """Whether the extension of that name in the package computes the same as the guide's."""
+    """Returns whether the extension of that name in mpchain computes the same as the guide's
+    extension."""
     trainer = small_trainer((20, "iteration"), 0.5)
     trainer.extend(extensions.PolynomialShift("lr", 0.5, 20))
     rates = []
@@ -496,7 +497,7 @@ def test_serializers(folder, kind):
     trainer.run()
     for name, i in [("my.model", 0), ("my.state", 1), ("my.state", 2)]:
         source, others = (model, optimizer, trainer)[i], _trained()
-        others[2].updater.update()  # parameters and momentum exist
+        others[2].updater.update()  # this update creates parameters and momentum
         save(name, source)
         load(name, others[i])
         expected, loaded = _state(source), _state(others[i])
@@ -557,7 +558,8 @@ def test_customize_your_own_logging(folder, digits, capsys):
     trainer.run()
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == columns
-    # The widths of the guide: as wide as the name, but at least ten, and two spaces between.
+    # A column of the guide is as wide as its name, but has at least ten characters, and two spaces
+    # follow.
     assert header.index("main/loss") == 10 + 2 + 13 + 2 and row[0] == "1"
     (entry,) = trainer.get_extension("LogReport").log
     assert row.split() == [f"{entry[name]:g}" for name in columns]

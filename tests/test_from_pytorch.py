@@ -1,4 +1,5 @@
-"""Names of PyTorch: the error says what to use instead, and nothing else changes."""
+"""Tests that a name of PyTorch raises an error that names the replacement, and that nothing else
+changes."""
 
 import copy
 import importlib
@@ -56,7 +57,7 @@ def test_what_to_use_instead_exists(owner, name):
 
 
 class Net(mpchain.Chain):
-    """A user's class with names of its own."""
+    """A user's class that has its own attributes with names of PyTorch."""
 
     def train(self):
         return "its own"
@@ -93,7 +94,7 @@ def test_other_missing_names_are_not_explained():
 
 @pytest.mark.parametrize("cls", [Variable, mpchain.Link, mpchain.Optimizer])
 def test_attributes_are_as_fast_as_before(cls):
-    """Python looks attributes up in another, slower way where a class has such a method."""
+    """Python looks up attributes in a slower way if a class has a method ``__getattr__``."""
     assert not any("__getattr__" in base.__dict__ for base in cls.__mro__)
 
 
@@ -145,7 +146,7 @@ def test_arguments_of_users_links_are_theirs():
 
     assert Layer(bias=False, padding=1).seen == (False, {"padding": 1})
     with pytest.raises(TypeError, match="unexpected keyword argument 'bias'"):
-        L.Dropout(bias=1)  # Dropout has nothing that "bias" could stand for.
+        L.Dropout(bias=1)  # mpchain has no argument that bias could mean here
 
 
 def test_numbers_and_arrays_of_variables():
@@ -194,7 +195,7 @@ def test_the_first_and_later_calls_of_a_declared_function_are_explained(before):
 
 
 def test_adamw_with_numbers_of_pytorch():
-    """100 steps of zero gradients leave (1 - 1e-3 * 0.01)**100 of a weight in PyTorch."""
+    """In PyTorch, 100 steps of zero gradients multiply a weight by (1 - 1e-3 * 0.01)**100."""
 
     def train(**options):
         link = L.Parameter(np.array([1.0]))
@@ -207,4 +208,5 @@ def test_adamw_with_numbers_of_pytorch():
     with pytest.warns(UserWarning, match=r"1\.0% off every .*, or weight_decay_rate=1e-05") as seen:
         assert train() == pytest.approx(0.99**100, rel=1e-12)
     assert len(seen) == 1 and seen[0].filename == __file__
-    optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01)  # an alpha that somebody has chosen
+    # The user has chosen this alpha, so there is no warning.
+    optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01)

@@ -1,4 +1,4 @@
-"""Old-style functions."""
+"""Tests old-style functions."""
 
 import gc
 import weakref
@@ -25,7 +25,7 @@ class MulAdd(Function):
 
 
 class SinCos(Function):
-    """Notes what backward is given."""
+    """Computes sine and cosine, and records the arguments of backward."""
 
     def forward(self, inputs):
         self.retain_inputs(())
@@ -41,7 +41,7 @@ class SinCos(Function):
 
 
 def _of(function):
-    """A Function whose forward is x + 1 and whose backward is ``function``."""
+    """Returns a Function whose forward is x + 1 and whose backward is ``function``."""
 
     class Made(Function):
         def forward(self, inputs):
@@ -94,7 +94,7 @@ def test_several_outputs_come_as_a_tuple():
 def test_backward_is_given_what_was_retained_and_the_gradients_that_arrived():
     x = Variable(np.array([0.5, 1.0]))
     function = SinCos()
-    cos = function(x)[1]  # the other output is gone, its data retained
+    cos = function(x)[1]  # the other output is deleted, but its data is retained
     F.sum(cos).backward()
     assert function.given[0] == (None,)
     assert function.given[1][0] is None
@@ -231,7 +231,7 @@ def test_the_graph_is_gone_with_its_last_reference():
     gc.disable()
     try:
         x, function = Variable(np.ones(2)), SinCos()
-        function.label, function.node  # a node that waits to be applied
+        function.label, function.node  # reading label creates a node that has not been applied yet
         kept = [weakref.ref(x.node), weakref.ref(function), weakref.ref(function.node)]
         y = F.sum(function(x)[0])
         y.backward(enable_double_backprop=True)
@@ -371,7 +371,7 @@ def test_no_gradient_at_all_with_graph():
 
 
 class Squared(Function):
-    """Keeps its input's double on itself, and its output by the graph."""
+    """Stores twice its input as an attribute, and retains its output in the graph."""
 
     def forward(self, inputs):
         self.retain_outputs((0,))

@@ -1,4 +1,4 @@
-"""FunctionHook and the hooks that come with mpchain."""
+"""Tests FunctionHook and the hooks that come with mpchain."""
 
 import io
 import re
@@ -140,8 +140,7 @@ def test_other_threads_are_not_seen(x):
         with own:
             F.sqrt(x)
 
-    # Both hooks have one name, and each is active in its own thread.
-    hook, own = Noting(), Noting()
+    hook, own = Noting(), Noting()  # the hooks have the same name, and each is active in one thread
     with hook:
         thread = threading.Thread(target=work)
         thread.start()
@@ -298,7 +297,7 @@ def test_gpu_hooks_without_a_gpu(kind):
 
 
 class _PretendedHook:
-    """As ``cupy.cuda.MemoryHook``, of a pool that the test plays."""
+    """Imitates ``cupy.cuda.MemoryHook`` for a memory pool that the test simulates."""
 
     active = []
 
@@ -312,7 +311,7 @@ class _PretendedHook:
 
 @pytest.fixture
 def pretended_cupy(pretend_cupy):
-    """What the hooks use of CuPy, without a GPU."""
+    """Replaces the parts of CuPy that the hooks use, without a GPU."""
     ranges = []
     nvtx = types.SimpleNamespace(RangePush=ranges.append, RangePop=lambda: ranges.append("pop"))
     cupy = types.SimpleNamespace(
@@ -322,7 +321,7 @@ def pretended_cupy(pretend_cupy):
 
 
 class _Allocating(Doubled):
-    """Takes memory from the pretended pool: more in backward."""
+    """Allocates memory from the simulated pool, and more memory in backward."""
 
     def forward(self, inputs):
         self._allocate(512, 1024)

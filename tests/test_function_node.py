@@ -1,4 +1,4 @@
-"""FunctionNode: functions as users write them, and what is said when they are wrong."""
+"""Tests FunctionNode: functions as users write them, and the errors of wrong functions."""
 
 import copy
 import pickle
@@ -290,7 +290,8 @@ def test_a_function_without_backward():
 
 
 class Product(FunctionNode):
-    """x0 * x1, which retains what it is told and notes what it gets back."""
+    """Computes x0 * x1, retains the given indices, and records the retained values that it gets
+    back."""
 
     def __init__(self, inputs=(), outputs=()):
         self.to_retain = inputs, outputs

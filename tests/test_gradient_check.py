@@ -1,4 +1,4 @@
-"""Gradient checks: right functions pass, wrong ones and kinks are found."""
+"""Tests gradient checks: right functions pass, and wrong derivatives and kinks are found."""
 
 import unittest
 
@@ -19,7 +19,8 @@ from mpchain.gradient_check import (
 
 
 class Power(FunctionNode):
-    """x ** n; its derivatives up to the order ``right`` are right, the next one is not."""
+    """Computes x ** n; derivatives up to the order ``right`` are right, the next derivative is
+    wrong."""
 
     def __init__(self, n, right):
         self.n, self.right = n, right
@@ -65,7 +66,7 @@ def test_numerical_grad_of_several_inputs_and_outputs():
 
 @pytest.mark.parametrize("dtype, eps", [("e", 2.0**-4), ("f", 1e-3)])
 def test_numerical_grad_uses_the_step_as_it_was_rounded(dtype, eps):
-    # x +- eps is far from exact here; the function itself is.
+    # The difference between x + eps and x - eps is far from exact here, but the function is exact.
     x = np.array([100.3, 7.7], dtype)
     (gx,) = numerical_grad(lambda: (x * 2,), (x,), (np.ones(2),), eps=eps)
     np.testing.assert_array_equal(gx, 2)
@@ -102,7 +103,7 @@ def test_smooth_functions_are_not_taken_for_kinked(dtype):
 
 
 class TestReLU(unittest.TestCase):
-    """The guide's two tests."""
+    """The two tests of the guide."""
 
     def test_backward_cpu(self):
         x = Variable(np.random.randn(3, 2).astype(np.float32))
@@ -164,7 +165,7 @@ def test_the_direction_has_length_one_and_no_tiny_element():
 
 
 def test_a_float16_function_is_checked_precisely_in_float64(device):
-    # 1 / 16 apart, float16 could not tell.
+    # The spacing of float16 at these numbers is 1 / 16, too coarse for numerical differences.
     x, gy = _send(device, X.astype("e"), GY.astype("e"))
     seen = []
 
@@ -274,7 +275,8 @@ def test_assert_allclose(device):
 
 
 class MeanOfKnown(FunctionNode):
-    """The mean of the elements that are numbers; its gradient may be wrong at the others."""
+    """Computes the mean of the elements that are not NaN; its gradient may be wrong at NaN
+    elements."""
 
     def __init__(self, elsewhere=0):
         self.elsewhere = elsewhere

@@ -1,4 +1,5 @@
-"""WGAN-GP's critic loss: its gradient, which is a second derivative, and beyond."""
+"""Tests the gradient of WGAN-GP's critic loss, which is a second derivative, and higher
+derivatives."""
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ def _critic(x, W1, b1, gamma, beta, W2, b2, W3, b3):
 
 
 def _critic_loss(x_real, x_fake, u, *parameters):
-    """The v3 release note's loss: the penalty is on the gradient between real and fake samples."""
+    """Computes the loss of Chainer v3's release note: the penalty is on the gradient at points
+    between real and fake samples."""
     x_hat = x_real + u * (x_fake - x_real)
     (gx,) = mpchain.grad([_critic(x_hat, *parameters)], [x_hat], enable_double_backprop=True)
     norm = F.sqrt(F.sum(gx * gx, axis=(1, 2, 3)))
@@ -38,7 +40,7 @@ def arrays():
 
 
 def test_loss_to_third_order(arrays, device):
-    # The first order of the loss is the second of the critic, and so on.
+    # The first derivative of the loss is a second derivative of the critic, and so on.
     check_orders(_critic_loss, arrays, orders=3, device=device, eps=2e-5, tolerance=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The guides for developers name files, names and imports as they are."""
+"""Tests that the files, names and imports in the guides for developers exist."""
 
 import pathlib
 import pkgutil
@@ -17,7 +17,8 @@ GUIDES = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 GUIDES += [p.relative_to(ROOT).as_posix() for p in DECISIONS if p.name != "README.md"]
 FOLDERS = "mpchain launch tests examples .ci .github"
-# The circles of imports that the guide defends, those for type checkers included: a file of each.
+# For each circle of imports that the guide explains, one of its files. Imports for type checkers
+# count.
 CIRCLES = {"launch.job", "mpchain.distributed.watch.watchdog", "mpchain.training.trainer"}
 CIRCLES |= {"mpchain.variable"}
 
@@ -28,7 +29,7 @@ def guide(request):
 
 
 def _quoted(guide):
-    """What stands in backticks outside of code blocks."""
+    """Returns the texts in backticks outside of code blocks."""
     return set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", guide, flags=re.DOTALL)))
 
 
@@ -43,7 +44,7 @@ def test_paths_exist(guide):
 def test_names_of_mpchain_resolve(guide):
     for text in _quoted(guide):
         if match := re.match(r"mpchain(\.[A-Za-z_]\w*)+", text):
-            pkgutil.resolve_name(match[0])  # raises what says which part does not exist
+            pkgutil.resolve_name(match[0])  # the error says which part of the name does not exist
 
 
 def test_other_identifiers_occur_in_the_source(guide):
@@ -57,7 +58,7 @@ def test_other_identifiers_occur_in_the_source(guide):
 
 @pytest.mark.parametrize("table", [TABLE, FLOORS], ids=["rooms", "floors"])
 def test_the_drawings_are_those_of_the_import_table(table):
-    """If this fails, put the text on the left in place of the drawing in ARCHITECTURE.md."""
+    """If this test fails, put the text on the left in place of the drawing in ARCHITECTURE.md."""
     first = {room: rooms.split()[0] for rooms, _ in table for room in rooms.split()}
     lines = []
     for rooms, below in table:
@@ -139,7 +140,7 @@ def test_the_citation_has_the_version():
 
 
 def test_speed_on_the_front_page_is_measured():
-    """Each ratio stands in the results of the machine that the page names."""
+    """The results of the machine that the page names must contain each ratio."""
     page = (ROOT / "docs/index.md").read_text("utf-8").partition("## Speed")[2]
     results = (ROOT / "tests/benchmarks/RESULTS.md").read_text("utf-8")
     assert "113 GFLOP/s" in page and "2026-11-25" in page

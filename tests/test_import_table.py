@@ -1,4 +1,4 @@
-"""Who may import whom: the table of the design, checked with ``ast`` over the whole source."""
+"""Tests who may import whom, by a table that ``ast`` checks over the whole source."""
 
 import ast
 import functools
@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# The rooms that stand together, and those that they may import; what these may, they may too.
+# Each row has rooms that may import each other, and the rooms that they may import. What these
+# rooms may import, the row's rooms may import, too.
 TABLE = [
     (
         "configuration annexes from_pytorch observers warnings typing backend backends",
@@ -24,7 +25,8 @@ TABLE = [
     ("formulas", "configuration"),
     ("kernels", "formulas"),
     ("random", "kernels"),
-    # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
+    # These tools are as low in the table as their purpose: type checks, sparse matrices of
+    # Variables.
     (
         "variable function_node backprop row_gradients function function_hook computational_graph "
         "utils",
@@ -53,7 +55,7 @@ TABLE = [
     ("__main__", "utils kernels"),
     ("compat", "distributed testing exporters"),
 ]
-# The same for what is in mpchain/distributed.
+# The table of packages and modules in mpchain/distributed has the same form.
 FLOORS = [
     ("objects", ""),
     ("shared_memory", "objects"),
@@ -97,7 +99,7 @@ OPTIONAL = {
     "tqdm",
     "wandb",
 }
-"""Libraries of extras: imported inside the function that needs them."""
+"""Libraries of extras; functions that need them import them inside the function."""
 
 SLOW = {"http.client", "importlib.metadata", "urllib.request"}
 """Modules of the standard library that are seldom needed and slow to import."""
@@ -108,20 +110,21 @@ ONE_PLACE = {
     "ml_dtypes": {"mpchain/backends/dtypes.py"},
     "mpi4py": {"mpchain/distributed/communicators/mpi.py"},
 }
-"""The only files that may import these."""
+"""For each of these libraries, the only files that may import it."""
 
 PLUGIN = "mpchain/testing/doctest_names.py"
 IMPORT_THE_TOP = {PLUGIN}
-"""Files that need mpchain as users see it: for the names in examples."""
+"""Files that import mpchain's top level as users do, for the names in examples."""
 
 
 OF_LIBRARIES = {"astype", "writeable", "_fields"}
-"""Names that NumPy's arrays and named tuples have, too."""
+"""Names of attributes that NumPy's arrays and named tuples also have."""
 
 
 @functools.cache
 def _closure(in_distributed=False):
-    """For each room, the rooms that it may import: those of rows above, so there is no circle."""
+    """Returns, for each room, the rooms that it may import. Only rows above are allowed, so there
+    is no circle."""
     allowed = {}
     for rooms, below in FLOORS if in_distributed else TABLE:
         rooms, below = set(rooms.split()), set(below.split())
@@ -133,20 +136,20 @@ def _closure(in_distributed=False):
 
 
 class _Import:
-    """One import statement: where it stands, and a module that it names."""
+    """One module that an import statement names, and the line of the statement."""
 
     def __init__(self, path, node, module, in_function):
         self.path, self.line, self.module, self.in_function = path, node.lineno, module, in_function
 
     @property
     def room(self):
-        """The room of mpchain that is imported, None for another package, '' for the top."""
+        """The imported room of mpchain; None for another package, '' for mpchain itself."""
         package, _, rest = self.module.partition(".")
         return rest.partition(".")[0] if package == "mpchain" else None
 
     @property
     def floor(self):
-        """The same within mpchain.distributed."""
+        """The imported package or module within mpchain.distributed, as in :attr:`room`."""
         found = self.module.removeprefix("mpchain.distributed.")
         return None if found == self.module else found.partition(".")[0]
 
@@ -155,7 +158,8 @@ class _Import:
 
 
 def _modules(node):
-    """The modules that an import statement names; names imported from the top are its modules."""
+    """Returns the modules that an import statement names; names imported from mpchain count as
+    modules."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = "." * node.level + (node.module or "")
@@ -166,14 +170,14 @@ def _modules(node):
 
 @functools.cache
 def _imports(path, root=ROOT):
-    """The imports in a file."""
+    """Returns the imports in a file."""
     return list(_find(path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))))
 
 
 def _find(relative, node, in_function=False, types=False):
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING" and not types:
-            continue  # This import is for type checkers only.
+            continue  # imports for type checkers are not run
         inside = in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield from (_Import(relative, child, m, in_function) for m in _modules(child))
@@ -217,7 +221,7 @@ def test_no_floor_of_the_runtime_imports_what_is_above_it():
 
 
 def _annex(path):
-    """The annex that a file belongs to, by its path from the root on; None for the core."""
+    """Returns the annex of a file, given its path from the root; None for a file of the core."""
     folders = {f"{folder}/": annex for annex, text in ANNEXES.items() for folder in text.split()}
     return next((annex for folder, annex in folders.items() if path.startswith(folder)), None)
 
@@ -227,13 +231,13 @@ def _annex_of_module(module):
 
 
 def _trees(root):
-    """The path from the root on, and the syntax, of each file."""
+    """Yields the path from the root, and the syntax tree, of each file."""
     for path in [*_files("mpchain", root), *_files("launch", root)]:
         yield path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))
 
 
 def _leaking_imports(root=ROOT):
-    # These imports are for type checkers only, except where packages list the names of annexes.
+    # Imports for type checkers count, too, except where packages list the names of annexes.
     for path, tree in _trees(root):
         for found in _find(path, tree, types=not path.endswith("__init__.py")):
             if _annex_of_module(found.module) not in (None, _annex(path)):
@@ -245,7 +249,7 @@ def test_an_annex_is_imported_by_the_registry_alone():
 
 
 def _defined(tree):
-    """The names of functions, classes and attributes that a file defines."""
+    """Returns the names of functions, classes and attributes that a file defines."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
@@ -256,7 +260,7 @@ def _defined(tree):
 
 
 def _asked_for(tree):
-    """The names that a file asks for by ``hasattr`` and ``getattr``."""
+    """Returns the names that a file looks up by ``hasattr`` and ``getattr``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("hasattr", "getattr"):
             if isinstance(node.args[1], ast.Constant):
@@ -324,7 +328,7 @@ def test_one_place_knows_the_library(package):
 
 
 def test_the_launcher_needs_the_standard_library_alone():
-    # Modules that the doctor starts in separate processes need more.
+    # The launcher's probes run in separate processes, and may import more.
     for path in (path for path in _files("launch") if not path.name.startswith("probe_")):
         for found in _imports(path):
             package = found.module.partition(".")[0]

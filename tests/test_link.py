@@ -1,4 +1,4 @@
-"""Link, Chain, ChainList, Sequential and link hooks."""
+"""Tests Link, Chain, ChainList, Sequential and link hooks."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ from mpchain.variable import Parameter
 
 
 class Affine(Link):
-    """Two parameters and a persistent value of each kind."""
+    """A link with two parameters and one persistent value of each kind."""
 
     def __init__(self, size=3):
         super().__init__()
@@ -719,7 +719,8 @@ def test_an_outline_notices_what_changes_parameters_or_their_names(change):
 @pytest.mark.parametrize("kind", [list, tuple, lambda pair: dict(enumerate(pair)), lambda x: [x]])
 @pytest.mark.parametrize("make", [lambda: L.Linear(2, 2), lambda: Parameter(0.0, 2)])
 def test_links_in_a_container_are_no_part_of_the_link(kind, make):
-    """It warns though the model has other parameters, and though the name was used before."""
+    """The warning comes even if the model has other parameters, and even if the name was used
+    before."""
     chain = Chain(out=L.Linear(2, 2))
     chain.layers = None
     with pytest.warns(UserWarning, match=r"'layers' are not registered.*ChainList or .*Sequential"):
@@ -730,7 +731,8 @@ def test_links_in_a_container_are_no_part_of_the_link(kind, make):
 
 def test_containers_that_need_no_warning():
     chain = Chain()
-    chain.others = [L.Linear(2, 2)]  # outside of the scope: chosen to be no part of it
+    # Outside of init_scope, the user chooses that the list is not part of the chain.
+    chain.others = [L.Linear(2, 2)]
     with chain.init_scope():
         chain.first = L.Linear(2, 2)
         chain.ksize, chain.scale = (3, 3), Parameter(1.0, 2)

@@ -1,4 +1,4 @@
-"""``python -m mpchain``."""
+"""Tests ``python -m mpchain``."""
 
 import re
 import subprocess
@@ -66,7 +66,7 @@ def test_without_installation(pretend_installed, capsys):
 
 def test_every_extra_of_users_is_explained():
     extras = set(PROJECT["project"]["optional-dependencies"])
-    # compat brings no library, but another version of NumPy.
+    # The extra compat brings no library, only another version of NumPy.
     of_developers = {"docs", "gpu-test", "lint", "reference", "test"}
     assert extras - set(main_module.BRINGS) <= {"compat", *of_developers}
     assert set(main_module.BRINGS) <= extras

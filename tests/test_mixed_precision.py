@@ -1,4 +1,5 @@
-"""Training under mixed16 and mixed_bf16: half-precision parameters, updated on float32 copies."""
+"""Tests training under mixed16 and mixed_bf16, which update half-precision parameters by float32
+copies."""
 
 import warnings
 
@@ -52,7 +53,8 @@ def images(dtype):
 
 
 def text(dtype):
-    """Sequences in which each symbol is the one before plus a step of that sequence."""
+    """Returns sequences in which each symbol is the previous symbol plus the step of the
+    sequence."""
     starts, steps = np.meshgrid(np.arange(7), np.arange(1, 4))
     x = (starts.reshape(-1, 1) + steps.reshape(-1, 1) * np.arange(8)) % 7
     return x[:, :-1].astype(np.int32), x[:, 1:].T.reshape(-1).astype(np.int32)
@@ -66,7 +68,7 @@ MODELS = {"mlp": (mlp, images), "convnet": (ConvNet, images), "lstm": (lambda: R
 
 
 def trained(name, policy, scaling=None, steps=60):
-    """Trains; returns the model and the losses."""
+    """Trains a model; returns the model and the losses."""
     make, data = MODELS[name]
     np.random.seed(0)
     with using_config("dtype", policy):
@@ -96,8 +98,8 @@ def trained(name, policy, scaling=None, steps=60):
 def test_training_in_half_precision_converges_as_in_single(name):
     _, expected = trained(name, np.dtype(np.float32))
     assert expected[-1] < 0.5 * expected[0]
-    # The spacing of float16 is 1e-3 of a number, of weights as of the loss itself; that of bfloat16
-    # is 8e-3.
+    # The relative spacing of float16 is 1e-3, for weights and for the loss; for bfloat16 it is
+    # 8e-3.
     for policy, scaling, rtol, atol in (
         (mixed16, {"scale": 128.0}, 0.05, 5e-3),
         (mixed_bf16, None, 0.15, 0.04),
@@ -145,7 +147,7 @@ def test_training_goes_on_from_a_file_as_if_it_had_not_stopped(tmp_path):
 
 
 def test_a_file_without_float32_copies_loads(tmp_path):
-    """Chainer's files have none: the copies start from the parameters."""
+    """Chainer's files have no float32 copies, so the copies start from the parameters."""
     link = L.Linear(2, 2, initialW=np.float16(0.5))
     for param in link.params():
         param.array = param.array.astype(np.float16)
@@ -182,7 +184,8 @@ def test_half_precision_loads_a_file_of_single_precision(tmp_path):
 
 
 def test_float32_copies_of_bfloat16_take_the_steps_of_float32():
-    """Both compute gradients on the rounded weights; the copies add up what bfloat16 cannot."""
+    """Both trainings compute gradients at rounded weights; the copies add up changes too small for
+    bfloat16."""
     start = np.array([[1.0, -2.0]], np.float32)
     link, single = (L.Linear(2, 1, nobias=True, initialW=start) for _ in range(2))
     link.W.array = link.W.array.astype(BFLOAT16)
@@ -206,7 +209,8 @@ def test_float32_copies_follow_what_others_set(dtype):
     half = copy.astype(dtype)
     expected = copy.copy()
     update_rule._take_values_of_others(copy, half)
-    np.testing.assert_array_equal(copy, expected)  # nobody has set anything: no digit is lost
+    # No parameter was set from outside, so no digit is lost.
+    np.testing.assert_array_equal(copy, expected)
     half[3], half[5] = 5, -0.0
     expected[3] = 5
     update_rule._take_values_of_others(copy, half)

@@ -85,7 +85,8 @@ def test_sizes(n, text):
 
 
 def test_links_of_a_sequential_have_the_places_of_its_layers():
-    """Names in files count the links after the first from the end, as in Chainer's."""
+    """The summary shows positions of layers, whereas names in files count links only, as in
+    Chainer."""
     model = mpchain.Sequential(*[layer for _ in range(4) for layer in (L.Linear(3, 3), F.relu)])
     rows = mpchain.summary(model, np.zeros((2, 3), np.float32)).rows
     assert [row.path for row in rows] == ["/", "/0", "/2", "/4", "/6"]

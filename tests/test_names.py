@@ -1,4 +1,8 @@
-"""The public names: each that is listed here exists.
+"""Tests that each public name in the list exists.
+
+The list omits attributes that only instances have, NNabla's own names (mpchain has their semantics
+under Chainer's names), ONNX export, and names that mpchain leaves out on purpose (ChainerX, iDeep,
+Theano, static_graph).
 
 Not listed: attributes that only instances have, NNabla's own names (their semantics are ours under
 Chainer's names), ONNX export, and what is out on purpose (ChainerX, iDeep, Theano, static_graph).
@@ -10,7 +14,7 @@ import pytest
 
 from mpchain.annexes import ANNEXES
 
-# Each module or class, with the annex that it belongs to if there is one, and below it its names.
+# Each heading is a module or class, with its annex if it belongs to one. Its names follow.
 PUBLIC = """
 # 1. Top level
 mpchain:
@@ -365,7 +369,8 @@ mpchain.distributed.testing:
 
 
 def _exists(name):
-    """Whether a dotted name leads somewhere: through modules as far as there are any."""
+    """Returns whether a dotted name exists; modules are imported as far as the name contains
+    modules."""
     parts = name.split(".")
     found = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 2):
@@ -379,7 +384,7 @@ def _exists(name):
 
 
 def public_names():
-    """All names, with the module or class that each belongs to: pairs (owner, dotted name).
+    """Returns pairs (owner, dotted name) of all names; the owner is a module or class.
 
     Those of deleted annexes are left out.
     """

@@ -1,4 +1,5 @@
-"""Observers see the thread's work while they are active, and cost nothing else."""
+"""Tests that observers see their thread's work while they are active, and that nothing else
+changes."""
 
 import threading
 import weakref
@@ -65,7 +66,7 @@ def test_what_functions_compute_is_seen():
         total, (parts, _) = F.sum(X), F.split_axis(X, 2, 0)
     assert [label for label, *_ in Results.seen] == ["sum", "split"]
     assert Results.seen[0][1] is total.array and Results.seen[1][1] is parts.array
-    assert F.exp(X) is not None and len(Results.seen) == 2  # nobody observes
+    assert F.exp(X) is not None and len(Results.seen) == 2  # no observer is active
 
 
 @pytest.mark.parametrize("of_ranks", [False, True])
@@ -122,7 +123,7 @@ def test_observers_may_leave_in_any_order():
 
 
 def test_operations_are_seen():
-    """What a maintainer writes to count them."""
+    """A maintainer would count operations in this way."""
 
     class Counting(Observer):
         sees_functions = False

@@ -1,4 +1,4 @@
-"""Optimizer, GradientMethod and UpdateRule: the step, hooks, loss scale, saving."""
+"""Tests Optimizer, GradientMethod and UpdateRule: the step, hooks, loss scale, and saving."""
 
 import copy
 import pickle
@@ -127,17 +127,17 @@ def test_a_first_update_without_any_gradient_warns():
 
 def test_updates_that_need_no_warning_of_missing_gradients():
     link = model_of(2, 3)
-    link.p0.grad = np.ones(2)  # one of two
+    link.p0.grad = np.ones(2)  # only one of two parameters has a gradient
     optimizer = optimizers.MomentumSGD().setup(link)
     optimizer.update()
-    link.cleargrads()  # momentum alone
+    link.cleargrads()  # only momentum moves the parameter
     optimizer.update()
-    link.disable_update()  # nothing is to be learned
+    link.disable_update()  # no parameter is updated
     link.cleargrads()
     optimizers.SGD().setup(link).update()
     link.p0.update_rule.enabled = True
     optimizer = optimizers.SGD().setup(link)
-    optimizer.use_cleargrads(False)  # gradients are zeros
+    optimizer.use_cleargrads(False)  # with use_cleargrads(False), gradients are set to zero
     optimizer.update(lambda: F.sum(Variable(np.ones(1, np.float32))))
 
 
@@ -198,7 +198,8 @@ def test_layers_outside_init_scope_are_noticed():
     rule = r"^SGD.setup: Net has no parameters, .* assign hidden, scale within 'with self.init_sco"
     with pytest.warns(UserWarning, match=rule):
         optimizers.SGD().setup(Net())
-    optimizers.SGD().setup(Chain(empty=Link()))  # SGD has nothing that the name could mean.
+    # This chain contains no parameter that could be meant.
+    optimizers.SGD().setup(Chain(empty=Link()))
 
 
 def test_a_shared_parameter_is_updated_once():
@@ -270,7 +271,7 @@ def test_it_minimizes(name):
 def test_on_each_device(name, device):
     link = model_of(3)
     optimizer = getattr(optimizers, name)().setup(link)
-    for place in ("@numpy", device):  # the state of an update on the host moves along
+    for place in ("@numpy", device):  # the state of an update on the host moves to the device
         link.to_device(place)
         link.p0.grad = link.device.send(np.ones(3))
         optimizer.update()
@@ -356,7 +357,7 @@ def test_float16_parameters_on_float32_copies():
         other.update()
     assert link.p0.dtype == np.float16
     assert link.p0.array[0] == np.float16(1 - 20e-4)
-    assert plain.p0.array[0] == 1  # every single step is rounded away
+    assert plain.p0.array[0] == 1  # each single step is lost by rounding
     assert seen.calls[0][1].dtype == np.float32
 
 
@@ -408,7 +409,8 @@ def test_float32_copies_follow_parameters_that_somebody_sets():
     link.p0.array[0] = 5
     for _ in range(3):
         optimizer.update()
-    assert link.p0.array.tolist() == [5, 1 - 2.0**-11]  # the second moved by all four steps
+    # The second parameter has moved by all four steps.
+    assert link.p0.array.tolist() == [5, 1 - 2.0**-11]
 
 
 def test_constant_loss_scale():
@@ -481,7 +483,8 @@ def test_bounds_of_the_dynamic_loss_scale():
 
 
 class HalvingRule(UpdateRule):
-    """In the style of programs for Chainer: its own init_state and update_core_cpu."""
+    """An update rule in the style of Chainer's programs, with its own init_state and
+    update_core_cpu."""
 
     def init_state(self, param):
         self.state["n"] = np.zeros(2, int)

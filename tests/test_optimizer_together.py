@@ -1,4 +1,5 @@
-"""Small parameters are updated together: the same values, to the bit, and nothing else changes."""
+"""Tests that updates of small parameters in groups have the same bits, and that nothing else
+changes."""
 
 import copy
 import pickle
@@ -52,7 +53,7 @@ def assert_same(actual, expected):
 
 @pytest.fixture
 def gathered(monkeypatch):
-    """The sizes of the groups that were updated together."""
+    """Returns a list that collects the sizes of the groups that are updated together."""
     update_group, sizes = update_rule._update_group, []
     monkeypatch.setattr(
         update_rule, "_update_group", lambda g: sizes.append(len(g)) or update_group(g)
@@ -62,7 +63,7 @@ def gathered(monkeypatch):
 
 @pytest.fixture
 def alone(monkeypatch):
-    """Makes optimizers update each parameter on its own, while the function is called."""
+    """Returns a context manager in which optimizers update each parameter separately."""
 
     def call(function, *args):
         with monkeypatch.context() as patch:
@@ -146,13 +147,14 @@ def test_numbers_of_one_parameter(gathered, alone):
         link.p3.update_rule.add_hook(optimizer_hooks.WeightDecay(0.1))
         link.p4.update_rule = None
         link.p5.grad = np.ones((7, 2), np.float32)
-        link.p5.update()  # This parameter is one step ahead.
+        link.p5.update()  # so p5 is one step ahead
         steps(optimizer, 2)
         return optimizer
 
     together, apart = (optimizers.Adam().setup(model_of()) for _ in range(2))
     differ(together)
-    assert gathered == [1, 3] * 2 or gathered == [3, 1] * 2  # p1, p6 and p7; p5 alone
+    # One group is p1, p6 and p7, the other is p5.
+    assert gathered == [1, 3] * 2 or gathered == [3, 1] * 2
     alone(differ, apart)
     assert_same(together, apart)
 
@@ -210,7 +212,7 @@ def test_shared_parameters_are_updated_once():
 
 
 class ShiftRule(UpdateRule):
-    """A rule whose numbers depend on an attribute of its own."""
+    """An update rule whose numbers depend on one of its own attributes."""
 
     hyperparameters = {"lr": 1.0}
     shift = 0.0
@@ -231,7 +233,7 @@ class DeclaredRule(ShiftRule):
 
 
 class DerivedRule(DeclaredRule):
-    """A rule that declares nothing itself, so that it may depend on anything."""
+    """An update rule that declares nothing itself, so that it may depend on anything."""
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ def test_attributes_that_numbers_depend_on(rule, groups, own, gathered):
 
 
 def test_methods_of_one_rule_alone(gathered):
-    """A program may replace a method of an object."""
+    """A program may replace a method of a single object."""
     link = model_of([(2,)] * 4)
     optimizer = optimizers.SGD(1.0).setup(link)
     link.p1.update_rule.scalars = lambda: {"lr": 3.0}

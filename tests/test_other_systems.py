@@ -1,4 +1,5 @@
-"""In one process, mpchain imports and trains without what only Linux has, or a library."""
+"""Tests that one process imports and trains mpchain without features that only Linux has, or a
+library."""
 
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
-# Each name lists what is removed before mpchain is imported.
+# For each name, code that removes a feature before mpchain is imported.
 TAKEN = {
     "fork": "del os.fork, os.register_at_fork",
     "affinity": "del os.sched_getaffinity, os.sched_setaffinity",

@@ -1,4 +1,4 @@
-"""Parameter: arrays that may come later, and what fills them."""
+"""Tests Parameter: late initialization of its array, and its initializers."""
 
 import copy
 import math
@@ -13,7 +13,7 @@ from mpchain import Parameter
 
 
 class Counting:
-    """An initializer that says how often it was called, and for what."""
+    """An initializer that records how often and for which arrays it was called."""
 
     dtype = None
 

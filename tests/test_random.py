@@ -1,4 +1,4 @@
-"""Draws by sample."""
+"""Tests draws by sample."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ def generator(first, n, *, key=KEY, step=7, turn=0, stream=0):
     return random.SampleGenerator(key, step, turn, first=first, n=n, stream=stream)
 
 
-# The vectors that the authors of Philox publish with their code (Random123, kat_vectors).
+# The authors of Philox publish these vectors with their code (Random123, kat_vectors).
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
     [
@@ -46,7 +46,7 @@ def test_philox_yields_the_published_words(counter, key, expected):
 
 
 def _kernels_of_the_host():
-    """Those of GPUs are compared in tests/gpu/test_kernels.py."""
+    """Returns the kernels for CPUs; tests/gpu/test_kernels.py compares the kernels for GPUs."""
     return [k for k in kernels.random_words.kernels if not k.library.startswith("cuda")]
 
 
@@ -115,7 +115,7 @@ def test_draws_do_not_depend_on_the_division_of_the_batch(name):
 
 
 def test_steps_of_sequences():
-    """Samples 0 to 3 have sequences of 2, 1, 3 and 2 steps; they are sorted by length."""
+    """Samples 0 to 3 have sequences of 2, 1, 3 and 2 steps; the samples are sorted by length."""
 
     def draw(first, order, steps):
         x = np.ones((sum(steps), 40), "f")
@@ -205,7 +205,7 @@ def test_distributions(name, arguments, cdf):
         drawn = getattr(random.source(np), name)(*arguments, size=(50, 400))
     assert drawn.shape == (50, 400)
     assert np.isfinite(drawn).all()
-    # 20,000 draws of a fixed seed: a deviation of 0.014 has a probability of 0.001.
+    # There are 20,000 draws with a fixed seed; a deviation of 0.014 has a probability of 0.001.
     assert scipy.stats.kstest(drawn.ravel(), cdf).statistic < 0.014
 
 
@@ -229,7 +229,7 @@ def test_odd_shapes(shape):
 
 
 def test_no_pairs_of_samples_are_alike():
-    """The mean of products of different samples' draws is that of independent ones."""
+    """The mean of products of two samples' draws must be what independent draws give."""
     n, m = 60, 2000
     with generator(0, n).in_use():
         z = random.source(np).standard_normal((n, m))

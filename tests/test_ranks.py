@@ -1,4 +1,4 @@
-"""mpchain.run: a function on several ranks."""
+"""Tests mpchain.run, which runs a function on several ranks."""
 
 import importlib
 import sys
@@ -66,7 +66,7 @@ def test_two_ranks(capsys):
 
 
 class OwnError(Exception):
-    """It cannot be made again from its argument alone."""
+    """An exception that cannot be created again from its only argument, as unpickling does."""
 
     def __init__(self, first, second):
         super().__init__(first)

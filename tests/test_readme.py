@@ -1,4 +1,4 @@
-"""The README's examples run, and its commands are those that a newcomer needs."""
+"""Tests that the README's examples run, and that its commands are sufficient for a new user."""
 
 import os
 import pathlib
@@ -42,7 +42,8 @@ def test_the_example_prints_the_same_on_one_and_two_ranks(tmp_path):
     alone = output_of(path, **options)
     together = output_of("-m", "launch", "-n", 2, path, **options)
     lines = re.findall(r"^\[(?:0|1|0-1)\] (.*\n)", together, re.MULTILINE)
-    assert set(lines) == {alone} and len(SHOWN) == 3  # once or twice, as the ranks are in step
+    # The line appears once or twice, because ranks print at the same time.
+    assert set(lines) == {alone} and len(SHOWN) == 3
     for text in (alone, *SHOWN):
         numbers = list(map(float, text.split()))
         np.testing.assert_allclose(numbers, np.sin([0.5, 1]), atol=0.02)

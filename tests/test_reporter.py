@@ -1,4 +1,4 @@
-"""Reporter, Summary, DictSummary."""
+"""Tests Reporter, Summary and DictSummary."""
 
 import math
 import pickle
@@ -22,7 +22,7 @@ from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
 
 def restored(source, target):
-    """What ``target`` is after it has been loaded from what ``source`` saves."""
+    """Loads into ``target`` what ``source`` saves, and returns ``target``."""
     serializer = DictionarySerializer()
     serializer.save(source)
     NpzDeserializer(serializer.target).load(target)
@@ -295,7 +295,7 @@ def test_summary_of_gpu_values_stays_on_the_gpu():
 
 @pytest.mark.parametrize("as_scalar", [False, True])
 def test_bfloat16_is_a_number(as_scalar):
-    """Its dtype has kind V, as dtypes without numbers have."""
+    """bfloat16 has kind V, like dtypes that are not numbers."""
     value = np.full((), 0.25, mpchain.mixed_bf16)
     value = value[()] if as_scalar else value
     summary = DictSummary()

@@ -1,4 +1,4 @@
-"""Tests that pass when they run once more are counted in a file."""
+"""Tests the count of tests that pass only when they run again."""
 
 import datetime
 import subprocess
@@ -35,7 +35,7 @@ def test_a_test_that_passes_alone_is_counted(tmp_path):
         (tmp_path / "again").unlink(missing_ok=True)
         run = [sys.executable, "-m", "pytest", "-q"]
         assert subprocess.run(run, check=False, cwd=tmp_path, capture_output=True).returncode == 1
-        assert reruns.rerun(["-q"], tmp_path) == 1  # one is broken
+        assert reruns.rerun(["-q"], tmp_path) == 1  # one test always fails
         assert (tmp_path / reruns.FILE).read_text() == (
             f"{reruns.HEAD}{n} {today} test_x.py::test_flaky\n"
         )

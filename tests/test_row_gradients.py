@@ -1,4 +1,4 @@
-"""Gradients of tables by their rows: updates have the bits of those by whole arrays."""
+"""Tests gradients of tables by rows: updates have the same bits as updates by whole arrays."""
 
 import copy
 import pickle
@@ -21,7 +21,7 @@ def _model(ignore_label=None, dtype=np.float32):
     random = np.random.RandomState(0)
     for param in model.params():
         param.array = random.normal(size=param.shape or (1, WIDTH)).astype(dtype)
-    model[0].W.array[::7] = -0.0  # a zero whose sign a step by a whole array keeps
+    model[0].W.array[::7] = -0.0  # a step by a whole array keeps the sign of this zero
     return model
 
 
@@ -38,7 +38,8 @@ def _with_zero_gradient(model, ids):
 
 
 def _train(optimizer, loss_of=_loss, as_rows=True, n_ids=100, prepare=None, **options):
-    """Returns what parameters and states are after three updates, and which were by rows."""
+    """Trains for three updates; returns the parameters and states, and which updates were by
+    rows."""
     random, model = np.random.RandomState(1), _model(**options)
     optimizer.setup(model)
     if prepare is not None:
@@ -66,7 +67,7 @@ def _assert_same_bits(xs, ys):
 
 
 def _compare(make, **options):
-    """Returns whether the updates were by rows, after comparing them with those by arrays."""
+    """Compares updates by rows with updates by arrays; returns whether rows were used."""
     by_rows, was = _train(make(), **options)
     by_arrays, was_not = _train(make(), as_rows=False, **options)
     _assert_same_bits(by_rows, by_arrays)
@@ -242,7 +243,7 @@ def test_capture_says_that_it_leaves_steps_of_large_tables_alone(kind, is_replay
 
     random = np.random.RandomState(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # capture warns of what it does not replay
+        warnings.simplefilter("ignore")  # capture warns about operations that it does not replay
         for _ in range(4):
             step(random.randint(0, n, 20))
     assert (step.reason is None) == is_replayed

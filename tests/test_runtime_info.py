@@ -1,4 +1,4 @@
-"""print_runtime_info."""
+"""Tests print_runtime_info."""
 
 import io
 import pathlib

@@ -1,4 +1,4 @@
-"""The line that says why tests were skipped."""
+"""Tests the line that says why tests were skipped."""
 
 import subprocess
 import sys

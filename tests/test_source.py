@@ -1,4 +1,4 @@
-"""What holds for all source files: hints, examples, sizes, and where text becomes code."""
+"""Tests rules for all source files: type hints, examples, sizes, and where text becomes code."""
 
 import ast
 import functools
@@ -41,7 +41,7 @@ def _name(path, node):
 
 
 def _public_functions(body, in_class=False):
-    """Functions and methods that users may call, each with whether it is a method."""
+    """Yields functions and methods that users may call, and whether each is a method."""
     for node in body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield from _public_functions(node.body, in_class=True)
@@ -62,7 +62,7 @@ def _arguments(function, is_method):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_arguments_have_type_hints(folder):
-    """98 of 100 of each folder."""
+    """At least 98 of 100 arguments in each folder need a type hint."""
     missing, n = [], 0
     for path in folder.glob("*.py"):
         if not path.name.startswith("_") or path.name == "__init__.py":
@@ -75,7 +75,7 @@ def test_arguments_have_type_hints(folder):
 
 
 def test_public_names_have_examples():
-    """95 of 100."""
+    """At least 95 of 100 public names need an example."""
     missing, n = set(), set()
     for package in map(importlib.import_module, PACKAGES):
         for name in filter(str.isidentifier, dir(package)):
@@ -136,11 +136,12 @@ def test_one_file_makes_code_of_text():
 
 
 def test_one_file_says_what_is_floating_point():
-    """Arrays of bfloat16 have another kind than NumPy's: ``is_floating`` knows them."""
+    """Arrays of bfloat16 have another kind than NumPy's floating-point dtypes: ``is_floating``
+    knows both."""
     asked = re.compile(r"""kind\s*(==|!=)\s*["']f["']|issubdtype\(|np\.finfo\([a-z]""")
     known = {"mpchain/backends/dtypes.py", "mpchain/functions/declaring/written_out.py"}
     asks = {str(p.relative_to(ROOT)) for p in FILES if asked.search(p.read_text("utf-8"))}
-    # Tolerances of double precision, and what Chainer's removed names did.
+    # These files compare with tolerances of double precision, or imitate names that NumPy removed.
     elsewhere = {
         "mpchain/captured/comparison.py",
         "mpchain/captured/cuda_graph.py",
@@ -181,5 +182,5 @@ def test_habits_are_found(tmp_path):
     reads = [line.split(": ")[1] for line in habits.private_reads(tmp_path)]
     assert sorted(reads) == ["a._x", "b._c", "d._y"]
     assert habits.models(tmp_path) == ["tests/test_a.py:7: M"]
-    # The second one has a comment.
+    # The second call has a comment, so it is allowed.
     assert list(habits.sleeps(tmp_path)) == ["tests/test_a.py:5: time.sleep(1)"]

@@ -1,4 +1,7 @@
-"""How much the types say: categories of the checker that are off, what it ignores, and Any.
+"""Tests how strict the types are: rules of the checker that are off, ignored lines, and uses of
+Any.
+
+The checker itself runs in .ci/run, on the source and on the strict program in tests/typing.
 
 The checker itself runs in .ci/run, on the source and on the strict program in tests/typing.
 """
@@ -16,7 +19,7 @@ IGNORE = re.compile(r"#\s*(?:pyright|type|basedpyright):\s*ignore(\[[\w, ]+\])?"
 
 
 def _public_functions(body):
-    """Functions and methods without an underscore, and those that Python calls."""
+    """Yields public functions and methods, and special methods that Python calls."""
     for node in body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield from _public_functions(node.body)
@@ -28,7 +31,8 @@ def _public_functions(body):
 
 
 def arguments_of_any(text):
-    """Returns the arguments of public functions, but for *args and **kwargs, that are Any."""
+    """Returns the arguments of public functions, other than *args and **kwargs, whose type is
+    Any."""
     found = []
     for function in _public_functions(ast.parse(text).body):
         own = function.args
@@ -40,7 +44,7 @@ def arguments_of_any(text):
 
 
 def ignores(path):
-    """Returns the comments of a file that switch the checker off in a line."""
+    """Returns the comments in a file that turn the checker off for a line."""
     with open(path, "rb") as file:
         comments = [
             t.string for t in tokenize.tokenize(file.readline) if t.type == tokenize.COMMENT
@@ -76,7 +80,7 @@ def test_few_categories_of_the_checker_are_off():
     off = [i for i, line in enumerate(lines) if re.match(r"report\w+ = (false|\"none\")", line)]
     of_libraries = [i for i in off if re.match("reportMissing(ModuleSource|TypeStubs)", lines[i])]
     assert len(off) - len(of_libraries) <= 4
-    for i in off:  # a line says why
+    for i in off:  # each rule that is off needs a line that says why
         assert i in of_libraries or lines[i - 1].startswith("# "), lines[i]
 
 

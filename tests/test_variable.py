@@ -1,4 +1,4 @@
-"""Variable: what it holds, how it prints, copies, compares and moves."""
+"""Tests Variable: its arrays, printing, copies, comparisons and moves between devices."""
 
 import copy
 import pickle
@@ -479,7 +479,7 @@ def test_numpy_does_not_take_the_history_of_a_computed_variable():
             convert(y)
     assert isinstance(np.ones(3) * y, Variable) and isinstance(np.exp(y), Variable)
     with pytest.raises(TypeError):
-        np.sort(Variable(np.arange(3.0)))  # a function of NumPy that mpchain does not know
+        np.sort(Variable(np.arange(3.0)))  # mpchain does not support this NumPy function
 
 
 def test_one_element_as_a_number():

@@ -47,7 +47,7 @@ class ConvolutionAndNorm(mpchain.Chain):
 
 
 class VGG(mpchain.ChainList):
-    """Pairs of convolutions, each pair followed by pooling, and two affine layers."""
+    """A network of pairs of convolutions, each followed by pooling, and of two affine layers."""
 
     def __init__(self, width: int, n_classes: int):
         super().__init__()
@@ -121,7 +121,7 @@ def augment(example: tuple[Array, Array]) -> tuple[Array, Array]:
 
 
 def make_up_images(n: int, seed: int) -> datasets.TupleDataset:
-    """Returns images of 8x8 pixels: one color in noise for each of ten classes."""
+    """Returns images of 8x8 pixels: noise around one color for each of ten classes."""
     random = np.random.RandomState(seed)
     labels = np.arange(n, dtype=np.int32) % 10
     colors = np.random.RandomState(0).uniform(0, 1, (10, 3, 1, 1))
@@ -133,14 +133,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, default="vgg")
     parser.add_argument("--width", type=int, default=64, help="channels of the first convolution")
-    parser.add_argument("--epoch", type=int, default=30, help="sweeps over the training data")
+    parser.add_argument("--epoch", type=int, default=30, help="passes over the training data")
     parser.add_argument("--batchsize", type=int, default=128, help="images in a global batch")
     parser.add_argument("--lr", type=float, default=0.05, help="largest learning rate")
     parser.add_argument("--no-augmentation", action="store_true", help="no shifts and mirroring")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.width, args.no_augmentation = 2, 20, 4, True

@@ -1,4 +1,4 @@
-"""Trains five classic convolutional networks on handwritten digits: one idea each.
+"""Trains one of five classic convolutional networks on handwritten digits.
 
     python train_convnets.py --model densenet       one process
     mpchain-launch -n 2 train_convnets.py           two ranks, the same numbers
@@ -48,7 +48,7 @@ def lenet5(n_classes: int) -> mpchain.Sequential:
 
 def nin(n_classes: int) -> mpchain.Sequential:
     return mpchain.Sequential(
-        L.MLPConvolution2D(1, (24, 24, 24), ksize=5, pad=2),  # 5x5, then twice 1x1
+        L.MLPConvolution2D(1, (24, 24, 24), ksize=5, pad=2),  # one 5x5 convolution, then two of 1x1
         halve,
         L.MLPConvolution2D(24, (48, 48, 48), ksize=3, pad=1),
         halve,
@@ -63,8 +63,8 @@ def inception(n_classes: int) -> mpchain.Sequential:
         L.Convolution2D(1, 16, ksize=3, pad=1),
         F.relu,
         halve,
-        # The arguments are input channels, then output channels of the branches: 1x1; 1x1 and 3x3;
-        # 1x1 and 5x5; 1x1 after pooling.
+        # The arguments are the input channels, then the output channels of the branches: 1x1; 1x1
+        # and 3x3; 1x1 and 5x5; 1x1 after pooling.
         L.Inception(16, 8, 8, 16, 4, 8, 8),
         L.Inception(40, 16, 12, 24, 4, 12, 12),
         halve,
@@ -153,12 +153,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, default="lenet5")
     parser.add_argument("--mnist", action="store_true", help="download all of MNIST (11 MB)")
-    parser.add_argument("--epoch", type=int, default=10, help="sweeps over the training data")
+    parser.add_argument("--epoch", type=int, default=10, help="passes over the training data")
     parser.add_argument("--batchsize", type=int, default=50, help="images in a global batch")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize = 2, 20
@@ -177,7 +177,7 @@ def main() -> None:
     train_iter = create_sharded_iterator(train_iter, comm)
     test_iter = create_sharded_iterator(test_iter, comm)
 
-    # Batches are normalized by the samples of all ranks.
+    # Batch normalization uses the samples of all ranks.
     network = create_mnbn_model(MODELS[args.model](n_classes=10), comm)
     model = L.Classifier(network).to_device(device)
     optimizer = mpchain.create_multi_node_optimizer(optimizers.Adam(2e-3), comm).setup(model)

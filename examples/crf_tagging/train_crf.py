@@ -3,9 +3,9 @@
     python train_crf.py                         one process
     mpchain-launch -n 2 train_crf.py            two ranks, the same numbers
 
-Sentences are made up by a small grammar in which some words are nouns or verbs, as in "the men fish
-the fish". The random field learns which tags can follow a tag, and finds the best tags of a whole
-sentence. --file reads sentences of your own: a word and its tag on each line, separated by a space,
+A small grammar makes the sentences. Some of its words are nouns or verbs, as in "the men fish the
+fish". The random field learns which tags can follow a tag, and finds the best tags of a whole
+sentence. --file reads your own sentences: a word and its tag on each line, separated by a space,
 and an empty line after each sentence.
 """
 
@@ -22,7 +22,7 @@ from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.training import extensions
 from mpchain.typing import Array
 
-Sentence = list[tuple[str, str]]  # words with their tags
+Sentence = list[tuple[str, str]]  # pairs of a word and its tag
 
 WORDS = {
     "det": "the a this that my".split(),
@@ -35,7 +35,7 @@ WORDS = {
 
 
 def make_sentence(random: np.random.RandomState) -> Sentence:
-    """Returns a sentence: a subject, a verb, perhaps an object and a place."""
+    """Returns a sentence with a subject and a verb, and perhaps an object and a place."""
 
     def word(tag):
         return WORDS[tag][random.randint(len(WORDS[tag]))], tag
@@ -60,7 +60,7 @@ def read_sentences(path: str) -> list[Sentence]:
 
 
 class Tagger(mpchain.Chain):
-    """Scores the tags of each word in its sentence, and the transitions between tags."""
+    """A model that scores the tags of each word in a sentence, and transitions between tags."""
 
     def __init__(self, n_words: int, n_tags: int, n_units: int):
         super().__init__()
@@ -111,14 +111,14 @@ def convert(batch: list, device) -> tuple[list[Array], list[Array]]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--file", help="tagged sentences; default: made up")
-    parser.add_argument("--epoch", type=int, default=5, help="sweeps over the sentences")
+    parser.add_argument("--file", help="tagged sentences; default: synthetic")
+    parser.add_argument("--epoch", type=int, default=5, help="passes over the sentences")
     parser.add_argument("--batchsize", type=int, default=50, help="sentences in a global batch")
     parser.add_argument("--units", type=int, default=32, help="units in each direction")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with few sentences")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with few sentences")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units = 2, 20, 8

@@ -78,7 +78,7 @@ class GanUpdater(training.updaters.StandardUpdater):
     def update_core(self) -> None:
         iterator = self.get_iterator("main")
         x_real = self.convert(next(iterator))
-        # All ranks draw the vectors of the whole batch, and take those of their samples.
+        # All ranks draw the vectors of the whole batch, and use the vectors of their own samples.
         z = np.random.normal(size=(iterator.batch_size, self.n_latent)).astype(np.float32)
         with self.comm.batch(mine=iterator.mine) as mine:
             z = self.device.send(z[mine])
@@ -117,7 +117,7 @@ def load_digits(made_up: bool) -> Array:
     """Returns images (N, 1, 8, 8), float32 from 0 to 1."""
     if not made_up:
         return datasets.get_digits(withlabel=False, ndim=3)[0]
-    rows = np.arange(80) % 6  # horizontal lines
+    rows = np.arange(80) % 6  # the positions of horizontal lines
     images = np.zeros((80, 1, 8, 8), np.float32)
     images[np.arange(80), 0, rows] = images[np.arange(80), 0, rows + 1] = 1
     return images
@@ -125,14 +125,14 @@ def load_digits(made_up: bool) -> Array:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=60, help="sweeps over the images")
+    parser.add_argument("--epoch", type=int, default=60, help="passes over the images")
     parser.add_argument("--batchsize", type=int, default=64, help="images in a global batch")
     parser.add_argument("--latent", type=int, default=32, help="size of the random vectors")
     parser.add_argument("--width", type=int, default=32, help="channels of the first convolution")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.width = 2, 20, 4

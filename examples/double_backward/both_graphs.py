@@ -1,9 +1,9 @@
-"""Backpropagation on the backward and the forward graph: a penalty on the norm of a gradient.
+"""Computes a penalty on the norm of a gradient by backpropagation on backward and forward graph.
 
     python both_graphs.py [--check]
 
-The third snippet of NNabla's article on double backward: the one-centered penalty, as in WGAN-GP,
-which pushes the norm of the gradient of y at each image towards one.
+This is the third snippet of NNabla's article on double backward: the one-centered penalty of
+WGAN-GP, which pushes the norm of the gradient of y at each image towards one.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Backpropagation on the forward graph: the usual way.
+"""Computes a gradient by backpropagation on the forward graph, the usual way.
 
     python forward_graph.py [--check]
 
-The first snippet of NNabla's article on double backward; with --check, the gradient is compared
-with finite differences.
+This is the first snippet of NNabla's article on double backward. With --check, the gradient is
+compared with finite differences.
 """
 
 import argparse

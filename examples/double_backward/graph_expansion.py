@@ -1,9 +1,9 @@
-"""Backpropagation by expansion of the forward graph: the gradient is a variable with a graph.
+"""Computes a gradient as a variable with a graph, by expansion of the forward graph.
 
     python graph_expansion.py [--check]
 
-The second snippet of NNabla's article on double backward: it prints the same as forward_graph.py.
-In NNabla, bind_grad_output makes the result x.grad; in mpchain, set_grad does.
+This is the second snippet of NNabla's article on double backward; its output equals the output of
+forward_graph.py. NNabla's bind_grad_output makes the result x.grad; mpchain has set_grad for this.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""A GAN with the R1 penalty, which is zero-centered, trained on handwritten digits.
+"""Trains a GAN with the zero-centered R1 penalty on handwritten digits.
 
     python r1_gan.py [--epoch 20] [--check]
 
-The fourth snippet of NNabla's article on double backward: gamma / 2 times the mean squared norm of
-the discriminator's gradient in real images is a part of its loss. With --check, the gradients of
-that loss, which are second derivatives, are first compared with finite differences.
+This is the fourth snippet of NNabla's article on double backward. The discriminator's loss contains
+gamma / 2 times the mean squared norm of its gradient at real images. With --check, the gradients of
+this loss, which contain second derivatives, are first compared with finite differences.
 
 See L. Mescheder et al., Which training methods for GANs do actually converge?, ICML 2018.
 """
@@ -39,7 +39,7 @@ class Generator(mpchain.Chain):
 
 
 class Discriminator(mpchain.Chain):
-    """Scores how real images are; the network is smooth, so its gradients are differentiable."""
+    """Scores how real images are; the network is smooth, so that its gradients have derivatives."""
 
     def __init__(self, n_channels: int):
         super().__init__()
@@ -74,12 +74,12 @@ def generator_loss(dis: Discriminator, x_fake: Variable) -> Variable:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=20, help="sweeps over the digits")
+    parser.add_argument("--epoch", type=int, default=20, help="passes over the digits")
     parser.add_argument("--batchsize", type=int, default=64)
     parser.add_argument("--gamma", type=float, default=1.0, help="weight of the penalty")
     parser.add_argument("--latent", type=int, default=16, help="size of the random vectors")
     parser.add_argument("--hidden", type=int, default=128, help="units of the generator's layers")
-    parser.add_argument("--channels", type=int, default=16, help="of the discriminator")
+    parser.add_argument("--channels", type=int, default=16, help="channels of the discriminator")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true")
     return parser.parse_args()
@@ -133,7 +133,7 @@ def check(dis: Discriminator, x_real: Array, x_fake: Array, gamma: float) -> Non
 
 
 def report(epoch: int, losses: list, digits: Array, generated: Array) -> None:
-    """Prints the mean losses, and the distance of the mean image from that of the real digits."""
+    """Prints the mean losses, and the distance between the mean generated and mean real image."""
     loss_dis, loss_gen = np.mean(losses, axis=0)
     distance = np.abs(digits.mean(axis=0) - generated.mean(axis=0)).mean()
     print(

@@ -1,4 +1,4 @@
-"""Learns to balance a pole on a cart: deep Q-learning, with several carts at the same time.
+"""Learns to balance a pole on a cart by deep Q-learning, with several carts at the same time.
 
     python train_dqn.py                         one process
     mpchain-launch -n 2 train_dqn.py            two ranks, each with half of the carts
@@ -39,7 +39,10 @@ class Carts:
         self.ages = np.zeros(n, int)
 
     def step(self, actions: Array) -> tuple[Array, Array]:
-        """Applies actions; returns the next states (n, 4) and the failures, which it restarts."""
+        """Applies actions; returns the next states (n, 4) and, as bools (n,), which carts failed.
+
+        Failed carts start again.
+        """
         x, v, angle, spin = self.states.T
         force = np.where(actions == 1, 10.0, -10.0)
         sin, cos = np.sin(angle), np.cos(angle)
@@ -104,13 +107,13 @@ def play(network: Network, n: int) -> float:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--iteration", type=int, default=3000, help="number of updates")
-    parser.add_argument("--carts", type=int, default=16, help="on all ranks together")
+    parser.add_argument("--carts", type=int, default=16, help="number of carts on all ranks")
     parser.add_argument("--batchsize", type=int, default=128, help="steps in a global batch")
     parser.add_argument("--units", type=int, default=64, help="units of the hidden layers")
-    parser.add_argument("--discount", type=float, default=0.99, help="worth of the next reward")
+    parser.add_argument("--discount", type=float, default=0.99, help="factor of the next reward")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="file to resume from: parameters and optimizer")
-    parser.add_argument("--test", action="store_true", help="a few seconds")
+    parser.add_argument("--test", action="store_true", help="run for only a few seconds")
     args = parser.parse_args()
     if args.test:
         args.iteration, args.units = 120, 8
@@ -137,7 +140,7 @@ def main() -> None:
     n_samples = args.batchsize // comm.size
     for iteration in range(optimizer.t, args.iteration):
         optimizer.alpha = 1e-3 * (1 - iteration / args.iteration)
-        # The network chooses actions; random actions become less and less frequent.
+        # The network chooses most actions; random actions become less and less frequent.
         states = carts.states
         chance = max(0.05, 1 - 4 * iteration / args.iteration)
         is_random = random.uniform(size=len(states)) < chance

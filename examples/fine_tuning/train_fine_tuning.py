@@ -3,10 +3,10 @@
     python train_fine_tuning.py                 one process
     mpchain-launch -n 2 train_fine_tuning.py    two ranks, the same numbers
 
-A network learns the digits 0 to 4, and is saved. Then a new one loads its convolutions, gets a new
-last layer, and learns the digits 5 to 9 from few images: first with the convolutions frozen,
-then with all layers at a lower learning rate. The digits come with mpchain; --test uses
-synthetic images.
+A network learns the digits 0 to 4, and is saved. Then a new network loads the convolutions of the
+first one, gets a new last layer, and learns the digits 5 to 9 from few images: first with frozen
+convolutions, then with all layers at a lower learning rate. The digits come with mpchain; --test
+uses synthetic images.
 """
 
 import argparse
@@ -83,12 +83,12 @@ def train(network: Network, data: list, lr: float, n_epochs: int, name: str, com
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=10, help="sweeps of each of the three parts")
+    parser.add_argument("--epoch", type=int, default=10, help="number of epochs of each training")
     parser.add_argument("--batchsize", type=int, default=20, help="images in a global batch")
     parser.add_argument("--few", type=int, default=100, help="images for fine-tuning")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="trained model, instead of the first part")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.few = 1, 40
@@ -116,7 +116,7 @@ def main() -> None:
             serializers.save_npz(path, first)
         comm.barrier()
 
-    # Only the part of the file below "base/" is loaded: the last layer is new.
+    # Only the part of the file below "base/" is loaded, because the last layer is new.
     network = Network()
     serializers.load_npz(path, network.base, path="base/")
     before = network.base.conv1.W.array.copy()

@@ -9,8 +9,8 @@ du/dt is the derivative along the path: a product of the network's Jacobian with
 ``mpchain.jvp`` computes together with u. So the loss contains a forward-mode derivative. From noise
 e, one step makes the image e - u(e, 0, 1).
 
-The digits come with mpchain (8x8 pixels); --test makes images up. Noise and times belong to the
-samples of the batch, and do not depend on the number of ranks.
+The digits come with mpchain (8x8 pixels); --test uses synthetic images. Each sample of the batch
+has its own noise and times, which do not depend on the number of ranks.
 
 See Z. Geng et al., Mean flows for one-step generative modeling, arXiv:2505.13447.
 """
@@ -29,7 +29,7 @@ from mpchain.typing import Array
 
 
 class MeanFlow(mpchain.Chain):
-    """The network u(z, r, t), and the loss."""
+    """The network u(z, r, t), and the loss of images."""
 
     def __init__(self, n_pixels: int, n_units: int):
         super().__init__()
@@ -55,7 +55,7 @@ class MeanFlow(mpchain.Chain):
         z, v = (1 - t) * x + t * e, e - x
         u, slope = mpchain.jvp(self.u, (z, r, t), (v, xp.zeros_like(r), xp.ones_like(t)))
         errors = F.sum((u - (v - (t - r) * slope.array)) ** 2, axis=1)
-        loss = F.mean(errors / (errors.array + 1))  # keeps large errors from dominating
+        loss = F.mean(errors / (errors.array + 1))  # large errors do not dominate
         mpchain.report({"loss": loss, "error": F.mean(errors)}, self)
         return loss
 
@@ -86,13 +86,13 @@ def show(model: MeanFlow, n: int) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=300, help="sweeps over the images")
+    parser.add_argument("--epoch", type=int, default=300, help="passes over the images")
     parser.add_argument("--batchsize", type=int, default=128, help="images in a global batch")
     parser.add_argument("--units", type=int, default=256, help="units of the hidden layers")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units = 3, 20, 16

@@ -3,8 +3,8 @@
     python train_table.py                      one process
     mpchain-launch -n 2 train_table.py         two ranks, the same numbers
 
-The table is scikit-learn's: 13 chemical measurements of 178 wines from three growers. Without
-scikit-learn, or with --test, it is made up.
+The table comes with scikit-learn: 13 chemical measurements of 178 wines from three growers. Without
+scikit-learn, or with --test, the script generates a table.
 """
 
 import argparse
@@ -36,13 +36,13 @@ def load_table(made_up: bool) -> tuple[Array, Array]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=30, help="sweeps over the training rows")
+    parser.add_argument("--epoch", type=int, default=30, help="passes over the training rows")
     parser.add_argument("--batchsize", type=int, default=16, help="rows in a global batch")
     parser.add_argument("--units", type=int, default=32, help="units of the hidden layer")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch = 3
@@ -55,7 +55,7 @@ def main() -> None:
     device = f"@cupy:{comm.intra_rank}" if args.gpu else "@numpy"
     np.random.seed(0)
 
-    # Features in different units are standardized.
+    # The features have different units, so they are standardized.
     rows, labels = load_table(args.test)
     rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     table = datasets.TupleDataset(rows, labels)

@@ -3,7 +3,7 @@
     python train_gpt.py [--text FILE]           one process
     mpchain-launch -n 2 train_gpt.py            two ranks, the same numbers
 
-The text is a file, or else Python's own manual, which every Python contains.
+Without --text, the script learns Python's own manual, which every Python contains.
 """
 
 import argparse
@@ -78,7 +78,8 @@ class GPT(mpchain.Chain):
 
 
 class Pieces(DatasetMixin):
-    """Pieces of a text (int32): an example is ``length`` characters, and their next characters."""
+    """A dataset of pieces of a text: an example is two int32 arrays (length,), the characters of a
+    piece and the characters that follow each of them."""
 
     def __init__(self, characters: Array, length: int):
         self.characters, self.length = characters, length
@@ -99,19 +100,19 @@ def read_text(path: str | None) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", help="a text file; default: see above")
+    parser.add_argument("--text", help="a text file; default: Python's manual")
     parser.add_argument("--iteration", type=int, default=2000, help="number of updates")
     parser.add_argument("--batchsize", type=int, default=32, help="pieces in a global batch")
     parser.add_argument("--length", type=int, default=64, help="characters of a piece")
-    parser.add_argument("--size", type=int, default=96, help="numbers that describe a character")
+    parser.add_argument("--size", type=int, default=96, help="size of the vectors")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--lr", type=float, default=2e-3, help="largest learning rate")
-    parser.add_argument("--temperature", type=float, default=0.8, help="low for safe characters")
+    parser.add_argument("--temperature", type=float, default=0.8, help="low: likely characters")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with a short text")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with a short text")
     args = parser.parse_args()
     if args.test:
         args.iteration, args.batchsize, args.length, args.size, args.layers = 6, 4, 16, 16, 1
@@ -136,7 +137,7 @@ def main() -> None:
     test_iter = create_sharded_iterator(test_iter, comm)
 
     model = GPT(len(alphabet), args.length, args.size, args.layers, args.heads).to_device(device)
-    # The weight decay is multiplied by eta, like the whole step, but not by alpha.
+    # AdamW multiplies the weight decay by eta, like the whole step, but not by alpha.
     decay = 0.1 * args.lr
     optimizer = optimizers.AdamW(alpha=args.lr, beta2=0.95, weight_decay_rate=decay)
     optimizer = mpchain.create_multi_node_optimizer(optimizer, comm).setup(model)

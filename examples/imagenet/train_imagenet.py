@@ -36,7 +36,7 @@ class ResNet50(mpchain.Chain):
         super().__init__()
         with self.init_scope():
             self.base = L.ResNet50Layers(pretrained_model=None)
-        del self.base.fc6  # the last layer was trained for ImageNet's own 1000 classes
+        del self.base.fc6  # this last layer is only for ImageNet's own 1000 classes
         with self.base.init_scope():
             self.base.fc6 = L.Linear(2048, n_classes)
 
@@ -59,14 +59,14 @@ def make_up_images(root: pathlib.Path) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", help="folder that contains train/ and val/")
-    parser.add_argument("--size", type=int, default=224, help="pixels of a side")
-    parser.add_argument("--epoch", type=int, default=90, help="sweeps over the training data")
+    parser.add_argument("--size", type=int, default=224, help="height and width in pixels")
+    parser.add_argument("--epoch", type=int, default=90, help="passes over the training data")
     parser.add_argument("--batchsize", type=int, default=256, help="images in a global batch")
-    parser.add_argument("--threads", type=int, default=4, help="threads that read, on each rank")
+    parser.add_argument("--threads", type=int, default=4, help="reading threads on each rank")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up images")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic images")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.size, args.threads = 1, 8, 64, 2
@@ -118,8 +118,8 @@ def main() -> None:
 
     n_updates = -(-len(train) * args.epoch // args.batchsize)
     trainer.extend(extensions.CosineShift("lr", n_updates, warmup=n_updates // 18))
-    # In training, each rank normalizes its own samples, as is usual for this data set; in
-    # evaluation all ranks use the same statistics.
+    # In training, each rank normalizes its own samples, as is usual for ImageNet. In evaluation,
+    # all ranks use the same statistics.
     warnings.filterwarnings("ignore", ".*batch_normalization takes the statistics")
     trainer.extend(AllreducePersistent(model, comm))
     evaluator = extensions.Evaluator(test_iter, model, device=device)

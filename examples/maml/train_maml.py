@@ -1,11 +1,11 @@
-"""Learns to learn: model-agnostic meta-learning of sine waves from five points (MAML).
+"""Trains initial parameters for fast adaptation to sine waves: model-agnostic meta-learning (MAML).
 
     python train_maml.py                        one process
     mpchain-launch -n 2 train_maml.py           two ranks, the same numbers
 
 A task is a sine wave with its own height and phase. The network adapts to five of its points with
 gradient steps. The initial parameters are trained to minimize the loss after these steps, which
-needs the gradient of a function of gradients. Each rank has its part of the tasks.
+needs the gradient of a function of gradients. Each rank computes its part of the tasks.
 
 See C. Finn et al., Model-agnostic meta-learning for fast adaptation of deep networks, ICML 2017.
 """
@@ -24,7 +24,7 @@ from mpchain.typing import Array
 
 
 class Net(mpchain.ChainList):
-    """A network that can also compute with other parameters than its own."""
+    """A network that can also compute with given parameters instead of its own."""
 
     def __init__(self, n_units: int):
         super().__init__(L.Linear(1, n_units), L.Linear(n_units, n_units), L.Linear(n_units, 1))
@@ -41,7 +41,7 @@ class Net(mpchain.ChainList):
 
 
 class Maml(mpchain.Chain):
-    """Computes the loss after adaptation, and reports the loss before it."""
+    """Computes the loss after adaptation, and reports the loss before adaptation."""
 
     def __init__(self, net: Net, lr: float, n_steps: int, first_order: bool):
         super().__init__()
@@ -85,17 +85,17 @@ def draw_tasks(n: int, n_points: int, seed: int) -> list[tuple[Array, Array]]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=10, help="sweeps over 1000 tasks")
+    parser.add_argument("--epoch", type=int, default=10, help="passes over 1000 tasks")
     parser.add_argument("--batchsize", type=int, default=20, help="tasks in a global batch")
     parser.add_argument("--points", type=int, default=5, help="points for the adaptation")
     parser.add_argument("--steps", type=int, default=2, help="steps of the adaptation")
-    parser.add_argument("--inner-lr", type=float, default=0.05, help="their learning rate")
-    parser.add_argument("--first-order", action="store_true", help="leave out second derivatives")
+    parser.add_argument("--inner-lr", type=float, default=0.05, help="learning rate of adaptation")
+    parser.add_argument("--first-order", action="store_true", help="omit second derivatives")
     parser.add_argument("--units", type=int, default=40, help="units of the hidden layers")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with few tasks")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with few tasks")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units = 2, 4, 8

@@ -1,4 +1,4 @@
-"""Trains a classifier of handwritten digits: one script, for one process and for many.
+"""Trains a classifier of handwritten digits, in one process or on several ranks.
 
     python train_mnist.py                           one process
     mpchain-launch -n 2 train_mnist.py              two ranks, each with its half of every batch
@@ -26,7 +26,7 @@ from mpchain.typing import Array
 
 
 class MLP(mpchain.Chain):
-    """Two hidden layers of 100 units."""
+    """A network with two hidden layers of 100 units."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class MLP(mpchain.Chain):
 
 
 class ConvNet(mpchain.Chain):
-    """Two convolutions, then one hidden layer."""
+    """A network with two convolutions, then one hidden layer."""
 
     def __init__(self):
         super().__init__()
@@ -63,14 +63,14 @@ LOADERS = {
     "mnist5k": datasets.get_mnist5k,
     "mnist": datasets.get_mnist,
 }
-MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # a model, and the number of axes of its images
+MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # the model, and the number of axes of an image
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", choices=LOADERS, default="digits")
     parser.add_argument("--model", choices=MODELS, default="mlp")
-    parser.add_argument("--epoch", type=int, default=15, help="sweeps over the training data")
+    parser.add_argument("--epoch", type=int, default=15, help="passes over the training data")
     parser.add_argument("--batchsize", type=int, default=32, help="samples in a global batch")
     parser.add_argument("--communicator", default=None, help="name; default: the best there is")
     parser.add_argument("--device", default=None, help="@numpy, @cupy:N; default: a GPU if any")

@@ -46,11 +46,11 @@ def evaluate(model: mpchain.Sequential, x: Array, t: Array, comm) -> float:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=10, help="sweeps over the training data")
+    parser.add_argument("--epoch", type=int, default=10, help="passes over the training data")
     parser.add_argument("--batchsize", type=int, default=32, help="samples in a global batch")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="state.npz of a training to continue")
-    parser.add_argument("--test", action="store_true", help="a few seconds")
+    parser.add_argument("--test", action="store_true", help="run for only a few seconds")
     args = parser.parse_args()
     if args.test:
         args.epoch = 2

@@ -1,9 +1,9 @@
-"""Writes extensions of the trainer: a function, a class with a state, and one that communicates.
+"""Extends the trainer by a function, a class with state, and a class that communicates.
 
     python train_own_extension.py               one process
     mpchain-launch -n 2 train_own_extension.py  two ranks, the same numbers
 
-The task is made up: to decide whether a point is inside a circle.
+The task is to decide whether a random point is inside a circle.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from mpchain.serializer import AbstractSerializer
 from mpchain.training import extensions
 
 # 1. An extension can be a function of the trainer. Extensions that report values have a higher
-# priority than those that print, and run first. The trigger here runs it after each epoch.
+# priority than extensions that print, and run first. This trigger runs the function every epoch.
 
 
 @training.make_extension(trigger=(1, "epoch"), priority=training.PRIORITY_WRITER)
@@ -37,11 +37,12 @@ def report_norm(trainer: training.Trainer) -> None:
 class HalveOnPlateau(training.Extension):
     """Halves a hyperparameter when the validation loss has not improved for some epochs.
 
-    All ranks have this extension. It gets the same values on all ranks, so it acts in the same way.
+    All ranks have this extension. The validation loss is the same on all ranks, so that all of them
+    change the hyperparameter in the same iteration.
     """
 
     trigger = (1, "epoch")
-    priority = training.PRIORITY_EDITOR  # after the evaluator, before the reports
+    priority = training.PRIORITY_EDITOR  # runs after the evaluator and before the reports
 
     def __init__(self, name: str, patience: int):
         self.name_of_value, self.patience = name, patience
@@ -66,10 +67,10 @@ class HalveOnPlateau(training.Extension):
 
 
 class SlowestRank(training.Extension):
-    """Prints, at the end, the rank that spent the longest time in its updates, and this time."""
+    """Prints at the end which rank spent the longest time in its updates, and how long."""
 
     trigger = (1, "iteration")
-    priority = -200  # after all others
+    priority = -200  # runs after all other extensions
 
     def __init__(self, comm: mpchain.CommunicatorBase):
         self.comm, self.start = comm, None
@@ -86,12 +87,12 @@ class SlowestRank(training.Extension):
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=20, help="sweeps over the points")
+    parser.add_argument("--epoch", type=int, default=20, help="passes over the points")
     parser.add_argument("--batchsize", type=int, default=50, help="points in a global batch")
     parser.add_argument("--lr", type=float, default=1.0, help="first learning rate")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds")
+    parser.add_argument("--test", action="store_true", help="run for only a few seconds")
     args = parser.parse_args()
     if args.test:
         args.epoch = 4

@@ -1,4 +1,4 @@
-"""Declares functions by their derivatives, checks them to third order, and trains with one.
+"""Declares functions with their derivatives, checks the derivatives, and trains with one function.
 
     python softclip.py                          one process
     mpchain-launch -n 2 softclip.py             two ranks, the same numbers
@@ -19,9 +19,9 @@ import mpchain.links as L
 from mpchain import FunctionNode, Variable, gradient_check, optimizers, serializers
 from mpchain.typing import Array
 
-# 1. An elementwise function. The first argument of the derivative is the gradient of the output;
-# the others are inputs, constants, or y, the output. Derivatives are formulas, too, so all orders
-# exist.
+# 1. This is an elementwise function. The first argument of its derivative is the gradient of the
+# output; the other arguments are inputs, constants, or y, the output. Derivatives are formulas,
+# too, so all orders exist.
 
 
 @mpchain.elementwise(lambda g, x: g / (1 + x * x) ** 1.5)
@@ -30,7 +30,7 @@ def softclip(x):
     return x / (1 + x * x) ** 0.5
 
 
-# 2. Any function of arrays. The derivatives use NumPy's functions, which also accept Variables.
+# 2. Any function of arrays can be declared. NumPy's functions in derivatives also take Variables.
 
 
 @mpchain.differentiable(
@@ -42,7 +42,7 @@ def affine(x, W):
     return x.dot(W.T)
 
 
-# 3. A class, for functions that need more than the ways above.
+# 3. A class is the most general way, for functions that need more than a formula.
 
 
 class Cube(FunctionNode):
@@ -82,7 +82,7 @@ def check() -> None:
 
 
 class Net(mpchain.Chain):
-    """A network whose activation is the new function."""
+    """A network with softclip as its activation."""
 
     def __init__(self, n_units: int):
         super().__init__()

@@ -1,11 +1,11 @@
-"""Sends gradients between ranks as signs: a compression made here, with error feedback.
+"""Sends gradients between ranks as signs, by a gradient compression with error feedback.
 
     python train_signs.py                       one process, exact
     mpchain-launch -n 2 train_signs.py [--compression exact]
 
 A compression is a callable that starts to replace a bucket of gradients with its sum over the
-ranks. This one sends one bit for the sign of each gradient, and one magnitude for each bucket. The
-error is added to the next gradients, so that no part of a gradient is lost forever.
+ranks. The compression in this script sends one bit for the sign of each gradient, and one magnitude
+for each bucket. The error is added to the next gradients, so that nothing is lost forever.
 
 See F. Seide et al., 1-bit stochastic gradient descent and its application to data-parallel
 distributed training of speech DNNs, Interspeech 2014.
@@ -38,7 +38,7 @@ class Signs:
     """Sends the signs and the mean magnitude of gradients; keeps the error for the next step."""
 
     def __init__(self):
-        self.rest = {}  # keyed by the names of the parameters in a bucket
+        self.rest = {}  # maps the names of the parameters in a bucket to the error of the last step
         self.n_bytes = 0
 
     def __call__(self, comm: mpchain.CommunicatorBase, bucket) -> Done:
@@ -47,7 +47,7 @@ class Signs:
         values += self.rest.get(names, 0)
         size = abs(values).mean() if values.size else values.dtype.type(0)
         bits = np.packbits(values >= 0)
-        bits = np.pad(bits, (0, -len(bits) % 4)).view(np.int32)  # MPI can send these
+        bits = np.pad(bits, (0, -len(bits) % 4)).view(np.int32)  # MPI can send int32 arrays
         self.rest[names] = values - self.unpack(bits, size, values.size)
         self.n_bytes += bits.nbytes + size.nbytes
         values[...] = 0
@@ -64,11 +64,11 @@ class Signs:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--compression", choices=["signs", "exact"], default="signs")
-    parser.add_argument("--epoch", type=int, default=15, help="sweeps over the points")
+    parser.add_argument("--epoch", type=int, default=15, help="passes over the points")
     parser.add_argument("--batchsize", type=int, default=50, help="points in a global batch")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds")
+    parser.add_argument("--test", action="store_true", help="run for only a few seconds")
     args = parser.parse_args()
     if args.test:
         args.epoch = 3

@@ -1,9 +1,9 @@
-"""Writes links: layers with parameters, persistent values, a size known later, and children.
+"""Writes three links, with parameters, a size that the input sets, persistent values, and children.
 
     python train_own_link.py                    one process
     mpchain-launch -n 2 train_own_link.py       two ranks, the same numbers
 
-The task is made up: the distance of a point from the origin. Three links are made for it.
+The links learn the distance of a random point from the origin.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Standardize(mpchain.Link):
 
 
 class Net(mpchain.Chain):
-    """A chain; links assigned to attributes in init_scope are children, and are trained with it."""
+    """A chain; links that are assigned to attributes in init_scope become its children."""
 
     def __init__(self, n_units: int):
         super().__init__()
@@ -81,12 +81,12 @@ class Net(mpchain.Chain):
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=30, help="sweeps over the points")
+    parser.add_argument("--epoch", type=int, default=30, help="passes over the points")
     parser.add_argument("--batchsize", type=int, default=50, help="points in a global batch")
     parser.add_argument("--units", type=int, default=20, help="number of centers")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds")
+    parser.add_argument("--test", action="store_true", help="run for only a few seconds")
     args = parser.parse_args()
     if args.test:
         args.epoch = 3

@@ -1,11 +1,11 @@
-"""Divides the channels of convolutions among the ranks, for layers too large for one of them.
+"""Divides the channels of convolutions among the ranks, for layers too large for one rank.
 
     python train_parallel_convolution.py                    one process has all channels
-    mpchain-launch -n 2 train_parallel_convolution.py       two ranks, each with half of them
+    mpchain-launch -n 2 train_parallel_convolution.py       two ranks have half of the channels each
 
-Each rank computes its share of the output channels of every convolution; then the ranks exchange
-their channels. The values between the layers, and the losses, are the same on all ranks, and the
-same as in one process. The digits come with mpchain; --test uses synthetic images.
+Each rank computes its share of the output channels of every convolution; then all ranks gather the
+channels. The values between the layers, and the losses, are the same on all ranks and in one
+process. The digits come with mpchain; --test uses synthetic images.
 """
 
 import argparse
@@ -28,7 +28,7 @@ class ParallelConvolution2D(mpchain.Chain):
     def __init__(self, comm: mpchain.CommunicatorBase, n_in: int, n_out: int, ksize: int):
         super().__init__()
         self.comm = comm
-        # All ranks draw the weights of all channels, and keep their own.
+        # All ranks draw the weights of all channels, and each rank keeps its own channels.
         W = np.empty((n_out, n_in, ksize, ksize), np.float32)
         mpchain.initializers.HeNormal()(W)
         first, last = comm.share_of(n_out)
@@ -71,14 +71,14 @@ def load_digits(made_up: bool) -> list:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=5, help="sweeps over the training data")
+    parser.add_argument("--epoch", type=int, default=5, help="passes over the training data")
     parser.add_argument("--batchsize", type=int, default=40, help="images in a batch")
-    parser.add_argument("--channels", type=int, default=32, help="of the first convolution")
+    parser.add_argument("--channels", type=int, default=32, help="channels of the first layer")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument(
         "--resume", help="snapshots to resume from, such as 'result/snapshot_iter_36_rank_{rank}'"
     )
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.channels = 2, 4

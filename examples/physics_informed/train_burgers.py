@@ -4,10 +4,10 @@
     mpchain-launch -n 2 train_burgers.py        two ranks, the same numbers
 
 The function u(t, x) must satisfy u_t + u u_x = nu u_xx for 0 < t < 1 and -1 < x < 1, with
-u(0, x) = -sin(pi x) and u(t, -1) = u(t, 1) = 0; the latter two hold for any network. backward, not
-finite differences, computes the derivatives of u; the loss needs the third order: the gradient of
-u_xx with respect to the parameters. Adam, with batches of points, finds the shape of the solution;
-then L-BFGS, with all points, finds further digits. Each rank has its part of the points.
+u(0, x) = -sin(pi x) and u(t, -1) = u(t, 1) = 0; every network satisfies these conditions. backward,
+not finite differences, computes the derivatives of u. Training needs the third order: the gradient
+of u_xx with respect to the parameters. Adam, with batches of points, finds the shape of the
+solution; then L-BFGS, with all points, finds further digits. The ranks divide the points.
 
 See M. Raissi et al., Physics-informed neural networks, Journal of Computational Physics, 2019.
 """
@@ -28,7 +28,7 @@ NU = 0.1 / np.pi
 
 
 class Solution(mpchain.Chain):
-    """The function u(t, x), and the loss."""
+    """The function u(t, x), and the loss of points."""
 
     def __init__(self, n_units: int):
         super().__init__()
@@ -58,7 +58,7 @@ class Solution(mpchain.Chain):
 
 
 def exact(t: float, x: Array) -> Array:
-    """Returns the solution at one time by the Cole-Hopf transformation, an integral."""
+    """Returns the solution at one time, as an integral (the Cole-Hopf transformation)."""
     nodes, weights = np.polynomial.hermite.hermgauss(100)
     shift = 2 * np.sqrt(NU * t) * nodes
     y = x[:, None] - shift
@@ -111,7 +111,7 @@ def show(model: Solution) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=100, help="sweeps over the points by Adam")
+    parser.add_argument("--epoch", type=int, default=100, help="passes over the points by Adam")
     parser.add_argument("--steps", type=int, default=800, help="steps of L-BFGS thereafter")
     parser.add_argument("--points", type=int, default=1500, help="number of points")
     parser.add_argument("--batchsize", type=int, default=300, help="points in a global batch")
@@ -119,7 +119,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with few points")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with few points")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.steps, args.points, args.batchsize, args.units = 3, 4, 100, 20, 8

@@ -3,9 +3,9 @@
     python train_pipeline.py                    one process has all layers
     mpchain-launch -n 2 train_pipeline.py       two ranks, each with half of the layers
 
-Each rank has some of the layers, and sends their output to the next rank. Since a batch is divided
-into micro-batches, all ranks work at the same time. The losses are the same as in one process. The
-digits come with mpchain; --test uses synthetic images.
+Each rank has some of the layers, and sends their output to the next rank. A batch is divided into
+micro-batches, so that all ranks work at the same time. The losses are the same as in one process.
+The digits come with mpchain; --test uses synthetic images.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class PipelineUpdater(training.updaters.StandardUpdater):
             loss = F.softmax_cross_entropy(y, t)
             mpchain.report({"loss": loss}, optimizer.target)
         else:
-            loss = y  # this variable represents the result: its backward receives the gradients
+            loss = y  # this variable stands for the result on another rank; backward gets gradients
         optimizer.target.cleargrads()
         loss.backward()
         optimizer.update()
@@ -99,15 +99,15 @@ def load_digits(made_up: bool) -> list:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=10, help="sweeps over the training data")
+    parser.add_argument("--epoch", type=int, default=10, help="passes over the training data")
     parser.add_argument("--batchsize", type=int, default=40, help="images in a batch")
-    parser.add_argument("--micro-batches", type=int, default=4, help="parts of a batch")
+    parser.add_argument("--micro-batches", type=int, default=4, help="number of micro-batches")
     parser.add_argument("--units", type=int, default=100, help="units of the hidden layers")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument(
         "--resume", help="snapshots to resume from, such as 'result/snapshot_iter_37_rank_{rank}'"
     )
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.units = 3, 16

@@ -3,7 +3,7 @@
     python train_ptb.py [--text FILE]           one process
     mpchain-launch -n 2 train_ptb.py            two ranks, the same numbers
 
-The text is a file, or else Python's own manual, which every Python contains. The text is cut
+Without --text, the script learns Python's own manual, which every Python contains. The text is cut
 into as many strips as a batch has rows, and the strips are read side by side; each rank reads its
 part of the strips.
 """
@@ -100,7 +100,7 @@ class BpttUpdater(training.updaters.StandardUpdater):
         iterator, optimizer = self.get_iterator("main"), self.get_optimizer("main")
         model = optimizer.target
         if iterator.is_new_epoch:
-            model.reset_state()  # the strips start over
+            model.reset_state()  # the strips begin again, so the state is reset
         x, t = next(iterator)
         for lstm in (model.lstm1, model.lstm2):
             if lstm.h is not None:
@@ -153,16 +153,16 @@ def number_words(text: str, n_words: int) -> tuple[Array, list[str]]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", help="a text file; default: see above")
-    parser.add_argument("--epoch", type=int, default=8, help="sweeps over the text")
+    parser.add_argument("--text", help="a text file; default: Python's manual")
+    parser.add_argument("--epoch", type=int, default=8, help="passes over the text")
     parser.add_argument("--batchsize", type=int, default=32, help="strips of the text")
-    parser.add_argument("--length", type=int, default=20, help="words of a truncated backward")
-    parser.add_argument("--vocabulary", type=int, default=2000, help="number of words to know")
+    parser.add_argument("--length", type=int, default=20, help="words between truncations")
+    parser.add_argument("--vocabulary", type=int, default=2000, help="size of the vocabulary")
     parser.add_argument("--units", type=int, default=128, help="units of each layer")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with a short text")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with a short text")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.length, args.units = 2, 4, 5, 8

@@ -3,9 +3,9 @@
     python train_seq2seq.py                     one process
     mpchain-launch -n 2 train_seq2seq.py        two ranks, the same losses
 
-The pairs are made up: the digits of a number below a million, and its words. The network reads the
-digits in both directions, and writes the words one by one while it attends to the digits. Numbers
-in the validation data do not occur in training.
+A pair is the digits of a random number below a million, and the number's words. The network reads
+the digits in both directions, and writes the words one by one while it attends to the digits.
+Numbers in the validation data do not occur in training.
 
 See D. Bahdanau et al., Neural machine translation by jointly learning to align and translate,
 ICLR 2015; K. Papineni et al., BLEU, ACL 2002.
@@ -53,7 +53,7 @@ def make_pair(n: int) -> tuple[Array, Array]:
 
 
 class Seq2seq(mpchain.Chain):
-    """A bidirectional LSTM that reads, and an LSTM with attention that writes."""
+    """A bidirectional LSTM that reads digits, and an LSTM with attention that writes words."""
 
     def __init__(self, n_units: int):
         super().__init__()
@@ -121,7 +121,7 @@ class Seq2seq(mpchain.Chain):
 
 
 def count_ngrams(candidate: list[int], reference: list[int]) -> Array:
-    """Returns (5, 2): counts of right and of all n-grams for n up to 4, then the two lengths."""
+    """Returns (5, 2): numbers of right and of all n-grams, for n from 1 to 4, and both lengths."""
     counts = np.zeros((5, 2))
     for n in range(1, 5):
         mine, theirs = [
@@ -134,7 +134,7 @@ def count_ngrams(candidate: list[int], reference: list[int]) -> Array:
 
 
 def bleu(counts: Array) -> float:
-    """Returns BLEU of summed counts."""
+    """Returns the BLEU score, given the summed results of ``count_ngrams``."""
     right, total = counts[:4].T
     if not right.all():
         return 0.0
@@ -166,13 +166,13 @@ def convert(batch: list, device) -> tuple[list[Array], list[Array]]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=10, help="sweeps over the 10,000 numbers")
+    parser.add_argument("--epoch", type=int, default=10, help="passes over the 10,000 numbers")
     parser.add_argument("--batchsize", type=int, default=64, help="pairs in a global batch")
     parser.add_argument("--units", type=int, default=128, help="size of vectors and states")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with few numbers")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with few numbers")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units = 2, 20, 8

@@ -3,8 +3,8 @@
     python train_text.py --model rnn            one process; also: --model bag, --model cnn
     mpchain-launch -n 2 train_text.py           two ranks, the same numbers
 
-The texts come from a file (--file) with a class, a tab and a text on each line; otherwise sentences
-are made up. A tenth of them, drawn at random, is for validation.
+The texts come from a file (--file) with a class, a tab and a text on each line; without --file, the
+script generates sentences. A tenth of the texts, drawn at random, is for validation.
 
 See Y. Kim, Convolutional neural networks for sentence classification, EMNLP 2014.
 """
@@ -29,7 +29,7 @@ PADDING = -1  # the id of padding and unknown words
 
 
 class Words(mpchain.Chain):
-    """Vectors of the words of texts (N, length), int32; padding has the vector 0."""
+    """A link that returns a vector for each word of texts (N, length); padding has the vector 0."""
 
     def __init__(self, n_words: int, n_units: int):
         super().__init__()
@@ -43,7 +43,7 @@ class Words(mpchain.Chain):
 
 
 class Bag(mpchain.Chain):
-    """The mean of the words, in any order."""
+    """A classifier that uses the mean of the words' vectors, without their order."""
 
     def __init__(self, n_words: int, n_units: int, n_classes: int):
         super().__init__()
@@ -57,7 +57,7 @@ class Bag(mpchain.Chain):
 
 
 class CNN(mpchain.Chain):
-    """Convolutions over three to five words; uses the largest response of each filter."""
+    """A classifier with convolutions over three to five words and the maximum of each filter."""
 
     def __init__(self, n_words: int, n_units: int, n_classes: int):
         super().__init__()
@@ -75,7 +75,7 @@ class CNN(mpchain.Chain):
 
 
 class RNN(mpchain.Chain):
-    """Two LSTMs, one forward and one backward; their last states are classified."""
+    """A classifier of the last states of two LSTMs, which read a text forward and backward."""
 
     def __init__(self, n_words: int, n_units: int, n_classes: int):
         super().__init__()
@@ -102,7 +102,7 @@ def read_texts(path: str | None, made_up: bool) -> list[tuple[str, str]]:
 
 
 def make_up_texts(n: int) -> list[tuple[str, str]]:
-    """Returns short opinions, in which "not" negates the next word."""
+    """Returns pairs of a class and a short opinion, in which "not" negates the next word."""
     random = np.random.RandomState(0)
     pairs = []
     for _ in range(n):
@@ -123,17 +123,17 @@ def number_words(texts: list[str], n_words: int, length: int) -> Array:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--file", help="lines of class, tab and text; default: see above")
+    parser.add_argument("--file", help="lines of class, tab and text; default: synthetic texts")
     parser.add_argument("--model", choices=MODELS, default="cnn")
-    parser.add_argument("--epoch", type=int, default=8, help="sweeps over the training texts")
+    parser.add_argument("--epoch", type=int, default=8, help="passes over the training texts")
     parser.add_argument("--batchsize", type=int, default=50, help="texts in a global batch")
-    parser.add_argument("--vocabulary", type=int, default=5000, help="number of words to know")
+    parser.add_argument("--vocabulary", type=int, default=5000, help="size of the vocabulary")
     parser.add_argument("--length", type=int, default=50, help="words of a text that are read")
     parser.add_argument("--units", type=int, default=64, help="size of vectors and states")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up texts")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic texts")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units, args.length = 2, 20, 8, 12

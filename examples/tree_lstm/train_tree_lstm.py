@@ -1,12 +1,12 @@
-"""Computes the sense of phrases along their trees: a tree LSTM.
+"""Classifies the sentiment of phrases with a tree LSTM, which follows the phrases' trees.
 
     python train_tree_lstm.py                   one process
     mpchain-launch -n 2 train_tree_lstm.py      two ranks, the same numbers
 
-The trees are made up: sentiments such as ((not good) and (not (really bad))), whose value (-2 to 2)
-follows from the words by rules: "not" negates it, "really" doubles it, "and" adds two values, and
-"but" uses only the right side. --file reads trees of your own, one per line, in the same form,
-after their value and a space.
+The script generates trees such as ((not good) and (not (really bad))). The value of a tree (-2 to
+2) follows from its words by rules: "not" negates a value, "really" doubles a value, "and" adds two
+values, and "but" uses only the right side. --file reads your own trees, one per line in the same
+form, each after its value and a space.
 
 See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
 networks, ACL 2015.
@@ -25,7 +25,7 @@ from mpchain import Variable, datasets, iterators, optimizers, serializers, trai
 from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.training import extensions
 
-Tree = str | tuple  # a word, or two or three trees: (operator, tree) or (tree, operator, tree)
+Tree = str | tuple  # a word, (operator, tree), or (tree, operator, tree)
 
 VALUES = {"good": 1, "fine": 1, "bad": -1, "poor": -1, "usual": 0, "new": 0}
 
@@ -68,7 +68,7 @@ def words_of(tree: Tree) -> set[str]:
 
 
 class TreeClassifier(mpchain.Chain):
-    """Combines the states of subtrees, and classifies the state of the whole."""
+    """A model that combines the states of subtrees, and classifies the state of a whole tree."""
 
     def __init__(self, words: list[str], n_units: int):
         super().__init__()
@@ -117,13 +117,13 @@ def convert(batch: list, device) -> tuple[list[Tree], list[int]]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--file", help="values and trees; default: made up")
-    parser.add_argument("--epoch", type=int, default=8, help="sweeps over the trees")
+    parser.add_argument("--file", help="values and trees; default: synthetic")
+    parser.add_argument("--epoch", type=int, default=8, help="passes over the trees")
     parser.add_argument("--batchsize", type=int, default=25, help="trees in a global batch")
     parser.add_argument("--units", type=int, default=32, help="size of states")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with few trees")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with few trees")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units = 2, 10, 8

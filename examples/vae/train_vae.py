@@ -3,9 +3,8 @@
     python train_vae.py                         one process
     mpchain-launch -n 2 train_vae.py            two ranks, the same numbers
 
-The digits come with mpchain (8x8 pixels); --test uses synthetic images. The noise of the samples is
-drawn inside the loss function: it belongs to the samples of the batch, and does not depend on the
-number of ranks.
+The digits come with mpchain (8x8 pixels); --test uses synthetic images. The loss function draws
+noise for each sample of the batch, and this noise does not depend on the number of ranks.
 
 See D. P. Kingma and M. Welling, Auto-encoding variational Bayes, ICLR 2014.
 """
@@ -24,7 +23,7 @@ from mpchain.typing import Array
 
 
 class VAE(mpchain.Chain):
-    """An encoder to a normal distribution of vectors, and a decoder to pixels that are 0 or 1."""
+    """An encoder from images to normal distributions, and a decoder to pixels that are 0 or 1."""
 
     def __init__(self, n_pixels: int, n_units: int, n_latent: int):
         super().__init__()
@@ -81,14 +80,14 @@ def show(model: VAE, x: Array) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=100, help="sweeps over the images")
+    parser.add_argument("--epoch", type=int, default=100, help="passes over the images")
     parser.add_argument("--batchsize", type=int, default=64, help="images in a global batch")
     parser.add_argument("--units", type=int, default=128, help="units of the hidden layers")
     parser.add_argument("--latent", type=int, default=8, help="size of the latent vectors")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with made-up data")
+    parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units = 3, 20, 16

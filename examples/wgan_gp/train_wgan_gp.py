@@ -4,7 +4,7 @@
     mpchain-launch -n 2 train_wgan_gp.py        two ranks, the same numbers
 
 The penalty is a function of the critic's gradient with respect to its input. So the critic's
-parameters get a gradient of a gradient, which is averaged over the ranks like any other.
+parameters get a gradient of a gradient, which is averaged over the ranks like any other gradient.
 
 See I. Gulrajani et al., Improved training of Wasserstein GANs, NeurIPS 2017.
 """
@@ -57,7 +57,7 @@ class WganUpdater(training.updaters.StandardUpdater):
         n = iterator.batch_size
         for _ in range(self.args.n_critic):
             x_real = self.convert(next(iterator))
-            # All ranks draw the numbers of the whole batch, and take those of their samples.
+            # All ranks draw the numbers of the whole batch, and use those of their own samples.
             z = np.random.normal(size=(n, self.args.latent)).astype(np.float32)
             t = np.random.uniform(size=(n, 1)).astype(np.float32)
             with self.comm.batch(mine=iterator.mine) as mine:
@@ -79,7 +79,8 @@ class WganUpdater(training.updaters.StandardUpdater):
 
 
 def measure_quality(gen: mpchain.Link, n_latent: int):
-    """Returns an extension that reports the centers with nearby points, and these points' share."""
+    """Returns an extension that reports the number of centers that have generated points nearby,
+    and the share of generated points that are near a center."""
     z = np.random.RandomState(0).normal(size=(1000, n_latent)).astype(np.float32)
 
     @training.make_extension(trigger=(1, "epoch"), priority=training.PRIORITY_WRITER)
@@ -96,16 +97,16 @@ def measure_quality(gen: mpchain.Link, n_latent: int):
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epoch", type=int, default=40, help="sweeps over the 20,000 points")
+    parser.add_argument("--epoch", type=int, default=40, help="passes over the 20,000 points")
     parser.add_argument("--batchsize", type=int, default=200, help="points in a global batch")
-    parser.add_argument("--n-critic", type=int, default=5, help="updates of the critic for one")
+    parser.add_argument("--n-critic", type=int, default=5, help="updates of the critic per step")
     parser.add_argument("--weight", type=float, default=1.0, help="weight of the penalty")
     parser.add_argument("--latent", type=int, default=4, help="size of the random vectors")
     parser.add_argument("--units", type=int, default=64, help="units of the hidden layers")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds")
+    parser.add_argument("--test", action="store_true", help="run for only a few seconds")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.units = 2, 8

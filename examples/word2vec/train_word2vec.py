@@ -3,8 +3,8 @@
     python train_word2vec.py [--text FILE]      one process
     mpchain-launch -n 2 train_word2vec.py       two ranks, the same numbers
 
-The text is a file, or else Python's own manual, which every Python contains. At the end the
-words closest to some frequent ones are printed.
+Without --text, the script learns Python's own manual, which every Python contains. At the end, it
+prints the closest words to some frequent words.
 
 See T. Mikolov et al., Distributed representations of words and phrases and their compositionality,
 NeurIPS 2013.
@@ -73,7 +73,7 @@ def make_pairs(words: Array, counts: list[int], window: int) -> datasets.TupleDa
 
 
 def show_neighbors(vectors: Array, vocabulary: list[str], n: int) -> None:
-    """Prints the words closest to some frequent ones."""
+    """Prints the closest words to some frequent words."""
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     some = range(min(50, len(vocabulary) // 2), min(300, len(vocabulary)), 25)
     for i in [*some][:n]:
@@ -83,17 +83,17 @@ def show_neighbors(vectors: Array, vocabulary: list[str], n: int) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", help="a text file; default: see above")
-    parser.add_argument("--epoch", type=int, default=5, help="sweeps over the pairs")
+    parser.add_argument("--text", help="a text file; default: Python's manual")
+    parser.add_argument("--epoch", type=int, default=5, help="passes over the pairs")
     parser.add_argument("--batchsize", type=int, default=1000, help="pairs in a global batch")
-    parser.add_argument("--vocabulary", type=int, default=3000, help="number of words to know")
+    parser.add_argument("--vocabulary", type=int, default=3000, help="size of the vocabulary")
     parser.add_argument("--units", type=int, default=100, help="size of the vectors")
     parser.add_argument("--window", type=int, default=4, help="largest distance of neighbors")
     parser.add_argument("--negative", type=int, default=5, help="random words for each pair")
     parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
     parser.add_argument("--out", default="result", help="folder of the results")
     parser.add_argument("--resume", help="snapshot to resume from")
-    parser.add_argument("--test", action="store_true", help="a few seconds with a short text")
+    parser.add_argument("--test", action="store_true", help="run a few seconds with a short text")
     args = parser.parse_args()
     if args.test:
         args.epoch, args.batchsize, args.units = 2, 100, 8

@@ -12,9 +12,9 @@ from mpchain.compat import install, report, shim
 USAGE = """%(prog)s install | uninstall | report PATH | PROGRAM [ARGUMENTS] | -m MODULE [ARGUMENTS]
 
 install      let `import chainer` and `import chainermn` mean mpchain in this environment
-uninstall    take that back
-report PATH  say which names a program, or a folder of programs, uses that mpchain does not have
-PROGRAM      run one program in that way, and change nothing"""
+uninstall    undo install
+report PATH  list the names that a program, or a folder of programs, uses and that mpchain lacks
+PROGRAM      run one program with `import chainer` as mpchain, without changing the environment"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _reaching_children():
-    """Context manager: processes that the program starts also import mpchain as chainer.
+    """Context manager: lets processes that the program starts also import mpchain as chainer.
 
     Processes of multiprocessing inherit ``sys.path``, others inherit the environment.
     """

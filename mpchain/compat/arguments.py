@@ -1,4 +1,4 @@
-"""Arguments that only Chainer's functions accept, and with compat installed, also mpchain's."""
+"""Makes mpchain's functions accept arguments that only Chainer's functions accept."""
 
 import contextlib
 import re
@@ -45,7 +45,8 @@ _said: list[bool] = []
 
 
 def _promoted(name: str, **arrays: Input) -> list[Variable]:
-    """Returns a loss's arguments; losses in ``_PROMOTING`` get one shape and the last dtype."""
+    """Returns a loss's arguments as Variables; a loss in ``_PROMOTING`` gets arguments of one shape
+    and of the last argument's dtype."""
     *_, last = arrays.values()
     if name not in _PROMOTING or not is_floating(last.dtype):
         return _alike(name, **arrays)
@@ -53,7 +54,7 @@ def _promoted(name: str, **arrays: Input) -> list[Variable]:
 
 
 def _unpacked(label: str, gradients: Any, n_inputs: int) -> Any:
-    """Also accepts gradients of an old-style function that are rows of an array."""
+    """Returns the gradients of an old-style function as a tuple; rows of an array are accepted."""
     if isinstance(gradients, np.ndarray):
         gradients = tuple(gradients[:n_inputs])
     return _as_gradients(label, gradients, n_inputs)
@@ -68,12 +69,12 @@ def _warn_of_repeat(evaluator: Evaluator) -> None:
 
 
 def _weigh_by_samples(evaluator: Evaluator, value: Any, notes: Any, batch: Any) -> int:
-    """Weights a batch by its number of samples, as Chainer does for every mean."""
+    """Returns the number of samples as a batch's weight, which Chainer uses for every mean."""
     return len(batch)
 
 
 def _say_whose_counts(counts: Counts, *args: Any) -> Any:
-    """Warns once that losses are not ChainerMN's means of the ranks' means."""
+    """Warns once that losses are means over all ranks' labels, not means of the ranks' means."""
     if counts._comm.size > 1 and not _said:
         _said.append(True)
         if counts._comm.rank == 0:
@@ -112,7 +113,7 @@ class _FalseForPrograms:
 
 @contextlib.contextmanager
 def _noted_without_graph(environment: Any) -> Any:
-    """Makes the first call of ``forget`` look as if it made no graph, like Chainer's.
+    """Makes ``enable_backprop`` false for programs in the first call of ``forget``, as in Chainer.
 
     Programs check ``enable_backprop``, but mpchain needs the graph of this call to find the
     parameters that the function uses.
@@ -122,7 +123,7 @@ def _noted_without_graph(environment: Any) -> Any:
 
 
 def _tuple_as_one_argument(model: Any, received: list[Variable]) -> list[Any]:
-    """Passes several results of one part of a MultiNodeChainList to the next as one tuple."""
+    """Passes several results of one link of a MultiNodeChainList to the next link as one tuple."""
     return received if len(received) == 1 else [tuple(received)]
 
 
@@ -140,13 +141,14 @@ def _set_batched_copy(self, value):
 
 
 def _keep_v(self, link, matrix):
-    """Also keeps the right singular vector, as Chainer's hook does."""
+    """Normalizes a weight, and stores the right singular vector, as Chainer's hook does."""
     u, self.v = _singular_vectors(self, link, matrix)
     return u, self.v
 
 
 def _step_of_gru(self, h, x):
-    """Draws weights of unknown size in Chainer's order: the weights of r only with a state."""
+    """Runs a step of a GRU that draws weights of unknown size in Chainer's order: the weights of
+    the gate r only if there is a state."""
     z, candidate = self.W_z(x), self.W(x)
     if h is None:
         return functions.sigmoid(z) * functions.tanh(candidate)
@@ -157,7 +159,7 @@ def _step_of_gru(self, h, x):
 
 
 def _directions_as_drawn(points: list[Any]) -> list[Any]:
-    """Draws the direction of a gradient check as Chainer does: length one, no tiny element.
+    """Draws the direction of a gradient check as Chainer does: a unit vector without tiny elements.
 
     Whether a seeded check passes in float32 often depends only on its direction.
     """
@@ -169,7 +171,7 @@ def _directions_as_drawn(points: list[Any]) -> list[Any]:
 
 
 def _is_met_by_chainer(requirement: str) -> bool:
-    """Returns whether a requirement is met, where a requirement of chainer means Chainer 7.8.1."""
+    """Returns whether a requirement is met; a requirement of chainer is compared with 7.8.1."""
     found = re.fullmatch(r"\s*chainer\b(.*)", requirement, re.DOTALL)
     if found is None:
         return _is_met(requirement)
@@ -198,4 +200,4 @@ REPLACED: list[tuple[Any, str, Any]] = [
     (Evaluator, "_weight", _weigh_by_samples),
     (Counts, "_sum_counts", _say_whose_counts),
 ]
-"""Owner, name, and what stands there while compat is installed."""
+"""Rows of owner, attribute name, and the attribute's value while compat is installed."""

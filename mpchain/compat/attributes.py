@@ -1,4 +1,4 @@
-"""Keywords and attributes of Chainer's classes; mpchain has them while compat is installed."""
+"""Adds keywords and attributes of Chainer's classes to mpchain's while compat is installed."""
 
 import functools
 import inspect
@@ -76,14 +76,14 @@ _DEPRECATED = [
     (Variable, "zerograd", "cleargrad"),
     (WalkerAlias, "to_cpu", "to_device"),
 ]
-"""What Chainer warns of: class, method or property, what to use."""
+"""Rows of class, deprecated method or property, and its replacement; Chainer warns in each case."""
 
 _RENAMED = [
     (LogReport, "log_name", "filename"),
     (DumpGraph, "out_name", "filename"),
     (EarlyStoppingTrigger, "patients", "patience"),
 ]
-"""Keywords of constructors: class, Chainer's older name, the name today."""
+"""Rows of class, Chainer's older name for a keyword of its constructor, and the current name."""
 
 _ADVICE = {
     "test": "use chainer.using_config('train', False)",
@@ -94,7 +94,7 @@ _ADVICE = {
     "invoke_before_training": "use initializer=..., or call_before_training=True",
     "wscale": "scale the initializer instead, as in initialW=initializers.HeNormal(scale)",
 }
-"""What Chainer 1 took as an argument, and what to do instead."""
+"""Maps an argument that only Chainer 1 accepted to advice for users."""
 
 _REFUSING = [(Variable, "__init__"), (links.BatchNormalization, "forward")]
 _REFUSING += [
@@ -124,7 +124,7 @@ _INITIALIZING = [
         links.LayerNormalization,
     )
 ]
-"""The classes whose parameters get their shapes from the first input."""
+"""The classes whose ``_initialize`` gives parameters shapes that depend on the first input."""
 
 _ABSENT = object()
 _before: list[tuple[type, str, Any]] = []
@@ -166,7 +166,7 @@ def _renaming(cls, old, new):
 
 
 def warn(old: str, instead: str | None) -> None:
-    """Warns the caller's caller, as Chainer does, unless that is mpchain."""
+    """Warns the caller's caller, as Chainer does, unless the caller's caller is mpchain."""
     if sys._getframe(2).f_globals.get("__name__", "").startswith("mpchain."):
         return
     advice = "" if instead is None else f": use {instead}"
@@ -174,7 +174,7 @@ def warn(old: str, instead: str | None) -> None:
 
 
 def _initializing(self, *shape):
-    """Calls ``_initialize_params``, which a subclass may override."""
+    """Calls ``_initialize_params``, because a program's subclass may override that method."""
     takes_size = isinstance(self, links.LayerNormalization | links.GroupNormalization)
     self._initialize_params(*(shape[0] if takes_size else shape))
 

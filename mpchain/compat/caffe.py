@@ -1,4 +1,4 @@
-"""The parts of Chainer's reader of Caffe's files that programs use to add types of layers."""
+"""Imitates the parts of Chainer's Caffe reader that programs use to add types of layers."""
 
 import functools
 from collections.abc import Callable
@@ -81,7 +81,8 @@ def _add():
 
 
 def _add_layer(self, layer):
-    """Adds a layer, with the program's method for its type if any; such methods may call this."""
+    """Adds a layer by the program's method for its type if there is one, else by mpchain's.
+    A program's method may call this function."""
     if isinstance(layer, Message):
         self.layers.append((layer.name, list(layer.bottom), list(layer.top)))
     elif layer.get("type", "") in _type_to_method:
@@ -91,7 +92,7 @@ def _add_layer(self, layer):
 
 
 class _CaffePb:
-    """The reader of networks for programs."""
+    """Stands in for Chainer's module ``caffe_pb``, by which programs read networks."""
 
     @property
     def NetParameter(self) -> Any:
@@ -147,7 +148,7 @@ def _get_pad(param: Any) -> Any:
 
 
 class _SingleArgumentFunction:
-    """A function of one input, with further arguments."""
+    """Calls a function with one input and stored further arguments."""
 
     def __init__(self, func: Callable[..., Any], *args: Any, **kwargs: Any):
         self.func, self.args, self.kwargs = func, args, kwargs
@@ -157,7 +158,7 @@ class _SingleArgumentFunction:
 
 
 class _ListArgumentFcuntion:
-    """A function of a list of inputs; the spelling is Chainer's."""
+    """Calls a function with a list of inputs; Chainer spells the class name this way."""
 
     def __init__(self, func: Callable[..., Any], **kwargs: Any):
         self.func, self.kwargs = func, kwargs
@@ -167,7 +168,7 @@ class _ListArgumentFcuntion:
 
 
 class _EltwiseFunction:
-    """A product (0), weighted sum (1) or maximum (2) of inputs."""
+    """Computes a product (operation 0), weighted sum (1) or maximum (2) of inputs."""
 
     def __init__(self, operation: int, coeffs: Any = None):
         self.operation, self.coeffs = operation, None if coeffs is None else list(coeffs)
@@ -180,7 +181,7 @@ class _EltwiseFunction:
 
 
 class _CallChildLink:
-    """Calls a child of a network."""
+    """Calls the child link of a network that has a given name."""
 
     def __init__(self, caffe_func: Any, name: str):
         self.name, self.caffe_func = name, caffe_func

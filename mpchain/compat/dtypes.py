@@ -35,8 +35,8 @@ _RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "bias": (("x", "y"), ("x", "y")),
     "bilinear": (_BILINEAR, _BILINEAR),
 }
-"""By function: the arguments that are computed in the widest of their dtypes, and those of them
-that must have one dtype. The result has the dtype of the first."""
+"""Maps a function to two tuples of arguments: the first tuple is cast to the widest of its dtypes;
+the second tuple must have one dtype. The result has the dtype of the first argument."""
 
 
 def as_chainer(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""Chainer's function classes: ``ReLU``, ``Convolution2DFunction``, ...
+"""Chainer's function classes, such as ``ReLU`` and ``Convolution2DFunction``.
 
 An object of such a class applies mpchain's function. While compat is installed, variables show
-these objects as their creators, and hooks get them, whatever nodes mpchain has really made.
+these objects as their creators, and hooks get these objects, instead of mpchain's nodes.
 """
 
 import ast
@@ -48,12 +48,12 @@ _EXTRA = {
     "by_method": lambda xs, method: getattr(functions, method)(xs),
     "einsum_of": lambda xs, in_subs, out_sub: functions.einsum(f"{in_subs}->{out_sub}", *xs),
 }
-"""Functions of the table that ``mpchain.functions`` has no name for."""
+"""Functions in the table that ``mpchain.functions`` does not export, by name."""
 
 _PARTS = {"sy": "stride 0", "sx": "stride 1", "ph": "pad 0", "pw": "pad 1"} | {
     "kh": "ksize 0", "kw": "ksize 1", "dy": "dilate 0", "dx": "dilate 1"
 }  # fmt: skip
-"""Attributes of Chainer's classes of two dimensions that are parts of their arguments."""
+"""Maps attributes of Chainer's two-dimensional classes to an argument and an index in it."""
 
 _LABELS = {
     "Absolute": "|_|",
@@ -76,7 +76,7 @@ _LOWER = set(
     "Arccos Arcsin Arctan Arctan2 Cholesky Cos Cosh Erf Erfc ErfcInv Erfcx ErfInv Exp Expm1 Fmod "
     "LGamma Log Log10 Log1p Log2 Ndtr Ndtri Sin Sinh Sqrt Square Tan Zeta".split()
 )
-"""Classes whose labels are the functions' names."""
+"""Classes of Chainer whose label is the name of the function, not of the class."""
 
 _OF_NODES = {
     "add": "Add",
@@ -98,7 +98,7 @@ _OF_NODES = {
     "reshape": "Reshape",
     "transpose": "Transpose",
 }
-"""Chainer's classes for the nodes that operators make."""
+"""Maps the label of a node that an operator made to Chainer's class."""
 
 
 class _Line(NamedTuple):
@@ -164,7 +164,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
 
     @property
     def label(self) -> str:
-        """The label that graphs and hooks show."""
+        """The function's label, which graphs and hooks show."""
         name = type(self).__name__
         if name in _LOWER:
             return name.lower()
@@ -208,7 +208,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
 
     @property
     def local_function_hooks(self) -> dict[str, Any]:
-        """The hooks of only this function: the hooks of the node that it describes."""
+        """The hooks of the node that this object describes, which see only this function."""
         return (
             self.__dict__.get("_hooks", {})
             if self._node is None
@@ -223,7 +223,7 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
             self._node.local_function_hooks = hooks
 
     def get_retained_inputs(self) -> tuple[Variable, ...]:
-        """Returns the input Variables, with their arrays if hooks or programs keep them."""
+        """Returns the input Variables; they have arrays if hooks or the program keep the arrays."""
         return tuple([x.get_variable() for x in self.inputs])
 
     def forward(self, inputs: object) -> tuple[Any, ...]:
@@ -273,7 +273,7 @@ def class_of(node: FunctionNode) -> type | None:
     if call is not None:
         return _classes()[call[0]]
     if node.label in _classes() and node.label not in _OF_NODES:
-        return _classes()[node.label]  # a function that another function called
+        return _classes()[node.label]  # the node belongs to a function that another function called
     name = _OF_NODES.get(node.label)
     modules = ("math.basic_math", "math.matmul")
     modules += ("array.get_item", "array.reshape", "array.transpose")
@@ -282,7 +282,8 @@ def class_of(node: FunctionNode) -> type | None:
 
 
 def describe(node: FunctionNode) -> FunctionNode:
-    """Returns an object of Chainer's class that describes the node; without a class, the node."""
+    """Returns an object of Chainer's class that describes the node, or the node if Chainer has no
+    class for it."""
     cls = None if issubclass(type(node), ChainerFunction) else class_of(node)
     if cls is None:
         return node
@@ -338,7 +339,7 @@ def _divide(cls, name, args, kwargs):
 
 
 class _Given:
-    """An array among a call's arguments, or only its shape and dtype."""
+    """Holds an array argument of a call, or only its shape and dtype."""
 
     def __init__(self, array: Array, is_kept: bool) -> None:
         self.shape, self.dtype = array.shape, array.dtype
@@ -365,7 +366,7 @@ def _node_of(x):
 
 
 def _made_of(x, module, name, argument, shape):
-    """Returns the node of the result of applying a function, with an argument, to a node."""
+    """Applies a function with one further argument to a node; returns the node of the result."""
     make: Any = find(f"chainer.functions.array.{module}", name)
     made = make(argument)
     y = VariableNode(Variable(np.empty(0, x.dtype)))
@@ -379,7 +380,7 @@ class _ShownCreator:
 
     def __get__(self, node: Any, owner: Any = None) -> Any:
         if node is None:
-            return None  # the class attribute's value
+            return None  # The attribute of the class itself is None.
         creator = node.__dict__.get("creator_node")
         if creator is None or sys._getframe(1).f_globals.get("__name__", "").startswith("mpchain."):
             return creator
@@ -442,7 +443,7 @@ def _note(outputs, name, args, kwargs):
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         node = y.creator_node if isinstance(y, Variable) else None
         if node is not None and not any(y is x for x in given):
-            # Chainer's functions retain some arrays; exporters collect all arrays by link hooks.
+            # Arrays are kept if Chainer's function retains them, or if a link hook may need them.
             is_kept = bool(config.link_hooks) or keeps_inputs(_classes()[name].__name__)
             call = name, _light(args, is_kept), _light(kwargs, is_kept)
             if node.__dict__.setdefault("_call", call)[0] == name:
@@ -506,7 +507,8 @@ def _shown_to_hooks(self):
 
 
 def _linear_as_chainer(linear):
-    """Makes Chainer's three functions for inputs of many axes: Reshape, LinearFunction, Reshape."""
+    """Returns ``linear`` that applies Chainer's three functions to inputs of more than two axes:
+    Reshape, LinearFunction and Reshape."""
 
     @functools.wraps(linear)
     def call(x, W, b=None, n_batch_axes=1):
@@ -520,7 +522,7 @@ def _linear_as_chainer(linear):
 
 
 def _warning_of_one_sample(normalize):
-    """Warns, like Chainer's ``batch_normalization``, if each statistic is of only one element."""
+    """Returns ``batch_normalization`` with Chainer's warning about statistics of one element."""
 
     @functools.wraps(normalize)
     def call(x, gamma, *args, **kwargs):
@@ -537,9 +539,9 @@ def _warning_of_one_sample(normalize):
 
 
 def _along_axis_as_chainer(function):
-    """Makes ``scale`` and ``bias`` broadcast ``y`` in a separate node, as in Chainer's graphs.
+    """Returns ``scale`` or ``bias`` that broadcasts ``y`` in a separate node, as Chainer does.
 
-    An array x, which is a constant in Chainer, is cast to the dtype of ``y``.
+    If x is an array, which Chainer treats as a constant, it is cast to the dtype of ``y``.
     """
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""The modules of Chainer 7.8.1 and ChainerMN, and the public names that each defines, as data."""
+"""Reads a table of the modules of Chainer 7.8.1 and ChainerMN and of their public names."""
 
 import functools
 import pathlib

@@ -1,4 +1,4 @@
-"""The modules of Chainer and ChainerMN, made from mpchain's modules when they are imported."""
+"""Makes the modules of Chainer and ChainerMN from mpchain's modules when a program imports them."""
 
 import functools
 import importlib
@@ -27,7 +27,7 @@ def _rooms(module):
     top, *parts = module.split(".")
     path = ["mpchain"] + ["distributed"] * (top == "chainermn") + parts
     if parts[:1] == ["functions"] or parts[:1] == ["links"]:
-        # Chainer has modules where mpchain has functions and links: functions.loss.vae.
+        # Chainer also has modules such as functions.loss.vae, where mpchain has only functions.
         nearest = ".".join(path[: path.index(parts[0]) + 1])
         return importlib.import_module(nearest), importlib.import_module("mpchain")
     rooms = []
@@ -44,7 +44,7 @@ def _rooms(module):
 class CompatModule(types.ModuleType):
     """A module of Chainer, which looks up each name in mpchain on first use.
 
-    A name that is set here, as ``unittest.mock`` does, is also set in mpchain's module.
+    If a program sets a name here, as ``unittest.mock`` does, the name is also set in mpchain.
     """
 
     def __getattr__(self, name: str) -> Any:

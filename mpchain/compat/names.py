@@ -1,4 +1,4 @@
-"""Names of Chainer that are elsewhere in mpchain, or only here."""
+"""Maps names of Chainer to mpchain's objects where modules or names differ."""
 
 import math
 from typing import Any
@@ -203,11 +203,11 @@ ROOMS = {
     "chainer.cuda": "mpchain.backends.cuda",
     "chainer.training.extensions.util": "mpchain.training.extensions.progress_bar",
 }
-"""Modules of Chainer whose names are in a room of mpchain of another name."""
+"""Maps modules of Chainer to modules of mpchain with another name."""
 
 for _model in ("googlenet", "resnet", "vgg"):
     SPECIAL[f"chainer.links.model.vision.{_model}"] |= _PREPARED | {"available": True}
-"""For a module, the names in it: ``room:name`` below mpchain, or values."""
+"""Maps a module of Chainer to its names, and each name to ``module:name`` in mpchain or a value."""
 
 IMPORTED = {
     "numpy": "numpy",
@@ -221,12 +221,12 @@ IMPORTED = {
         "six sys tempfile threading time unittest warnings weakref"
     ).split()
 }
-"""Modules that Chainer's modules import, by the name that they have there."""
+"""Maps names of modules that Chainer's modules import to the modules' full names."""
 
 ANYWHERE: dict[str, Any] = _own(
     "static_code", "static_forward_optimizations", "argsort_list_descent", "permutate_list", "_pair"
 )
-"""Names that several modules of Chainer have, found last."""
+"""Names that several modules of Chainer have; they are looked up last."""
 
 
 def absent(module: str, name: str) -> Any:

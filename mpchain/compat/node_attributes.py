@@ -1,4 +1,4 @@
-"""Attributes of Chainer's functions that exporters read, besides class arguments."""
+"""Computes the attributes of Chainer's functions that exporters read and that are no arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,8 @@ def _size(i):
 
 
 def _spread(name):
-    """Returns an argument of a pooling or convolution, once for each spatial axis."""
+    """Returns a function that returns an argument of a pooling or convolution as a tuple with one
+    entry for each spatial axis."""
 
     def spread(f):
         value = f.__dict__[name]
@@ -69,7 +70,7 @@ def _softmax_of_loss(f):
 
 
 def _flag(is_h):
-    """Returns a mask of the elements that zoneout takes from h, or from x."""
+    """Returns a function that computes a mask of the elements that zoneout takes from h or x."""
 
     def flag(f):
         taken = _kept(f, 0)
@@ -79,7 +80,7 @@ def _flag(is_h):
 
 
 def _noise(f):
-    """Returns the noise that ``gaussian`` has drawn or was given."""
+    """Returns the noise that ``gaussian`` drew, or got as an argument."""
     product = None if f.__dict__["_node"] is None else f.__dict__["_node"].inputs[1].creator_node
     kept = () if product is None else product.__dict__.get("_kept") or ()
     return kept[1] if len(kept) > 1 else f.__dict__.get("eps")
@@ -91,7 +92,8 @@ def _scaled_noise(f):
 
 
 def _statistics(i):
-    """Returns the mean, or the inverse standard deviation, of a batch."""
+    """Returns a function that returns the mean (0) or the inverse standard deviation (1) of the
+    batch that a normalization got."""
 
     def find(f):
         values = (
@@ -154,7 +156,7 @@ DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = _REDUCED | {
     "UnpoolingND": _POOLED | _OUTPUT_SIZES,
     "Zoneout": {"flag_h": _flag(True), "flag_x": _flag(False)},
 }
-"""Attributes by class, computed from the function's arguments, inputs and outputs."""
+"""Maps a class and an attribute to a function that computes the attribute from a call's data."""
 
 
 def complete(function: object) -> None:
@@ -184,13 +186,14 @@ _RETAINED = {
     (1,): "Gaussian ROIPooling2D SelectItem",
     (1, 2): "ROIAverageAlign2D",
 }
-"""Which inputs Chainer's functions keep for backward, as hooks that looked there told."""
+"""Maps the indices of inputs that are kept for backward to the classes of Chainer that keep them.
+Hooks in Chainer 7.8.1 found these indices."""
 
 _KEPT = {name: indexes for indexes, names in _RETAINED.items() for name in names.split()}
 
 
 def retained(name: str, in_data: Sequence[Array]) -> tuple[Any, ...]:
-    """Returns a function's inputs as its hooks get them in backward; None for those not kept.
+    """Returns a function's inputs as hooks get them in backward: None for inputs that are not kept.
 
     Example:
         >>> retained("Gaussian", ("mean", "ln_var"))
@@ -201,7 +204,7 @@ def retained(name: str, in_data: Sequence[Array]) -> tuple[Any, ...]:
 
 
 def keeps_inputs(name: str) -> bool:
-    """Returns whether a function of Chainer's keeps inputs for backward.
+    """Returns whether Chainer's function of this class keeps inputs for backward.
 
     Example:
         >>> keeps_inputs("Convolution2DFunction"), keeps_inputs("ReLU")

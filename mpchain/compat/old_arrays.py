@@ -1,4 +1,4 @@
-"""Arrays as NumPy before 1.24 made them, for programs written for those versions."""
+"""Makes arrays as NumPy before 1.24 did, for programs written for those versions."""
 
 import functools
 import sys
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 MAKING = ("array", "asarray", "asanyarray")
-"""The functions of NumPy that make arrays. ``numpy.random`` calls them with what it is given."""
+"""The functions of NumPy that make arrays; ``numpy.random`` passes its arguments to them."""
 
 _UP_TO_DATE = {"mpchain", "cupy", "h5py", "matplotlib", "onnx", "onnxruntime", "pandas"}
 _UP_TO_DATE |= {"PIL", "safetensors", "scipy", "seaborn", "skimage", "sklearn", "torch"}
-"""The packages that expect the errors of NumPy 2."""
+"""The packages that expect NumPy 2's errors, so that they get no replaced functions."""
 
 _RAGGED = "inhomogeneous shape"
 
@@ -54,7 +54,7 @@ def as_before(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sharing(function: Callable[..., bool]) -> Callable[..., bool]:
-    """Returns a ``may_share_memory`` that accepts rows of unequal lengths, which share no memory.
+    """Returns a ``may_share_memory`` that returns False for rows of unequal lengths.
 
     ``numpy.random.permutation`` calls this function with the list that it permutes.
     """
@@ -72,7 +72,7 @@ def sharing(function: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _caller():
-    """Returns the package, other than NumPy, that asked for an array, and its stack level."""
+    """Returns the package of the innermost caller outside of NumPy, and its stack level."""
     frame, level = sys._getframe(2), 2
     while True:
         package = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -1,6 +1,6 @@
 """Makes parameters behave like Chainer's.
 
-A gradient that was never cleared is NaN, copies share their array, and a parameter that has several
+A gradient is NaN until it is cleared, copies share their array, and a parameter that has several
 names is counted, and updated, once for each name.
 """
 
@@ -33,7 +33,8 @@ class _Sharing(list):
 
 
 def _initialize_with_gradient(self: Parameter, shape: Any) -> None:
-    """Also fills the gradient, so a program that forgets to clear it gets NaN, as in Chainer."""
+    """Initializes a parameter, and fills its gradient with NaN, as Chainer does, so that a program
+    that forgets to clear gradients gets NaN."""
     _initialize(self, shape)
     fill = vars(self).pop("_gradient_until_cleared", math.nan)
     if fill is not None and is_floating(self.array.dtype):
@@ -53,7 +54,7 @@ def _zerograd(self: Parameter) -> None:
 
 
 def _copy(self: Parameter) -> Parameter:
-    """Returns a copy that shares ``array``: setting it in one sets it in both, as in Chainer."""
+    """Returns a copy that shares ``array``: as in Chainer, setting ``array`` of one sets both."""
     copied: Any = Variable.__copy__(self)
     sharing = vars(self).get("_sharing") or _Sharing([weakref.ref(self)])
     sharing.append(weakref.ref(copied))
@@ -70,7 +71,7 @@ def _set_for_all(self: Parameter, array: Any) -> None:
 
 
 def _is_exchange(frame):
-    """Returns whether the caller sends gradients, so that it must get each gradient only once."""
+    """Returns whether the caller averages gradients, and so must get each gradient only once."""
     return frame.f_globals.get("__name__", "").startswith("mpchain.distributed.")
 
 
@@ -130,4 +131,4 @@ REPLACED: list[tuple[Any, str, Any]] = [
     (Parameter, "array", property(Variable.array.fget, _set_for_all)),
     (Parameter, "data", property(Variable.array.fget, _set_for_all)),
 ]
-"""Owner, name, and what stands there while compat is installed."""
+"""Rows of owner, attribute name, and the attribute's value while compat is installed."""

@@ -1,4 +1,4 @@
-"""Private state of Chainer's classes that subclasses in old programs use, as data."""
+"""Adds private state of Chainer's classes that subclasses in old programs use."""
 
 import collections
 import functools
@@ -25,10 +25,10 @@ from mpchain.variable import VariableNode
 
 
 class Renamed:
-    """An attribute that mpchain keeps at another place, where it is read and set.
+    """A descriptor for an attribute that mpchain keeps under another name, which it reads and sets.
 
     Args:
-        place: the path of attributes, such as ``_means._trigger``.
+        place: the path of attributes to mpchain's attribute, such as ``_means._trigger``.
     """
 
     def __init__(self, place: str):
@@ -62,7 +62,7 @@ RENAMED: list[tuple[type, str, str]] = [
     (Trainer, "_start_at", "_started_at"),
     (UpdateRule, "_state", "state"),
 ]
-"""Class, Chainer's name, and the place here."""
+"""Rows of class, Chainer's attribute name, and mpchain's attribute path."""
 
 
 def _init_summary(self):
@@ -207,7 +207,7 @@ REPLACED: list[tuple[type, str, Any]] = [
     (Trainer, "_done", property(_done, _set_done)),
     (VariableNode, "_old_style_grad_generator", None),
 ]
-"""Class, Chainer's name, and what is there."""
+"""Rows of class, Chainer's attribute name, and the attribute's value."""
 
 
 def _hooks_at(timing):
@@ -247,4 +247,4 @@ COMPUTED: list[tuple[type, str, Callable[[Any], Any]]] = [
     (links.BatchNormalization, "_initial_avg_var", lambda self: self._initial_averages[1]),
     (links.BatchNormalization, "_highprec_dtype", lambda self: self._dtype),
 ]
-"""Class, Chainer's name, and its value."""
+"""Rows of class, Chainer's property name, and the function that computes the property."""

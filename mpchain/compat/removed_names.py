@@ -1,4 +1,4 @@
-"""Names that NumPy 1.24 to 2.4 and Python 3.10 removed, for older programs."""
+"""Restores names that NumPy 1.24 to 2.4 and Python 3.10 removed, for older programs."""
 
 import ast
 import collections
@@ -115,7 +115,7 @@ _REPLACING: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(old_arrays.MAKING, old_arrays.as_before),
     "may_share_memory": old_arrays.sharing,
 }
-"""What replaces functions of NumPy: a function that takes NumPy's."""
+"""Maps the name of a NumPy function to a function that returns its replacement."""
 
 _added: list[tuple[Any, str]] = []
 _replaced: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A wheel, installed with pip, that makes ``import chainer`` work in a whole environment."""
+"""Installs a wheel with pip that makes ``import chainer`` import mpchain in an environment."""
 
 import base64
 import hashlib
@@ -67,7 +67,7 @@ def install(ask: bool = True) -> int:
     """Installs the shim with pip; returns the exit status.
 
     Args:
-        ask: whether to ask before changing an environment that is not virtual.
+        ask: whether to ask the user before changing an environment that is not virtual.
     """
     version = installed()
     if version is not None and version != VERSION:

@@ -96,7 +96,7 @@ def check() -> None:
 
 
 def get_device(*args: Any) -> Any:
-    """Returns the CUDA device of the first device ID, device or array."""
+    """Returns the CUDA device of the first argument that is a device ID, a device or an array."""
     warn("get_device", "get_device_from_id or get_device_from_array")
     return cuda.get_device(*args)
 
@@ -137,7 +137,7 @@ get_cross_validation_datasets_random = _with_n_fold(datasets.get_cross_validatio
 
 
 def as_mat(x: Input) -> Any:
-    """Returns x as a matrix of one row for each example."""
+    """Returns x as a matrix with one row for each example."""
     return x if x.ndim == 2 else x.reshape(len(x), -1)
 
 
@@ -284,7 +284,7 @@ def _matmul(
 
 
 def _get_check_index(trans: bool, right: bool, row_idx: int = 0, col_idx: int = 1) -> int:
-    """Returns the axis of a matrix that a product runs over."""
+    """Returns the axis of a matrix that a matrix product sums over."""
     return row_idx if trans != right else col_idx
 
 
@@ -298,14 +298,14 @@ def _get_nccl_data_type(dtype: Any) -> int:
 
 
 def _parse_replica_sets(replica_sets: Any, size: int) -> list[set[int]]:
-    """Returns the sets of ranks that save a snapshot each; the other ranks form one more set."""
+    """Returns the sets of ranks that each save one snapshot; all other ranks form one more set."""
     sets = [{s} if isinstance(s, int) else set(s) for s in replica_sets]
     rest = set(range(size)).difference(*sets)
     return [*sets, rest] if rest else sets
 
 
 def _find_latest_snapshot(fmt: str, path: str) -> str | None:
-    """Returns the name of the file in a folder that was written last, or None."""
+    """Returns the name of the newest snapshot in a folder, or None if the folder has none."""
     files = find_files(path, fmt)
     return os.path.basename(max(files, key=os.path.getmtime)) if files else None
 
@@ -383,7 +383,7 @@ def calculate_max_singular_value(weight_matrix: Array, u: Array, v: Array) -> Va
 
 
 class FunctionSet:
-    """A container of Chainer 1."""
+    """Stands in for a container of Chainer 1; making one raises an error with advice."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(
@@ -457,11 +457,11 @@ _dummy_context = _DummyContext()
 
 
 def get_error() -> None:
-    """Returns None: there is no reason why tests cannot run."""
+    """Returns None, because no error prevents tests from running."""
 
 
 def check_available() -> None:
-    """Does nothing: tests can run."""
+    """Does nothing, because tests can always run."""
 
 
 def is_available() -> bool:

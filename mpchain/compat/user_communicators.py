@@ -1,4 +1,4 @@
-"""Communicators that programs define, which average gradients in their own way."""
+"""Supports communicators that programs define and that average gradients in their own way."""
 
 import abc
 import contextlib
@@ -26,7 +26,7 @@ def _undefined(name: str) -> Any:
 
 
 def _pass(comm: Any, user: Any, reason: str) -> None:
-    """Does nothing: jobs of ChainerMN end if a rank is lost."""
+    """Does nothing, because a program's own communicator cannot continue after a rank is lost."""
 
 
 class CommunicatorBase(abc.ABC):
@@ -40,7 +40,7 @@ class CommunicatorBase(abc.ABC):
         self._configs = {}
 
     def set_config(self, name: str, value: object = True, **kwargs: Any) -> None:
-        """Raises ValueError: only subclasses have entries."""
+        """Raises ValueError, because only subclasses have configuration entries."""
         raise ValueError(f"Unknown config: {name}")
 
     def get_config(self, name: str | None = None) -> Any:
@@ -58,11 +58,11 @@ class CommunicatorBase(abc.ABC):
         def gather_obj(self, obj: object) -> list[Any] | None: ...
 
     def broadcast_data(self, model: object) -> None:
-        """See ``bcast_data``."""
+        """Calls ``bcast_data``."""
         self.bcast_data(model)
 
     def allreduce_grad(self, model: object, zero_fill: bool = False) -> None:
-        """See ``multi_node_mean_grad``."""
+        """Calls ``multi_node_mean_grad``."""
         self.multi_node_mean_grad(model, zero_fill)
 
     def allgather_obj(self, obj: object) -> list[Any]:
@@ -72,7 +72,7 @@ class CommunicatorBase(abc.ABC):
     refuse_to_lose_ranks = _pass
 
     def finalize(self) -> None:
-        """Forgets the configuration."""
+        """Discards the configuration."""
         self._configs = {}
 
     @abc.abstractmethod
@@ -107,7 +107,7 @@ else:
 
 
 class _Averaging(_Base):
-    """ChainerMN's update: the first sends the parameters, later ones average gradients."""
+    """Updates as in ChainerMN: the first update sends parameters, later ones average gradients."""
 
     _comm: Any
     _zero_fill = True
@@ -179,8 +179,8 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 def share_of_few(
     function: str, n: int, comm: Communicator, force_equal_length: bool
 ) -> tuple[int, int]:
-    """Returns a rank's share of samples. If there are fewer samples than ranks, ranks share samples
-    or get none."""
+    """Returns the range (start, stop) of a rank's samples. If there are fewer samples than ranks,
+    several ranks get the same sample, or some ranks get none."""
     if not force_equal_length:
         return partition(n, comm.rank, comm.size)
     begin = n * comm.rank // comm.size
@@ -188,7 +188,7 @@ def share_of_few(
 
 
 def call_generic_evaluator(evaluator: Any, trainer: Trainer = None) -> Any:
-    """Returns the aggregated result on the root, and None elsewhere; like ChainerMN's, it reports
-    nothing."""
+    """Returns the aggregated result on the root, and None on other ranks. Like ChainerMN's
+    evaluator, it reports nothing."""
     result = evaluator.evaluate()
     return result if evaluator.comm.rank == evaluator.root else None

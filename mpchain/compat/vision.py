@@ -1,4 +1,4 @@
-"""The parts of Chainer's residual networks that programs use to load published parameters."""
+"""Imitates the parts of Chainer's residual networks by which programs load published parameters."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +15,7 @@ def _retrieve(n_layers: int, name_npz: str, name_caffemodel: str, model: Any) ->
 
 
 class _Layers:
-    """Gives access to the children of a chain in the same way as a CaffeFunction."""
+    """Gives access to the children of a chain by layer name, as a CaffeFunction does."""
 
     def __init__(self, chain: Any):
         self.named_layers = getattr(chain, "named_layers", None) or (
@@ -31,18 +31,18 @@ def _transfer_components(src: Any, dst_conv: Any, dst_bn: Any, bname: str, cname
 
 
 def _transfer_bottleneckA(src: Any, dst: Any, name: str) -> None:
-    """Copies a unit."""
+    """Copies the parameters of one bottleneck unit."""
     _transfer_unit(dst, _Layers(src), name)
 
 
 def _transfer_block(src: Any, dst: Any, names: list[str]) -> None:
-    """Copies the units of a BuildingBlock."""
+    """Copies the parameters of all units of a BuildingBlock."""
     for unit, name in zip(dst.units, names, strict=True):
         _transfer_unit(unit, _Layers(src), name)
 
 
 def _transfer_resnet50(src: Any, dst: Any) -> None:
-    """Copies a whole network."""
+    """Copies the parameters of a whole ResNet-50."""
     dst.transfer_from_caffe(src)
 
 

@@ -101,13 +101,13 @@ class _Value:
 
 
 class _Trace:
-    """The layers that are equivalent to a model, for one input."""
+    """Converts a model's recorded functions to Caffe's layers, for one input."""
 
     def __init__(self, model, args: Any) -> None:
         self.layers = []
         self.counts = {}
         self.names = {}
-        # The key is the function that made a variable, or the node of a variable that is an input.
+        # A key is the function that made a variable, or the node of an input variable.
         self.values = {}
         names, inputs = _inputs(args)
         for i, x in enumerate(inputs):
@@ -131,7 +131,7 @@ class _Trace:
         return self.values.get(node if node.creator_node is None else node.creator_node)
 
     def read(self, function, in_data):
-        """Finds the value of the output of a function."""
+        """Calls the reader of a function, and stores the value of the function's output."""
         if function.inputs is None:  # the function is not part of the graph
             return
         operands = [self.value_of(node) for node in function.inputs]
@@ -161,7 +161,7 @@ class _Trace:
 
     def blob(self, value):
         """Returns the name of the blob of a value; adds the layers that it needs."""
-        where = "where only what depends on the inputs can"
+        where = "where Caffe needs an array that depends on the inputs"
         what = f"a constant array of shape {value.shape} stands {where}"
         _refuse_if(not isinstance(value, _Value), what)
         if id(value) not in self.names:
@@ -209,7 +209,7 @@ def _fail(rule):
 
 
 def _per_channel(x, value):
-    """Returns a constant as a factor or shift of channels."""
+    """Returns a constant as an array (C,): a factor or shift of each channel."""
     array = np.asarray(x, np.float64)
     if array.size == 1:
         return array.reshape(())
@@ -248,7 +248,7 @@ def _shift_and_scale(trace, x, mean, scale, beta):
 
 def _divide(trace, a, b):
     is_by_input = not isinstance(a, _Value) or isinstance(b, _Value)
-    _refuse_if(is_by_input, "a division by what depends on the inputs")
+    _refuse_if(is_by_input, "a division by an array that depends on the inputs")
     return a.affine(1 / _per_channel(b, a), 0)
 
 
@@ -298,7 +298,7 @@ def _linear(trace, x, W, b=None):
 
 
 def _geometry(window):
-    """Returns the fields of Caffe's messages that convolution and pooling share."""
+    """Returns the fields that Caffe's messages for convolution and pooling share."""
     _refuse_if(len(window.ksize) != 2, "windows must have two axes")
     pairs = {"pad": window.pad, "stride": window.stride, "kernel": window.ksize}
     return {f"{name}_{axis}": v for name, pair in pairs.items() for axis, v in zip("hw", pair)}
@@ -369,7 +369,7 @@ def _mean(trace, x, axis, keepdims):
 
 
 def _local_response_normalization(trace, x, n, k, alpha, beta):
-    # Caffe divides alpha by the number of neighbors.
+    # Caffe divides alpha by the number of neighbors, so the product is written.
     param = {"local_size": n, "alpha": alpha * n, "beta": beta, "norm_region": 0, "k": float(k)}
     return trace.layer("LRN", [trace.blob(x)], x.shape, lrn_param=param)
 

@@ -1,4 +1,4 @@
-"""Networks trained with Caffe."""
+"""Links that hold networks trained with Caffe."""
 
 import functools
 import math
@@ -103,7 +103,7 @@ class CaffeFunction(Chain):
     def forward(
         self, inputs: Mapping[str, Input], outputs: Sequence[str], disable: Sequence[str] = ()
     ) -> tuple[Variable, ...]:
-        """Computes some blobs of the network from others.
+        """Computes blobs of the network from other blobs.
 
         ``config.train`` selects the mode of dropout and batch normalization.
 

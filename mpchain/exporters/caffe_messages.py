@@ -53,7 +53,7 @@ _OLD_TYPES = (
     "36 Silence, 39 Deconvolution"
 )
 OLD_TYPES = {int(number): name for number, name in map(str.split, _OLD_TYPES.split(","))}
-"""Names of the layer types that old files number."""
+"""Maps the numbers of layer types in old files to names of layer types."""
 
 
 @functools.cache
@@ -103,7 +103,7 @@ def fields_of(message: str) -> dict[str, tuple[bool, str]]:
 
 
 def decode(content: bytes) -> dict[str, Any]:
-    """Reads a network: returns a dict of its fields by name, without those that the tables lack.
+    """Reads a network: returns a dict of fields by name, without fields that the tables lack.
 
     A repeated field is a list, or an array if its elements are floats.
 

@@ -1,1 +1,1 @@
-"""Programs that compare a GPU with the CPU, for ``mpchain-launch doctor --gpu``."""
+"""Programs that compare GPU results with CPU results, for ``mpchain-launch doctor --gpu``."""

@@ -1,4 +1,4 @@
-"""Compares a GPU with the CPU: functions, training runs, and captured with eager steps."""
+"""Compares functions and training runs on a GPU with the CPU, and captured with eager steps."""
 
 import traceback
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from mpchain.testing import cupy_contract
 from mpchain.variable import Variable
 
 TOLERANCE = 2e-3
-"""The largest difference that passes, relative to the largest number: float32 by other algorithms,
-which may round products to ten bits (TF32)."""
+"""The largest difference that passes in float32, relative to the largest number. Kernels may use
+other algorithms than the CPU, and may round products to ten bits (TF32)."""
 
 HALF_TOLERANCE = 1e-2
-"""The same for float16, whose numbers have ten bits."""
+"""The largest relative difference that passes in float16, whose numbers have ten bits."""
 
 Results = dict[str, np.ndarray]
 
 
 class NotHere(Exception):
-    """A check needs something that this machine lacks; the text names it.
+    """A check needs hardware or a library that this machine lacks; the message names what it needs.
 
     Example:
         >>> raise NotHere("16 GiB of GPU memory")
@@ -112,7 +112,7 @@ def _make(network, device_name):
 
 
 def _with(name: str, value: object, check: Callable[[str], Results]) -> Callable[[str], Results]:
-    """Returns a check under another configuration."""
+    """Returns a check that runs with an entry of the configuration set to another value."""
 
     def with_config(device_name: str) -> Results:
         with using_config(name, value):
@@ -142,7 +142,8 @@ def _on_another_stream(check: Callable[[str], Results]) -> Callable[[str], Resul
 
 
 def _beside_copies(device_name: str) -> Results:
-    """Copies batches to the GPU while kernels run, and frees batches while kernels are pending."""
+    """Checks copies of batches to the GPU while kernels run; frees batches while kernels are
+    pending."""
     draw, device = np.random.RandomState(0), get_device(device_name)
     data = draw.randn(8, 64, 512).astype(np.float32)
     W = device.send(draw.randn(512, 512).astype(np.float32) / 16)
@@ -158,7 +159,8 @@ def _beside_copies(device_name: str) -> Results:
 
 
 def _dropout(device_name: str) -> Results:
-    """Checks properties that hold for every mask; the cases of ``drop`` compare given masks."""
+    """Checks properties of dropout that hold for every mask. The cases of the operation ``drop``
+    compare given masks."""
     device = get_device(device_name)
     with device.create_context():
         x = Variable(device.xp.ones((257, 300), np.float32))
@@ -183,7 +185,7 @@ def _embedding(device_name: str) -> Results:
 
 
 def _loss_scale(device_name: str) -> Results:
-    """Trains in mixed precision, until scales overflow and steps are skipped."""
+    """Checks training in mixed precision until loss scales overflow and steps are skipped."""
     with using_config("dtype", mixed16):
         model = _make(_mlp, device_name)
         optimizer = optimizers.MomentumSGD(0.01).setup(model)
@@ -197,7 +199,7 @@ def _loss_scale(device_name: str) -> Results:
 
 
 def _beyond(device_name: str) -> Results:
-    """Arrays of more than 2**31 elements; only the last rows are compared."""
+    """Checks functions of arrays with more than 2**31 elements; only the last rows are compared."""
     device = get_device(device_name)
     is_real = isinstance(device, cuda.GpuDevice) and not is_double()
     n_rows = (1 << 21) + 8 if is_real else 16
@@ -237,7 +239,7 @@ MODELS: dict[str, Callable[[], Link]] = {
     "LSTM": _Recurrent,
     "transformer": _Transformer,
 }
-"""Models of which captured steps are compared with normal ones."""
+"""Maps names to functions that make models, whose captured steps are compared with eager steps."""
 
 
 def _six_steps(name, device_name, is_captured):
@@ -259,7 +261,7 @@ def _six_steps(name, device_name, is_captured):
 
 
 def outcome(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns a function's result, or its traceback, or the reason why this machine cannot run it.
+    """Returns the result of a function, or its traceback, or why this machine cannot run it.
 
     Example:
         >>> outcome(lambda: {"found": "all"})
@@ -274,14 +276,14 @@ def outcome(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def compare_captured(name: str, device_name: str) -> dict[str, object]:
-    """Returns whether captured steps train a model in the same way as normal steps.
+    """Returns whether captured steps train a model in the same way as eager steps.
 
     Args:
         name: a key of :data:`MODELS`.
         device_name: the device's name, such as ``"@cupy:0"``.
 
     Returns:
-        The same as :func:`compare`.
+        dict: the items that :func:`compare` returns.
 
     Example:
         >>> compare_captured("MLP", "@cupy:0")  # doctest: +SKIP
@@ -363,7 +365,7 @@ CHECKS: dict[str, Callable[[str], Results]] = {
     ),
     "more than 2**31 elements": _beyond,
 }
-"""Name → function of the device that returns arrays, which must be those of the CPU."""
+"""Maps names to functions of a device; the returned arrays must equal the CPU's, to rounding."""
 
 ON_SECOND = ("ConvNet, SGD", "LSTM, Adam")
 """Names of the checks that run on a second GPU, too."""
@@ -373,12 +375,12 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
     """Returns whether a check gives the same results on a device as on the CPU.
 
     Args:
-        check: the check.
+        check: a value of :data:`CHECKS`.
         device_name: the device's name, such as ``"@cupy:0"``.
 
     Returns:
-        ``ok``, and ``error``: the largest difference relative to the largest number, or the
-        traceback as text; or only ``reason``, if this machine lacks what the check needs.
+        dict: ``ok``, and ``error``: the largest difference relative to the largest number, or the
+        traceback as text. If this machine cannot run the check, there is only ``reason``.
 
     Example:
         >>> compare(CHECKS["matmul"], "@numpy")
@@ -410,7 +412,7 @@ def difference(got: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def is_double() -> bool:
-    """Returns whether CuPy is the double of mpchain's tests, which computes on the CPU.
+    """Returns whether CuPy is the test double of mpchain's tests, which computes on the CPU.
 
     Example:
         >>> if is_double():  # doctest: +SKIP
@@ -422,8 +424,8 @@ def is_double() -> bool:
 
 
 def contract() -> list[str] | None:
-    """Returns how CuPy's names and parameters differ from those of the version that mpchain was
-    tested with; None without CuPy, or on its double, which is made from these names.
+    """Returns how the names and parameters of the installed CuPy differ from those of the CuPy that
+    mpchain was tested with; None without CuPy, or on the test double, which has the same names.
 
     Example:
         >>> contract()  # doctest: +SKIP

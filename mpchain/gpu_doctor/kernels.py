@@ -1,5 +1,5 @@
-"""mpchain's kernels on a GPU: compares each case of each operation with the CPU, and measures
-bandwidth."""
+"""Compares mpchain's kernels on a GPU with the CPU, for each case of each operation, and measures
+their bandwidth."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +14,11 @@ from mpchain.gpu_doctor.machine import Item, bandwidth
 from mpchain.testing.kernel_cases import CASES, DTYPES, LAYOUTS, arguments
 
 TOLERANCES = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}
-"""The largest difference that passes, relative to the largest number, but for :data:`ROUNDED`."""
+"""The largest relative difference that passes, by dtype; :data:`ROUNDED` is an exception."""
 
 ROUNDED = 1e-3
-"""The same for float32 in convolutions, whose factors may keep ten bits (TF32)."""
+"""The largest relative difference that passes for convolutions in float32, which may round factors
+to ten bits (TF32)."""
 
 
 def cases(operation: str) -> Iterator[Item]:
@@ -82,7 +83,7 @@ def _error(got, wanted):
 
 
 def speeds() -> Iterator[Item]:
-    """Yields the bandwidth of kernels at the sizes of ResNet-50 and GPT-2.
+    """Yields items that measure the bandwidth of kernels, for array sizes of ResNet-50 and GPT-2.
 
     Each array counts as read or written once, so a kernel that reads an array twice cannot reach
     the card's full bandwidth.
@@ -132,7 +133,7 @@ _OF_ROWS: dict[str, tuple[Any, int]] = {
     "elementwise": (lambda x: cuda.cupy.maximum(x, 0), 2),
     "copy": (lambda x: x.copy(), 2),
 }
-"""Name → function of rows, and how many times it moves their bytes."""
+"""Maps names to pairs: a function of a matrix, and how many times it reads or writes the matrix."""
 
 
 def _row(what, width, dtype):

@@ -1,4 +1,4 @@
-"""Facts about a GPU machine, and its basics: launches, copies, plans of cuDNN, NCCL."""
+"""Collects facts about a GPU machine, and tests kernel launches, copies, cuDNN's plans and NCCL."""
 
 import io
 import os
@@ -25,7 +25,7 @@ from mpchain.kernels.window import Window
 from mpchain.utils.runtime_info import print_runtime_info
 
 Item = tuple[str, Callable[[], dict[str, Any]]]
-"""The name of a result, and the function that finds it."""
+"""The name of a result, and a function that finds the result."""
 
 _ASKER = "the GPU doctor"
 _COMMANDS = (
@@ -38,7 +38,8 @@ _PREFIXES = "CUDA", "NCCL", "CUPY", "CUDNN", "NVIDIA", "MPCHAIN"
 
 
 def machine() -> Iterator[Item]:
-    """Yields facts about the host: GPUs, packages, variables, versions, names of CuPy.
+    """Yields items with facts about the host: GPUs, packages, environment variables, versions, and
+    the names of CuPy.
 
     Example:
         >>> [name for name, _ in machine()][-1]
@@ -76,7 +77,7 @@ def _output(command):
 
 
 def command(*words: str) -> Iterator[Item]:
-    """Yields the last line of a command's output, and whether the command succeeds.
+    """Yields an item that finds the last line of a command's output, and whether it succeeds.
 
     Example:
         >>> ((name, find),) = command("echo", "hello")
@@ -99,7 +100,7 @@ def _judged(words):
 
 
 def seconds_of(call: Callable[[], Any], n: int = 10) -> float:
-    """Returns the time of a call, measured by the GPU's clock; on the double, by the host's.
+    """Returns the time of a call in seconds, by the GPU's clock; on the test double, by the host's.
 
     Args:
         call: the function to time; three untimed calls warm up.
@@ -126,7 +127,7 @@ def seconds_of(call: Callable[[], Any], n: int = 10) -> float:
 
 
 def basics() -> Iterator[Item]:
-    """Yields launches and copies: faults here affect everything else.
+    """Yields items that test kernel launches and copies, on which all other results depend.
 
     Example:
         >>> [name for name, _ in basics()][0]
@@ -173,7 +174,7 @@ def _twice():
 
 
 def _subnormal():
-    """Checks subnormal numbers: CuPy compiles with -ftz=true, and GPUs then treat them as zero."""
+    """Checks that GPUs treat subnormal numbers as zero, because CuPy compiles with -ftz=true."""
     y = _twice()(cuda.cupy.full(4, 1e-40, np.float32))
     return {"found": "survive" if float(y[0]) else "are zero, as mpchain's documents say"}
 
@@ -195,7 +196,7 @@ def _copy(x, copy, n_moved):
 
 
 def bandwidth(call: Callable[[], Any], n_bytes: int) -> dict[str, Any]:
-    """Returns the bandwidth of a call that moves this number of bytes.
+    """Returns the time and the bandwidth of a call that reads and writes ``n_bytes`` bytes.
 
     Example:
         >>> bandwidth(lambda: x.copy(), 2 * x.nbytes)  # doctest: +SKIP
@@ -208,7 +209,7 @@ def bandwidth(call: Callable[[], Any], n_bytes: int) -> dict[str, Any]:
 
 
 def plans() -> Iterator[Item]:
-    """Yields the plan of cuDNN for convolutions of ResNet-50 and attention of GPT-2.
+    """Yields items that find cuDNN's plans for convolutions of ResNet-50 and attention of GPT-2.
 
     Example:
         >>> [name for name, _ in plans()][0]
@@ -245,7 +246,7 @@ def _plan(cudnn, request):
 
 
 def nccl() -> Iterator[Item]:
-    """Yields, for each binding of NCCL, whether a sum on one rank works, also in a captured graph.
+    """Yields an item for each binding of NCCL, which tests a sum on one rank, eager and captured.
 
     Example:
         >>> [name for name, _ in nccl()]

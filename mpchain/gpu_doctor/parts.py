@@ -1,9 +1,10 @@
-"""``python -m mpchain.gpu_doctor.parts [--after NAME] PART [ARGUMENT ...]``: a part of the GPU
+"""``python -m mpchain.gpu_doctor.parts [--after NAME] PART [ARGUMENT ...]`` runs a part of the GPU
 doctor.
 
-Each result is a line of JSON, which is printed at once. A line before it names the check that
-begins, so that the caller knows which check was running if the program dies. ``--after NAME`` skips
-all results up to that one. ``plan`` prints the parts in order: cheap and decisive ones first.
+Each result is a line of JSON, which is printed at once. A line before the result names the check
+that begins, so that the caller knows which check was running if the program dies. ``--after NAME``
+skips all results up to the result NAME. ``plan`` prints the parts in order: fast and decisive parts
+come first.
 
 ``mpchain-launch doctor --gpu FOLDER`` runs the parts.
 """
@@ -19,9 +20,9 @@ from mpchain.gpu_doctor import check, kernels, machine, speed
 from mpchain.testing.kernel_cases import CASES
 
 GPU_IS_LOST = 3
-"""The exit code after an error that leaves the GPU unusable for this process."""
+"""The exit code after an error that makes the GPU unusable for this process."""
 
-_CHECK, _CASES, _STEP = 90, 60, 90  # seconds to wait for a result
+_CHECK, _CASES, _STEP = 90, 60, 90  # the number of seconds to wait for a result
 
 
 def _checks(name: str) -> Iterator[machine.Item]:
@@ -47,18 +48,18 @@ PARTS: dict[str, Callable[..., Iterator[machine.Item]]] = {
     "torch": speed.torch_steps,
     "command": machine.command,
 }
-"""Name → function of the arguments that yields names of results, and functions that find them."""
+"""Maps the name of a part to a function of its arguments that yields the items to find."""
 
 
 def plan(is_double: bool = False) -> Iterator[dict[str, Any]]:
     """Yields the parts in the order in which the doctor runs them.
 
     Args:
-        is_double: whether the plan is for the double, whose times are meaningless.
+        is_double: whether the plan is for the test double, whose times are meaningless.
 
-    Returns:
-        ``title``; ``arguments`` of this program; ``limit``, the seconds for each result; and
-        ``at_once``, whether other parts may run at the same time.
+    Yields:
+        dict: the ``title`` of a part; the ``arguments`` of this program; the ``limit`` of seconds
+        for each result; and ``at_once``, whether other parts may run at the same time.
 
     Example:
         >>> [row["title"] for row in plan()][:3]

@@ -23,7 +23,7 @@ from mpchain.gpu_doctor.check import TOLERANCE, Results, difference, is_double
 from mpchain.link import Chain
 
 TIMEOUT = 60.0
-"""Seconds that a rank waits for one that does not work."""
+"""Number of seconds that a rank waits for other ranks before it fails."""
 
 N_TIMED, N_BYTES = 10, 64 << 20
 
@@ -43,7 +43,7 @@ def _collectives(comm, device):
 
 
 def _dropped_sources(comm, device):
-    """Frees and reuses memory while another stream reads it."""
+    """Checks collectives whose memory is freed and reused while another stream reads it."""
     results = {}
     for i in range(8):
         x = device.send(_draw(comm, 512, 256) + i)
@@ -67,7 +67,8 @@ class _MLP(Chain):
 
 
 def _training(*, double_buffering: bool = False) -> Check:
-    """A check of six steps, whose gradients fill two buckets; returns the final parameters."""
+    """Returns a check of six training steps whose gradients fill two buckets; the check returns the
+    final parameters."""
 
     def training(comm, device):
         np.random.seed(0)
@@ -91,7 +92,8 @@ CHECKS: dict[str, Check] = {
     "training": _training(),
     "training, double buffering": _training(double_buffering=True),
 }
-"""Name → function of communicator and device, whose arrays must be those of CPU and MPI."""
+"""Maps names to functions of a communicator and a device; the returned arrays must equal the arrays
+that ranks compute on CPUs with MPI, to rounding."""
 
 
 def compare(check: Check, comm: Communicator, device: Device) -> dict[str, object]:
@@ -103,7 +105,7 @@ def compare(check: Check, comm: Communicator, device: Device) -> dict[str, objec
         device: this rank's device.
 
     Returns:
-        ``ok``, and ``error``: the largest difference relative to the largest number of an array.
+        dict: ``ok``, and ``error``: the largest difference, relative to an array's largest number.
 
     Example:
         >>> compare(CHECKS["collectives"], comm, mpchain.get_device("@numpy"))
@@ -118,7 +120,7 @@ def compare(check: Check, comm: Communicator, device: Device) -> dict[str, objec
 
 
 def refusal_of_one_gpu(comm: Communicator, device: Device) -> dict[str, object]:
-    """Returns whether ranks that share a GPU get an error that says so.
+    """Returns whether ranks that share a GPU get an error that names this cause.
 
     Example:
         >>> refusal_of_one_gpu(comm, mpchain.get_device("@cupy:0"))  # doctest: +SKIP
@@ -134,7 +136,7 @@ def refusal_of_one_gpu(comm: Communicator, device: Device) -> dict[str, object]:
 
 
 def seconds_of_a_sum(comm: Communicator, device: Device, n_bytes: int = N_BYTES) -> float:
-    """Returns the time of an all-reduce, measured by the GPU's clock.
+    """Returns the time of an all-reduce in seconds, measured by the GPU's clock.
 
     Example:
         >>> seconds_of_a_sum(comm, mpchain.get_device("@cupy:0"))  # doctest: +SKIP
@@ -187,7 +189,7 @@ def run(comm: Communicator, *, share_gpu: bool) -> None:
             (``NCCL_MULTI_RANK_GPU_ENABLE``).
 
     Raises:
-        Exception: a check raised an exception; the traceback is printed.
+        Exception: a check raised an exception; rank 0 prints the traceback first.
 
     Example:
         >>> run(mpchain.create_communicator("pure_nccl"), share_gpu=False)  # doctest: +SKIP

@@ -1,6 +1,6 @@
-"""Times of training steps of mpchain, and of PyTorch as its users run it.
+"""Measures training steps of mpchain, and of PyTorch as its users usually run it.
 
-Each step runs in a process of its own, since both load CUDA's libraries.
+Each step runs in a separate process, because mpchain and PyTorch load different CUDA libraries.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from mpchain.link import Chain, Sequential
 
 PRECISIONS = {"single": ("never", np.float32), "TF32": ("always", np.float32)}
 PRECISIONS["half"] = "auto", mixed16
-"""Name → ``use_cudnn_tensor_core``, and dtype of the configuration."""
+"""Maps names to ``use_cudnn_tensor_core`` and ``dtype`` of the configuration."""
 
 N_KERNELS = 25
-"""The number of the longest kernels that are shown."""
+"""Number of kernels to list, the longest first."""
 
 
 class Sizes(NamedTuple):
-    """How large a model and its batch are.
+    """The sizes of a model and its batch.
 
     Attributes:
         batch: the shape of the input.
@@ -51,14 +51,14 @@ SIZES = {
     "transformer": Sizes((8, 1024), 768, (12,), 50257),
     "ResNet-50": Sizes((64, 3, 224, 224), 64, (3, 4, 6, 3), 1000),
 }
-"""Model → its sizes; the transformer's are those of GPT-2 small."""
+"""Maps names of models to their sizes; the transformer has the sizes of GPT-2 small."""
 
 SMALL = {
     "MLP": Sizes((8, 16), 16, (2,), 10),
     "transformer": Sizes((2, 8), 16, (2,), 20),
     "ResNet-50": Sizes((2, 3, 32, 32), 4, (1, 1), 10),
 }
-"""The same for tests."""
+"""Maps names of models to small sizes, for tests."""
 
 
 class _Bottleneck(Chain):
@@ -266,7 +266,7 @@ def _loss(torch, y, t):
 
 
 def own_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
-    """Yields the time of mpchain's step, then its longest kernels.
+    """Yields items that find the time of mpchain's step and its longest kernels.
 
     Args:
         name: a key of :data:`SIZES`.
@@ -296,7 +296,7 @@ def own_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
 
 
 def _times(step):
-    """Returns a step's time by the GPU's clock, and the time until the host has queued the work."""
+    """Returns the item with a step's time: by the GPU's clock, and until the host has queued it."""
     n = 1 if is_double() else 20
     milliseconds = 1e3 * seconds_of(step, n)
     cuda.cupy.cuda.Device().synchronize()
@@ -309,8 +309,8 @@ def _times(step):
 
 
 def _longest(made):
-    """Returns the longest kernels: those that PyTorch's profiler finds in the whole process, or, on
-    the double, the most frequent launches."""
+    """Returns the longest kernels that PyTorch's profiler finds in the process; on the test double,
+    the kernels that are launched most often."""
     if not made:
         raise NotHere("the step before, which failed")
     (step,) = made
@@ -344,7 +344,7 @@ def _profiled(step):
 
 
 def torch_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
-    """Yields the time of PyTorch's step; on the double, measured on the CPU.
+    """Yields an item that measures PyTorch's step, on the CPU if CuPy is the test double.
 
     Args:
         name, precision: as in :func:`own_steps`.

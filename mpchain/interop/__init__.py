@@ -1,4 +1,4 @@
-"""Weights to and from PyTorch and Hugging Face, by the names that they have there."""
+"""Converts weights to and from PyTorch and Hugging Face, under these libraries' names."""
 
 from mpchain.interop.networks import BERT as BERT
 from mpchain.interop.networks import GPT2 as GPT2

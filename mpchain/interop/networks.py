@@ -1,4 +1,4 @@
-"""Networks of torchvision and Hugging Face, under the names that their weights have there."""
+"""Networks of torchvision and Hugging Face, which load these libraries' weights by name."""
 
 import functools
 
@@ -66,8 +66,8 @@ class ResNet(Chain):
         11181642
 
     Args:
-        n_layers: 18, 34, 50, 101 or 152.
-        n_classes: number of outputs.
+        n_layers: the number of layers: 18, 34, 50, 101 or 152.
+        n_classes: the number of classes, which is the number of outputs.
 
     Raises:
         ValueError: the number of layers is unknown.
@@ -228,7 +228,7 @@ class BERT(Chain):
         return h
 
     def pooled(self, features: Input) -> Variable:
-        """Computes the features of the texts from those of their words: (B, size).
+        """Computes the features of texts, (B, size), from the features of their words.
 
         Raises:
             TypeError: the model was made with ``has_pooler=False``.
@@ -244,7 +244,7 @@ def _norm(eps):
 
 @rule(GPT2)
 def _of_gpt2(model):
-    """Returns the tensors by Hugging Face's names; Hugging Face's matrices are transposed."""
+    """Maps Hugging Face's names to GPT-2's tensors; Hugging Face's matrices are transposed."""
     found = {"wte": model.words, "wpe": model.positions}
     for i, layer in enumerate(model.layers):
         attention, h = layer.attention, f"h.{i}"
@@ -266,7 +266,7 @@ def _of_gpt2(model):
 
 @rule(BERT)
 def _of_bert(model):
-    """Returns the tensors by Hugging Face's names."""
+    """Maps Hugging Face's names to BERT's tensors."""
     found = {
         "embeddings.word_embeddings": model.words,
         "embeddings.position_embeddings": model.positions,

@@ -43,7 +43,7 @@ class Tensor:
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays of the parts."""
+        """The arrays of :attr:`parts`."""
         return [part.array if isinstance(part, Parameter) else part for part in self.parts]
 
     @property
@@ -127,8 +127,8 @@ def _own_names(link):
 
 @rule(Sequential)
 def _positions(link):
-    """Returns the links by their positions among all layers: PyTorch counts layers without
-    parameters, too."""
+    """Returns the links by their positions among all layers, because PyTorch also counts layers
+    without parameters."""
     return {str(i): layer for i, layer in enumerate(link) if isinstance(layer, Link)}
 
 
@@ -139,7 +139,7 @@ def _product(link):
 
 @rule(L.DepthwiseConvolution2D)
 def _depthwise(link):
-    """Returns the tensors of PyTorch's convolution that has a group for each channel."""
+    """Maps PyTorch's names to the tensors of a convolution that has a group for each channel."""
     W = _of(link, link.W)
     return {"weight": Tensor([W[:, i : i + 1] for i in range(W.shape[1])]), "bias": link.b}
 
@@ -178,7 +178,7 @@ def _rms_normalization(link):
 @rule(*(getattr(L, f"NStep{way}{cell}") for way in ("", "Bi") for cell in ("LSTM", "GRU")))
 @rule(*(getattr(L, f"NStep{way}RNN{f}") for way in ("", "Bi") for f in ("Tanh", "ReLU")))
 def _layers(link):
-    """Joins the weights of the gates: they are in PyTorch's order, but in an array per gate."""
+    """Joins the weights of the gates, which have PyTorch's order, but one array per gate."""
     found = {}
     for i, layer in enumerate(link):
         k, is_backwards = divmod(i, link.direction)
@@ -243,7 +243,7 @@ def _pick(link, names):
 
 @rule(L.VGGLayers)
 def _vgg(link):
-    """Returns the names of torchvision's ``vgg16`` and ``vgg19``."""
+    """Maps the names in torchvision's ``vgg16`` and ``vgg19`` to the links."""
     found, at = {}, 0
     for name, functions in link.functions.items():
         if name.startswith("conv"):

@@ -110,7 +110,7 @@ def load_state_dict(
 
 
 def _named_tensors(caller, model, names, prefix):
-    """Yields the tensors that the rules yield, under the names of the source."""
+    """Yields the tensors of :func:`tensors_of`, under the names of the source."""
     seen = set()
     for name, tensor, link in tensors_of(model):
         name = prefix + _renamed(name, names)
@@ -156,7 +156,8 @@ def _as_array(value):
     if not hasattr(value, "detach"):
         return to_cpu(value)
     value = value.detach().cpu()
-    is_short = value.dtype.is_floating_point and value.itemsize < 4  # NumPy has no bfloat16
+    # NumPy has no bfloat16, so short floats are converted to float32.
+    is_short = value.dtype.is_floating_point and value.itemsize < 4
     return (value.float() if is_short else value).numpy()
 
 
@@ -175,7 +176,7 @@ def _faults(wanted, given):
 
 def _misfits(name, tensor, link, value):
     if not hasattr(value, "shape"):
-        return [f"{name} is no tensor but a {type(value).__name__}"]
+        return [f"{name} must be a tensor, not {type(value).__name__}"]
     shape = tuple(value.shape)
     if not tensor.is_initialized:
         if len(tensor.parts) > 1:

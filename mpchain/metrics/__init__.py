@@ -1,4 +1,4 @@
-"""Metrics of a model over the samples of all ranks."""
+"""Computes metrics of a model over the samples of all ranks."""
 
 from mpchain.metrics.meter import Meter as Meter
 from mpchain.metrics.meter import Metric as Metric

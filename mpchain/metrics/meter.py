@@ -16,13 +16,13 @@ from mpchain.typing import DeviceLike
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A measure over all samples together, computed in two steps.
+    """A metric that is computed from all samples together, in two steps.
 
     Args:
         keep: function of a batch of outputs and of targets that returns the data to keep: a tuple
             of host arrays or lists, with one entry for each sample.
-        compute: function of these data, joined over all batches, that returns the value, or a dict
-            of values by name.
+        compute: function of the kept data, joined over all batches, that returns the value, or a
+            dict of values by name.
 
     Example:
         >>> largest_error = Metric(lambda y, t: (abs(y - t),), lambda errors: errors.max())
@@ -60,7 +60,7 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all batches."""
+        """Discards the data of all batches."""
         self._kept = {name: [] for name in self.metrics}
 
     def add(self, y: object, t: object) -> None:
@@ -89,7 +89,7 @@ class Meter:
         for name, metric in self.metrics.items():
             batches = [batch for kept in held for batch in kept[name]]
             if not batches:
-                raise ValueError(f"Meter.compute: there are no samples to compute {name!r} of")
+                raise ValueError(f"Meter.compute: no rank has samples for {name!r}; call add first")
             value = metric.compute(*map(_joined, zip(*batches, strict=True)))
             if isinstance(value, dict):
                 values |= {f"{name}/{part}": number for part, number in value.items()}

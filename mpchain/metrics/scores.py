@@ -1,7 +1,7 @@
 """The metrics, which measure how well outputs match targets.
 
-``y`` is a batch of outputs of a model, arrays or Variables; ``t`` the targets. Most metrics take
-scores of classes ``y`` of shape (N, C, ...) and labels ``t`` of shape (N, ...).
+``y`` is a batch of a model's outputs, as an array or a Variable, and ``t`` is the targets. Most
+metrics take scores ``y`` of classes, (N, C, ...), and integer labels ``t``, (N, ...).
 """
 
 import itertools
@@ -130,8 +130,8 @@ def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
 
     Args:
         average: with more than two classes, ``'macro'`` or ``'weighted'``.
-        multi_class: with more than two classes, ``'ovr'`` (each class against the others) or
-            ``'ovo'`` (all pairs of classes); uses the softmax of the scores.
+        multi_class: with more than two classes, ``'ovr'`` (each class against all other classes) or
+            ``'ovo'`` (all pairs of classes); both use the softmax of the scores.
 
     Returns:
         A metric of scores (N,) of class 1, or of logits (N, C).
@@ -191,7 +191,7 @@ def perplexity(ignore_label: int | None = -1) -> Metric:
 
 
 def bleu(n: int = 4) -> Metric:
-    """Returns the BLEU score of translations: the share of n-grams that are in references.
+    """Returns the BLEU score of translations, which measures how many n-grams are in references.
 
     sacrebleu (``pip install 'mpchain[metrics]'``) computes it over the whole corpus, without
     smoothing. Words are compared unchanged, without further splitting or case folding.

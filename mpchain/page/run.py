@@ -1,4 +1,4 @@
-"""The state of a run, which turns events into updates for browsers."""
+"""Keeps the state of a run: collects events, and answers what browsers have not seen."""
 
 import collections
 import json
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST_POINTS = 2000
-"""Points of a curve. Beyond them every other one is dropped, as are those that come then."""
+"""Largest number of points of a curve. A longer curve keeps only every second point."""
 MOST_CURVES = 500
 MOST_LINES = 500
 LONGEST_LINE = 2000
@@ -48,7 +48,7 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7
 
 
 class Curve:
-    """Points of one reported value: logged means, or samples between them.
+    """The points of one reported value: means of the log, or single values between them.
 
     Example:
         >>> curve = Curve("loss", "log")
@@ -179,7 +179,7 @@ class Run:
                 self._mark("lost", f"rank {rank} {known.get('text', 'failed')}")
 
     def _mark(self, kind, text):
-        """Records an event to mark in curves."""
+        """Records an event that the page marks in the curves."""
         if len(self._marks) < MOST_MARKS:
             self._marks.append({"kind": kind, "at": list(self._now), "text": text})
 
@@ -224,15 +224,15 @@ class Run:
         self._open_line = rest[-LONGEST_LINE:]
 
     def since(self, number: int) -> dict[str, Any]:
-        """Returns the data that a browser needs.
+        """Returns the data that a browser does not have yet.
 
         Args:
             number: the ``number`` in the browser's previous answer; 0 if this is the first request.
 
         Returns:
-            ``number``, ``job``, ``ranks``, ``settings``, ``folder``, ``marks``, ``curves`` and
-            ``lines``: all facts, but only new points and lines. A curve with ``whole`` replaces the
-            browser's curve; ``extremes`` are the points with its lowest and highest values.
+            dict: ``number``, ``job``, ``ranks``, ``settings``, ``folder``, ``marks``, ``curves``
+            and ``lines``, with all facts, but only new points and lines. A curve with ``whole``
+            replaces the browser's curve; ``extremes`` are its lowest and its highest point.
         """
         # A larger number comes from an earlier process, so the browser needs everything.
         number = number if number <= self._number else 0

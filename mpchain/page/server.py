@@ -19,15 +19,16 @@ from mpchain.page.run import Run
 from mpchain.page.site import Site
 
 TIME_TO_LOOK = 10.0
-"""Seconds for browsers to see the end of the run; the page ends once all have."""
+"""Number of seconds that browsers have to see the end of the run. The page ends earlier if all
+browsers have seen it."""
 MOST_OF_A_REQUEST = 1 << 14
 MOST_CONNECTIONS = 100
-"""Connections that are open at a time. Another one closes the oldest; browsers connect again."""
+"""Largest number of open connections. One more closes the oldest, whose browser connects again."""
 TIME_TO_ASK = 30.0
-"""Seconds for a request to be sent, and for the next one of a connection."""
+"""Number of seconds in which a browser must send a request, and the next one on a connection."""
 TIME_TO_SEND_A_BODY = 10.0
 TIME_TO_WAIT = 1.0
-"""Seconds until connections are accepted again after files ran out."""
+"""Number of seconds to wait before accepting connections again after file descriptors ran out."""
 
 
 class Events:
@@ -72,7 +73,7 @@ class Door:
 
     Args:
         listener: a socket that listens.
-        take: called with the stream and the address of each connection.
+        take: function that is called with the stream and the address of each connection.
 
     Example:
         >>> async def serve():
@@ -83,7 +84,7 @@ class Door:
 
     def __init__(self, listener: socket.socket, take: Callable[[Any, Any], object]) -> None:
         self._listener, self._take = listener, take
-        self._streams: list[Any] = []  # the oldest first
+        self._streams: list[Any] = []  # the oldest stream comes first
         self._loop = asyncio.get_running_loop()
         listener.setblocking(False)
         self._open()
@@ -98,8 +99,8 @@ class Door:
             connection, address = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        # File handles or memory ran out. Without this, the waiting connection would trigger the
-        # event again at once.
+        # File descriptors or memory ran out. Without a pause, the waiting connection would trigger
+        # the event again at once.
         except OSError:
             self._drop_oldest()
             self.close()
@@ -189,7 +190,7 @@ def write_secret(folder: str, address: str) -> pathlib.Path:
 
 
 async def _follow(run):
-    """Handles events until they end, or until the process that sends them ends."""
+    """Handles events until standard input ends, or until the process that sends events ends."""
     os.set_blocking(0, False)
     events, parent = Events(run, 0), os.getppid()
     asyncio.get_running_loop().add_reader(0, events.read)

@@ -1,13 +1,13 @@
-"""Answers requests, and refuses those that do not come from the user's page.
+"""Answers requests, and refuses requests that do not come from the user's page.
 
 Only the user who started the run may use the page. Other users of the host can connect to the
-port, and any web page in the user's browser can send requests to it. So
+port, and any web page in the user's browser can send requests to the port. Therefore:
 
-- the address that the user opens has a token, which is exchanged for a cookie that no script can
-  read and that other sites do not make the browser send;
-- the header Host must name the loopback interface: requests for a name that an attacker's DNS
-  server points here get no answer;
-- the request that stops training needs a header that other sites cannot set.
+- The address that the user opens has a token, which is exchanged for a cookie. No script can read
+  the cookie, and the browser does not send it with requests of other sites.
+- The header Host must name the loopback interface, so that a name that an attacker's DNS server
+  maps to this address gets no answer.
+- The request that stops training needs a header that other sites cannot set.
 """
 
 import contextlib
@@ -25,15 +25,16 @@ from collections.abc import Callable, Mapping
 from mpchain.page.run import Run
 
 Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers, body."""
+"""The status code, the headers and the body of an answer."""
 
 ABSENT = 12.0
-"""Seconds after which a browser that does not ask has left: hidden ones ask every five seconds."""
+"""Number of seconds after which a browser without a request counts as closed. Hidden pages send a
+request every five seconds."""
 MOST_TABS = 1000
 STOP_HEADER = "X-Mpchain-Page"
 FILES = "/files/"
 SHOWN = (".csv", ".json", ".log", ".png", ".txt")
-LARGEST_FILE = 1 << 24  # bytes
+LARGEST_FILE = 1 << 24  # the size in bytes
 MOST_ENTRIES = 10_000
 _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?", re.ASCII | re.IGNORECASE)
 _ASSETS = {
@@ -59,7 +60,8 @@ class Site:
 
     Args:
         run: the run to show.
-        stop: called when a browser requests to stop training; None forbids it.
+        stop: function that is called when a browser requests the end of training; None refuses
+            such requests.
 
     Attributes:
         token: the secret in the address that the user opens.
@@ -86,7 +88,7 @@ class Site:
         }
 
     def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
-        """Answers one request.
+        """Returns the answer to one request.
 
         Args:
             method: the method, such as GET.
@@ -129,7 +131,7 @@ class Site:
         return any(name == self._cookie and _same(value, self._session) for name, _, value in pairs)
 
     def all_have_looked(self, since: float) -> bool:
-        """Returns whether all browsers that have the page open have sent a request since then.
+        """Returns whether every browser that has the page open has sent a request since a time.
 
         Args:
             since: a time of ``time.monotonic()``.
@@ -175,8 +177,8 @@ class Site:
 def names_of_files(folder: str) -> list[str]:
     """Returns the names of the results in a folder that a browser can show.
 
-    They are regular files: the log, texts, tables and plots. Links and large files are left out,
-    and so are files whose names begin with a dot, such as those being written.
+    The results are regular files: the log, texts, tables and plots. Links, large files, and files
+    whose names begin with a dot, such as incomplete files, are left out.
 
     >>> names_of_files("")
     []

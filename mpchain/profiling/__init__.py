@@ -1,4 +1,4 @@
-"""Profiles: where the time of a step goes, on each rank."""
+"""Profiles, which measure how each rank spends the time of a step."""
 
 from mpchain.profiling.session import Profile as Profile
 from mpchain.profiling.session import profile as profile

@@ -1,4 +1,4 @@
-"""Compares the clocks of several ranks by messages."""
+"""Measures by messages how much the clocks of several ranks differ."""
 
 import dataclasses
 import time
@@ -7,18 +7,18 @@ from typing import Any
 from mpchain.distributed.communicators import Communicator
 
 ROUNDS = 100
-"""Questions to each rank: the answer that came fastest counts."""
+"""Number of requests to each rank; only the fastest answer is used."""
 
 
 @dataclasses.dataclass
 class Clock:
     """The offset of rank 0's monotonic clock from this process's; all times are in nanoseconds.
 
-    Clocks of hosts drift, so the offset is taken to change linearly between comparisons.
+    Clocks of hosts drift; between two comparisons, the offset is assumed to change linearly.
 
     Args:
         origin: the time on rank 0's clock that is shown as zero.
-        points: a tuple (own time, difference, error) for each comparison.
+        points: a tuple (own time, offset, error) for each comparison.
 
     Example:
         >>> clock = Clock(1000, [(0, 500, 20), (4000, 600, 10)])
@@ -31,7 +31,7 @@ class Clock:
 
     @property
     def error(self) -> int:
-        """The largest error of the comparisons: half of the round-trip time."""
+        """The largest error of the comparisons, in nanoseconds: half of a round-trip time."""
         return max(error for *_, error in self.points)
 
     def shared(self, own: int) -> float:
@@ -42,7 +42,7 @@ class Clock:
 
 
 def own_clock() -> Clock:
-    """Returns the clock of a process that has not been compared with another; its origin is now.
+    """Returns a clock for a process that has not been compared with rank 0; its origin is now.
 
     >>> own_clock().error
     0
@@ -54,8 +54,8 @@ def own_clock() -> Clock:
 def compare(comm: Communicator, begin: int | None = None, clock: Clock | None = None) -> Clock:
     """Compares the clocks of all ranks with rank 0's; collective.
 
-    Rank 0 asks each rank for its time, and takes the answer as the time at the middle of the round
-    trip.
+    Rank 0 requests the time of each rank, and assumes that the answer is the time at the middle of
+    the round trip.
 
     Args:
         comm: the ranks.
@@ -89,7 +89,7 @@ def _ask(comm, other):
 
 
 def _best_of(answers: list[tuple[int, int, int]]) -> Any:
-    """Returns a point of the clock that was asked.
+    """Returns the fastest answer as a point (own time, offset, error) of the answering clock.
 
     >>> _best_of([(100, 1000, 200), (300, 1150, 320)])
     (1150, -840, 10)

@@ -1,4 +1,4 @@
-"""The profile that ``mpchain-launch --trace`` requests through an environment variable."""
+"""Starts the profile that ``mpchain-launch --trace`` requests through an environment variable."""
 
 import atexit
 import os
@@ -11,7 +11,7 @@ from mpchain.profiling.session import Profile, save
 from mpchain.profiling.trace import merge_files, path_of_rank, trace_of, write
 
 VARIABLE = "MPCHAIN_TRACE"
-"""Names the folder of the trace."""
+"""Environment variable that names the folder of the trace."""
 
 STEPS = 100
 
@@ -47,7 +47,7 @@ class LaunchedProfile(Profile):
     def _on_communicator(self, comm: Any) -> None:
         if self._of_run[1] > 1 or comm.size < load_mpi().COMM_WORLD.size:
             return
-        parts = {"collective", "wait"}  # these kinds get no spans
+        parts = {"collective", "wait"}  # spans inside of spans of their kind are not recorded
         self._recorder.open |= parts
         with self.span("compare clocks"):
             self._of_run = comm.rank, comm.size, comm.bcast_obj(os.urandom(8).hex())

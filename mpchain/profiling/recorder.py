@@ -1,4 +1,4 @@
-"""The record of one process: spans of time, pending all-reduces, and memory."""
+"""Records one process: spans of time, pending all-reduces, and memory."""
 
 import dataclasses
 import threading
@@ -17,25 +17,28 @@ from mpchain.typing import Arrays
 from mpchain.utils.memory import pool_bytes, resident_bytes
 
 SHORTEST = 10_000
-"""Nanoseconds: looks at a pending operation that take less are waiting, not work."""
+"""Number of nanoseconds below which a call of ``Test`` on a pending operation counts as waiting,
+because it did no work."""
 
 SAMPLING = 100_000_000
-"""Nanoseconds from one look at memory to the next: it is a system call."""
+"""Number of nanoseconds between two samples of the memory in use, because a sample needs a system
+call."""
 
 _SHOWN = {
     "matrix_product": "matmul",
     "multi_node_batch_normalization": "batch_normalization",
 }
-"""Public names of functions whose callers are not seen: operators, other ranks' functions."""
+"""Maps labels to public names, for functions that no public function calls, such as operators."""
 
 _CALLS_A_USERS = "forget"
-"""A public function that calls one of the user, whose functions keep their names."""
+"""Name of the public function that calls a user's function, in which functions keep their names."""
 
 _KINDS = {"gradients": "communication", "extension": "extensions"}
-"""What kinds of spans are called in the trace, if not by their own names."""
+"""Maps kinds of spans to names in the trace; other kinds appear under their own names."""
 
 _AFTER_THESE = {"forward", "optimizer", "evaluation"}
-"""Kinds of spans at whose ends memory is looked at: forward has kept most arrays."""
+"""Kinds of spans after which a sample of the memory in use is taken: after forward, for example,
+most arrays are alive."""
 
 _OTHER_COLLECTIVES = {"split", "finalize", "make_buffers"}
 
@@ -49,7 +52,7 @@ class Operation:
         n_bytes: the size of its data.
         start, end: times; the end is None while the operation is pending.
         summing: time that this rank spent summing, sending or receiving.
-        waiting: time that this rank spent only waiting for the operation.
+        waiting: time that this rank spent waiting for other ranks.
     """
 
     name: str
@@ -68,16 +71,16 @@ class Recorder(Observer):
     Args:
         skip: number of steps to leave out at the beginning.
         steps: number of recorded steps after which ``on_full`` is called; None means no limit.
-        on_full: function without arguments.
+        on_full: function without arguments, which usually ends the recording.
         on_communicator: function that is called with each new communicator of several ranks.
 
     Attributes:
         record: function that takes a tuple: the start and the end of a span, and a description,
             which is a tuple (kind, name, link or None, dict of details or None). All three are
             kept in one flat list, because the garbage collector would visit a tuple per span.
-        targets: targets of optimizers, by id.
+        targets: the links that optimizers update, by id.
         operations: :class:`Operation` s that have ended.
-        memory: tuples (time, bytes resident, bytes used of CuPy's pool).
+        memory: tuples (time, resident bytes of the process, used bytes of CuPy's memory pool).
         open: kinds of the spans that have not ended; inside a span, no other span of its kind is
             recorded.
         n_steps: number of steps that have ended.
@@ -139,7 +142,7 @@ class Recorder(Observer):
         return end
 
     def sample_memory(self, time: int) -> None:
-        """Records how much memory is in use, and when to take the next sample."""
+        """Records how much memory is in use, and sets the time of the next sample."""
         self._next_look = time + SAMPLING
         self.memory.append((time, resident_bytes(), pool_bytes() if self._has_gpu else 0))
 
@@ -163,7 +166,7 @@ class Recorder(Observer):
 
     def _what(self, label, link, public, inputs):
         """Returns the description of a function's span. To save memory, spans with the same link
-        and shapes share one."""
+        and shapes share one description."""
         name = public or _SHOWN.get(label) or label.lstrip("_")
         key = id(link), name, tuple([(x.shape, x.dtype) for x in inputs if x is not None])
         if key not in self._known:
@@ -181,7 +184,7 @@ class Recorder(Observer):
             self._endings.get(span.kind, self._end)(span, begun)
 
     def _begin(self, span):
-        """Returns the start time, or None inside a span of the same kind."""
+        """Returns the start time of a span, or None if the span is inside a span of its kind."""
         if span.kind in self.open:
             return None
         self.open.add(span.kind)
@@ -314,7 +317,7 @@ class Recorder(Observer):
 
 
 def _time_of_gpu():
-    """Returns the time after the GPU has finished its queued work; without this wait, a function's
-    time would only be the time to launch its kernels."""
+    """Waits until the GPU has finished its queued work, and returns the time. Without this wait, a
+    function's time would only be the time to launch its kernels."""
     cuda.cupy.cuda.get_current_stream().synchronize()
     return time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""Profiles: from the first hook to the files."""
+"""Profiles: starts and ends the recording, and writes the files."""
 
 import contextlib
 import os
@@ -96,7 +96,7 @@ class Profile(Extension):
     ):
         if skip < 0 or (steps is not None and steps < 1):
             raise ValueError(
-                "profile: skip must not be negative and steps be positive, but they are "
+                "profile: skip must not be negative, and steps must be positive, but they are "
                 f"{skip} and {steps}"
             )
         self._file, self._comm, self._skip, self._steps = file, comm, skip, steps
@@ -111,8 +111,8 @@ class Profile(Extension):
         with _turn:
             if _active:
                 raise RuntimeError(
-                    "profile: another profile is active; end it before, or leave out --trace of "
-                    "mpchain-launch"
+                    "profile: another profile is active; end the other profile first, or omit "
+                    "--trace of mpchain-launch"
                 )
             _active.append(self)
         try:
@@ -135,10 +135,10 @@ class Profile(Extension):
         self._end(exc_type is not None)
 
     def _on_communicator(self, comm):
-        """Called with each communicator of several ranks that the program makes."""
+        """Is called with each communicator of several ranks that the program makes."""
 
     def stop(self) -> None:
-        """Ends recording on this rank before the end of the block or of training."""
+        """Ends the recording on this rank, before the end of the block or of training."""
         if self._is_recording:
             self._is_recording = False
             self._recorder.__exit__()
@@ -193,7 +193,7 @@ class Profile(Extension):
         self.__enter__()
 
     def __call__(self, trainer: object) -> None:
-        """Does nothing: the recorder observes iterations by itself."""
+        """Does nothing, because the recorder observes iterations by itself."""
 
     def on_error(self, trainer: object, exc: BaseException, tb: TracebackType | None) -> None:
         self._has_failed = True

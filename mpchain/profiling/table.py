@@ -22,8 +22,8 @@ class Row:
         link: the path of the link that did the work; empty outside of links.
         name: the function, the class of a link (for its Python code), or the kind of other work.
         calls: number of calls in a step: the mean over steps and ranks.
-        seconds: time in a step for each rank: the mean over the steps. Work inside it that has its
-            own row is left out.
+        seconds: maps each rank to the time in a step, the mean over the steps. Inner work that has
+            its own row is left out.
 
     Example:
         >>> Row("forward", "/l1", "linear", 1.0, {0: 0.002, 1: 0.004}).mean
@@ -38,14 +38,14 @@ class Row:
 
     @property
     def mean(self) -> float:
-        """Seconds in a step, the mean over the ranks."""
+        """The time in a step in seconds, as the mean over the ranks."""
         return sum(self.seconds.values()) / len(self.seconds)
 
 
 def steps_of(trace: Trace) -> dict[int, list[dict[str, Any]]]:
     """Returns the events of complete steps, by rank.
 
-    The first step of a program, which initializes and compiles, is left out if there are others.
+    The first step of a program initializes and compiles, so it is left out if there are more steps.
 
     >>> steps_of({"traceEvents": []})
     {}
@@ -95,8 +95,8 @@ def rows(trace: Trace, step: int | None = None) -> list[Row]:
 
 
 def _self_times(trace, rank, chosen):
-    """Returns seconds and calls, without those of inner spans, by (whether the span is in a chosen
-    step, (phase, link, name)).
+    """Returns seconds and numbers of calls, without the time of inner spans. The keys are pairs:
+    whether the span is in a chosen step, and (phase, link, name).
 
     Two spans of a thread are either nested or disjoint, so the open spans form a stack.
     """
@@ -140,8 +140,9 @@ def operations(trace: Trace) -> list[tuple[str, int | None, float, float, float,
     """Returns the collective operations in the background.
 
     Returns:
-        For each operation: name, bytes, count in a step on a rank, and three means in seconds: from
-        beginning to end, waiting for other ranks, and summing on this rank.
+        list: for each operation, its name, its number of bytes, its count in a step on a rank, and
+        three means in seconds: the time from beginning to end, the time waiting for other ranks,
+        and the time summing on this rank.
 
     >>> operations({"traceEvents": []})
     []
@@ -175,14 +176,14 @@ def lines(trace: Trace, n_rows: int | None = None) -> Iterator[str]:
 
     Args:
         trace: the trace.
-        n_rows: the number of rows to show; None shows those of at least 0.5 % of a step. One more
-            row is the sum of the others.
+        n_rows: the number of rows to show; None shows rows of at least 0.5 % of a step. A last row
+            is the sum of all rows that are not shown.
 
     Example:
         >>> with mpchain.profile() as profile:
         ...     y = F.exp(np.zeros(2))
         >>> next(lines(profile.trace))
-        '1 rank, no complete step: the share is that of the recorded time'
+        '1 rank, no complete step: shares are of the whole recorded time'
     """
     found, ranks, steps = rows(trace), trace["otherData"]["ranks"], steps_of(trace)
     total = sum(row.mean for row in found) or 1.0
@@ -190,7 +191,7 @@ def lines(trace: Trace, n_rows: int | None = None) -> Iterator[str]:
     if numbers := [event["args"]["step"] for own in steps.values() for event in own]:
         text += f"steps {min(numbers)} to {max(numbers)}, {1000 * total:.3f} ms each"
     else:
-        text += "no complete step: the share is that of the recorded time"
+        text += "no complete step: shares are of the whole recorded time"
     yield text
     yield ""
     phases = collections.Counter()

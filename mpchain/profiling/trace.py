@@ -1,4 +1,4 @@
-"""Traces in Chrome's format, which https://ui.perfetto.dev opens: made from records, read, written.
+"""Makes, reads, merges and writes traces in Chrome's format, which https://ui.perfetto.dev opens.
 
 A trace is a dict: ``traceEvents`` is a list of dicts, whose times are in microseconds. The process
 ID of an event is its rank.
@@ -25,8 +25,8 @@ def trace_of(recorder: Recorder, clock: Clock, rank: int, size: int, run: str = 
     """Returns the trace of one rank.
 
     Args:
-        recorder: the recorder of its events.
-        clock: its clock.
+        recorder: the recorder with the events of the rank.
+        clock: the clock of the rank.
         rank, size: the rank, and the number of ranks.
         run: an id that the traces of the ranks share, see :func:`merge_files`.
 
@@ -91,8 +91,8 @@ def _memory(recorder, clock, own):
 def link_paths(links: list[Link]) -> dict[int, str]:
     """Returns the path of each link by its id, such as ``/encoder/l1``.
 
-    Links that are not children of other links are the models. If there are several models, the path
-    begins with the class of its model.
+    Links that are not children of other links are the models. If there are several models, a path
+    begins with the class of the model.
 
     >>> model = mpchain.Chain(encoder=mpchain.Chain(l1=L.Linear(3, 2)))
     >>> sorted(link_paths([model]).values())
@@ -111,7 +111,7 @@ def link_paths(links: list[Link]) -> dict[int, str]:
 def merge(traces: list[Trace]) -> Trace:
     """Merges the traces of several ranks into one, with arrows between the ranks.
 
-    An arrow leads from the rank that was last to begin a sum to the end of that sum on other ranks.
+    An arrow leads from the rank that began a sum last to the end of the same sum on other ranks.
 
     >>> merge([{"traceEvents": [], "otherData": {"ranks": [{"rank": r}]}} for r in (1, 0)])
     {'traceEvents': [], 'displayTimeUnit': 'ms', 'otherData': {'ranks': [{'rank': 0}, {'rank': 1}]}}
@@ -190,7 +190,8 @@ def merge_files(path: str, run: str) -> Trace | None:
 
     Args:
         path: the file of all ranks; the files of single ranks lie beside it (:func:`path_of_rank`).
-        run: the id that the traces of the run share; files of other runs are kept.
+        run: the id that the traces of the run share; files of other runs are neither read nor
+            removed.
 
     Returns:
         The trace of all ranks; None if files are missing.

@@ -1,4 +1,4 @@
-"""Proves that N ranks compute what one process computes, or finds the first difference.
+"""Proves that N ranks compute the same results as one process, or finds the first difference.
 
 ``mpchain-launch prove -n N script`` runs the first updates of a program twice with ``python -m
 mpchain.prove``. The first run is on N ranks, where :mod:`mpchain.prove.tracer` records the results

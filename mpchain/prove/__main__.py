@@ -61,7 +61,7 @@ def _run_one(options):
             _run(options)
         text, is_same = judge.verdict(), True
         if options.role == "again":  # the first run differed
-            text, is_same = _refusal("the first one differed from the ranks, the second did not")
+            text, is_same = _refusal("the first run differed from the ranks, the second did not")
     except DifferenceError as error:
         text, is_same = str(error.finding), False
         if options.role == "one":

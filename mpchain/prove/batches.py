@@ -17,7 +17,7 @@ def changed(value: object, change: Callable[[str, Any], Any], path: str = "") ->
     """Returns a loss function, or one of its arguments, with changed batches.
 
     Args:
-        value: the function, a ``functools.partial`` with its arguments.
+        value: the function and its arguments, as a ``functools.partial``.
         change: function of the path of an array or list, and the array or list; returns the
             replacement.
 
@@ -81,8 +81,8 @@ def joined(
     Arrays and lists whose length is not the number of samples are not batches, and are left out.
 
     Args:
-        batches: the results of :func:`found` for the ranks' parts that have samples.
-        sizes: the number of samples of each part.
+        batches: for each micro-batch of the ranks that has samples, the result of :func:`found`.
+        sizes: the number of samples of each micro-batch; None if it is unknown.
 
     Example:
         >>> joined([{"x": np.zeros(2)}, {"x": np.ones(1)}], [2, 1])
@@ -115,7 +115,7 @@ def length(batch: dict[str, Any]) -> int | None:
 
 
 def have_samples_across(batches: Sequence[dict[str, Any]], sizes: Sequence[float | None]) -> bool:
-    """Returns whether the samples are on an axis other than the first, such as after a time axis.
+    """Returns whether the axis of the samples is not the first one, such as after a time axis.
 
     >>> have_samples_across([{"x": np.zeros((5, 2))}], [2])
     True
@@ -157,8 +157,8 @@ def samples(batch: dict[str, Any], n: int | None) -> list[bytes]:
 
 
 def changed_part(whole: dict[str, Any], own: dict[str, Any], n: int) -> str:
-    """Returns the only part in which the ranks' samples differ from those of one process; an empty
-    text if no single part differs.
+    """Returns the path of the only array in which the ranks' samples differ from the samples of one
+    process; an empty string if several arrays differ, or none.
 
     Example:
         >>> ranks = {"x": np.array([1, 2]), "t": np.array([5, 6])}
@@ -174,7 +174,7 @@ def changed_part(whole: dict[str, Any], own: dict[str, Any], n: int) -> str:
 
 
 def _parts_of(batch, n):
-    """Returns the texts of all samples, for each part of a sample."""
+    """Maps the path of each array or list to a list of texts, one for each sample."""
     found = {}
     for path, value in batch.items():
         if len(value) == n and isinstance(value, list) and isinstance(value[0], (tuple, dict)):
@@ -195,7 +195,7 @@ def _exact(value):
         return [_exact(item) for item in value]
     if isinstance(value, dict):
         return [(k, _exact(item)) for k, item in value.items()]
-    if isinstance(value, (set, frozenset)):  # each process has another order
+    if isinstance(value, (set, frozenset)):  # the order of a set differs between processes
         return sorted(map(repr, value))
     return repr(value)
 

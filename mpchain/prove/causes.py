@@ -1,4 +1,4 @@
-"""Likely causes of a difference, in plain words."""
+"""Sentences for a user that state the likely cause of a difference and its remedy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,113 +9,121 @@ from mpchain.prove.comparison import Suspect, best, gap
 from mpchain.prove.records import Pass
 
 OTHER_UPDATES = (
-    "rank-dependent code: ranks and one process update other optimizers, or at other lines, such "
-    "as below an 'if' on comm.rank"
+    "rank-dependent code updates other optimizers on the ranks than in one process, or updates "
+    "them at other lines, such as below an 'if' on comm.rank; run the same updates on all ranks"
 )
-OTHER_FUNCTIONS = "rank-dependent code: ranks and one process call other functions"
+OTHER_FUNCTIONS = (
+    "rank-dependent code calls other functions on the ranks than in one process; call the same "
+    "functions on all ranks"
+)
 HYPERPARAMETER = (
-    "it depends on the rank or on the number of ranks; since gradients are means over all samples, "
-    "it must not"
+    "the hyperparameter depends on the rank or on the number of ranks; gradients are means over "
+    "all samples, so set the same value on any number of ranks"
 )
 MISSED = (
-    "samples that are missed: they are dropped on several ranks, but not in one process; ranks may "
-    "have unequal numbers of samples, so divide batches by create_sharded_iterator or comm.batch"
+    "the program misses samples on several ranks, but not in one process; ranks may have unequal "
+    "numbers of samples, so divide batches by create_sharded_iterator or comm.batch"
 )
 PADDED = (
-    "padding by repeated samples: scatter_dataset(..., force_equal_length=False), or "
-    "create_sharded_iterator, take each sample once"
+    "padding by repeated samples makes the ranks' numbers of samples equal; pass "
+    "force_equal_length=False to scatter_dataset, or use create_sharded_iterator"
 )
 DRAWN = (
-    "draws outside of mpchain.random: {names} drew numbers, perhaps in this function; draw by "
-    "mpchain.random.source. Otherwise the result for a sample depends on the other ones of a rank"
+    "the program draws outside of mpchain.random: {names} drew numbers, perhaps in this function; "
+    "draw by mpchain.random.source. If this function draws no numbers, its result for a sample "
+    "depends on the other samples of a rank"
 )
 DATA_OF_RANK = (
-    "data that differ: the same samples have other values on some ranks, such as by a "
-    "normalization that depends on the rank's own data"
+    "the program reads data that differ: the same samples have other values on some ranks, such as "
+    "after a normalization that depends on the rank's own data"
 )
 LEFT_OUT = (
-    "samples that are missed: a loop over parts of a batch that some ranks leave early, or "
+    "some ranks miss samples, because they leave a loop over micro-batches early, or because of "
     "rank-dependent code"
 )
 DRAWN_DATA = (
-    "data that differ: the dataset draws other numbers in each reading and on each rank; those of "
-    "datasets.AugmentedDataset depend on the sample and the epoch only"
+    "the program reads data that differ: the dataset draws other numbers in each reading and on "
+    "each rank; use datasets.AugmentedDataset, whose random numbers depend on the sample and the "
+    "epoch only"
 )
 UNSEEDED = (
-    "nothing seeds what it draws (such as np.random.default_rng() or os.urandom), or it depends on "
-    "the time: seed it, or draw by mpchain.random.source"
+    "this function draws from a generator that nothing seeds (such as np.random.default_rng() or "
+    "os.urandom), or depends on the time: seed the generator, or draw by mpchain.random.source"
 )
 REPEATED = (
-    "a sampler that repeats samples: each rank draws from the whole data; divide batches by "
-    "create_sharded_iterator or comm.batch, or data by scatter_dataset"
+    "each rank has a sampler that repeats samples of other ranks, because it draws from all data; "
+    "divide batches by create_sharded_iterator or comm.batch, or data by scatter_dataset"
 )
 OTHER_STATE = "rank-dependent code builds other models"
 DIVIDED = (
-    "the model is divided among the ranks: what they compute together is not what one of them "
-    "computes alone, and cannot be compared by parameters"
+    "the model is divided among the ranks, so no rank has the parameters of the whole model; a "
+    "proof can only compare models that are whole on each rank"
 )
 RESULT = (
-    "the mean of the ranks' values is not the value of all samples together, or ranks evaluate "
-    "other samples"
+    "the mean of the ranks' values is not the value for all samples together, or the ranks "
+    "evaluate other samples than one process"
 )
 BATCH = (
-    "statistics of a batch: the result for a sample depends on the other samples that are on the "
-    "same rank; use MultiNodeBatchNormalization, or mpchain.batch_mean"
+    "the function computes statistics of a batch: its result for a sample depends on the other "
+    "samples on the same rank; use MultiNodeBatchNormalization, or mpchain.batch_mean"
 )
 COUNT = (
-    "a mean over counts that differ between ranks, or another function of a rank's own sums: "
-    "divide mpchain.batch_sum by mpchain.batch_count, or use mpchain.batch_mean"
+    "the value is a mean over counts that differ between ranks, or another function of a rank's "
+    "own sums: divide mpchain.batch_sum by mpchain.batch_count, or use mpchain.batch_mean"
 )
 WEIGHTS = (
-    "ranks have unequal numbers of samples, but equal weights: set optimizer.n_samples, or divide "
-    "the batch by comm.batch"
+    "the ranks have unequal numbers of samples, but equal weights: set optimizer.n_samples, or "
+    "divide the batch by comm.batch"
 )
 NUMBER = (
-    "a number that differs between ranks: it depends on the rank, or is computed from the rank's "
-    "own samples"
+    "the function gets a number that differs between ranks, because the number depends on the rank "
+    "or is computed from the rank's own samples"
 )
-SIZE = "a number that depends on the number of ranks"
+SIZE = "the function gets a number that depends on the number of ranks"
 SHAPES = (
-    "shapes that depend on the rank's own samples, such as of data that are cut or padded to the "
-    "length of one of them, or other samples"
+    "the array's shape depends on the rank's own samples, for example because data are padded to "
+    "the longest sample, or the ranks have other samples than one process"
 )
 MAXIMUM = (
-    "a maximum or minimum of a rank's samples, whose mean over ranks is not that of all samples"
+    "the value is a maximum or minimum over a rank's samples, and the mean of these over the ranks "
+    "is not the maximum or minimum over all samples"
 )
 SHARED_DATA = (
-    "data that differ: ranks divide the batches of one process, so that all of them must have the "
-    "same data in the same order"
+    "the program reads data that differ: the ranks divide the batches of one process among them, "
+    "so all ranks must have the same data in the same order"
 )
 SAMPLES = (
-    "a sampler that repeats or misses samples, or data that differ: some ranks have other samples "
-    "than one process, others the same; divide batches by create_sharded_iterator or comm.batch"
+    "the program has a sampler that repeats or misses samples, or data that differ: only some "
+    "ranks have the samples of one process; divide batches by create_sharded_iterator or "
+    "comm.batch"
 )
-SUM = "a sum over samples: each rank must return the mean over its own samples"
+SUM = "the value is a sum over samples: let each rank return the mean over its own samples"
 DRAW = (
-    "draws outside of mpchain.random: the function's input does not come from the batch, and "
-    "{names} drew numbers; draw by mpchain.random.source, which gives each sample its own"
+    "the program draws outside of mpchain.random: the function's input does not come from the "
+    "batch, and {names} drew numbers; draw by mpchain.random.source, whose numbers depend on the "
+    "sample"
 )
 DATA = (
-    "data that differ, a state kept by a rank, or a statistic of its own samples: the function "
-    "gets an array that is neither of the batch nor of a parameter, and differs between "
-    "the ranks and one process"
+    "the function gets an array that differs between the ranks and one process, and is neither of "
+    "the batch nor of a parameter: data that differ, a state that a rank keeps, or a statistic of "
+    "the rank's own samples"
 )
-STATE = "a state kept by one rank: what it is computed from is no sample, and differs"
-NOT_AVERAGED = "missing averaging: ranks have other gradients than each other"
-SCALE = "a wrong scale: gradients of the ranks are {factor} times those of one process"
+STATE = "the function gets a state that only one rank keeps, or another array that is not a sample"
+NOT_AVERAGED = "the gradients are not averaged: they differ between the ranks"
+SCALE = "the scale is wrong: the ranks' gradients are {factor} times the gradients of one process"
 GRADIENT = (
-    "gradients are changed between the loss and their average, such as by clipping or "
-    "compression, or the loss of the whole batch is no mean of the ranks' losses"
+    "code such as clipping or compression changes the gradients before they are averaged, or the "
+    "loss of the whole batch is not the mean of the ranks' losses"
 )
 HOOK = (
-    "a hook that draws, acts on some ranks only, or depends on their number, or other code around "
-    "the update; gradients were the same"
+    "the gradients are the same, so the cause is a hook that draws random numbers, acts on some "
+    "ranks only or depends on the number of ranks, or other code around the update"
 )
 START = (
-    "models that differ at the start, or code between the updates that depends on the rank, or on "
-    "the number of ranks"
+    "the models differ at the start, or code between the updates depends on the rank or on the "
+    "number of ranks"
 )
-STATISTICS = "stale or local statistics: each rank keeps its own running values"
+STATISTICS = "each rank keeps its own running values: stale or local statistics"
 
 
 def of_function(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) -> str:
@@ -148,7 +156,7 @@ def of_function(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) ->
 
 
 def _drawn(ranks, one):
-    """Returns the names of the random generators that were used."""
+    """Returns the names of the global random generators that the passes used, joined by "and"."""
     return " and ".join(sorted({name for p in [*ranks, *one] for name in p.draws}))
 
 
@@ -183,7 +191,7 @@ def of_gradient(ranks: Sequence[Any], own: Any, rank: int) -> str:
     """Returns the likely cause of a difference of averaged gradients.
 
     >>> of_gradient([np.ones(1), np.ones(1)], np.full(1, 2.0), 0)
-    'a wrong scale: gradients of the ranks are 0.5 times those of one process'
+    "the scale is wrong: the ranks' gradients are 0.5 times the gradients of one process"
     """
     known = [g for g in ranks if g is not None]
     if len(known) < len(ranks) or any(gap(known[0], g).is_large for g in known[1:]):

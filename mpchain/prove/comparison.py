@@ -10,8 +10,8 @@ from mpchain.backends.dtypes import is_bfloat16, is_floating
 from mpchain.prove.records import Application, Pass
 
 FACTOR = 2000
-"""Allowed difference of two numbers, in roundings of the largest number of an array. It is large
-because the numbers are sums of many terms."""
+"""Allowed difference of two numbers, as a multiple of the rounding error of an array's largest
+number. The factor is large because the numbers are sums of many terms."""
 
 _FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # keyed by bytes per number
 
@@ -34,11 +34,13 @@ class Gap(NamedTuple):
 
 
 def gap(a: object, b: object, scale: float | None = None, tolerance: float | None = None) -> Gap:
-    """Returns the largest difference of two arrays of one shape.
+    """Returns the largest difference of two arrays; infinite if their shapes differ.
 
     Args:
-        scale: the magnitude whose rounding is allowed; None uses the largest number of the arrays.
-        tolerance: the largest allowed difference; None computes it from the rounding of ``scale``.
+        a, b: the arrays, or numbers.
+        scale: the magnitude whose rounding error is allowed; None uses the largest number in the
+            arrays.
+        tolerance: the largest allowed difference; None computes the bound from ``scale``.
 
     Example:
         >>> gap(np.array([1.0, 2.0]), np.array([1.0, 3.0]))[:2]
@@ -129,11 +131,12 @@ def _wide(a):
     return a if a.dtype.kind == "c" else a.astype(np.float64)
 
 
-Column = Sequence[tuple[float | None, Any]]  # numbers of samples, and a value of each part
+Column = Sequence[tuple[float | None, Any]]  # (number of samples, value) for each micro-batch
 
 
 def wholes(parts: Column) -> Iterator[tuple[str, Any]]:
-    """Yields possible values for a whole batch, given the values of its parts, each with its kind.
+    """Yields pairs (kind, value): the ways to combine the values of micro-batches into a value for
+    the whole batch.
 
     Example:
         >>> [kind for kind, _ in wholes([(2, np.ones((2, 3))), (1, np.ones((1, 3)))])]
@@ -177,7 +180,7 @@ def _are_multiples(lengths, sizes):
 
 
 def _by_step(arrays, lengths, sizes, axis):
-    """Joins arrays whose axis holds time steps, each with all samples."""
+    """Joins arrays along an axis on which each time step holds all samples."""
     k = int(lengths[0] // sizes[0])
     split = [
         a.reshape(*a.shape[:axis], k, int(n), *a.shape[axis + 1 :]) for a, n in zip(arrays, sizes)
@@ -215,7 +218,7 @@ def best(ranks: Column, one: Column) -> tuple[str, Gap | None]:
 
 def _padded(ranks, one):
     """Returns the difference of arrays whose samples are padded to the longest sample of each rank;
-    None if the arrays differ, or are not padded samples."""
+    None if the values inside the padding differ, or the arrays are not padded samples."""
     sizes = [n for n, _ in ranks]
     if len(one) > 1 or None in sizes or not all(sizes):
         return None
@@ -291,7 +294,7 @@ def suspects(ranks: Sequence[Pass], one: Sequence[Pass]) -> list[Suspect]:
     for side, passes in enumerate((ranks, one)):
         for i, p in enumerate(passes):
             for a in p.applications:
-                if not a.exchanges:  # a single process sends no messages
+                if not a.exchanges:  # a single process needs no messages between ranks
                     key = a.name, a.link, a.place
                     both = calls.setdefault(key, ([[] for _ in ranks], [[] for _ in one]))
                     both[side][i].append(a)
@@ -339,8 +342,8 @@ def rearranged(suspect: Suspect, ranks: Sequence[Pass], one: Sequence[Pass]) -> 
     """Returns the number of rows that a line gets in one process but on no rank; None if the
     functions at that line can be compared.
 
-    A program that computes a batch in several parts divides it differently on ranks, so the
-    functions of a part get different samples on ranks.
+    A program that computes a batch in several micro-batches divides the batch differently on
+    several ranks, so that the functions get other samples than in one process.
 
     Args:
         suspect: an application of the line.
@@ -372,9 +375,10 @@ def _rows(passes, application):
 def before(
     found: Sequence[Suspect], ranks: Sequence[Pass], p: Pass, last: int | None
 ) -> list[Suspect]:
-    """Returns the first suspects of the chains of suspects that lead to a value.
+    """Returns the suspects that come first in the chains of suspects that lead to a value.
 
-    Where arrays are equal again, earlier differences have no influence, unless a mean hides them.
+    An earlier difference has no influence where a later array is equal again, unless the later
+    array is a mean that hides the difference.
 
     Args:
         found: suspects, in order.
@@ -400,7 +404,7 @@ def before(
 
 
 def _is_absent(suspect, ranks, one, last):
-    """Returns whether the loss needs a function that some ranks or one process do not call."""
+    """Returns whether the loss needs the suspect, and some rank or one process does not call it."""
     if suspect.kind != "other functions":
         return False
     if suspect.one is not None:

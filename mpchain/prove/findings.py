@@ -1,4 +1,4 @@
-"""The finding of a proof: the first difference, in words."""
+"""The finding of a proof: a text that names the first difference."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ class Finding:
     Attributes:
         step: the number of the update.
         what: the function, parameter or value, with the line of the user's program.
-        values: the values on the ranks and in one process, and their sample.
-        cause: the likely cause, in plain words.
+        values: a text with the values on the ranks and in one process, and their sample.
+        cause: a sentence that states the likely cause.
 
     Example:
         >>> print(Finding(1, "the loss", "2 on the ranks, 3 in one process", "a wrong scale"))
@@ -37,7 +37,7 @@ class Finding:
 
 
 class DifferenceError(BaseException):
-    """Ends the program in one process, because the comparison found a difference."""
+    """Ends the program in the single process, because the comparison found a difference."""
 
     def __init__(self, finding: Finding):
         super().__init__(str(finding))
@@ -59,7 +59,7 @@ def number(x: float) -> str:
 
 
 def both(gap: Gap, ranks: str = "on the ranks") -> str:
-    """Returns the two values of a difference.
+    """Returns a text with the two values of a difference.
 
     >>> both(Gap(1.0, (0,), 2.0, 3.0, True))
     '2 on the ranks, 3 in one process, at [0]'
@@ -71,11 +71,11 @@ def both(gap: Gap, ranks: str = "on the ranks") -> str:
 
 
 def values_of(suspect: Suspect, owners: list[int]) -> str:
-    """Returns the values that a function computed, for the sample that differs most.
+    """Returns a text with the values that a function computed for the sample that differs most.
 
     Args:
         suspect: the function.
-        owners: the rank of each of the ranks' passes.
+        owners: for each pass of the ranks, the rank that made the pass.
     """
     ranks, gap = [owners[i] for i in suspect.passes], suspect.gap
     if suspect.kind == "other functions":

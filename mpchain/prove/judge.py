@@ -1,4 +1,4 @@
-"""The two runs of a program: records the run on ranks, and compares the run in one process."""
+"""Records the run of a program on ranks, and compares the run in one process with the record."""
 
 import gc
 import os
@@ -40,7 +40,7 @@ from mpchain.serializer import SerializationError
 from mpchain.serializers import NpzDeserializer
 
 UNCLEAR = 1e-5
-"""Relative difference above which rounding and a small fault cannot be told apart."""
+"""Relative difference above which rounding errors cannot be distinguished from a small fault."""
 
 
 class Writer(Tracer):
@@ -67,7 +67,7 @@ class Writer(Tracer):
 
 
 class Judge(Tracer):
-    """Gives one process the ranks' batches, and compares its results with theirs.
+    """Gives the ranks' batches to one process, and compares its results with the ranks' results.
 
     Args:
         folder: the folder of the ranks' records.
@@ -75,7 +75,7 @@ class Judge(Tracer):
         steps, doubles: see :class:`~mpchain.prove.tracer.Tracer`.
 
     Attributes:
-        functions, parameters: the number of functions and of parameters that were compared.
+        functions, parameters: the numbers of compared functions and of compared parameters.
         greatest: the largest relative difference.
     """
 
@@ -94,14 +94,17 @@ class Judge(Tracer):
         return self.update
 
     def verdict(self) -> str:
-        """Returns the findings, at the end of the program.
+        """Compares the last results, and returns the text that the program's end prints.
 
         Raises:
             DifferenceError: the last results differ.
             RefusedError: there were too few updates.
         """
         if not self.updates:
-            raise RefusedError("the program has no multi-node optimizer: it updates none at all")
+            raise RefusedError(
+                "the program has no multi-node optimizer, because it updates no optimizer at all: "
+                "call update of an optimizer that create_multi_node_optimizer returned"
+            )
         if min(self._counts.values(), default=0) < self.steps:
             raise RefusedError(
                 f"the program makes fewer than {self.steps} updates; ask for fewer by --steps"
@@ -113,18 +116,19 @@ class Judge(Tracer):
         names = [name for e, name in self.evaluators.items() if e not in self.evaluated]
         if self._is_unclear:
             text += (
-                "\nthat is more than most sums in single precision are rounded by: --float64 tells "
-                "whether it is rounding"
+                "\nthis difference is larger than the rounding error of most sums in single "
+                "precision: run with --float64, which shows whether it is only rounding"
             )
         if names:
             text += (
-                f"\nnot compared: evaluator {', '.join(names)}, which is not reached in "
-                f"{self.steps} steps: ask for more by --steps, or use a shorter trigger"
+                f"\nnot compared: evaluator {', '.join(names)}, which does not run within "
+                f"{self.steps} steps: request more by --steps, or use a shorter trigger"
             )
         return text
 
     def why_unlike(self, first: Update | None) -> str:
-        """Describes where this run in one process differs from the first one; empty if nowhere.
+        """Returns a text that says where this run in one process differs from the first run in one
+        process; an empty string if the two runs are equal.
 
         Args:
             first: the update of the first run that differed from the ranks' update; None if only
@@ -206,8 +210,8 @@ class Judge(Tracer):
         if any(e >= len(update.evaluations) for update in self._ranks):
             raise self._found(
                 f"the loss function's calls, {self._update.place}",
-                f"{[len(update.evaluations) for update in self._ranks]} on the ranks, {e + 1} or "
-                "more in one process",
+                f"{[len(update.evaluations) for update in self._ranks]} calls on the ranks, "
+                f"{e + 1} or more calls in one process",
                 causes.OTHER_UPDATES,
             )
         theirs = [update.evaluations[e] for update in self._ranks]
@@ -223,7 +227,7 @@ class Judge(Tracer):
             is_divided = any(not each.is_shared for each in self._update.iterators)
             self._check(samples.of_batch(held, own, owners, is_divided))
         is_counted = not (is_part and not whole)
-        if not is_counted:  # a slice that comm.batch made
+        if not is_counted:  # the number of samples does not count a slice that comm.batch made
             whole, _ = batches.joined(held, [batches.length(b) for b in held])
             own_sizes = [batches.length(b) for b in own]
         own, _ = batches.joined(own, own_sizes)
@@ -252,7 +256,7 @@ class Judge(Tracer):
             yield next(sizes), batches.changed(function, change)
 
     def _set_division(self, comm, n):
-        """Tells the communicator the new number of samples of the batch."""
+        """Sets the number of samples that the communicator uses for the batch."""
         held = vars(comm)
         self._division = comm, held.get("divided")
         held["divided"] = Division(mine=slice(0, n), n=n)
@@ -284,7 +288,7 @@ class Judge(Tracer):
         if self._samples[iterator].is_shared:
             return batch
         texts = [batches.samples({"": held[k]}, len(held[k])) for held in given]
-        if all(text == texts[0] for text in texts[1:]):  # each rank takes its slice of one batch
+        if all(text == texts[0] for text in texts[1:]):  # each rank uses a part of the same batch
             return batch
         return [sample for held in given for sample in held[k]]
 
@@ -357,8 +361,8 @@ class Judge(Tracer):
         raise self._found_function(text, values, cause, last)
 
     def _found_function(self, what, values="", cause="", last=None):
-        """Returns the error that names the first function that differs before a value; if no
-        function differs, the error names the value.
+        """Returns an error that names the first function whose result differs and that a value is
+        computed from; if no function differs, the error names the value.
 
         Args:
             last: the index of the application that computed the value; None stands for the loss.
@@ -431,7 +435,7 @@ class Judge(Tracer):
         own, states = getattr(self._update, when), [getattr(u, when) for u in self._ranks]
         self.parameters = max(self.parameters, len(own.params))
         before = self._update.before.params if when == "after" else {}
-        # An extension may average running values after an update.
+        # Running values are not compared after an update: an extension may average them later.
         for kind in ("params", "persistents") if when == "before" else ("params",):
             for name, value in getattr(own, kind).items():
                 for rank, state in enumerate(states):

@@ -14,17 +14,17 @@ from mpchain.variable import Variable
 
 @dataclasses.dataclass
 class Application:
-    """A function that was applied.
+    """One application of a function.
 
     Attributes:
         name: the name of the function.
         link: the path of the link that called it.
-        place: the line of the user's program.
-        outputs: the arrays that it computed.
-        parents: the indices of the applications that computed its inputs.
-        leaves: its other inputs: arrays of the batch, constants, and names of parameters.
-        number: its index among the applications of the pass.
-        exchanges: whether it is a message between ranks, which one process does not need.
+        place: the line of the user's program that called the function.
+        outputs: the arrays that the function computed.
+        parents: the indices of the applications that computed the inputs.
+        leaves: the other inputs: arrays of the batch, constants, and names of parameters.
+        number: the index of this application in the pass.
+        exchanges: whether the function sends messages between ranks, which one process omits.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Application:
 
 @dataclasses.dataclass
 class Pass:
-    """The forward pass of a part of a batch.
+    """The forward pass of a micro-batch.
 
     Attributes:
         n: the number of samples; None if it is unknown.
@@ -69,9 +69,9 @@ class Evaluation:
     """One computation of a loss and its gradients.
 
     Attributes:
-        batches: for each part, the arrays and lists among the arguments of its loss function.
-        sizes: the number of samples of each part.
-        passes: the passes of parts that have samples.
+        batches: for each micro-batch, the arrays and lists among the loss function's arguments.
+        sizes: the number of samples of each micro-batch; None if it is unknown.
+        passes: the passes of the micro-batches that have samples.
         gradients: the parameters' averaged gradients, by name, before the step; None if they are
             not known.
     """
@@ -127,13 +127,14 @@ class Update:
 
 
 class Samples(NamedTuple):
-    """The dataset of an iterator.
+    """Facts about the dataset of an iterator.
 
     Attributes:
         kind: the name of the iterator's class.
         n: the number of samples of its dataset; None if it is unknown.
         is_shared: whether the iterator divides batches among ranks, or gives all ranks the same.
-        texts: a text for each sample; equal samples have equal texts. None if there are too many.
+        texts: a text for each sample; equal samples have equal texts. None if there are too many
+            samples.
         is_random: whether a sample differs each time it is read.
     """
 
@@ -192,5 +193,5 @@ def load(path: str) -> Any:
 
 
 def columns(updates: Sequence[Update], evaluation: int) -> list[Pass]:
-    """Returns the passes of all ranks of one evaluation, in the order of samples."""
+    """Returns the passes of all ranks in one evaluation, in the order of the samples."""
     return [p for update in updates for p in update.evaluations[evaluation].passes]

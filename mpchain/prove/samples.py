@@ -1,4 +1,4 @@
-"""Looks for samples that ranks repeat or miss, or whose values differ on ranks."""
+"""Finds samples that the ranks repeat or miss, or whose values differ between the ranks."""
 
 import collections
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ def of_batch(
     """Compares the samples of a batch.
 
     Args:
-        held: the batches of the ranks' parts; see :func:`mpchain.prove.batches.found`.
+        held: the ranks' micro-batches; see :func:`mpchain.prove.batches.found`.
         own: the batches of one process, before they are replaced.
-        owners: the rank of each part.
+        owners: for each micro-batch of ``held``, its rank.
         is_divided: whether each rank has its own part of the data, so that the samples of one
             process may differ.
 
@@ -52,21 +52,24 @@ def of_batch(
         )
     missing = [i for i, text in enumerate(own_texts) if text not in texts]
     if n < n_own and len(missing) == n_own - n:
-        text = f"sample {missing[0]} of one process is on no rank: they miss {n_own - n} of {n_own}"
+        text = (
+            f"sample {missing[0]} of one process is on no rank: the ranks miss {n_own - n} of "
+            f"{n_own} samples"
+        )
         return where, text, causes.MISSED
     if n != n_own or texts == own_texts:
         return None
     path, n_same = batches.changed_part(whole, alone, n), sum(map(bytes.__eq__, texts, own_texts))
     if path or (n_same >= min(sizes) and not is_divided):
         i = next(i for i in range(n) if texts[i] != own_texts[i])
-        by = f", by {path}" if path else ""
-        text = f"sample {i} (of rank {ranks[i]}) is another one in one process{by}"
+        by = f" in {path}" if path else ""
+        text = f"sample {i} (of rank {ranks[i]}) differs from sample {i} of one process{by}"
         return where, text, causes.DATA_OF_RANK if path else causes.SAMPLES
     return None
 
 
 def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal: bool) -> Found:
-    """Compares the data that iterators go through in an epoch.
+    """Compares the data that the iterators read in an epoch.
 
     Args:
         held: the dataset of the ranks' iterator; None if a rank has none.
@@ -83,12 +86,12 @@ def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal:
         return None
     where = f"the data of {own.kind}"
     if own.is_random:
-        return where, "sample 0 is another one in each reading", causes.DRAWN_DATA
+        return where, "sample 0 differs each time that it is read", causes.DRAWN_DATA
     if own.is_shared or any(each.is_shared for each in known):
         for rank, each in enumerate(known):
             if None not in (each.texts, own.texts) and each.texts != own.texts:
                 i = next((i for i, (x, y) in enumerate(zip(each.texts, own.texts)) if x != y), 0)
-                text = f"sample {i} of rank {rank} is another one in one process"
+                text = f"sample {i} of rank {rank} differs from sample {i} of one process"
                 return where, text, causes.SHARED_DATA
         return None
     if are_batches_equal:
@@ -106,7 +109,7 @@ def of_iterator(held: Sequence[Samples | None], own: Samples, are_batches_equal:
 
 
 def _in_common(where, known, own):
-    """Compares the parts of the data that ranks have, if these are known."""
+    """Compares the ranks' samples with the samples of one process, if all of them are known."""
     if own.texts is None or any(each.texts is None for each in known):
         return None
     ours = collections.Counter(text for each in known for text in each.texts)
@@ -118,8 +121,8 @@ def _in_common(where, known, own):
     missed = next(i for i, text in enumerate(own.texts) if ours[text] < theirs[text])
     text = f"sample {missed} of one process is on no rank: an epoch misses {n_missed} of {own.n}"
     if n_unknown == n_missed:
-        return where, f"{text}, and has {n_unknown} other ones", causes.DATA_OF_RANK
-    return where, f"{text}, and repeats others", causes.REPEATED
+        return where, f"{text}, and has {n_unknown} samples instead", causes.DATA_OF_RANK
+    return where, f"{text}, and repeats other samples", causes.REPEATED
 
 
 def _first_repeated(texts):

@@ -27,14 +27,14 @@ from mpchain.training.updaters.replica import collecting
 from mpchain.typing import Arrays
 
 MOST_UPDATES = 20
-"""Maximum number of updates per step, such as a critic's updates for one of its generator."""
+"""Maximum number of updates in a step; a critic, for example, may need several updates."""
 
-_MOST_LOOSE = 20000  # number of functions outside loss functions that are remembered
+_MOST_LOOSE = 20000  # largest number of functions outside of loss functions that are recorded
 
 _MOST_SAMPLES = 5000
-"""Number of samples of the largest dataset that is read completely for the comparison."""
+"""Number of samples up to which a dataset is read completely for the comparison."""
 
-_MOST_SECONDS = 2.0  # seconds after which the search ends
+_MOST_SECONDS = 2.0  # number of seconds after which reading a dataset stops
 
 _NUMBERS = (int, float, np.number)
 
@@ -49,7 +49,7 @@ class EnoughError(SystemExit):
 
 
 class Tracer(Observer):
-    """Observes updates; subclasses define how to use them.
+    """Observes updates of optimizers; subclasses define what to do with the observed results.
 
     Args:
         steps: the number of steps of each optimizer after which the program ends.
@@ -84,10 +84,10 @@ class Tracer(Observer):
     # Subclasses override these methods.
 
     def begin_update(self, optimizer: object) -> None:
-        """Called when an optimizer begins an update, after :attr:`update` is set."""
+        """Is called when an optimizer begins an update, after :attr:`update` is set."""
 
     def replace(self, evaluation: Evaluation, parts: Sequence, optimizer: object) -> Sequence:
-        """Returns the parts to compute instead of the given parts."""
+        """Returns the micro-batches to compute instead of the given micro-batches."""
         return parts
 
     def replace_batch(self, iterator: int, batch: object) -> Any:
@@ -95,10 +95,10 @@ class Tracer(Observer):
         return batch
 
     def see_gradients(self, evaluation: Evaluation, optimizer: object) -> None:
-        """Called when the gradients of an evaluation are known, before the step."""
+        """Is called when the gradients of an evaluation are known, before the step."""
 
     def end_update(self, optimizer: object) -> None:
-        """Called at the end of each update."""
+        """Is called at the end of each update."""
 
     # The program's events call these methods.
 
@@ -234,7 +234,7 @@ class Tracer(Observer):
         new.origins = {name: origin[0] for name, origin in origins.items() if origin is not None}
         new.reports = on_host(new.reports)
         new.draws = _drawn(states)
-        vars(of_part).update(vars(new))  # the last pass counts, if there are several
+        vars(of_part).update(vars(new))  # if there are several passes, only the last counts
         return loss
 
     def _find_gradients(self, optimizer):
@@ -273,7 +273,8 @@ class Tracer(Observer):
             or (self._pass is self._loose and len(done) > _MOST_LOOSE)
         ):
             return
-        if not (done or self.updates):  # by then, the program has seeded and drawn its data
+        # Before its first function, the program has seeded its generators and drawn its data.
+        if not (done or self.updates):
             self._states = generators()
         parents, leaves = [], []
         for x in self._in_data:
@@ -285,7 +286,7 @@ class Tracer(Observer):
         self._in_data = None
         leaves += [c for c in getattr(function, "constants", ()) if isinstance(c, _NUMBERS)]
         for y in outputs:
-            self._origins[id(y)] = len(done), y  # kept alive, so that their ids are not reused
+            self._origins[id(y)] = len(done), y  # the reference to y keeps its id from being reused
         link = self._links[-1] if self._links else ""
         place = place_of(sys._getframe(1))
         arrays = list(map(on_host, outputs))
@@ -302,7 +303,7 @@ def _read(dataset):
 
     def text_of(i):
         (text,) = batches.samples({"": [dataset[i]]}, 1)
-        # The text has the address of an object of this process.
+        # Stop if the search takes too long, or if the text contains the address of an object.
         if time.monotonic() > end or b" at 0x" in text:
             raise TimeoutError
         return hashlib.blake2b(text, digest_size=8).digest()

@@ -13,7 +13,7 @@ from mpchain.replays.report import compare, report
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; returns 0, 1 if something differs, or 2 for wrong use.
+    """Runs a command; returns 0 on success, 1 if results differ, or 2 if an argument is wrong.
 
     >>> main(["replay", "missing", "--step", "3"])
     2
@@ -32,23 +32,23 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser():
     parser = argparse.ArgumentParser(prog="mpchain-launch", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    replay = commands.add_parser("replay", help="compute steps of a record again in one process")
+    replay = commands.add_parser("replay", help="compute steps of a record again, in one process")
     replay.add_argument("folder", metavar="RUN", help="the folder of the record")
     last = replay.add_mutually_exclusive_group()
-    step = "the step to stop in (default: the first whose loss is not finite)"
+    step = "the step to stop in (default: the first step whose loss is not finite)"
     last.add_argument("--step", type=int, metavar="K", help=step)
-    verify = "compute the steps after the last checkpoint but one again, to the end of the run"
+    verify = "compute the steps after the newest checkpoint before the last step again"
     last.add_argument("--verify", action="store_true", help=verify)
-    rank = "look at the samples of this rank only"
+    rank = "examine only the samples of this rank"
     replay.add_argument("--rank", type=int, metavar="R", help=rank)
-    debug = "open a debugger in the loss function, or where a number arises that is not finite"
+    debug = "open a debugger in the loss function, or where a function returns a non-finite number"
     replay.add_argument("--pdb", action="store_true", help=debug)
-    changed = "run the program even if it is not the one that was recorded"
+    changed = "run the program even if it has changed since the record"
     replay.add_argument("--changed", action="store_true", help=changed)
     replay.add_argument("--measure", metavar="FILE", help=argparse.SUPPRESS)
     both = commands.add_parser("diff", help="find the first step in which two records differ")
     both.add_argument("folder", metavar="RUN1", help="the folder of a record")
-    both.add_argument("other", metavar="RUN2", help="the folder of another one")
+    both.add_argument("other", metavar="RUN2", help="the folder of another record")
     return parser
 
 
@@ -64,13 +64,15 @@ def _replay(options, arguments):
     elif step is None:
         step = history.first_not_finite()
     if not 1 <= step <= last + 1:  # a run that failed did not record its last step
-        raise RecordError(f"step {step} is not in the record, which has steps from 1 to {last}")
+        raise RecordError(f"--step {step}: the record has only the steps from 1 to {last}")
     if options.measure:
         rounding.write(history, step, options.measure)
         return 0
     n_ranks = history.main.at(step).n_ranks
     if options.rank is not None and not 0 <= options.rank < n_ranks:
-        raise RecordError(f"--rank {options.rank}: step {step} was done by {n_ranks} ranks")
+        raise RecordError(
+            f"--rank {options.rank}: only the ranks 0 to {n_ranks - 1} computed step {step}"
+        )
     replay = Replay(history, step, rank=options.rank, stops=options.pdb)
     folder = os.getcwd()
     try:

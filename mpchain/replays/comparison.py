@@ -1,4 +1,4 @@
-"""Compares updates of two runs: equal to the bit, different by rounding, or more."""
+"""Compares updates of two runs: equal bits, differences by rounding, or larger differences."""
 
 import dataclasses
 import math
@@ -8,26 +8,27 @@ from mpchain.replays.pieces import Piece
 from mpchain.replays.recording import Update
 
 _EPSILONS = {"float16": 2**-10, "bfloat16": 2**-7, "float64": 2**-23}
-"""Relative roundings of dtypes other than float32; sums of float64 are kept as float32."""
+"""Relative rounding errors of dtypes other than float32; records store float64 sums as float32."""
 
 _USUAL = 4
-"""Usual number of roundings of an element in a step."""
+"""Usual change of an element in a step, as a multiple of its rounding error."""
 
 _FACTOR = 32
-"""Multiple of the measured effect of another summation order that still counts as rounding."""
+"""Allowed multiple of the measured effect of another summation order: up to this multiple, a
+difference counts as rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A number that differs between two updates.
+    """A difference between two updates in one number.
 
     Attributes:
         t: the number of the update.
-        place: the parameter, or the name of a loss.
+        place: the name of the parameter or of the loss.
         size: the size of the difference; NaN if only one of the two numbers is finite.
-        scale: the norm of the parameter, or the loss.
-        epsilon: the relative rounding of the number's dtype.
-        values: the two values of a loss.
+        scale: the norm of the parameter, or the magnitude of the loss.
+        epsilon: the relative rounding error of the number's dtype.
+        values: the two values of a loss; empty for a parameter.
     """
 
     t: int
@@ -38,7 +39,7 @@ class Difference:
     values: tuple[float, float] | None = None
 
     def is_usual(self, n_steps: int) -> bool:
-        """Returns whether rounding explains this difference after these steps."""
+        """Returns whether rounding explains this difference after ``n_steps`` steps."""
         return self.size <= _USUAL * self.epsilon * (2 + n_steps) * self.scale
 
     def __str__(self):
@@ -46,16 +47,16 @@ class Difference:
         if self.values is not None:
             return f"{place}: {self.values[0]!r} and {self.values[1]!r}"
         if math.isnan(self.size):
-            return f"{place}: only one of both is finite"
+            return f"{place}: only one of the two values is finite"
         if self.size == 0:
-            return f"{place}: in some bits"
-        return f"{place}: by {self.size:.1e}, where its norm is {self.scale:.3g}"
+            return f"{place}: only some bits differ"
+        return f"{place}: the difference is {self.size:.1e}, and the norm {self.scale:.3g}"
 
 
 def differences(
     a: Update, b: Update, pieces: Sequence[Piece], shape: Sequence[Sequence]
 ) -> Iterator[Difference]:
-    """Yields the differences between two updates, for the pieces that both have fingerprints of.
+    """Yields the differences between two updates, for pieces with fingerprints in both updates.
 
     Args:
         a, b: the updates.
@@ -95,10 +96,10 @@ def losses(a: Update, b: Update) -> list[tuple[str, float, float]]:
 def beyond_rounding(
     found: Sequence[Difference], measured: Mapping[tuple[int, str], float], n_steps: int
 ) -> bool:
-    """Returns whether differences of one update are more than rounding.
+    """Returns whether the differences of one update are larger than rounding explains.
 
     Args:
-        found: the items of :func:`differences`.
+        found: the differences that :func:`differences` yielded.
         measured: the effect of summing the same steps in another order, by update and place.
         n_steps: the number of steps computed since the two runs were equal.
     """

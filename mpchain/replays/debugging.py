@@ -15,7 +15,7 @@ def stop(frame: FrameType | None) -> None:
     >>> stop(None)
     """
     if frame is not None:
-        print("mpchain: a number that is not finite has just arisen; the debugger stops behind it")
+        print("mpchain: the last call computed a non-finite number; the debugger stops after it")
         debugger = pdb.Pdb(nosigint=True)
         debugger.reset()
         outer: FrameType | None = frame
@@ -29,7 +29,7 @@ def stop(frame: FrameType | None) -> None:
 def call(function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Calls a function, and opens the debugger in the first frame of the user's program.
 
-    Without such a frame, no debugger is opened, and a message says so.
+    If the function calls no code of the user's program, a message says that no debugger was opened.
 
     >>> call(len, "abc")
     mpchain: the loss function calls none of your functions; no debugger was opened

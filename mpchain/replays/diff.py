@@ -9,7 +9,7 @@ def diff(a: History, b: History) -> int:
     """Prints the first step and parameter in which two records differ.
 
     Returns:
-        1 if the records differ by more than rounding, otherwise 0.
+        int: 1 if the records differ by more than rounding, otherwise 0.
 
     Raises:
         RecordError: the records have different parameters, or no step in common.
@@ -17,14 +17,17 @@ def diff(a: History, b: History) -> int:
     model, other = a.main, b.main
     if model.shape != other.shape:
         changed = [x[0] for x, y in zip(model.shape, other.shape, strict=False) if x != y]
-        name = changed[0] if changed else f"their number ({len(model.shape)}, {len(other.shape)})"
-        raise RecordError(f"{a.folder} and {b.folder} are of other parameters: {name} differs")
+        name = changed[0] if changed else f"the number ({len(model.shape)}, {len(other.shape)})"
+        raise RecordError(
+            f"{a.folder} and {b.folder} record different parameters: {name} differs; compare "
+            "records of the same model"
+        )
     shared = sorted(model.updates.keys() & other.updates.keys())
     if not shared:
         raise RecordError(f"{a.folder} and {b.folder} have no step in common")
     first, start = None, _first_of(model.starts.get(0), other.starts.get(0), model)
     if start is not None:
-        print(f"mpchain: the runs began with other parameters: {start[0]}")
+        print(f"mpchain: the runs began with different parameters: {start[0]}")
         return 1
     for t in shared:
         found = _first_of(model.updates[t], other.updates[t], model)
@@ -34,13 +37,13 @@ def diff(a: History, b: History) -> int:
         if comparison.beyond_rounding(found, {}, t - first.t):
             print(f"mpchain: {first}")
             if found[0] != first:
-                print(f"mpchain: {found[0]}; until then it may be rounding")
+                print(f"mpchain: {found[0]}; rounding may explain the differences before this one")
             return 1
     n = len(shared)
     if first is None:
-        print(f"mpchain: {n} steps are equal to the bit")
+        print(f"mpchain: {n} steps are equal bit for bit")
     else:
-        print(f"mpchain: {n} steps are equal up to rounding, of which the first is: {first}")
+        print(f"mpchain: {n} steps are equal up to rounding; the first difference: {first}")
     return 0
 
 

@@ -70,11 +70,11 @@ class Finding:
     """The place where the first non-finite number was computed.
 
     Attributes:
-        what: the object that holds the number, for a message.
+        what: the name of the function, argument or parameter with the number, for a message.
         place: the line of the program.
         rows: the indices of the rows with non-finite numbers, if the first axis may be the samples.
         n_rows: the length of the first axis.
-        part: the index of the part of the batch that was computed.
+        part: the index of the micro-batch in which the number was computed.
         is_nan: whether a number is NaN, and not only infinite.
     """
 
@@ -98,8 +98,8 @@ class Finder(Observer):
     """Checks all results of functions in a ``with`` block, forward and backward.
 
     Attributes:
-        part: the index of the part that is being computed; set it before each part.
-        stops: function that is called with the user's frame when NaN arises in forward.
+        part: the index of the current micro-batch; callers set it before each micro-batch.
+        stops: function that is called with the user's frame when forward computes a NaN.
 
     Example:
         >>> with Finder() as finder, np.errstate(invalid="ignore"):
@@ -182,14 +182,14 @@ class Finder(Observer):
         return Finding(what, place, rows, len(x) if x.ndim else 1, self.part, is_nan)
 
     def takes_gradients(self, function: FunctionNode, out_grad: Arrays) -> None:
-        """Called before the derivative of a function is computed."""
+        """Is called before the derivative of a function is computed."""
         for g in out_grad:
             if _not_finite(g) is not None:
                 self._note_gradient(g, self._of_function.get(id(function), []), function.label)
         self._done.append(id(function))
 
     def _note_gradient(self, g, arrays, name):
-        """Records a gradient of arrays, which comes from the last function that uses them."""
+        """Records a gradient of arrays; it was computed by the last function that uses them."""
         if self._gradient is not None:
             return
         users = [function for array in arrays for function in self._users.get(array, [])]
@@ -204,7 +204,7 @@ class Finder(Observer):
         """Returns the first finding; None if there is none.
 
         Args:
-            is_finite: whether the losses are finite; if so, infinite numbers, such as those of
+            is_finite: whether the losses are finite; if they are, infinite numbers, such as in
                 masks, did no harm and are ignored.
         """
         return self._nan or (None if is_finite else self._infinite) or self._gradient
@@ -218,7 +218,7 @@ class Finder(Observer):
 
 
 class _Gradients(FunctionHook):
-    """Shows gradients to a finder."""
+    """Passes the gradients of backward to a finder."""
 
     name = "mpchain.replays"
 

@@ -1,4 +1,4 @@
-"""Fingerprints of parameters: bits, and sums whose rounding error is known."""
+"""Fingerprints of parameters: checksums of bits, and sums whose rounding error is known."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ _EXACT = 1 << 16  # number of elements up to which sums are computed in float64
 _FORM = struct.Struct("<Iff")
 
 SIZE = _FORM.size
-"""Bytes of a fingerprint."""
+"""Number of bytes of a packed fingerprint."""
 
 
 class Fingerprint(NamedTuple):

@@ -1,4 +1,4 @@
-"""A whole record: the updates that led to the end of the run."""
+"""Reads a whole record: the updates that led to the end of the run."""
 
 import base64
 import dataclasses
@@ -14,13 +14,13 @@ from mpchain.replays.records import RecordError
 
 @dataclasses.dataclass
 class Model:
-    """The parameters of an optimizer.
+    """The record of an optimizer's parameters.
 
     Attributes:
         shape: names, shapes and dtypes.
         updates: the updates that led to the end of the run, by number; updates that were repeated
             after a checkpoint or a loss of ranks appear once.
-        starts: the states from which runs started, by the number of updates before.
+        starts: the states from which runs started, by the number of updates before the start.
     """
 
     shape: list
@@ -33,7 +33,8 @@ class Model:
         return [name for name, *_ in self.shape]
 
     def at(self, t: int) -> Update:
-        """Returns an update; for the update in which the run ended, its likely content."""
+        """Returns the update with number ``t``; for the update in which the run failed, which was
+        not recorded, returns its likely content."""
         if t in self.updates:
             return self.updates[t]
         last = self.updates[max(self.updates)] if self.updates else Update(t, "")
@@ -82,7 +83,7 @@ class History:
         for line in records.read(folder):
             self._take(line)
         if not any(model.updates for model in self.models.values()):
-            raise RecordError(f"the record in {self.folder} has no step: the run did none")
+            raise RecordError(f"the record in {self.folder} has no step: the run ended before one")
 
     def _take(self, line):
         if "format" in line:

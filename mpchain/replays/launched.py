@@ -1,4 +1,4 @@
-"""The record that ``mpchain-launch --record`` requests through an environment variable."""
+"""Starts the record that ``mpchain-launch --record`` requests through an environment variable."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Selects the pieces of the parameters for a step's fingerprints."""
+"""Selects the pieces of the parameters whose fingerprints a step records."""
 
 import bisect
 import dataclasses
@@ -12,23 +12,23 @@ from mpchain.replays.fingerprints import Fingerprint
 from mpchain.variable import Parameter
 
 PERIOD = 16
-"""Number of steps in which each piece has its turn once."""
+"""Number of steps in which the fingerprint of each piece is recorded at least once."""
 
 MOST_AT_ONCE = 46
-"""Number of pieces whose fingerprints fit into a line of the record."""
+"""Maximum number of fingerprints in a line of the record."""
 
 SMALL = 1 << 16
-"""Elements that are never divided."""
+"""Number of elements up to which a parameter is not divided."""
 
 _MOST_PIECES = 300
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Consecutive parameters, or a part of a large one.
+    """Consecutive parameters, or a part of one large parameter.
 
     Attributes:
-        first, last: the index of the first parameter, and 1 plus the index of the last.
+        first, last: the index of the first parameter, and 1 plus the index of the last parameter.
         start, stop: the range of elements, if the piece is a part of one parameter.
     """
 
@@ -72,10 +72,10 @@ def divide(sizes: Sequence[int]) -> list[Piece]:
 
 
 class Table:
-    """The pieces of a model, and the pieces whose turn it is in each step.
+    """The pieces of a model, and which of them each step records.
 
-    Step ``t`` is the turn of share ``t % PERIOD``, and of as many following shares as time allows,
-    so that any two records have fingerprints in common.
+    The pieces form ``PERIOD`` shares. Step ``t`` records share ``t % PERIOD``, and as many of the
+    following shares as time allows, so that any two records have fingerprints in common.
 
     Args:
         params: initialized parameters by name.
@@ -103,11 +103,12 @@ class Table:
         self._shares = _shares(of_pieces)
 
     def turn(self, t: int, n_elements: float) -> tuple[int, int]:
-        """Returns the index of a step's first piece, and 1 plus the index of its last piece.
+        """Returns the index of the first piece that a step records, and 1 plus the index of the
+        last piece.
 
         Args:
             t: the number of the step.
-            n_elements: the number of elements that time allows.
+            n_elements: the number of elements whose fingerprints the allowed time suffices for.
         """
         if self.ends[-1] <= max(SMALL, n_elements) and len(self.pieces) <= MOST_AT_ONCE:
             return 0, len(self.pieces)
@@ -125,16 +126,17 @@ class Table:
         return self._shares[begin], self._shares[end]
 
     def n_elements(self, first: int, last: int) -> int:
-        """Returns the number of elements of the pieces."""
+        """Returns the number of elements of the pieces from ``first`` to ``last - 1``."""
         return self.ends[last] - self.ends[first]
 
     def take(self, params: Sequence[Parameter], first: int, last: int) -> list[Fingerprint]:
-        """Returns the fingerprints of pieces."""
+        """Returns the fingerprints of the pieces from ``first`` to ``last - 1``."""
         return [_of_piece(params, piece) for piece in self.pieces[first:last]]
 
 
 def _shares(sizes):
-    """Returns the indices of the first pieces of shares of about equal work, and the end."""
+    """Divides pieces into shares of about equal work; returns the index of the first piece of each
+    share, and the number of pieces."""
     total = sum(sizes) or 1
     work = [0.0, *itertools.accumulate(n / total + 1 / len(sizes) for n in sizes)]
     ends = [bisect.bisect_left(work, 2 * i / PERIOD - 1e-9) for i in range(PERIOD)]

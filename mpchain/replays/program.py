@@ -1,4 +1,4 @@
-"""The program of a record: describes it in the record, and runs it again."""
+"""Describes the running program for a record, and runs the program of a record again."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 from mpchain.replays.records import FORMAT, RecordError
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables that may affect results."""
+"""Environment variables with numbers of threads, which may affect the bits of results."""
 
 
 def describe() -> dict[str, Any]:
@@ -31,7 +31,7 @@ def describe() -> dict[str, Any]:
 
 
 def checksum_of(path: str) -> str | None:
-    """Returns a checksum of a file; None if there is none.
+    """Returns a checksum of a file; None if the file does not exist.
 
     >>> checksum_of("missing") is None
     True
@@ -47,11 +47,10 @@ def check(about: dict[str, Any]) -> None:
     """Raises RecordError if the program of a record has changed."""
     found = checksum_of(about["script"])
     if found is None:
-        raise RecordError(f"the program of the record, {about['script']}, is not there any more")
+        raise RecordError(f"the program of the record, {about['script']}, is missing: restore it")
     if found != about["source"]:
         raise RecordError(
-            f"{about['script']} is another program than the one that was recorded: restore it, or "
-            "add --changed"
+            f"{about['script']} has changed since the record: restore it, or add --changed"
         )
 
 

@@ -1,4 +1,4 @@
-"""Rank 0's record of each update."""
+"""Writes rank 0's record of each update."""
 
 import base64
 import dataclasses
@@ -22,10 +22,10 @@ from mpchain.reporter import is_scalar
 from mpchain.variable import as_array
 
 _SHARE = 0.012
-"""Share of a step's time that fingerprints may take; above it, fewer pieces are recorded."""
+"""Share of a step's time that fingerprints may take; the number of recorded pieces follows."""
 
 MOST_VALUES = 24
-"""Reported values that are recorded."""
+"""Maximum number of reported values that are recorded."""
 
 
 @dataclasses.dataclass
@@ -33,12 +33,12 @@ class Update:
     """An update of an optimizer.
 
     Attributes:
-        t: the number of the update, from 1: the optimizer's ``t`` after it. A start has the ``t``
-            that the run continues from.
+        t: the number of the update, from 1: the optimizer's ``t`` after the update. For a start,
+            the ``t`` from which the run continues.
         model: the checksum of the parameters' names and shapes.
         n_ranks: the number of ranks.
-        n_samples: the number of samples of all ranks, None if unknown.
-        own: the loss of the first part of rank 0; None if it is unknown.
+        n_samples: the number of samples of all ranks; None if it is unknown.
+        own: the loss of the first micro-batch of rank 0; None if it is unknown.
         values: the reported means, by name.
         first: the index of the first piece.
         prints: the fingerprints of the pieces from ``first`` on.
@@ -57,9 +57,9 @@ class Update:
 
 
 class Watch(Observer):
-    """Observes updates of optimizers; subclasses define how to use them.
+    """Observes updates of optimizers; subclasses define what to do with the observed updates.
 
-    Only the outermost update is observed: multi-node optimizers call other optimizers.
+    Only the outermost update is observed, because multi-node optimizers call other optimizers.
 
     Attributes:
         n_forward: the number of losses that were computed in the update.
@@ -98,10 +98,10 @@ class Watch(Observer):
             self.update_ends(span.thing, not span.has_failed and span.thing.t > self._t)
 
     def update_begins(self, optimizer: object) -> None:
-        """Called before an update."""
+        """Is called before an update."""
 
     def update_ends(self, optimizer: object, is_done: bool) -> None:
-        """Called after an update, which may have failed, or may only have accumulated gradients."""
+        """Is called after an update; ``is_done`` is false if it failed or only added gradients."""
 
     def table(self, optimizer: Optimizer) -> tuple[Table, list]:
         """Returns the pieces of an optimizer's parameters, and its initialized parameters."""
@@ -115,7 +115,7 @@ class Watch(Observer):
         return table, params
 
     def _key(self, optimizer, table):
-        """Returns an optimizer's key, even if several have equal models."""
+        """Returns a key of the optimizer, which differs between optimizers with equal models."""
         key = pieces.checksum(table.shape)
         known = self._keys.setdefault(key, [])
         if known and optimizer not in (reference() for reference in known):
@@ -126,7 +126,7 @@ class Watch(Observer):
         return f"{key}.{place}" if place else key
 
     def new_table(self, optimizer: object, table: Table) -> None:
-        """Called when parameters are seen for the first time."""
+        """Is called when the parameters of a table are seen for the first time."""
 
     def describe(self, optimizer: Optimizer) -> Update:
         """Returns the facts about the update that has just ended, without fingerprints."""
@@ -211,7 +211,8 @@ class Recorder(Watch):
         size = math.inf if comm is None or comm.is_elastic else comm.size
         if self._ranks is not None and size < self._ranks.size:
             self._has_failed = True
-            self._warn("an optimizer is of a part of the ranks, which cannot be replayed", comm)
+            reason = "an optimizer averages over only some ranks, so its steps cannot be replayed"
+            self._warn(reason, comm)
             return False
         return comm is None or comm.rank == 0
 

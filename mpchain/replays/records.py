@@ -19,7 +19,7 @@ class RecordError(Exception):
 
 
 def line_of(content: dict[str, Any]) -> bytes:
-    """Returns a line with its checksum.
+    """Returns the content as a line of the file, with a checksum.
 
     >>> line_of({"t": 1})
     b'fe1bb45d {"t":1}\\n'
@@ -35,7 +35,7 @@ def _content_of(line):
 
 
 def read(folder: str | os.PathLike) -> list[dict[str, Any]]:
-    """Returns the content of a record's lines, without a truncated last line.
+    """Returns the contents of a record's lines; a truncated last line is left out.
 
     Raises:
         RecordError: there is no record, or it is damaged.
@@ -55,7 +55,7 @@ def read(folder: str | os.PathLike) -> list[dict[str, Any]]:
         if content is None:
             if number == len(lines) and not rest:
                 break
-            # A writer that was killed left a part of a line, and another one continued.
+            # A killed writer left a part of a line, and another writer appended lines.
             raise RecordError(f"{path} is damaged in line {number}: restore it from a copy")
         contents.append(content)
     if not contents:
@@ -69,7 +69,7 @@ def read(folder: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 class Writer:
-    """Appends whole lines to the record in a folder, so that a kill loses no earlier line.
+    """Appends whole lines to the record in a folder, so that no line is lost if the run is killed.
 
     Args:
         folder: the folder, which is created if necessary.
@@ -96,5 +96,5 @@ class Writer:
             os.ftruncate(self._file, size - len(end) + kept)
 
     def write(self, content: dict[str, Any]) -> None:
-        """Appends a line."""
+        """Appends a line to the file."""
         os.write(self._file, line_of(content))

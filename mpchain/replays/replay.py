@@ -28,8 +28,8 @@ class Reached(SystemExit):
 
 
 class Folders:
-    """Temporary folders that replace folders of results and checkpoints, with links to the newest
-    checkpoints before a step.
+    """Temporary folders that replace the program's folders of results and checkpoints. They contain
+    links to the newest checkpoints before a step.
 
     Args:
         step: the number of the step.
@@ -83,20 +83,20 @@ class Replay(Watch):
     Args:
         history: the record.
         step: the last step to compute.
-        n_parts: the number of parts of each batch, with parameters that are rounded differently;
-            None divides batches as the ranks did.
-        rank: the rank whose samples are examined in the step; None examines those that cause a
-            non-finite number, or rank 0's samples.
+        n_parts: the number of micro-batches of each batch, for a run whose parameters are rounded
+            differently; None divides batches as the ranks did.
+        rank: the rank whose samples are examined in the step; None examines the samples that cause
+            a non-finite number, or rank 0's samples.
         stops: whether a debugger opens in the step.
 
     Attributes:
-        begun_at: the number of updates before the first that was computed.
+        begun_at: the number of updates before the first computed update.
         is_exact: whether bits do not depend on the number of ranks.
-        updates: pairs of an update of the record and the same update, computed again.
+        updates: pairs: an update of the record, and the same update as this process computed it.
         samples: the indices of the last batch's samples.
         finder: the object that looks for non-finite numbers in the step.
-        at: the part of the batch that is examined.
-        counts: the numbers of samples of the parts.
+        at: the index of the micro-batch that is examined.
+        counts: the numbers of samples of the micro-batches.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Replay(Watch):
         if model is None:
             self._refuse(
                 f"the program has other parameters ({', '.join(table.names[:3])}, ...) than the "
-                "record: it is another program, or has other arguments"
+                "record: run the program of the record with the same arguments"
             )
         if self.begun_at is None:
             self.begun_at = t
@@ -162,21 +162,21 @@ class Replay(Watch):
             return
         if t in self.folders.linked:
             self._refuse(
-                f"the checkpoint of step {t} has other parameters than the record: it is of "
-                "another run"
+                f"the checkpoint of step {t} has other parameters than the record, so another run "
+                "wrote it: restore the checkpoints of the recorded run"
             )
         self._refuse(self._why_not_from_the_start())
 
     def _why_not_from_the_start(self):
         newer = self.folders.left_out
-        kept = f"; the oldest that is left is of step {min(newer)}" if newer else ""
+        kept = f" (the oldest checkpoint is of step {min(newer)})" if newer else ""
         return (
             f"there is no checkpoint before step {self.step}{kept}, and the program does not begin "
             "with the parameters of the record: keep more checkpoints, or set seeds"
         )
 
     def _same_pieces(self, recorded, own, optimizer, table):
-        """Adds fingerprints of the pieces that the record has."""
+        """Computes fingerprints of the pieces that have a fingerprint in the record."""
         params = [p for _, p in optimizer.target.namedparams() if p.is_initialized]
         own.first, end = recorded.first, recorded.first + len(recorded.prints)
         own.prints = [unpacked(p) for p in table.take(params, own.first, end)]
@@ -213,7 +213,7 @@ class Replay(Watch):
         """Returns a watched loss function, in which the debugger opens if this was requested."""
         stops = self._stops and number == self.at
         if self._rank is None and self.history.is_finite(self.step) is False:
-            stops = False  # the debugger opens where the number arises
+            stops = False  # the finder opens the debugger where the number is computed
 
         @functools.wraps(function)
         def compute(*args, **kwargs):
@@ -263,7 +263,7 @@ class Replay(Watch):
             )
 
     def differences(self) -> dict[int, list[comparison.Difference]]:
-        """Returns the differences from the record, by index in :attr:`updates`."""
+        """Returns the differences from the record: a list for each index of :attr:`updates`."""
         found = {}
         for i, (recorded, own) in enumerate(self.updates):
             model = self.history.models[recorded.model]
@@ -277,7 +277,7 @@ class Replay(Watch):
 
         Raises:
             RecordError: the program is not the recorded one, or does not reach the step.
-            Exception: an error of the program; if requested, a debugger was opened before.
+            Exception: the program raised an error; a debugger was opened first if requested.
         """
         try:
             with self:
@@ -295,7 +295,7 @@ class Replay(Watch):
         raise RecordError(f"the program ended before step {self.step}")
 
     def _refuse(self, reason):
-        """Ends the program; trainers would print a traceback of other exceptions."""
+        """Ends the program with a message; trainers print a traceback for any other exception."""
         self._refusal = reason
         raise Reached(2)
 

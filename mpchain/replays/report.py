@@ -1,4 +1,4 @@
-"""The output of a replay."""
+"""Prints the results of a replay."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from mpchain.replays.finder import Finding
 from mpchain.replays.replay import Replay
 from mpchain.replays.samples import parts_of_rank, rows_of_part
 
-_MOST = 12  # number of sample indices to print
+_MOST = 12  # largest number of sample indices to print
 
 
 def report(replay: Replay, arguments: Sequence[str], rank: int | None = None) -> int:
@@ -15,10 +15,14 @@ def report(replay: Replay, arguments: Sequence[str], rank: int | None = None) ->
 
     Args:
         replay: the replay.
-        arguments: the command.
+        arguments: the arguments of the command ``replay``.
         rank: the rank whose samples are listed; None lists the samples of all ranks.
+
+    Returns:
+        int: the exit code.
     """
-    say(f"step {replay.step} is reached from step {replay.begun_at}, in one process")
+    begun = replay.begun_at or 0
+    say(f"steps {begun + 1} to {replay.step} were computed again, in one process")
     code = compare(replay, arguments)
     if "--verify" in arguments:
         return code
@@ -39,15 +43,15 @@ def say(text: str) -> None:
 
 
 def compare(replay: Replay, arguments: Sequence[str]) -> int:
-    """Prints whether fingerprints equal those of the record; returns 0 if so, otherwise 1."""
+    """Prints whether the fingerprints equal the record's; returns 0 if they do, otherwise 1."""
     begun, n = replay.begun_at or 0, len(replay.updates)
     found = replay.differences()
     if not found:
-        say(f"fingerprints of {n} updates are equal to the bit")
+        say(f"the fingerprints of {n} updates are equal bit for bit")
         return 0
     first = next(iter(found.values()))[0]
     if replay.is_exact:
-        say(f"{first}; the run was reproducible, so that bits must be equal")
+        say(f"{first}; the run was reproducible, so all bits must be equal")
         return 1
     steps = {i: replay.updates[i][1].t - begun for i in found}
     late = [i for i in found if comparison.beyond_rounding(found[i], {}, steps[i])]
@@ -55,9 +59,9 @@ def compare(replay: Replay, arguments: Sequence[str]) -> int:
     for i in late:
         for difference in found[i]:
             if comparison.beyond_rounding([difference], measured, steps[i]):
-                say(f"{difference}; that is more than rounding")
+                say(f"{difference}; rounding does not explain this difference")
                 return 1
-    say(f"fingerprints of {n} updates are equal up to rounding ({first})")
+    say(f"the fingerprints of {n} updates are equal up to rounding ({first})")
     return 0
 
 
@@ -69,10 +73,10 @@ def show_batch(replay: Replay, rank: int | None) -> None:
     if not losses and update.own is not None:
         losses = [f"loss of rank 0 {update.own:.6g}"]
     ranks = f"{update.n_ranks} rank{'s' * (update.n_ranks > 1)}"
-    say(f"step {replay.step} was done by {ranks}: {', '.join(losses)}")
+    say(f"{ranks} computed step {replay.step}: {', '.join(losses)}")
     if indices is None:
         return
-    whose = "its samples"
+    whose = f"the samples of step {replay.step}"
     if rank is not None:
         of_rank = parts_of_rank(rank, update.n_ranks, len(replay.counts))
         rows = [row for i in of_rank for row in _rows(replay, i, n)]
@@ -87,13 +91,13 @@ def _rows(replay, part, n):
 def show(finding: Finding, replay: Replay) -> None:
     """Prints the place where the first non-finite number was computed."""
     kind = "NaN" if finding.is_nan else "an infinite number"
-    say(f"{kind} arises first in {finding.what}, at {finding.place}")
+    say(f"{kind} appears first in {finding.what}, at {finding.place}")
     update, n_parts = replay.history.main.at(replay.step), len(replay.counts)
     rank = finding.part * update.n_ranks // max(n_parts, 1)
     where = f"rank {rank} of {update.n_ranks}"
     n_own = replay.counts[finding.part] if finding.part < n_parts else None
     if n_own != finding.n_rows:
-        say(f"it is in the part of {where}")
+        say(f"the number is in the micro-batch of {where}")
         return
     rows = _rows(replay, finding.part, update.n_samples)
     indices = replay.samples.indices
@@ -101,7 +105,7 @@ def show(finding: Finding, replay: Replay) -> None:
     named = f"row {_listing(found)} of the batch"
     if indices is not None:
         named = f"sample {_listing([indices[row] for row in found])} ({named})"
-    say(f"it is in {named}, which {where} has had")
+    say(f"the number is in {named}, which {where} computed")
 
 
 def _listing(numbers):

@@ -58,7 +58,12 @@ def _read(path):
 
 
 def write(history: History, step: int, path: str) -> None:
-    """Computes steps with an order of sums that differs from the ranks', and writes the updates."""
+    """Computes steps with another order of sums than on the ranks, and writes the updates.
+
+    Args:
+        history: the record.
+        step: the last step to compute.
+        path: the path of the file to write."""
     n_ranks = max(update.n_ranks for update in history.main.updates.values())
     replay = Replay(history, step, n_parts=1 if n_ranks > 1 else 2)
     replay.run()

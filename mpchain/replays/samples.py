@@ -1,4 +1,4 @@
-"""Finds the samples of the dataset that the parts of a batch consist of."""
+"""Finds the samples of the dataset in each micro-batch."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class Samples:
         self._watched = set()
 
     def watch(self, iterator: Iterator) -> None:
-        """Observes the indices of an iterator, or of the iterator that it wraps."""
+        """Starts to record the indices that an iterator, or the iterator inside it, draws."""
         own: Any = getattr(iterator, "actual_iterator", iterator)
         if id(own) in self._watched or isinstance(own, PrefetchingIterator):
             return
@@ -44,7 +44,7 @@ class Samples:
 
 
 def parts_of_rank(rank: int, n_ranks: int, n_parts: int) -> range:
-    """Returns the parts of a batch that a rank processed.
+    """Returns the indices of the micro-batches that a rank computed.
 
     >>> parts_of_rank(1, 2, 4)
     range(2, 4)
@@ -53,7 +53,7 @@ def parts_of_rank(rank: int, n_ranks: int, n_parts: int) -> range:
 
 
 def rows_of_part(part: int, n_parts: int, n_samples: int) -> range:
-    """Returns the rows of the whole batch that belong to a part.
+    """Returns the rows of the whole batch that belong to a micro-batch.
 
     >>> rows_of_part(1, 3, 10)
     range(4, 7)

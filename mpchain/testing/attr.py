@@ -37,7 +37,7 @@ def mark(test: Callable, *names: str, skip_reason: str | None = None) -> Any:
 
 
 def why_no_gpus(count: int) -> str | None:
-    """Returns why a test that needs ``count`` GPUs cannot run; None if it can.
+    """Returns why a test that needs ``count`` GPUs cannot run; None if the test can run.
 
     Example:
         >>> why_no_gpus(0) is None or "0 GPUs required" in why_no_gpus(0)
@@ -50,7 +50,9 @@ def why_no_gpus(count: int) -> str | None:
         return f"{count} GPUs required: {cuda.unavailable_reason()}"
     available = cuda.cupy.cuda.runtime.getDeviceCount()
     return (
-        f"{count} GPUs required, but this process sees {available}" if available < count else None
+        f"{count} GPUs required, but this process sees only {available}"
+        if available < count
+        else None
     )
 
 

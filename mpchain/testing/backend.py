@@ -46,7 +46,7 @@ class BackendConfig:
         'always'
     """
 
-    if TYPE_CHECKING:  # a parameter sets this attribute
+    if TYPE_CHECKING:  # the constructor sets this attribute from a parameter
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -152,7 +152,7 @@ def inject_backend_tests(
             methods = {name: _with_argument(getattr(base, name), config) for name in chosen}
             yield f"_{config.get_func_str()}", {**others, **methods}
         if others:
-            # A generated class keeps its name; the name of a written class is already taken.
+            # A generated class keeps its name; the user's own class already has the plain name.
             yield "" if base in generated or not chosen else "_other", dict.fromkeys(chosen)
 
     def decorate(cls):

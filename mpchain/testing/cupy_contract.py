@@ -1,4 +1,4 @@
-"""The names and parameters of CuPy: of the version that mpchain is tested with, and of others.
+"""The names and parameters of CuPy, for the version that mpchain is tested with and for others.
 
 The tests' double of CuPy has exactly these names, and ``mpchain-launch doctor --gpu`` compares the
 installed CuPy with them. ``python -m mpchain.testing.cupy_contract`` writes the names of the

@@ -187,13 +187,13 @@ class distribution_unittest(unittest.TestCase):
         error = abs(x.mean(axis=0) - mean)
         if not (error <= 5 * np.sqrt(variance / _N_SAMPLES)).all():
             raise AssertionError(
-                f"the means of {_N_SAMPLES} samples are {x.mean(axis=0)}, of deviation "
+                f"the means of {_N_SAMPLES} samples are {x.mean(axis=0)}, with standard deviation "
                 f"{np.sqrt(variance / _N_SAMPLES)}, but should be {mean}"
             )
 
 
 def _value(distribution, name) -> Any:
-    """Returns a moment, which SciPy provides as a method or as an attribute."""
+    """Returns a property such as the mean, which may be a method or an attribute."""
     value = getattr(distribution, name)
     return value() if callable(value) else value
 

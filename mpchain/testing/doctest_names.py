@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def usual_names(
     doctest_namespace: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    """The names and the folder of an example in a docstring."""
+    """Fixture: gives an example in a docstring the usual names and a temporary folder."""
     monkeypatch.chdir(tmp_path)
     np.random.seed(0)
     modules = mpchain, optimizers, training, extensions, testing, unittest

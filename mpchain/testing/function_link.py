@@ -73,7 +73,7 @@ class LinkTestError(_TestError):
 
 
 class _DeviceTestCase(unittest.TestCase):
-    """The base of the test cases of functions and links: inputs and comparison of outputs."""
+    """Base of the test cases: generates inputs, runs a function or link, and compares outputs."""
 
     _error = FunctionTestError
     contiguous = None
@@ -141,7 +141,8 @@ class _DeviceTestCase(unittest.TestCase):
         return arrays if self.contiguous else tuple(map(_noncontiguous, arrays))
 
     def _run(self, forward, inputs):
-        """Runs ``forward``, which must not modify its inputs; returns the outputs on the host."""
+        """Calls ``forward``; returns the outputs on the host. Raises if ``forward`` has modified
+        its inputs."""
         arrays = self._send(_copies(inputs))
         ys = forward(*[None if x is None else Variable(x) for x in arrays])
         self._check_unmodified(inputs, arrays, "forward")
@@ -156,7 +157,8 @@ class _DeviceTestCase(unittest.TestCase):
         return ys
 
     def _expect(self, *args):
-        """Calls ``forward_expected``, which must not modify the inputs, its last argument."""
+        """Calls ``forward_expected``; raises if the call has modified the last argument, the
+        inputs."""
         *others, inputs = args
         copies = _copies(inputs)
         outputs = _check_arrays("forward_expected", self.forward_expected(*others, copies))
@@ -174,10 +176,10 @@ class _DeviceTestCase(unittest.TestCase):
                     )
 
     def _check_gradients(self, what, check, options, sample):
-        """Runs a gradient check on sampled data, and resamples data that are at a kink.
+        """Runs a gradient check on sampled data, and draws new data if a point is at a kink.
 
         Args:
-            what: the subject, for messages.
+            what: the name of the tested derivative, for messages.
             check: the function that runs the check.
             options: the user's options for ``check``.
             sample: a function that returns the positional arguments of ``check``.
@@ -280,7 +282,8 @@ class FunctionTestCase(_DeviceTestCase):
         raise NotImplementedError("forward_expected() is not implemented")
 
     def generate_grad_grad_inputs(self, inputs_template: tuple) -> tuple:
-        """Returns a tuple of gradients for the inputs' gradients, with their types, or None."""
+        """Returns a tuple of arrays with the shapes and dtypes of the inputs' gradients, or None:
+        the gradients of these gradients."""
         return tuple(map(_random_like, inputs_template))
 
     def _forward(self, *xs):
@@ -465,7 +468,7 @@ class LinkInitializersTestCase(_LinkTestBase):
 
     @property
     def check_forward_options(self) -> dict[str, Any]:
-        """The options, under the name that the comparison uses."""
+        """Returns ``check_initializers_options``, under the name that the comparison reads."""
         return self.check_initializers_options
 
     def get_initializers(self) -> Sequence:

@@ -53,7 +53,7 @@ def without_requires(*requirements: str) -> Callable:
 
 
 def patch(target: str, *args: Any, **kwargs: Any) -> Any:
-    """See :func:`unittest.mock.patch`; the mock wraps the patched object, and so does the same.
+    """Patches an object by a mock that calls the object; see :func:`unittest.mock.patch`.
 
     Args:
         target: full name of the object to patch.

@@ -347,7 +347,7 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
     "unfold_windows": _poolings("x"),
     "fold_windows": _poolings("elements"),
 }
-"""Operation → name of a case → function that draws its arguments, of float64."""
+"""Maps an operation and the name of a case to a function that draws arguments, in float64."""
 LAYOUTS = {
     "contiguous": np.ascontiguousarray,
     "fortran": np.asfortranarray,

@@ -46,7 +46,8 @@ def derive(decorated: type | Bundle, variants: Callable) -> Bundle:
 
     Args:
         decorated: a class, or a Bundle of classes.
-        variants: function of a class, yields (suffix of the name, attributes) for each subclass.
+        variants: function of a class that yields a pair for each subclass: the suffix of its name,
+            and a dict of its attributes.
 
     Returns:
         Bundle of the subclasses.
@@ -107,7 +108,7 @@ def from_pytest_parameterize(names: str | Sequence[str], values: Sequence) -> li
 
     Args:
         names: string of names, separated by commas, or a sequence of names.
-        values: list of values, or of tuples of values if there are several names.
+        values: list of values; if there are several names, list of tuples of values.
 
     Returns:
         list of dicts.

@@ -43,7 +43,7 @@ def generate_seed() -> int:
         True
     """
     if not _seeds:
-        raise RuntimeError("generate_seed: call it within fix_random")
+        raise RuntimeError("generate_seed: call this function only within fix_random")
     return int(_seeds[-1].randint(0x7FFFFFFF))
 
 

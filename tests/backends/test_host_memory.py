@@ -1,4 +1,4 @@
-"""What the C library does with freed memory: large arrays of later steps get it again."""
+"""Tests that the C library keeps freed memory, and gives it to large arrays of later steps."""
 
 import platform
 import subprocess
@@ -32,8 +32,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def page_faults(line, **variables):
-    """Page faults of steps that need 8 MiB in three arrays each, after a line of Python."""
-    # NumPy's huge pages would hide them.
+    """Returns the number of page faults in steps that each need 8 MiB in three arrays, after a line
+    of Python."""
+    # NumPy's huge pages would hide the page faults.
     environment = {"NUMPY_MADVISE_HUGEPAGE": "0", "OPENBLAS_NUM_THREADS": "1", **variables}
     command = [sys.executable, "-c", _PROGRAM.format(line)]
     done = subprocess.run(

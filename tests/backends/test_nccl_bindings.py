@@ -1,4 +1,4 @@
-"""Which binding of NCCL is used, and what is said where none works."""
+"""Tests which binding of NCCL is used, and the error when no binding works."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def broken(name):
 
 @pytest.fixture
 def bindings(monkeypatch):
-    """A function that replaces the bindings."""
+    """Returns a function that replaces the bindings."""
     yield lambda **made: (
         monkeypatch.setattr(nccl_bindings, "BINDINGS", made),
         nccl_bindings._why_not.cache_clear(),
@@ -49,7 +49,7 @@ def test_a_name_that_is_no_binding():
 
 
 def test_all_take_the_same_calls():
-    """By the names that :class:`Connection` uses."""
+    """All bindings have the functions that :class:`Connection` calls, with the same names."""
     calls = "all_reduce reduce broadcast all_gather reduce_scatter send recv".split()
     assert set(nccl_bindings._OfCupy._methods) == set(calls)
     for name in [*calls, "group_start", "group_end", "comm_abort", "comm_destroy"]:
@@ -58,7 +58,8 @@ def test_all_take_the_same_calls():
 
 @pytest.mark.parametrize("binding", ["nccl4py", "pynccl"])
 def test_identities(binding):
-    """Those of NVIDIA's library, which needs no GPU for them, or of its double."""
+    """The functions that make identities are tested with NVIDIA's library, which needs no GPU for
+    them, or its double."""
     try:
         find_binding(binding)
     except RuntimeError as error:

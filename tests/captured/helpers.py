@@ -1,4 +1,4 @@
-"""Captured functions beside the same functions that run eagerly."""
+"""Compares captured functions with the same functions when they run eagerly."""
 
 import contextlib
 import warnings
@@ -12,13 +12,13 @@ from mpchain.captured.results import arrays_of, flatten
 
 
 def arrays(i, n=6):
-    """Numbers and labels that are others for each ``i``."""
+    """Returns arrays of numbers and labels, which differ for each ``i``."""
     random = np.random.RandomState(i)
     return random.randn(n, 5).astype("f"), random.randint(0, 3, n).astype("i")
 
 
 def same_first(i):
-    """Calls 0 to 3 get equal arguments, the later ones others."""
+    """Returns arguments that are equal in calls 0 to 3, and differ in each later call."""
     return arrays(max(i - 3, 0))
 
 
@@ -30,7 +30,8 @@ def state_of(model):
 
 
 def run(make, calls, captured, between=None):
-    """Calls what ``make`` returns, with a model or None; returns all results, and what is left."""
+    """Calls the function that ``make`` returns with a model or None; returns all results and the
+    final state."""
     np.random.seed(0)
     function, *models = make()
     model = models[0] if models else None
@@ -49,7 +50,8 @@ def run(make, calls, captured, between=None):
 
 
 def check(make, calls=None, between=None, reason=None, replayed=True, rtol=1e-5):
-    """A captured function returns and leaves what it does without; it is replayed, or says why.
+    """Checks that a captured function returns the same results and leaves the same state as the
+    eager function, and that it is either replayed or gives a reason.
 
     Args:
         make: returns the function, and a model or what else the function changes.

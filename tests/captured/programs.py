@@ -1,4 +1,8 @@
-"""Random programs composed of rows of the tables of functions.
+"""Random programs that are composed of rows of the tables of functions.
+
+A program maps its input by a layer, then by functions of random rows, one after another: the
+outputs of a function are reshaped, and squashed into the domain of the next function. A program is
+trained by gradients or by gradients of gradients.
 
 A program maps its input by a layer, then by functions of random rows, one after another: what a
 function returns is reshaped and squashed into the domain of the next. It is trained, by gradients
@@ -15,7 +19,8 @@ import mpchain.functions as F
 from mpchain import Variable, optimizers
 from tests.captured.tables import Case, tables_of_functions
 
-_LEFT_OUT = {"cast"}  # Its row converts to float32, and the next functions magnify the rounding.
+# The row of cast converts to float32, and later functions magnify its rounding.
+_LEFT_OUT = {"cast"}
 _SHAPE = (3, 4)
 
 
@@ -30,18 +35,18 @@ def _rows():
 
 
 def _adapted(v, shape, case):
-    """A value as an input of a row: of its shape and in its domain."""
+    """Converts a value to an input of a row: gives it the shape and the domain of that input."""
     n = math.prod(shape)
     flat = F.reshape(v, (v.size,))
     flat = F.tile(flat, -(-n // v.size))[:n] if v.size < n else flat[:n]
-    # Away from the borders, and so from poles.
+    # The values stay away from the borders of the domain, and so from poles.
     return F.reshape(F.sigmoid(flat) * ((case.high - case.low) * 0.8), shape) + (
         case.low + 0.1 * (case.high - case.low)
     )
 
 
 def _applied(case, values):
-    """The floating-point outputs of a row for earlier values, the latest first."""
+    """Returns the floating-point outputs of a row, given earlier values, the latest value first."""
     xs = [
         _adapted(values[-1 - i % len(values)], shape, case) for i, shape in enumerate(case.shapes)
     ]
@@ -51,7 +56,7 @@ def _applied(case, values):
 
 
 def program(seed: int) -> Case:
-    """Makes the program of a seed.
+    """Makes the program for a seed.
 
     Args:
         seed: a number.

@@ -1,4 +1,8 @@
-"""Cases of the tables as steps of a multi-node optimizer, on ranks whose data differ.
+"""Runs cases of the tables as steps of a multi-node optimizer, on ranks with different data.
+
+Parameters are added to the arrays of a function, and the gradients of these parameters are
+averaged. Several rows of functions form one step. If this step is not replayed, each row is judged
+by itself.
 
 A function's arrays are moved by parameters, whose gradients are averaged; several rows of functions
 are one step. Where that is not replayed, each row is judged by itself.
@@ -17,11 +21,11 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.link import Link
 from tests.captured.tables import REFUSED, REPLAYED, WRONG, Case, Outcome, judge, state_of, terms_of
 
-N_ROWS = 16  # Functions that are one step get this number of rows.
+N_ROWS = 16  # the number of functions in one step
 
 
 def judge_on_ranks(cases: list[Case], has_equal_data: bool, comm: Communicator) -> list[Outcome]:
-    """Returns how cases end, the same on all ranks."""
+    """Returns the outcomes of cases, which are the same on all ranks."""
     outcomes = {}
     rows = [case for case in cases if case.row is not None]
     for i in range(0, len(rows), N_ROWS):
@@ -32,7 +36,7 @@ def judge_on_ranks(cases: list[Case], has_equal_data: bool, comm: Communicator) 
 
 
 def _outcome(cases, has_equal_data, comm):
-    """The worst of all ranks."""
+    """Returns the worst outcome of all ranks."""
     case = _together(cases, comm)
     outcomes = comm.allgather_obj(judge(case, has_equal_data, rank=comm.rank))
     for kind in (WRONG, REFUSED, REPLAYED):
@@ -44,10 +48,11 @@ def _outcome(cases, has_equal_data, comm):
 
 
 def _together(cases, comm):
-    """Cases of rows of functions, or a training, as a step of a multi-node optimizer."""
+    """Returns a case that runs several rows of functions, or a training, as a step of a multi-node
+    optimizer."""
 
     def set_up(rule, link):
-        vars(comm).pop("n_draw_keys", None)  # each run draws the same
+        vars(comm).pop("n_draw_keys", None)  # both runs draw the same numbers
         if not any(True for _ in link.params()):
             with link.init_scope():
                 link.own = mpchain.Parameter(np.ones(1))
@@ -84,7 +89,8 @@ def _step_of(compute, optimizer):
 
 
 def _moved_by_parameters(cases: list[Case], set_up: Callable) -> tuple:
-    """A training of functions of arrays, to which parameters are added that begin at zero."""
+    """Returns a training of functions of arrays: parameters that begin at zero are added to the
+    arrays."""
     link, params = Link(), []
     sizes = [len(case.draw(0)) for case in cases]
     with link.init_scope():

@@ -28,26 +28,27 @@ from tests.links import table as links
 from tests.optimizers.test_rules import CASES as RULES
 
 N_CALLS = 8
-N_EQUAL = 4  # calls with equal data that come first: those that are recorded, and a replay
+N_EQUAL = 4  # the number of first calls with equal data: the recorded calls and one replay
 REPLAYED, REFUSED, WRONG = "replayed", "refused", "wrong"
 _TESTS = pathlib.Path(__file__).parents[1]
 
 
 class Case(NamedTuple):
-    """One step.
+    """A step that is compared with its captured form.
 
     Attributes:
-        table: the table that its row is of.
-        name: unique in its table.
-        make: makes the step, with links and optimizers of its own, and a function that returns the
-            state that the step changes.
-        draw: makes the arrays of a call from a seed.
+        table: the name of the table of the row.
+        name: the name of the row, unique in its table.
+        make: function that makes the step, with its own links and optimizers, and a function that
+            returns the state that the step changes.
+        draw: function of a seed that makes the arrays of a call.
         config: entries of the configuration for the calls.
-        device: that of the arrays of a call.
-        row: a function of arrays, what draws these, and an order of derivatives, if the step is
-            made of them.
-        training: what makes the step otherwise, given what sets an optimizer up for a link: a
-            function of the arrays that returns results and a loss, the optimizer, and the state.
+        device: the device of the arrays.
+        row: for a step that differentiates a function of arrays: the function, a function that
+            draws the arrays, and the order of the derivatives.
+        training: for a step that trains: a function that makes the step, given a function that sets
+            up an optimizer for a link. It returns a function of the arrays that returns results and
+            a loss, the optimizer, and the state.
     """
 
     table: str

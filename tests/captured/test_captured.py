@@ -1,4 +1,4 @@
-"""Captured steps: equal to steps that run eagerly, and why some are not replayed."""
+"""Tests that captured steps equal eager steps, and the reasons why some steps are not replayed."""
 
 import itertools
 import warnings
@@ -79,7 +79,8 @@ def penalty_step(model, optimizer):
 
 
 def run_both(make_model, make_optimizer, make_step, shape=(5,), n_steps=7):
-    """Trains two equal models, one of them captured; returns both, and the captured step."""
+    """Trains two equal models, one of them with captured steps; returns both, and the captured
+    step."""
     models, results, steps = [], [], []
     for is_captured in (False, True):
         model = make_model()
@@ -196,7 +197,7 @@ class TestOptimizers:
 
 
 class TestFallback:
-    """What is not replayed runs eagerly, and says why."""
+    """A step that is not replayed runs eagerly, and gives the reason."""
 
     def check(self, function, reason, n=5):
         step = mpchain.capture(function)
@@ -334,7 +335,7 @@ def test_arrays_that_are_changed_in_part():
 
 
 class TestChanges:
-    """What may change between replays."""
+    """These values may change between replays."""
 
     def test_each_shape_is_recorded(self):
         models = [perceptron(), perceptron()]
@@ -527,7 +528,7 @@ def test_variables_that_links_keep_are_those_of_the_latest_replay():
 
 
 class Counting(mpchain.Link):
-    """Adds to what it keeps, in place."""
+    """A link that adds to its state in place."""
 
     def __init__(self):
         super().__init__()
@@ -558,7 +559,7 @@ def test_functions_of_no_module():
     ("n_mismatches", "reason"), [(1, None), (2, "a replay computed other gradients")]
 )
 def test_gradients_that_differ_once_are_recorded_again(monkeypatch, n_mismatches, reason):
-    # Rounding would turn a rectifier on or off if its input were almost zero.
+    # The input of the rectifier is almost zero, so that rounding turns it on or off.
     found = []
 
     def are_close(*arguments):

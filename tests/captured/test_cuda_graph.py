@@ -1,4 +1,4 @@
-"""Captured steps on GPUs: equal to steps that run eagerly, bit by bit on the double of CuPy."""
+"""Tests that captured steps on GPUs equal eager steps, bit by bit on the double of CuPy."""
 
 import gc
 import sys
@@ -44,7 +44,8 @@ def assert_same(model, other):
 
 
 def run_both(make_model, make_optimizer, make_step, n_steps=7, shape=(5,), each=None):
-    """Trains two equal models, one of them captured; returns both, results, captured step."""
+    """Trains two equal models, one of them with captured steps; returns both models, results, and
+    the captured step."""
     models, results = [], []
     for is_captured in (False, True):
         mpchain.cuda.cupy.random.seed(3)
@@ -194,7 +195,7 @@ def test_a_dynamic_loss_scale_stays_on_the_gpu(when):
 def test_a_dynamic_loss_scale_that_is_read_leads_to_another_graph():
     def each(i, optimizer):
         if i == 7:
-            optimizer._keep_on_host()  # Saving an optimizer does this, too.
+            optimizer._keep_on_host()  # saving the optimizer calls this method
 
     model, expected, _ = trained_with_dynamic_scale(False, each=each)
     captured, actual, found = trained_with_dynamic_scale(True, each=each)
@@ -217,7 +218,7 @@ def test_float32_copies_of_parameters_stay_in_the_graph(dtype):
         return lambda x, t: inner(x.astype(model[0].W.dtype), t)
 
     def each(optimizer, i):
-        if i == 5:  # What others set takes effect.
+        if i == 5:  # a value that the program sets is used
             next(optimizer.target.params()).array[0] = 0.5
 
     models, _, step = run_both(make_model, optimizers.MomentumSGD, make_step, 9, each=each)
@@ -310,7 +311,7 @@ def test_a_critic_of_convolutions_with_a_penalty_of_its_gradient():
     assert step.reason is None
     others = on_host(models[1])
     for name, value in on_host(models[0]).items():
-        # Products in captures may be summed in another order.
+        # In a captured step, products may be summed in another order.
         np.testing.assert_allclose(value, others[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
@@ -341,7 +342,8 @@ def test_a_replay_launches_few_kernels():
     double.reset()
     step(*batch)
     names = [name for name, _ in double.launches.elements()]
-    # The arguments, the optimizer's numbers, all else, and the copy of the loss.
+    # There is one copy for the arguments, one for all state, one for the loss, and one kernel that
+    # stores the optimizer's numbers.
     assert sorted(names) == ["copy", "copyto", "copyto", "graph", "mpchain_store_numbers"]
     assert not double.synchronizations
 
@@ -350,7 +352,7 @@ def test_a_graph_keeps_the_arrays_that_it_reads():
     xp = mpchain.cuda.cupy
     model = perceptron()
     model.to_device(GPU)
-    holder = [xp.full(5, 2, "f"), *range(10_000)]  # changes of so many items are not seen
+    holder = [xp.full(5, 2, "f"), *range(10_000)]  # changes inside so long a list are not detected
     step = mpchain.capture(lambda x: model(x * mpchain.Variable(holder[0])).array)
     x = send(batch_of(0))[0]
     for _ in range(4):
@@ -361,7 +363,7 @@ def test_a_graph_keeps_the_arrays_that_it_reads():
 
 
 class TestFallback:
-    """What is not replayed runs eagerly, and says why."""
+    """A step that is not replayed runs eagerly, and gives the reason."""
 
     def check(self, function, reason, n=5):
         step = mpchain.capture(function)
@@ -465,7 +467,7 @@ class TestFallback:
 
 
 class TestChanges:
-    """What may change between replays."""
+    """These values may change between replays."""
 
     def test_each_shape_has_a_graph(self):
         models = [perceptron(), perceptron()]
@@ -544,7 +546,8 @@ class TestUpdater:
 
 
 class TestMemory:
-    """A graph needs the memory of a step; the step that it is compared with takes it, too."""
+    """A graph needs the memory of one step, and so does the eager step with which it is
+    compared."""
 
     N = 1 << 15
 
@@ -562,7 +565,7 @@ class TestMemory:
         return update, x, model
 
     def _peak(self, cupy):
-        """The most bytes that an eager step needs."""
+        """Returns the largest number of bytes that an eager step needs."""
         update, x, model = self._train(cupy)
         for _ in range(4):
             update(x)
@@ -591,9 +594,10 @@ class TestMemory:
             np.testing.assert_allclose(param.array.get(), value, 1e-5, 1e-6)
 
     def _limited(self, cupy, monkeypatch, share, keep=lambda array: None):
-        """Trains where a step needs that share of the memory; returns the captured step."""
+        """Trains with memory of which a step needs the given share; returns the captured step."""
         peak, right = self._peak(cupy)
-        self._limit(cupy, monkeypatch, int(peak / share) + (32 << 20))  # cuBLAS has a workspace
+        # CuBLAS has a workspace of 32 MiB.
+        self._limit(cupy, monkeypatch, int(peak / share) + (32 << 20))
         update, x, model = self._train(cupy)
 
         def function(x):

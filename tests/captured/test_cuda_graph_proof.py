@@ -1,4 +1,5 @@
-"""Graphs of GPUs are compared before they are trusted, and what they depend on is guarded."""
+"""Tests that graphs of GPUs are compared before they are used, and that guards check their
+conditions."""
 
 import collections
 import warnings

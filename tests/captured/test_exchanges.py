@@ -1,4 +1,5 @@
-"""Exchanges with other ranks within captured steps, by a function that plays the other ranks."""
+"""Tests messages to other ranks within captured steps, by a function that imitates the other
+ranks."""
 
 import warnings
 
@@ -13,9 +14,10 @@ from tests.captured.test_captured import assert_equal, perceptron
 
 
 class OtherRanks:
-    """Adds what other ranks have, which is another number in each call."""
+    """Adds the contribution of imitated ranks, which is a different number in each call."""
 
-    __module__ = "mpchain.distributed"  # A step does not look into what replays call again.
+    # Captured steps do not look into functions of this module, which replays call again.
+    __module__ = "mpchain.distributed"
 
     def __init__(self):
         self.sent = []
@@ -31,7 +33,7 @@ def batch_of(i, n=6):
 
 
 def trained(captured, is_read=True, same=0, n_steps=9):
-    """Trains by a mean over the labels that count on all ranks; returns what was seen."""
+    """Trains with a mean over the labels that count on all ranks; returns what it observed."""
     model, ranks = perceptron(), OtherRanks()
     optimizer = optimizers.SGD(0.1).setup(model)
 
@@ -53,7 +55,8 @@ def trained(captured, is_read=True, same=0, n_steps=9):
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-@pytest.mark.parametrize("same", [0, 5])  # the first arguments are equal: proved later
+# The first calls get equal arguments, so the comparison comes later.
+@pytest.mark.parametrize("same", [0, 5])
 def test_replays_exchange_once_in_each_call(is_read, same):
     model, losses, sent, _ = trained(False, is_read, same)
     other, other_losses, other_sent, reasons = trained(True, is_read, same)
@@ -63,7 +66,8 @@ def test_replays_exchange_once_in_each_call(is_read, same):
     assert len(sent) == 9
     expected = [None] * 6
     if same:
-        expected[3] = "an argument varies for the first time"  # the step runs, and is compared
+        # The step runs eagerly, and is compared.
+        expected[3] = "an argument varies for the first time"
     assert reasons[3:] == expected
 
 
@@ -71,7 +75,7 @@ def test_a_replay_that_would_send_other_values_is_not_made():
     table, ranks = np.array([1.0, 2.0, 3.0]), OtherRanks()
 
     def step(x):
-        hidden = np.asarray(x).astype(int)  # NumPy's operations on plain arrays are not recorded.
+        hidden = np.asarray(x).astype(int)  # the conversion is not recorded
         return observers.exchanged(ranks, table[hidden]) * x
 
     step = mpchain.capture(step)

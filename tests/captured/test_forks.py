@@ -1,4 +1,4 @@
-"""Captured functions in a process that was forked while another thread was in them."""
+"""Tests captured functions in a process that was forked while another thread was inside of one."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from mpchain import links as L
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_the_child_records_anew():
-    """It had found a lock that no thread would release, and never replayed."""
+    """Before, the child found a lock that no thread would release, and never replayed."""
     model = L.Linear(3, 2)
     is_inside, may_leave = threading.Event(), threading.Event()
 

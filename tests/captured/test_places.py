@@ -1,4 +1,5 @@
-"""Values that a captured step reads by other ways than the name of what holds them."""
+"""Tests values that a captured step reads in other ways than by the name of the object that has
+them."""
 
 import argparse
 import functools

@@ -1,4 +1,4 @@
-"""Kernels of replayed steps write to the memory that was planned for their results."""
+"""Tests that kernels of replayed steps write into the memory that was planned for their results."""
 
 import numpy as np
 
@@ -79,7 +79,8 @@ def test_planned_memory_is_taken_only_where_it_fits():
 
 
 def test_scratch_of_the_shape_of_the_result_does_not_take_its_memory():
-    """A replay hands its memory over by name: nothing takes it by chance."""
+    """A replay passes planned memory to one named array, so no other array of the same shape gets
+    it."""
 
     given = []
 

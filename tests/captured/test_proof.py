@@ -1,4 +1,4 @@
-"""Steps whose first arguments are equal, and values that decide what a step does."""
+"""Tests steps whose first arguments are equal, and values that decide what a step computes."""
 
 import warnings
 
@@ -40,7 +40,7 @@ def weighted(y, t):
 
 
 def weighted_by_ones_own(y, t):
-    hidden = np.asarray(t) + 0  # Operations on plain arrays are not recorded.
+    hidden = np.asarray(t) + 0  # a plain array is not recorded, nor is anything computed from it
     return F.mean(F.softmax_cross_entropy(y, t, reduce="no") * WEIGHTS[hidden])
 
 
@@ -134,7 +134,7 @@ class TestArgumentsThatVaryLater:
 
 
 class TestShapesThatDependOnData:
-    """Guards: a call where they differ runs eagerly."""
+    """A call with other shapes runs eagerly, because guards check the shapes."""
 
     CASES = {
         "mask": lambda y, t: y[t > 0],
@@ -159,7 +159,7 @@ class TestShapesThatDependOnData:
     @pytest.mark.parametrize("name", CASES)
     @pytest.mark.parametrize("period", [4, 1])
     def test_they_are_right(self, name, period):
-        """With labels that differ in count from call 4 on, or in each call."""
+        """The number of labels changes from call 4 on, or in each call."""
         function = self.CASES[name]
 
         def batch(i):
@@ -246,9 +246,10 @@ class TestIndices:
 
 
 class TestFailures:
-    """A step that fails while it is recorded leaves what it leaves without recording."""
+    """A step that fails while it is recorded leaves the same state as without recording."""
 
-    @pytest.mark.parametrize("when", [1, 2, 4])  # recorded, compared, replayed
+    # The step fails while it is recorded, compared, or replayed.
+    @pytest.mark.parametrize("when", [1, 2, 4])
     def test_they_leave_the_same(self, when):
         def trained(captured):
             np.random.seed(0)
@@ -264,7 +265,8 @@ class TestFailures:
                 total[0] += loss.array
                 model.cleargrads()
                 loss.backward()
-                F.softmax_cross_entropy(model(x), t)  # fails for labels that do not exist
+                # The loss raises an error for labels that do not exist.
+                F.softmax_cross_entropy(model(x), t)
                 optimizer.update()
 
             step = mpchain.capture(step) if captured else step

@@ -1,4 +1,4 @@
-"""What captured steps return, and what they may do with arrays of the caller's."""
+"""Tests the results of captured steps, and what steps may do with the caller's arrays."""
 
 import collections
 import dataclasses
@@ -25,11 +25,11 @@ class Losses:
 
 
 class Labeled(dict):
-    """A dict of another class."""
+    """A subclass of dict."""
 
 
 class Opaque:
-    """Holds an array where nobody finds it."""
+    """Holds an array where a captured step does not look for arrays."""
 
     def __init__(self, array):
         self.array = array
@@ -276,7 +276,7 @@ def test_arrays_of_the_program_are_told_apart_as_always():
 
 
 class TestUnseen:
-    """What is done by means that no recorder sees is noticed by what it leaves."""
+    """Results of operations that no recorder sees are noticed by the state that they change."""
 
     def check(self, function, reason):
         step = mpchain.capture(function)
@@ -321,7 +321,8 @@ class TestUnseen:
 
 
 class TestNumbers:
-    """NumPy's scalars are arrays while a step is recorded, which can do less."""
+    """NumPy's scalars become arrays while a step is recorded, and arrays support fewer
+    operations."""
 
     @pytest.mark.parametrize(
         "function",
@@ -351,7 +352,7 @@ class TestNumbers:
 
 
 def test_gradients_that_the_call_before_has_left():
-    """They are added to eagerly, and the reason says so."""
+    """The step runs eagerly, so that gradients are added, and the reason names the gradients."""
     model = L.Linear(3, 2, nobias=True)
     step = mpchain.capture(lambda x: F.sum(model(x)).backward())
     reason = r"it adds to the gradient of W that the call before has left, .*: call cleargrads\(\)"

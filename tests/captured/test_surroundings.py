@@ -1,4 +1,5 @@
-"""What a captured function refers to: guards, arrays and links that are replaced or changed."""
+"""Tests the objects that a captured function refers to: guards, and replaced or changed arrays and
+links."""
 
 import dataclasses
 import functools
@@ -38,7 +39,7 @@ class Config:
 
 
 class Trainer:
-    """Uses some of its attributes in a step, and others outside of it."""
+    """Uses some of its attributes in a step, and other attributes outside of the step."""
 
     def __init__(self):
         self.model, self.config, self.iteration = Scaled(), Config(), 0
@@ -133,7 +134,7 @@ def of_partial():
 
 
 def of_rate():
-    """Reads a number of an optimizer in the function."""
+    """Returns a step that reads a number of an optimizer."""
 
     def make():
         model = L.Linear(5, 3)
@@ -214,7 +215,8 @@ def test_an_entry_of_the_key_none_may_change():
 
 
 class TestCounters:
-    """A value that differs in each call ends recording, and its name is the reason."""
+    """A value that differs in each call ends recording, and the reason contains the value's
+    name."""
 
     def check(self, function, reason, between=lambda: None):
         step = mpchain.capture(function)
@@ -310,7 +312,7 @@ def test_gradients_that_hooks_change_now_and_then():
 
 
 class TestObjects:
-    """Objects that are replaced later."""
+    """These objects are replaced between calls."""
 
     def test_links_and_parameters(self):
         def make():
@@ -362,10 +364,11 @@ class TestObjects:
 
 
 class TestWrites:
-    """What a step writes into the program's arrays is written by replays."""
+    """A replay also writes into the program's arrays that the step writes into."""
 
     def check(self, make):
-        """``make`` gets ``capture``, and returns the step and an array that it changes."""
+        """Compares a step with its captured form; ``make`` gets ``capture``, and returns the step
+        and an array that the step changes."""
         seen = []
         for capture in (lambda function: function, mpchain.capture):
             step, array = make(capture)
@@ -427,7 +430,7 @@ class TestWrites:
 
             def step(x, places):
                 optimizer.update(lambda: F.mean(model(x)))
-                # WGANs clip weights like this.
+                # A WGAN clips weights in this way.
                 np.clip(model.W.array, -0.9, 0.9, out=model.W.array)
                 x[:3].clip(0, 1, out=found)
                 return np.sum(model.W.array[None], axis=0, out=np.empty_like(x[:3]))

@@ -24,16 +24,16 @@ from tests.captured.tables import (
 
 EQUAL = pytest.mark.parametrize("has_equal_data", [False, True], ids=["new data", "equal data"])
 
-# The rows that read values of arrays, which decide what is computed, and those that draw random
-# numbers by sample. All others are replayed.
+# Rows that read values of arrays, which decide what is computed, are refused, and so are rows that
+# draw random numbers by sample. All other rows are replayed.
 REFUSALS = {
-    "roi": 24,  # the boxes, whose bins have other numbers of elements
+    "roi": 24,  # the number of elements in a bin differs between boxes
     "noise": 6,
-    "links: loss": 2,  # the tree's paths have other lengths
-    "distributions": 2,  # the entropy of Poisson is a sum of as many terms as its mean asks for
+    "links: loss": 2,  # the paths of the tree have different lengths
+    "distributions": 2,  # the entropy of Poisson is a sum whose number of terms depends on the mean
 }
 
-# Rows whose results or gradients were once those of an earlier call, by table.
+# For each table, the rows whose results or gradients were once stale, from an earlier call.
 ONCE_STALE = {
     "attention": ["attention mask, labels vary"],
     "connection": ["shift, order 1", "deformable_convolution_2d_sampler, order 2"],
@@ -61,7 +61,7 @@ ONCE_STALE = {
 
 
 def assert_sound(cases, has_equal_data):
-    """No case is wrong; returns the cases that are refused and why."""
+    """Checks that no case is wrong; returns the refused cases with their reasons."""
     outcomes = [(case.id, judge(case, has_equal_data)) for case in cases]
     wrong = [f"{name}: {outcome.detail}" for name, outcome in outcomes if outcome.kind == WRONG]
     assert not wrong, "\n".join(wrong)
@@ -94,7 +94,7 @@ def test_programs_composed_of_rows(seed, has_equal_data):
     assert_sound([program(seed)], has_equal_data)
 
 
-# A policy gradient: the first rewards are zero, and so are the gradients when it is recorded.
+# A policy gradient: the first rewards are zero, so the gradients are zero during recording.
 
 
 def _log_probability(name, x, t):

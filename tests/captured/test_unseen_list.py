@@ -1,4 +1,4 @@
-"""What captured steps cannot see: each row of the guide's list is tried."""
+"""Tests each row of the guide's list of operations that captured steps cannot see."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ def long_lists():
 
 
 def installed_functions():
-    # The function stands in the tests' package for one of an installed package.
+    # The function is in the tests' package, which represents an installed package here.
     settings = {"scale": 1.0}
     code = "def scale(): return settings['scale']"
     exec(compile(code, "site-packages/settings.py", "exec"), {"settings": settings}, found := {})

@@ -1,4 +1,4 @@
-"""Steps as users write them compute what they compute eagerly, or say why they do not."""
+"""Tests that steps as users write them compute the same as eager steps, or give a reason."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PROGRAMS = {
     **user_programs_of_objects.PROGRAMS,
 }
 
-# The check cannot notice objects that only count, nor the memory of an array.
+# A captured step cannot notice these: an object that only counts, and the memory of an array.
 UNSEEN = ["iterator_that_only_counts", "memory_view"]
 
 
@@ -27,13 +27,13 @@ def programs():
 
 
 def draw(seed):
-    """Data of a call; of a later one there are more positive numbers."""
+    """Returns the data of a call; later calls have more positive numbers."""
     random = np.random.RandomState(seed)
     return [random.randn(6, 5) + 0.2 * seed, random.randint(0, 3, 6)]
 
 
 def draw_sorted(seed):
-    """Data of sorted labels: those of the first calls are all 0."""
+    """Returns data with sorted labels; in the first calls, all labels are 0."""
     random = np.random.RandomState(seed)
     return [random.randn(6, 5), np.full(6, min(seed // 3, 2))]
 

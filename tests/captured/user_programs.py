@@ -24,7 +24,8 @@ SETTINGS = {"factor": 1.0}
 
 
 def adding_to(programs):
-    """Makes a decorator that adds what makes a step and a function that returns the state."""
+    """Returns a decorator that registers a function that makes a step and a function of the
+    state."""
     return lambda make: programs.setdefault(make.__name__, make)
 
 
@@ -42,7 +43,7 @@ def model_of(n_out=3, seed=0):
 
 
 def trained(link, loss_of, optimizer=None):
-    """A step that trains a link by the loss that a function returns."""
+    """Returns a step that trains a link with the loss that a function returns."""
     optimizer = (optimizers.SGD(0.1) if optimizer is None else optimizer).setup(link)
 
     def step(x, t):
@@ -55,7 +56,7 @@ def trained(link, loss_of, optimizer=None):
     return step, lambda: [(p.array, p.grad) for _, p in sorted(link.namedparams())]
 
 
-# Doors of NumPy that do not ask recorded arrays.
+# NumPy functions that bypass recorded arrays.
 
 
 @program
@@ -291,7 +292,7 @@ def slice_by_a_label():
     return lambda x, t: x[: t[0] + 1].sum(axis=0), nothing
 
 
-# These steps return values of different kinds.
+# Results of steps.
 
 Pair = collections.namedtuple("Pair", "loss y")
 
@@ -394,7 +395,7 @@ def returns_scalar_of_array():
     return lambda x, t: x.sum().item(), nothing
 
 
-# These steps leave values behind.
+# State that a step leaves behind.
 
 
 @program
@@ -498,7 +499,7 @@ def memory_bank():
 
 
 class Queue:
-    """A queue of features in an attribute, such as that of momentum contrast."""
+    """Stores a queue of features in an attribute, as in momentum contrast."""
 
     def __init__(self):
         self.link, self.features = model_of(), np.ones((12, 3))
@@ -590,7 +591,7 @@ def moving_average_of_an_object():
 
 
 class Averaging(mpchain.Chain):
-    """A chain that keeps a moving average and its latest output."""
+    """A chain that stores a moving average and its latest output."""
 
     def __init__(self, is_persistent):
         super().__init__()
@@ -788,7 +789,7 @@ def reward_baseline():
     return trained(link, loss)
 
 
-# These steps decide by values.
+# Values that decide what a step computes.
 
 
 @program

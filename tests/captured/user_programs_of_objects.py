@@ -1,4 +1,4 @@
-"""Steps that read numbers from objects of Python, which change between two calls.
+"""Steps that read numbers from Python objects that change between two calls.
 
 Each row of ``_ROWS`` makes an object that holds 1.0, reads that number in a step, and changes it.
 """
@@ -31,7 +31,7 @@ _get_factor = operator.attrgetter("factor")
 
 
 class Holder:
-    """Holds a number, which all of its methods read that Python itself calls."""
+    """Stores a number; the special methods that Python calls return it."""
 
     def __init__(self):
         self.factor = 1.0
@@ -82,7 +82,7 @@ class Holder:
 
 
 class Stored:
-    """A descriptor of a number that is kept under another name."""
+    """A descriptor whose number is stored under another name."""
 
     def __set_name__(self, owner, name):
         self.name = f"_{name}"

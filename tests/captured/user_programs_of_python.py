@@ -1,4 +1,4 @@
-"""More steps as users write them: by what else of Python and NumPy they compute, count and keep.
+"""More steps as users write them, which compute, count and store with features of Python and NumPy.
 
 See :mod:`tests.captured.user_programs`.
 """
@@ -71,7 +71,7 @@ def from_buffer():
 
 @program
 def memory_view():
-    # The sum of labels is greater in later calls alone: nothing differs when it is compared.
+    # The sum of labels is larger only in later calls, so the comparison finds no difference.
     return lambda x, t: F.sum(x) * (2 if sum(memoryview(t)) > 10 else 1), nothing
 
 
@@ -550,7 +550,7 @@ def two_rates_by_turns():
 
 
 class Convolved(FunctionNode):
-    """Convolves rows by SciPy."""
+    """Convolves rows with SciPy."""
 
     def forward(self, inputs):
         return (scipy.signal.convolve2d(inputs[0], np.ones((1, 3)), mode="same"),)
@@ -566,7 +566,7 @@ def own_function_of_scipy():
 
 
 class Looped(FunctionNode):
-    """Doubles positive elements in a loop of Python."""
+    """Doubles positive elements in a Python loop."""
 
     def forward(self, inputs):
         (x,) = inputs
@@ -612,7 +612,7 @@ def own_declaration_that_writes():
 
 
 class Standardized(mpchain.Chain):
-    """Keeps the extent of what it has seen, as an array and as a number."""
+    """Stores the range of its inputs, as an array and as a number."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small training in mpchain's and Chainer's common vocabulary: saved half way, and continued.
+"""Trains a small model with mpchain or Chainer, saves it half way, and continues.
 
 ``python make.py write chainer FOLDER``, run by an interpreter that has Chainer 7.8.1, made the
 files beside this one. ``python make.py continue chainer FOLDER`` continues from the files in a
@@ -23,7 +23,7 @@ HALF_WAY, END = 13, 19
 
 
 def make_trainer(framework, name, out, end):
-    """A trainer of a small network of linear layers and batch normalization.
+    """Returns a trainer of a small network with linear layers and batch normalization.
 
     Args:
         framework (str): ``mpchain`` or ``chainer``.
@@ -81,7 +81,8 @@ def make_trainer(framework, name, out, end):
 
 
 def write(framework, folder):
-    """Saves model and trainer of each optimizer half way, and where an unbroken training leads."""
+    """Saves the model and trainer of each optimizer half way, and the result of the uninterrupted
+    training."""
     serializers = importlib.import_module(f"{framework}.serializers")
     found = {}
     for name in OPTIMIZERS:
@@ -100,7 +101,7 @@ def write(framework, folder):
 
 
 def go_on(framework, folder):
-    """Loads what :func:`write` saved in a folder; returns what it leads to."""
+    """Loads the files that :func:`write` saved in a folder, continues, and returns the result."""
     serializers = importlib.import_module(f"{framework}.serializers")
     found = {}
     for name in OPTIMIZERS:
@@ -118,7 +119,7 @@ def go_on(framework, folder):
 
 
 def loss_of_model(framework, model, trainer):
-    """The loss over all of the trainer's examples, in evaluation."""
+    """Returns the loss over all examples of the trainer, in evaluation mode."""
     configuration = importlib.import_module(f"{framework}.configuration")
     examples = trainer.updater.get_iterator("main").dataset[:]
     x, t = (np.stack([example[i] for example in examples]) for i in (0, 1))
@@ -127,13 +128,13 @@ def loss_of_model(framework, model, trainer):
 
 
 def logged(trainer):
-    """Losses, accuracies and iterations of the log."""
+    """Returns losses, accuracies and iterations of the log."""
     keys = ("main/loss", "main/accuracy", "iteration")
     return [[entry[key] for key in keys] for entry in trainer.get_extension("LogReport").log]
 
 
 def main(task, framework, folder):
-    """Does what the command line says."""
+    """Runs the task of the command line."""
     warnings.simplefilter("ignore", DeprecationWarning)
     folder = pathlib.Path(folder)
     if task == "write":

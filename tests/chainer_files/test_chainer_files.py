@@ -1,4 +1,5 @@
-"""Files of Chainer 7.8.1 load here, and ours there; trainings go on as if never interrupted."""
+"""Tests that mpchain loads files of Chainer 7.8.1, and Chainer files of mpchain, and that training
+continues with the same numbers."""
 
 import os
 import pathlib
@@ -15,7 +16,7 @@ from tests.chainer_files import make
 
 HERE = pathlib.Path(make.__file__).parent
 PYTHON = os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON")
-# Six steps of two libraries that sum in other orders.
+# Two libraries compute six steps, and sum in different orders.
 TOLERANCE = {"rtol": 3e-6, "atol": 1e-6}
 
 
@@ -54,7 +55,7 @@ def trainer_of(name, tmp_path):
 
 
 def changed(path, tmp_path, without=(), **more):
-    """A copy of an .npz file without some of its arrays, and with more."""
+    """Writes a copy of an .npz file without some of its arrays, and with additional arrays."""
     with np.load(path) as arrays:
         kept = {name: arrays[name] for name in arrays if name not in without}
     np.savez(tmp_path / "changed.npz", **kept, **more)

@@ -1,4 +1,4 @@
-"""The tests of compat run with it installed, and leave the process as they found it."""
+"""Installs compat for the tests in this folder, and restores the process afterwards."""
 
 import pytest
 

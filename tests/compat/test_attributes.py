@@ -1,4 +1,4 @@
-"""Old keywords, and attributes of Chainer's classes that programs read."""
+"""Tests old keywords, and attributes of Chainer's classes that programs read."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Types of layers that programs add to Chainer's reader of Caffe's files."""
+"""Tests types of layers that programs add to Chainer's Caffe reader."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Dtypes that arguments may have under compat: as in Chainer 7.8.1, whose answers are kept beside
-the programs."""
+"""Tests the dtypes that arguments may have under compat, against answers of Chainer 7.8.1 that are
+stored beside the programs."""
 
 import pathlib
 import runpy

@@ -1,4 +1,4 @@
-"""Evaluators weight the means of batches as Chainer's do."""
+"""Tests that evaluators weight the means of batches as Chainer's evaluators do."""
 
 import numpy as np
 import pytest
@@ -18,5 +18,5 @@ def test_means_over_labels_are_averaged_over_batches():
     iterator = chainer.iterators.SerialIterator(dataset, 2, repeat=False, shuffle=False)
     found = extensions.Evaluator(iterator, model)()["main/loss"]
     assert float(found) == pytest.approx(np.mean(means), rel=1e-6)
-    # This loss has all three labels.
+    # The mean over all three labels differs.
     assert float(found) != pytest.approx(float(model(x, t).array), rel=1e-3)

@@ -1,4 +1,4 @@
-"""Tools that walk the graph by ``creator_node``, as exporters of Chainer's time did."""
+"""Tests tools that walk the graph by ``creator_node``, as Chainer's exporters did."""
 
 import contextlib
 import importlib.util
@@ -94,7 +94,7 @@ def test_widths_of_padding(width, expected):
 def test_arrays_among_inputs_have_variables(hooks):
     norm, x = L.BatchNormalization(3), Variable(X)
     with using_config("train", False), contextlib.ExitStack() as stack:
-        for hook in hooks:  # the exporter of before finds links by a hook
+        for hook in hooks:  # the old exporter finds links by a hook
             stack.enter_context(hook)
         y = norm(x)
     *_, mean, var = y.creator_node.inputs
@@ -183,7 +183,7 @@ assert len(MODELS) >= 40
 
 @pytest.fixture(scope="module")
 def onnx_chainer():
-    """The package of 2019, with the tables that onnx no longer has."""
+    """Returns the package onnx_chainer of 2019, with the tables that onnx has removed since."""
     compat.install()
     onnx = pytest.importorskip("onnx")
     if not hasattr(onnx, "mapping"):
@@ -193,11 +193,13 @@ def onnx_chainer():
         onnx.mapping.TENSOR_TYPE_TO_NP_TYPE = {code: dtype for dtype, code in codes.items()}
         onnx.mapping.STORAGE_TENSOR_TYPE_TO_FIELD = {}
         sys.modules["onnx.mapping"] = onnx.mapping
-    for name in ("onnx_chainer", "pkg_resources"):  # recent setuptools has no pkg_resources
+    # Recent versions of setuptools have no pkg_resources.
+    for name in ("onnx_chainer", "pkg_resources"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"could not import '{name}'")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # pkg_resources warns
+        # Importing pkg_resources gives a warning.
+        warnings.simplefilter("ignore", DeprecationWarning)
         return importlib.import_module("onnx_chainer")
 
 
@@ -205,7 +207,8 @@ def onnx_chainer():
 @pytest.mark.parametrize("name", MODELS)
 def test_onnx_chainer(name, onnx_chainer, tmp_path, monkeypatch):
     runtime = pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(sys.modules["onnx"], "IR_VERSION", 8)  # older than the runtime
+    # This format is older than the runtime, which can read it.
+    monkeypatch.setattr(sys.modules["onnx"], "IR_VERSION", 8)
     call, xs, links = MODELS[name]
     model, path = Model(call, **links), str(tmp_path / "model.onnx")
     with using_config("train", False):

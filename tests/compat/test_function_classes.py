@@ -1,4 +1,4 @@
-"""Chainer's function classes over mpchain's functions."""
+"""Tests Chainer's function classes, which call mpchain's functions."""
 
 import importlib
 
@@ -21,7 +21,8 @@ X, Y = draw(2, 3), draw(2, 3) + 0.1
 IMAGE, FILTER, BIAS = draw(1, 2, 6, 6), draw(3, 2, 3, 3), draw(3)
 LABELS = np.array([0, 2], "i")
 
-# Module and class, arguments of the class, inputs, and the same by a function.
+# Each case has module and class, arguments of the class, inputs, and a call of the equivalent
+# function.
 CASES = [
     ("activation.relu.ReLU", (), (X,), lambda x: F.relu(x)),
     ("activation.clipped_relu.ClippedReLU", (0.5,), (X,), lambda x: F.clipped_relu(x, 0.5)),
@@ -105,7 +106,7 @@ def test_second_derivatives(path, args, inputs):
     )  # fmt: skip
 
 
-# A call, the class and label of its creator in Chainer 7.8.1 (as it printed them), and attributes.
+# Each case has a call, the class and label of its creator in Chainer 7.8.1, and attributes.
 CREATORS = [
     (lambda x: F.relu(x), "ReLU", "ReLU", {}),
     (lambda x: x + x, "Add", "_ + _", {}),
@@ -175,7 +176,7 @@ def test_timers_sum_up_by_class():
     x = Variable(X)
     with function_hooks.TimerHook() as hook:
         F.sum(F.exp(F.relu(F.relu(x)))).backward()
-    # Two calls of relu, each forward and backward.
+    # There are two calls of relu, each with forward and backward.
     assert hook.summary()["ReLU"]["occurrence"] == 4
     assert {name for name, _ in hook.call_history} == {"ReLU", "Exp", "Sum"}
 

@@ -1,4 +1,4 @@
-"""The modules of Chainer that compat makes."""
+"""Tests the modules of Chainer that compat makes."""
 
 import importlib
 import os
@@ -38,7 +38,7 @@ IN_MPCHAIN = [
 
 
 def look_up(path):
-    """Imports what a dotted path names."""
+    """Imports the object that a dotted path names."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 

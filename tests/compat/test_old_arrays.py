@@ -1,4 +1,4 @@
-"""Arrays of rows of unequal lengths, and copies that are made where they have to be."""
+"""Tests arrays with rows of unequal lengths, and copies that NumPy makes only if necessary."""
 
 import types
 
@@ -38,7 +38,7 @@ def test_shapes(rows, shape):
 
 
 def test_random_choices_and_permutations():
-    # NumPy 1.23.5 draws the same.
+    # NumPy 1.23.5 draws the same numbers.
     with TELLS:
         permuted = np.random.RandomState(3).permutation(ROWS)
     assert permuted.tolist() == [ROWS[3], ROWS[1], ROWS[0], ROWS[2]]

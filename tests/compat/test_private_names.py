@@ -1,4 +1,5 @@
-"""The private state and names that programs of before use: each was found missing in one."""
+"""Tests private state and names that old programs use; each name was missing in at least one
+program."""
 
 import importlib
 

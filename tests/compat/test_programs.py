@@ -1,4 +1,6 @@
-"""Small programs in the manner of 2019, which import chainer.
+"""Runs small programs in the style of 2019, which import chainer.
+
+``printed.txt`` contains the last line that each program printed with Chainer 7.8.1 and NumPy 1.23.
 
 ``printed.txt`` has the last line that each printed with Chainer 7.8.1 (and NumPy 1.23).
 """
@@ -20,11 +22,11 @@ pytestmark = pytest.mark.slow
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 LINES = (PROGRAMS / "printed.txt").read_text("utf-8").splitlines()
 PRINTED = dict(line.split(": ", 1) for line in LINES)
-WITH_CHILDREN = {"lambda_in_multiprocess_iterator"}  # These programs need a __main__ of their own.
+WITH_CHILDREN = {"lambda_in_multiprocess_iterator"}  # this program needs its own __main__
 
 
 def values(line):
-    """The numbers in a line, and the words."""
+    """Returns the numbers and the words in a line."""
     found = []
     for word in line.split():
         try:
@@ -63,11 +65,11 @@ def test_program(name, tmp_path, monkeypatch, capsys):
         output = run.stdout
     else:
         with warnings.catch_warnings():
-            # Python hides these warnings from programs that are run by themselves.
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # a program that runs by itself ignores these warnings
             try:
                 runpy.run_path(program, run_name="__main__")
-            except unittest.SkipTest as error:  # a test that the program calls must not skip this
+            # A skipped test in the program must not skip this test.
+            except unittest.SkipTest as error:
                 pytest.fail(f"{name} skips: {error}")
         output = capsys.readouterr().out
     found, expected = values(output.splitlines()[-1]), values(PRINTED[name])

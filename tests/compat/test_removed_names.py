@@ -1,4 +1,4 @@
-"""Names that NumPy and Python removed, while compat is installed."""
+"""Tests names that NumPy and Python have removed, while compat is installed."""
 
 import collections
 import importlib.metadata

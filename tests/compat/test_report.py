@@ -1,4 +1,4 @@
-"""What ``python -m mpchain.compat report`` finds."""
+"""Tests the findings of ``python -m mpchain.compat report``."""
 
 import subprocess
 import sys

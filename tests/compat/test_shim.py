@@ -1,4 +1,4 @@
-"""The wheel that ``python -m mpchain.compat install`` builds and installs."""
+"""Tests the wheel that ``python -m mpchain.compat install`` builds and installs."""
 
 import email
 import os
@@ -70,7 +70,8 @@ def test_children_of_a_program_that_runs_once_find_the_packages(tmp_path, method
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """A folder of installed packages in which pip only notes its calls, a list."""
+    """Makes a folder of installed packages; pip only appends its calls to a list, which is
+    returned."""
     calls = []
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(shim, "_pip", lambda *words: calls.append(words) or 0)

@@ -1,4 +1,4 @@
-"""chainer.testing in programs: without pytest, too."""
+"""Tests chainer.testing in programs, also without pytest."""
 
 import subprocess
 import sys
@@ -42,5 +42,6 @@ def test_without_pytest(tmp_path):
     program.write_text(PROGRAM, "utf-8")
     command = [sys.executable, "-m", "mpchain.compat", str(program)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    # A test for each of 6 types by 6 functions and once by hand, of which those on GPUs skip.
+    # There is a test for each of 6 dtypes and 6 functions, and there are 6 written by hand; tests
+    # on GPUs skip.
     assert run.returncode == 0 and "Ran 42 tests" in run.stderr, run.stderr

@@ -1,4 +1,4 @@
-"""Archives that mean no good, and damaged ones."""
+"""Tests malicious and damaged archives."""
 
 import io
 import tarfile
@@ -9,7 +9,7 @@ from mpchain.dataset.archives import check_names, read_tar
 
 
 def make_tar(path, members, mode="w:gz"):
-    """``members``: name to bytes, or to a TarInfo."""
+    """Writes a tar file; ``members`` maps names to bytes, or to a TarInfo."""
     with tarfile.open(path, mode) as archive:
         for name, content in members.items():
             info = content

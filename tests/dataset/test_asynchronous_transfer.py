@@ -1,4 +1,4 @@
-"""ConcatWithAsyncTransfer: on the CPU, on a GPU, and on a stand-in that tells what was asked."""
+"""Tests ConcatWithAsyncTransfer on the CPU, on a GPU, and on a stand-in that records the calls."""
 
 import contextlib
 import types
@@ -35,7 +35,7 @@ def test_on_a_gpu():
 
 
 class Stream:
-    """Notes what is queued; copies wait until somebody synchronizes with an event after them."""
+    """Records what is queued; copies wait until a program synchronizes with a later event."""
 
     current = latest = None
 
@@ -126,7 +126,8 @@ def test_copies_wait_for_what_used_the_memory_and_kernels_for_copies(notes):
         *middle, copied, use = notes[start + 1 : starts[k + 1] if k + 1 < len(starts) else None]
         assert copied == ("record", "copies")
         assert use == ("wait", "compute", "copies", notes.index(use) - 1)
-        # the copy runs beside the kernels of the batch before, after those of the one before that
+        # The copy runs beside the kernels of the previous batch, and after the kernels of the batch
+        # before.
         assert middle == ([("wait", "copies", "compute", starts[k - 1])] if k > 0 else [])
 
 

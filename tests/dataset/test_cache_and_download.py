@@ -1,4 +1,4 @@
-"""The folder of data sets, cache_or_load_file, cached_download."""
+"""Tests the folder of data sets, cache_or_load_file and cached_download."""
 
 import hashlib
 import http.server
@@ -25,7 +25,10 @@ def root(tmp_path, monkeypatch):
 
 
 class Server:
-    """Serves ``content``, once ``may_answer`` is set, with the given headers.
+    """A server that sends ``content`` with the given headers once ``may_answer`` is set.
+
+    It closes the connection after ``at_most`` bytes of an answer. ``ranges`` says whether it
+    supports requests for ranges; ``log`` lists the Range header of each request.
 
     It breaks off each answer after ``at_most`` bytes. ``ranges`` says whether it continues where it
     is asked to; ``log`` has the Range header of each request.
@@ -72,7 +75,7 @@ class Server:
         if not self.ranges or headers.get("Range") is None:
             return 0
         if headers.get("If-Range") not in self.headers.values():
-            return 0  # another version of the file
+            return 0  # the file has another version
         return int(headers["Range"].removeprefix("bytes=").removesuffix("-"))
 
     def content_range(self, start):
@@ -192,7 +195,7 @@ def test_several_processes_download_once(server):
 
 
 def leftovers(root):
-    """The kinds of files in the cache, by their endings."""
+    """Returns the endings of the files in the cache."""
     names = sorted(os.listdir(root / "_dl_cache"))
     return [name[64:] for name in names if not name.endswith(".lock")]
 
@@ -298,7 +301,8 @@ def damage_part(root, damage):
     "damage",
     [
         lambda part: b"garbage" + part[7:],
-        lambda part: part + CONTENT,  # longer than the file: the server refuses the range
+        # The partial file is longer than the file, so the server refuses the range.
+        lambda part: part + CONTENT,
     ],
 )
 def test_a_damaged_part_is_fetched_again_as_a_whole(server, root, damage):
@@ -345,7 +349,7 @@ def test_a_file_that_changed_after_its_first_download_is_refused(server, root):
 
 
 def test_a_proxy_is_used(server):
-    """In a new process: urllib looks at the environment once."""
+    """A new process is necessary, because urllib reads the environment only once."""
     environment = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
     program = (
         "from mpchain.dataset import cached_download\n"

@@ -1,4 +1,4 @@
-"""concat_examples, to_device, converters."""
+"""Tests concat_examples, to_device and converters."""
 
 import pickle
 
@@ -138,7 +138,7 @@ def test_to_gpu_and_back(spec):
 def test_converter_decorator():
     @converter()
     def convert(batch, device):
-        """Doubles."""
+        """Doubles the batch."""
         return [2 * example for example in batch], device
 
     assert isinstance(convert, Converter)

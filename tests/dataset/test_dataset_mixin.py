@@ -1,4 +1,4 @@
-"""Indexing of datasets."""
+"""Tests the indexing of datasets."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""TabularDataset, its views, DelegateDataset, from_data."""
+"""Tests TabularDataset, its views, DelegateDataset and from_data."""
 
 import pickle
 
@@ -10,7 +10,7 @@ from mpchain.dataset import TabularDataset, concat_examples, tabular
 
 
 class Table(TabularDataset):
-    """Ten rows of three columns; remembers what it was asked for."""
+    """A dataset of ten rows and three columns, which records the requests for its data."""
 
     def __init__(self, keys=("a", "b", "c"), mode=tuple):
         self._keys, self._mode = keys, mode
@@ -35,7 +35,7 @@ class Table(TabularDataset):
 
 
 def lists(data):
-    """The same with lists for arrays."""
+    """Returns the data with lists instead of arrays."""
     if isinstance(data, tuple):
         return tuple(map(lists, data))
     if isinstance(data, dict):

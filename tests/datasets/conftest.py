@@ -5,13 +5,13 @@ from mpchain.datasets import downloads
 
 @pytest.fixture
 def forbid_downloads(monkeypatch):
-    """Function after whose call a data set that is downloaded fails."""
+    """Returns a function; after its call, each download of a data set fails."""
     return lambda: monkeypatch.setattr(downloads, "cached_download", None)
 
 
 @pytest.fixture
 def publish(tmp_path, monkeypatch):
-    """Function that publishes a data set in the folder of the test, with its checksums."""
+    """Returns a function that publishes a data set in a folder of the test, with its checksums."""
 
     def publish(module, prefix, digests):
         monkeypatch.setenv("MPCHAIN_DATASET_ROOT", str(tmp_path / "root"))

@@ -8,12 +8,13 @@ from mpchain.datasets import AugmentedDataset
 
 
 def draw(example, random):
-    """At the top of the module, so that worker processes find it."""
+    """The function is at the top of the module, so that worker processes find it."""
     return example, random.integers(2**62)
 
 
 def epochs(iterator, n_batches=5):
-    """The examples and numbers of some batches; five batches of four are two epochs of ten."""
+    """Returns the examples and numbers of some batches; five batches of four are two epochs of
+    ten."""
     with iterator:
         return [pair for _ in range(n_batches) for pair in next(iterator)]
 
@@ -30,7 +31,7 @@ def test_numbers_do_not_depend_on_who_reads(kind):
     expected = epochs(iterators.SerialIterator(data, 4, shuffle=False))
     assert epochs(ITERATORS[kind](data, 4, shuffle=False)) == expected
     assert [example for example, _ in expected] == [*range(10)] * 2
-    assert len({number for _, number in expected}) == 20  # others in the second epoch
+    assert len({number for _, number in expected}) == 20  # the second epoch has other numbers
 
 
 def test_numbers_belong_to_examples_in_any_order():

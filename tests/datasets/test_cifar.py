@@ -1,4 +1,5 @@
-"""The loader of CIFAR-10 and CIFAR-100, on small archives made here in the official format."""
+"""Tests the loader of CIFAR-10 and CIFAR-100, on small archives in the official format that the
+tests write."""
 
 import hashlib
 import io
@@ -24,7 +25,8 @@ def name(request):
 
 @pytest.fixture
 def parts(name, tmp_path, monkeypatch):
-    """Replaces the set's address by an archive with 4 pictures a file and 3 for the test."""
+    """Replaces the address of the set by an archive with 4 images in each training file and 3 test
+    images."""
     official = cifar.SOURCES[name]
     random = np.random.RandomState(0)
     contents, parts = {"readme.html": b"hello"}, []
@@ -37,7 +39,7 @@ def parts(name, tmp_path, monkeypatch):
             contents[file] = records[i * n : (i + 1) * n].tobytes()
         parts.append((images, labels[:, -1]))
     with tarfile.open(tmp_path / "archive.tar.gz", "w:gz") as archive:
-        for file in sorted(contents, reverse=True):  # the order must not matter
+        for file in sorted(contents, reverse=True):  # the order of the files must not matter
             info = tarfile.TarInfo(file)
             info.size = len(contents[file])
             archive.addfile(info, io.BytesIO(contents[file]))

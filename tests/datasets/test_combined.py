@@ -1,4 +1,4 @@
-"""TupleDataset, DictDataset, ConcatenatedDataset, TransformDataset."""
+"""Tests TupleDataset, DictDataset, ConcatenatedDataset and TransformDataset."""
 
 import numpy as np
 import pytest

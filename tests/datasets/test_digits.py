@@ -1,4 +1,4 @@
-"""The digits inside packages, mpchain among them: get_digits, get_mnist5k."""
+"""Tests get_digits and get_mnist5k, which read digits inside of installed packages."""
 
 import subprocess
 import sys

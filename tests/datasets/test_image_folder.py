@@ -11,7 +11,8 @@ Image = pytest.importorskip("PIL.Image")
 
 @pytest.fixture
 def root(tmp_path):
-    """Two classes; the first has three pictures of different kinds, one of them further below."""
+    """Makes folders of two classes; the first has three images in different formats, one in a
+    subfolder."""
     places = ["cats/b.png", "cats/a.PNG", "cats/more/c.bmp", "dogs/d.png"]
     for i, place in enumerate(places):
         path = tmp_path / place
@@ -32,7 +33,7 @@ def test_classes_labels_and_pictures(root):
         assert image.shape == (3, 4, 5) and image.dtype == np.float32
         assert label.shape == () and label.dtype == np.int32
         reds.append(image[0, 0, 0])
-    assert reds == [10, 0, 20, 30]  # Images are in the order of their paths.
+    assert reds == [10, 0, 20, 30]  # the examples are in the order of the paths
     gray = ImageFolderDataset(root, ["dogs", "cats"], color="L", dtype=np.float16)
     assert gray.labels.tolist() == [0, 1, 1, 1]
     assert gray[0][0].shape == (1, 4, 5) and gray[0][0].dtype == np.float16

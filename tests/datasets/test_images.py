@@ -1,4 +1,4 @@
-"""Datasets of pictures, in folders and in zip archives."""
+"""Tests datasets of images in folders and in zip archives."""
 
 import multiprocessing
 import pickle
@@ -17,7 +17,7 @@ Image = pytest.importorskip("PIL.Image")
 
 
 def picture(kind, seed=0):
-    """A random picture and the array that it should become."""
+    """Returns a random image, and the array that the dataset should return for it."""
     random = np.random.RandomState(seed)
     if kind == "bits":
         array = random.randint(0, 2, (4, 5)).astype(bool)

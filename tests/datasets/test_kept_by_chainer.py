@@ -1,4 +1,5 @@
-"""Data sets in the form in which Chainer keeps them, made here: they are not downloaded again."""
+"""Tests that data sets in Chainer's cache format, which the tests write, are not downloaded
+again."""
 
 import hashlib
 
@@ -19,7 +20,7 @@ def pixels(*shape):
 
 @pytest.fixture(params=["CHAINER_DATASET_ROOT", "HOME"])
 def folder(request, tmp_path, monkeypatch, forbid_downloads):
-    """The folder of Chainer's data sets, below a root that is set or below the home folder."""
+    """Returns Chainer's folder of data sets, below a given root or below the home folder."""
     for variable in ("MPCHAIN_DATASET_ROOT", "CHAINER_DATASET_ROOT"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -91,7 +92,8 @@ def test_words(folder):
 
 def test_an_incomplete_data_set_is_made_anew(folder):
     keep(folder / "mnist" / "train.npz", x=pixels(4, 784), y=pixels(4) % 10)
-    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # the download
+    # The download is replaced by None.
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
         datasets.get_mnist()
 
 

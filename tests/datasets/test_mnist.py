@@ -1,4 +1,5 @@
-"""The loader of MNIST and the sets of its form, on small files made here."""
+"""Tests the loaders of MNIST and of data sets in its format, on small files that the tests
+write."""
 
 import gzip
 import hashlib
@@ -12,7 +13,7 @@ from mpchain.datasets import mnist
 
 
 def idx(array, code):
-    """The bytes of an idx file."""
+    """Returns the bytes of an idx file."""
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
     return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
 
@@ -38,7 +39,8 @@ def name(request):
 
 @pytest.fixture
 def source(name, tmp_path, monkeypatch):
-    """Replaces the set's address by a folder with 7 + 3 random pictures; returns its arrays."""
+    """Replaces the address of the set by a folder with 7 + 3 random images; returns their
+    arrays."""
     random = np.random.RandomState(0)
     arrays = []
     digests = []

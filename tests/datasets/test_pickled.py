@@ -1,4 +1,4 @@
-"""PickleDataset and its writer."""
+"""Tests PickleDataset and its writer."""
 
 import io
 import multiprocessing
@@ -87,7 +87,7 @@ class Bomb:
 
 
 def test_opening_executes_nothing(tmp_path):
-    """Only reading the very example does, which is what the user asked for."""
+    """Only reading an example executes its code, because the user requested this example."""
     with open_pickle_dataset_writer(tmp_path / "data") as writer:
         writer.write(1)
         writer.write(Bomb())

@@ -1,4 +1,5 @@
-"""The loader of the Penn Treebank, on small texts made here in the official format."""
+"""Tests the loader of the Penn Treebank, on small texts in the official format that the tests
+write."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""SubDataset and the functions that split datasets."""
+"""Tests SubDataset and the functions that split datasets."""
 
 import itertools
 
@@ -84,7 +84,7 @@ def test_split_dataset_n_leaves_out_what_is_over():
 
 
 def test_cross_validation_as_chainer_orders_it():
-    # Chainer 7.8.1 returned these values.
+    # Chainer 7.8.1 returned these splits.
     assert [lists(pair) for pair in datasets.get_cross_validation_datasets(range(11), 3)] == [
         [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10]],
         [[7, 8, 9, 10, 0, 1, 2], [3, 4, 5, 6]],

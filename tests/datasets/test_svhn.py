@@ -1,4 +1,4 @@
-"""The loader of SVHN, on small MATLAB files made here."""
+"""Tests the loader of SVHN, on small MATLAB files that the tests write."""
 
 import hashlib
 
@@ -14,7 +14,7 @@ SIZES = {"train": 7, "test": 4, "extra": 12}
 
 @pytest.fixture(autouse=True)
 def parts(tmp_path, publish):
-    """Replaces the set's address by a folder of small files; returns their arrays."""
+    """Replaces the address of the set by a folder of small files; returns their arrays."""
     random = np.random.RandomState(0)
     parts, digests = {}, {}
     for name, n in SIZES.items():

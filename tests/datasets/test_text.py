@@ -1,4 +1,4 @@
-"""TextDataset, against Python's own reading of lines."""
+"""Tests TextDataset against the lines that Python reads."""
 
 import itertools
 import pickle
@@ -18,7 +18,8 @@ TEXTS = {
     "empty": "",
     "line": "\n",
     "one": "no end",
-    "east": "日本\n語\u0a0d\u0d0a\n\u0a00\u000d\n",  # bytes that look like ends of lines
+    # Some characters contain bytes that look like ends of lines.
+    "east": "日本\n語\u0a0d\u0d0a\n\u0a00\u000d\n",
 }
 ENCODINGS = [
     "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be",

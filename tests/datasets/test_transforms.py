@@ -24,7 +24,7 @@ def test_resize_is_that_of_torch(image, size):
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(image)[None], size, mode="bilinear", antialias=True
     )
-    # Both compute weights in float32, or rounded to it.
+    # Both libraries compute weights in float32, or round weights to float32.
     np.testing.assert_allclose(T.Resize(size)(image), expected[0], atol=1e-3)
 
 
@@ -38,7 +38,7 @@ def test_crops_are_parts_of_the_picture(image):
     np.testing.assert_array_equal(T.CenterCrop((4, 5))(image), image[:, 4:8, 6:11])
     parts = {image[:, i : i + 4, j : j + 5].tobytes() for i in range(9) for j in range(13)}
     found = {crop.tobytes() for crop in draws(T.RandomCrop((4, 5)), image, 1000)}
-    # Each of 117 places is missing with probability (1 - 1 / 117) ** 1000, below 1 in 5000.
+    # Each of 117 positions is missing with probability (1 - 1 / 117) ** 1000, below 1 in 5000.
     assert found <= parts and len(found) == len(parts)
     padded = draws(T.RandomCrop((14, 19), pad=1), image, 1)[0]
     np.testing.assert_array_equal(padded[:, 1:-1, 1:-1], image)
@@ -52,7 +52,7 @@ def test_resized_crops_have_the_allowed_areas(monkeypatch):
         shapes = [part.shape[1:] for part in draws(crop, np.zeros((3, 64, 64)))]
     areas = [height * width / 64**2 for height, width in shapes]
     ratios = [width / height for height, width in shapes]
-    # Sides are rounded by at most half, of 20 pixels at least.
+    # Sides are rounded by at most half a pixel, and have at least 20 pixels.
     assert 0.19 < min(areas) < 0.25 and 0.45 < max(areas) < 0.53
     assert 0.47 < min(ratios) < 0.6 and 1.7 < max(ratios) < 2.15
     thin = T.RandomResizedCrop(2, scale=(1.0, 1.0))(np.ones((1, 2, 40)), np.random.default_rng(0))
@@ -82,7 +82,7 @@ def test_jitter(image):
     for brighter in draws(T.ColorJitter(brightness=0.3, white=1e9), image, 20):
         factors = brighter / image
         assert np.ptp(factors) < 1e-4 and 0.7 <= factors.mean() <= 1.3
-    image = 100 + image / 10  # All values stay above 0.
+    image = 100 + image / 10  # so all values stay above 0
     gray = T.ColorJitter(saturation=1.0, white=1e9)
     weights = np.array([0.299, 0.587, 0.114], np.float32)
     for changed in draws(gray, image, 20):

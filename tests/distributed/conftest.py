@@ -1,4 +1,7 @@
-"""Fixtures of the tests that run in one process and on every rank of several.
+"""Fixtures of tests that run in one process and on each of several ranks.
+
+A test in this folder must pass with any number of ranks, including one. ``test_under_mpirun.py``
+runs the tests that use the fixture ``comm`` again under ``mpirun``.
 
 A test in this folder must pass with any number of ranks, one included.
 ``test_under_mpirun.py`` runs those that use the fixture ``comm`` again under ``mpirun``.
@@ -28,7 +31,8 @@ from tests.distributed import devices, ranks
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks this folder as slow; on several ranks, leaves out what is the same on each."""
+    """Marks this folder as slow; on several ranks, deselects tests that are the same on each
+    rank."""
     folder = f"{pathlib.Path(__file__).parent}/"
     for item in items:
         if str(item.path).startswith(folder):
@@ -40,13 +44,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_generate_tests(metafunc):
-    """Gives the tests of a file that says so a variant on GPUs."""
+    """Adds a variant on GPUs to the tests of a file with ``ON_GPUS = True``."""
     if "comm" in metafunc.fixturenames and getattr(metafunc.module, "ON_GPUS", False):
         gpus = pytest.param("gpus", marks=pytest.mark.gpu)
         metafunc.parametrize("comm", ["host", gpus], indirect=True)
 
 
-@functools.cache  # a process may run pytest several times
+@functools.cache  # the cache serves processes that run pytest several times
 def _all_ranks():
     from mpi4py import MPI
 
@@ -61,7 +65,7 @@ def _all_gpus(binding):
 
 @pytest.fixture
 def comm(request):
-    """The communicator of all ranks; under mpirun, even with one rank, that is an MPI one."""
+    """The communicator of all ranks. Under mpirun it is an MPI communicator, even with one rank."""
     if getattr(request, "param", "host") == "host":
         yield _all_ranks() if ranks.MARK in os.environ else create_communicator()
         return
@@ -72,7 +76,7 @@ def comm(request):
 
 @pytest.fixture
 def folder(comm, tmp_path):
-    """A folder that all ranks know."""
+    """The path of a folder that all ranks use."""
     return pathlib.Path(comm.bcast_obj(str(tmp_path)))
 
 
@@ -94,7 +98,8 @@ LIMITS = {
 
 @pytest.fixture
 def set_limits(monkeypatch):
-    """Function that sets sizes from which on ranks communicate in another way, by name."""
+    """Returns a function that sets sizes, by name, from which on ranks communicate in another
+    way."""
 
     def set_limits(**values):
         for name, value in values.items():
@@ -105,7 +110,7 @@ def set_limits(monkeypatch):
 
 @pytest.fixture
 def split_hosts(monkeypatch):
-    """Function that says which host each rank is on: by a function of its number."""
+    """Returns a function that sets the imitated host of each rank, as a function of the rank."""
 
     def split_hosts(host_of):
         split = lambda comm: comm.mpi_comm.Split(host_of(comm.rank), comm.rank)
@@ -116,7 +121,7 @@ def split_hosts(monkeypatch):
 
 @pytest.fixture
 def detect_losses():
-    """Function that makes an object the detector of lost ranks until the test ends."""
+    """Returns a function that makes an object the detector of lost ranks until the test ends."""
     before = losses.detectors[:]
 
     def detect_losses(detector):
@@ -128,7 +133,7 @@ def detect_losses():
 
 @pytest.fixture
 def note_calls(monkeypatch):
-    """Function that returns a list which grows with the arguments of calls of some methods."""
+    """Returns a function that records calls of methods; it returns a list of their arguments."""
 
     def note_calls(comm, *names):
         calls = []
@@ -143,6 +148,6 @@ def note_calls(monkeypatch):
 
 @pytest.fixture
 def needs_mpirun():
-    """For tests that start ranks themselves."""
+    """Skips a test that starts ranks if no ranks can be started."""
     if reason := ranks.why_not():
         pytest.skip(reason)

@@ -1,4 +1,14 @@
-"""Loses ranks at random moments, and prints how far training is from what it would have been.
+"""Loses ranks at random moments, and prints how much the results of training differ.
+
+``python -m tests.distributed.elastic --times 20`` trains each model of
+``tests/distributed/elastic_models.py`` on four ranks without losses, then 20 times with ranks that
+are killed or stopped: one, two at once, or one after the other, including rank 0. Some ranks end
+themselves, at moments drawn from those of the training without losses. Other ranks are killed by
+this process at any time, most often within MPI. Faults are drawn again if training ended before all
+ranks were lost. The program fails if losses, parameters or running averages differ by more than
+1e-12, relative to the largest number of each array; with a reproducible communicator, if they
+differ at all. With ``--nccl BINDING``, each rank has an imitated GPU, and the double of NCCL sums
+the gradients.
 
 ``python -m tests.distributed.elastic --times 20`` trains each model of
 ``tests/distributed/elastic_models.py`` on four ranks undisturbed, then as often with ranks that
@@ -33,20 +43,21 @@ from tests.distributed.elastic_models import FAULT, N_RANKS, OUTSIDE
 DOUBLES = ranks.ROOT / "tests" / "gpu" / "doubles"
 MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible", "counted")
 LIMIT = 1e-12
-_TIME_LIMIT = 120  # seconds
+_TIME_LIMIT = 120  # the time limit in seconds
 _BACK = re.compile(
     r"^mpchain: .*(?:started anew|went back (\d+) iterations to \d+ in ([\d.]+) s)", re.M
 )
 
-_MOST_DRAWS = 10  # A run in which all faults happen is drawn this many times at most.
-_BEFORE_COPIES = ("setup", "connect", "keep")  # moments after which nothing is recovered
+_MOST_DRAWS = 10  # the largest number of draws of faults for a run
+_BEFORE_COPIES = ("setup", "connect", "keep")  # no copy exists yet at these moments
 _KINDS = ("one", "two at once", "stopped", "two in a row")
 _KINDS_OUTSIDE = ("outside", "outside, stopped", "outside, two", "outside, two")
-_BETWEEN_TWO = 0.6  # seconds from one kill to the next, at most: others recover from the first
+# The longest time in seconds between two kills; the ranks recover from the first.
+_BETWEEN_TWO = 0.6
 
 
 def why_not():
-    """Returns why ranks cannot be lost here; empty where they can."""
+    """Returns why ranks cannot be lost on this machine; an empty string if they can."""
     reason = ranks.why_not()
     if reason:
         return reason
@@ -57,16 +68,16 @@ def why_not():
 
 
 def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
-    """Trains a model on several ranks; returns the arrays of its outcome and what was printed.
+    """Trains a model on several ranks; returns the arrays of the result, and the printed output.
 
     Args:
         model, folder, faults: as in :mod:`~tests.distributed.elastic_models`.
         nccl: a binding of NCCL, through which each rank uses an imitated GPU.
         spares: number of spare ranks.
-        limit: seconds after which it is ended.
+        limit: number of seconds after which the job is ended.
 
     Raises:
-        RuntimeError: the job has failed, or went past its time limit.
+        RuntimeError: the job failed, or exceeded its time limit.
     """
     n = str(N_RANKS + spares)
     command = [ranks._mpirun(), "-n", n, "--with-ft", "ulfm", sys.executable, "-m"]
@@ -74,7 +85,7 @@ def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
     options = []
     if nccl is not None:
         options = [f"--nccl={nccl}"]
-        environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * limit)  # NCCL itself would wait forever.
+        environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * limit)  # the real NCCL would wait forever
         environ["PYTHONPATH"] = os.pathsep.join([str(ranks.ROOT), str(DOUBLES)])
     process = subprocess.Popen(
         [*command, "tests.distributed.elastic_models", model, str(folder), *options, *faults],
@@ -107,17 +118,17 @@ def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
 
 
 def _lose(faults, folder, process):
-    """Kills or stops ranks, some seconds after all of them have begun to train."""
+    """Kills or stops ranks a given time after all ranks have begun to train."""
     pids = {}
     while len(pids) < N_RANKS and process.poll() is None:
-        time.sleep(1e-3)  # nothing tells when: ask again
+        time.sleep(1e-3)  # no event exists to wait for, so poll
         pids = {rank: int(pid) for _, rank, pid in _times(folder, "trains")}
     begun = time.monotonic()
     after = lambda fault: float(fault.split(":")[3])
     for fault in sorted(faults, key=after):
         kind, rank, *_ = fault.split(":")
         while time.monotonic() < begun + after(fault):
-            time.sleep(1e-3)  # nothing tells when: ask again
+            time.sleep(1e-3)  # no event exists to wait for, so poll
         if process.poll() is None and not _times(folder, "done"):
             (folder / f"lost_{time.time():.6f}_{rank}").touch()
             with contextlib.suppress(ProcessLookupError):
@@ -125,20 +136,21 @@ def _lose(faults, folder, process):
 
 
 def _times(folder, event):
-    """Returns when something happened, in order, with what else the names of files say."""
+    """Returns the times of an event in order, with the other parts of the file names."""
     names = (path.name.split("_")[1:] for path in pathlib.Path(folder).glob(f"{event}_*"))
     return sorted((float(seconds), *rest) for seconds, *rest in names)
 
 
 def delays(folder):
-    """Returns the seconds after which each loss was first noticed."""
+    """Returns how many seconds after each loss a rank first noticed it."""
     noticed = [seconds for seconds, *_ in _times(folder, "noticed")]
     first = lambda lost: next((seconds for seconds in noticed if seconds > lost), np.nan)
     return [first(lost) - lost for lost, _ in _times(folder, "lost")]
 
 
 def came_to_pass(kind, faults, folder):
-    """Returns whether the ranks were lost as planned, of two in a row one after the other."""
+    """Returns whether the ranks were lost as planned; two losses in a row must come one after the
+    other."""
     lost = _times(folder, "lost")
     if {rank for _, rank in lost} != {fault.split(":")[1] for fault in faults}:
         return False
@@ -147,7 +159,7 @@ def came_to_pass(kind, faults, folder):
 
 
 def _end_session(pid):
-    """Kills what is left of the processes of a job, which are in one session; returns their ids."""
+    """Kills the remaining processes of a job, which form one session; returns their process IDs."""
     left = []
     for folder in pathlib.Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -162,7 +174,8 @@ def _end_session(pid):
 
 
 def difference(outcome, reference):
-    """Returns the largest difference of two outcomes, relative to the largest of each array."""
+    """Returns the largest difference between two results, relative to the largest number of each
+    array."""
     assert outcome.keys() == reference.keys()
     worst = 0.0
     for name in reference:
@@ -175,8 +188,8 @@ def difference(outcome, reference):
 
 
 def is_as_good(model, outcome, reference):
-    """Returns whether outcomes are equal, as far as sums of other numbers of ranks round alike."""
-    if model == "reproducible":  # Evaluators are not reproducible.
+    """Returns whether results are equal, up to the rounding of sums on other numbers of ranks."""
+    if model == "reproducible":  # evaluators are not reproducible
         names = [name for name in reference if "validation" not in name]
         if any(not np.array_equal(outcome[name], reference[name]) for name in names):
             return False
@@ -188,17 +201,17 @@ def draw_faults(random, counts, during=("recovery",)):
 
     Args:
         random: a ``RandomState``.
-        counts: for each rank, how often it comes to each moment.
-        during: moments that come while ranks recover from a loss.
+        counts: for each rank, the number of times that it comes to each moment.
+        during: moments at which ranks recover from a loss.
 
     Returns:
-        What kind the faults are, and a list of them.
+        The kind of the faults, and a list of faults.
     """
     kind = _KINDS[min(random.randint(6), 3)]
     first, second = (int(rank) for rank in random.permutation(N_RANKS)[:2])
     if random.randint(3) == 0:
         first, second = 0, second or 1
-    at_once = counts[first] & counts[second]  # the lower ones
+    at_once = counts[first] & counts[second]  # the smaller counts
     moment, count = _draw_moment(random, at_once if kind == "two at once" else counts[first])
     fault = "stop" if kind == "stopped" else "kill"
     faults = [f"{fault}:{first}:{moment}:{count}"]
@@ -213,7 +226,7 @@ def draw_faults(random, counts, during=("recovery",)):
 
 
 def draw_faults_outside(random, seconds):
-    """The same of faults by another process, in a training that takes so many seconds."""
+    """Draws faults that another process causes, during a training that takes ``seconds``."""
     kind = _KINDS_OUTSIDE[random.randint(len(_KINDS_OUTSIDE))]
     first, second = (int(rank) for rank in random.permutation(N_RANKS)[:2])
     at = random.uniform(0, seconds)
@@ -229,8 +242,8 @@ def _draw_moment(random, counts):
 
 
 def _undisturbed(model, **options):
-    """Returns the outcome of an undisturbed training, how often each rank came to each moment, and
-    how long it took, in seconds."""
+    """Trains without losses; returns the result, how often each rank came to each moment, and the
+    time in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         outcome, _ = train(model, folder, **options)
         files = [pathlib.Path(folder, f"counts_{rank}.json") for rank in range(N_RANKS)]
@@ -240,7 +253,7 @@ def _undisturbed(model, **options):
 
 
 def _compare(model, faults, reference, folder, **options):
-    """Trains with faults; returns whether the outcome is equal, the difference, and a text."""
+    """Trains with faults; returns whether the result is equal, the difference, and a text."""
     begun = time.perf_counter()
     try:
         outcome, output = train(model, folder, faults, **options)

@@ -1,4 +1,10 @@
-"""Kills ranks while they are in a call of MPI, or of a communicator, until one is left.
+"""Kills ranks during a call of MPI or of a communicator, until one rank is left.
+
+``python -m tests.distributed.elastic_calls CALL ...`` kills ranks of four, one after the other, at
+random moments while all ranks repeat one call. Each call must return the right result or raise an
+error, never a stale or other value. The program prints wrong results, and fails if there are any.
+
+Each rank runs ``python -m tests.distributed.elastic_calls --rank CALL FOLDER N``.
 
 ``python -m tests.distributed.elastic_calls CALL ...`` kills ranks of four, one after the other, at
 random moments while all of them make one call again and again. Each call must return what it
@@ -24,17 +30,17 @@ import numpy as np
 from tests.distributed import ranks
 
 N_RANKS = 4
-LONGEST = 0.1  # seconds from the beginning of the calls to a kill
-LIMIT = 180  # seconds
+LONGEST = 0.1  # the longest time in seconds from the start of the calls to a kill
+LIMIT = 180  # the time limit in seconds
 
 
 class Wrong(Exception):
-    """A call has returned something else than it should."""
+    """A call has returned a wrong result."""
 
 
 class Calls:
-    """Methods that make one call of an elastic communicator's MPI each, with values that no other
-    turn has, and compare what it returns.
+    """Methods that each make one call of an elastic communicator's MPI, with values that differ in
+    each turn, and check the result.
 
     Args:
         comm: the communicator.
@@ -47,7 +53,7 @@ class Calls:
         self.mpi = sys.modules["mpi4py.MPI"]
 
     def values(self, i, ranks=None):
-        """Returns the values of some ranks in a turn, or of this one."""
+        """Returns the values of some ranks in a turn, or the values of this rank."""
         ranks = [self.rank] if ranks is None else ranks
         return np.repeat([1000 * i + 7 * rank for rank in ranks], self.n)
 
@@ -66,7 +72,7 @@ class Calls:
 
     def wait(self, *requests):
         while not self.mpi.Request.Testall(list(requests)):
-            time.sleep(0)  # lets other processes run
+            time.sleep(0)  # other processes get time to run
 
     def object(self, i, rank=None):
         return {"rank": self.rank if rank is None else rank, "text": f"{i}" * self.n}
@@ -143,7 +149,7 @@ class Calls:
         self.expect(out, self.total(i))
 
     def Isend(self, i):
-        """And Irecv."""
+        """Tests Isend and Irecv."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         sent, rooms = self.values(i), {rank: self.room() for rank in others}
         requests = [self.mpi_comm.Irecv(x, rank, 0) for rank, x in rooms.items()]
@@ -152,12 +158,12 @@ class Calls:
             self.expect(x, self.values(i, [rank]))
 
     def isend(self, i):
-        """And improbe: in a ring."""
+        """Tests isend and improbe, in a ring."""
         after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         send = (self.mpi_comm.isend, self.mpi_comm.issend)[i % 2]
         request = send(self.object(i), after, 0)
         while (message := self.mpi_comm.improbe(before, 0)) is None:
-            time.sleep(0)  # lets other processes run
+            time.sleep(0)  # other processes get time to run
         out = message.recv()
         self.wait(request)
         self.expect(out, self.object(i, before))
@@ -247,10 +253,10 @@ OF_MPI = [
     *("Allgather", "Allreduce", "Bcast", "Reduce", "bcast", "gather", "scatter", "alltoall"),
     *("Barrier", "Ibarrier", "Ibcast", "Iallreduce", "Isend", "isend"),
 ]
-"""Those that elastic communicators use, and that are shown to raise."""
+"""Methods of MPI that elastic communicators use; tests show that they raise errors."""
 
 TOGETHER = {"Irecv": "Isend", "issend": "isend", "improbe": "isend"}
-"""What a method of another name tries, too."""
+"""Maps methods to the method above that also tries them."""
 
 DEFECTS = {
     "Allgatherv": "returns success and leaves the room as it was",
@@ -259,11 +265,12 @@ DEFECTS = {
     "Split": "may end the other ranks by SIGSEGV",
     "Split_type": "may end the other ranks by SIGSEGV",
 }
-"""What Open MPI 5.0.11 does in a call in which a rank dies; docs/guides/failure.md."""
+"""For each call, what Open MPI 5.0.11 does wrong if a rank dies in it; see
+docs/guides/failure.md."""
 
 
 def call_until_one_is_left(name, folder, n):
-    """What a rank does."""
+    """Repeats a call on this rank until only one rank is left."""
     from mpchain.distributed import RanksLost, create_communicator
 
     comm = create_communicator("naive", elastic=True)
@@ -277,7 +284,7 @@ def call_until_one_is_left(name, folder, n):
                 getattr(calls, name)(i)
             except errors:
                 break
-            except Exception as error:  # once more: an error must follow
+            except Exception as error:  # the call is repeated, and must raise an error
                 print(f"{name} of {comm.size} ranks: {type(error).__name__}: {error}", flush=True)
         comm.shrink()
         turn = max(comm.allgather_obj(i)) + 1
@@ -285,7 +292,7 @@ def call_until_one_is_left(name, folder, n):
 
 
 def lose_ranks_in(name, seed, n=1):
-    """Returns what was wrong, as text, and whether the last rank came to the end."""
+    """Returns a text about wrong results, and whether the last rank finished."""
     draw = random.Random(f"{name} {seed} {n}")
     with tempfile.TemporaryDirectory() as folder:
         rank = ["tests.distributed.elastic_calls", "--rank", name, folder, str(n)]
@@ -303,11 +310,11 @@ def lose_ranks_in(name, seed, n=1):
         for size in range(N_RANKS, 1, -1):
             at = []
             while len(at) < size and process.poll() is None and time.monotonic() < end:
-                time.sleep(1e-3)  # nothing tells when: ask again
+                time.sleep(1e-3)  # no event exists to wait for, so poll
                 at = list(pathlib.Path(folder).glob(f"at_{size}_*"))
             pids |= {path.name.split("_")[2]: int(path.name.split("_")[3]) for path in at}
             if len(at) == size:
-                time.sleep(draw.uniform(0, LONGEST))  # a random moment is wanted
+                time.sleep(draw.uniform(0, LONGEST))  # the kill must come at a random moment
                 os.kill(pids[draw.choice(sorted(path.name.split("_")[2] for path in at))], 9)
         try:
             output, _ = process.communicate(timeout=max(end - time.monotonic(), 1))

@@ -1,4 +1,11 @@
-"""What a rank runs for the tests of lost ranks: trains a model, and is lost at a given moment.
+"""Trains a model on a rank for the tests of lost ranks, and loses the rank at a given moment.
+
+``python -m tests.distributed.elastic_models MODEL FOLDER [--nccl=BINDING] [FAULT ...]``, where a
+fault is ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when
+it comes to the moment for the given time, or waits for a file ``continue``. If the moment is
+``outside``, the process that started the ranks ends the rank. The current rank 0 writes losses,
+parameters and running averages into the folder. Without faults, each rank writes how often it comes
+to each moment. With a binding of NCCL, each rank uses a GPU.
 
 ``python -m tests.distributed.elastic_models MODEL FOLDER [--nccl=BINDING] [FAULT ...]``, where a
 fault is ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when
@@ -57,8 +64,8 @@ N_ITERATIONS = 14
 BATCH = 12
 N_RANKS = 4
 _N_SAMPLES = 60
-_RATE = 0.8  # Learning rates are multiplied by this number at each step.
-_TIMEOUT = 5.0  # seconds until a stopped rank is lost
+_RATE = 0.8  # the factor of learning rates from step to step
+_TIMEOUT = 5.0  # the number of seconds until a stopped rank counts as lost
 OUTSIDE = "outside"
 FAULT = "fault on the doubles of CuPy and NCCL:"
 _uses_gpus = [False]
@@ -82,7 +89,7 @@ class ConvNet(mpchain.Chain):
 
 
 class Critics(MultiNodeUpdater):
-    """WGAN-GP: two updates of the critic, one of the generator."""
+    """A WGAN-GP, with two updates of the critic and one of the generator in a step."""
 
     def update_core(self):
         generator, critic = self.get_optimizer("generator"), self.get_optimizer("main")
@@ -154,7 +161,7 @@ MODELS = {
     "wgan": _wgan,
     "sharded": _classifier(_mlp, create_sharded_optimizer),
     "reproducible": _classifier(lambda: _mlp(L.BatchNormalization(16))),
-    "counted": _classifier(_mlp),  # Its loss is a mean over the labels that are not ignored.
+    "counted": _classifier(_mlp),  # this loss is a mean over the labels that are not ignored
 }
 
 MOMENTS = {
@@ -180,11 +187,11 @@ MOMENTS = {
     "spare": (Spares, "_wait"),
     "renewed": (mpi.MpiCommunicator, "renewed"),
 }
-"""Functions at whose beginning a rank may be lost."""
+"""Maps moments to functions, at whose beginning a rank may be lost."""
 
 
 def _note(folder, event, rank=None):
-    """Leaves an empty file whose name says when something happened, and to which rank."""
+    """Writes an empty file, whose name contains the event, the time and the rank."""
     name = f"{event}_{time.time():.6f}" + ("" if rank is None else f"_{rank}")
     with open(os.path.join(folder, name), "w"):
         pass
@@ -194,7 +201,7 @@ def _lose(kind, rank, folder):
     if kind == "wait":
         print("waits", flush=True)
         while not os.path.exists(os.path.join(folder, "continue")):
-            time.sleep(0.01)  # nothing tells when: ask again
+            time.sleep(0.01)  # no event exists to wait for, so poll
         return
     _note(folder, "lost", rank)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
@@ -212,8 +219,8 @@ def _call_at(moment, function):
 
 
 def _set_fault(fault, folder, is_here=True):
-    """Sets a fault; elsewhere it does nothing, so that all ranks have the same stack of calls, by
-    which losses are told apart."""
+    """Prepares a fault. On other ranks it has no effect, but all ranks have the same call stack, by
+    which losses are distinguished."""
     kind, rank, moment, count = fault.split(":")
     if moment == OUTSIDE:
         return
@@ -228,7 +235,7 @@ def _set_fault(fault, folder, is_here=True):
 
 
 def _loop(comm, data):
-    """A program's own loop; returns its outcome."""
+    """Trains in a loop without a trainer; returns the result."""
     model, device = L.Classifier(_mlp()), _device(comm)  # each rank has its own device
     model.to_device(device)
     optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
@@ -261,7 +268,7 @@ def _train(name, folder, comm):
     np.random.seed(comm.rank and 100 + comm.rank)
     random = np.random.RandomState(3)
     data = [(random.rand(16), np.int32(random.randint(3))) for _ in range(_N_SAMPLES)]
-    if name == "counted":  # unlike numbers on the ranks
+    if name == "counted":  # the numbers of counted labels differ between the ranks
         data = [(x, t if i % 5 else np.int32(-1)) for i, (x, t) in enumerate(data)]
     if name == "loop":
         outcome = _loop(comm, data)
@@ -294,7 +301,8 @@ def _train(name, folder, comm):
 
 
 def _train_on_scattered_data(comm, data, folder):
-    """Also sums over some of the ranks; all this depends on their number."""
+    """Trains with sums over some of the ranks, so that the result depends on the number of
+    ranks."""
     np.random.seed(0)
     some = comm.split(comm.rank % 2, comm.rank)
     optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(L.Classifier(_mlp()))
@@ -315,7 +323,7 @@ def _train_on_scattered_data(comm, data, folder):
 
 
 def in_one_process(name):
-    """Returns the outcome of one process without ranks."""
+    """Returns the result of one process without ranks."""
     with tempfile.TemporaryDirectory() as folder, mpchain.using_config("dtype", np.float64):
         _train(name, folder, create_communicator(**_options(name)))
         with np.load(os.path.join(folder, "outcome.npz")) as file:
@@ -328,7 +336,8 @@ def _options(name):
 
 def _outcome(trainer, updater):
     log = trainer.get_extension("LogReport").log
-    keys = {key for entry in log for key in entry if not key.startswith("ranks/")}  # times
+    # These keys contain times.
+    keys = {key for entry in log for key in entry if not key.startswith("ranks/")}
     keys = sorted(keys - {"elapsed_time"})
     arrays = {f"log/{key}": np.array([entry.get(key, np.nan) for entry in log]) for key in keys}
     for name, optimizer in updater.get_all_optimizers().items():
@@ -341,7 +350,7 @@ def _outcome(trainer, updater):
 def main(name, folder, *faults):
     os.makedirs(folder, exist_ok=True)
     mpchain.config.dtype = np.float64
-    # Several buckets, so that gradients are taken while backward continues.
+    # There are several buckets, so that gradients are reduced while backward continues.
     buckets.BUCKET_BYTES = buckets.GPU_BUCKET_BYTES = buckets.FIRST_GPU_BUCKET_BYTES = 64
     faults, options = list(faults), {"communicator_name": "naive"}
     if faults and faults[0].startswith("--nccl="):
@@ -366,7 +375,7 @@ def main(name, folder, *faults):
 
     def train(comm):
         while faults:
-            fault = faults.pop()  # The first communicator has the ranks of the start.
+            fault = faults.pop()  # the first communicator has the ranks of the start
             is_here = int(fault.split(":")[1]) == comm.rank and not comm.lost_ranks
             _set_fault(fault, folder, is_here)
         if counts == {}:

@@ -1,4 +1,6 @@
-"""Ranks that run pytest as often as they are asked to, so that they start and import only once.
+"""Runs pytest several times on the same ranks, which start and import modules only once.
+
+Each rank runs ``python -m tests.distributed.pytest_on_ranks FOLDER``.
 
 ``python -m tests.distributed.pytest_on_ranks FOLDER`` is what each rank runs.
 """
@@ -13,15 +15,15 @@ import tempfile
 
 from tests.distributed import ranks
 
-LIMIT = 280  # seconds; less than what pytest gives a test
+LIMIT = 280  # the time limit in seconds, below pytest's limit for a test
 
 
 class Ranks:
-    """Ranks under mpirun. They wait for the next run without using a core.
+    """Ranks under mpirun, which wait for the next run without using a core.
 
     Args:
-        n: Their number.
-        limit: How many seconds a run may take.
+        n: The number of ranks.
+        limit: The largest number of seconds of a run.
     """
 
     def __init__(self, n, limit=LIMIT):
@@ -32,10 +34,10 @@ class Ranks:
         """Runs pytest on every rank.
 
         Args:
-            arguments: What pytest is given.
+            arguments: The arguments of pytest.
 
         Returns:
-            What to show of a run that failed; empty if every rank passed at least one test.
+            The output to show if the run failed; empty if every rank passed at least one test.
         """
         if self._process is None:
             self._start()
@@ -46,7 +48,7 @@ class Ranks:
         for stream in self._streams:
             try:
                 statuses.append(stream.readline().strip())
-            except OSError:  # the time limit, or a rank that was killed
+            except OSError:  # the time limit was exceeded, or a rank was killed
                 statuses.append("")
         if statuses == ["0"] * self.n:
             return ""
@@ -55,7 +57,7 @@ class Ranks:
         return ranks.report(status, outputs, own_output)
 
     def _start(self):
-        """Starts mpirun, again where Open MPI fails to start in passing."""
+        """Starts mpirun; repeats the start if Open MPI fails temporarily."""
         self._folder = tempfile.TemporaryDirectory()
         command = ["-m", "tests.distributed.pytest_on_ranks", self._folder.name]
         with socket.socket(socket.AF_UNIX) as server:
@@ -74,7 +76,7 @@ class Ranks:
         for connection in connections:
             connection.settimeout(self._limit)
             self._streams.append(connection.makefile("rw"))
-            connection.close()  # the stream keeps it open
+            connection.close()  # the stream keeps the connection open
         if len(connections) < self.n:
             _, own_output = self.end()
             if ranks.PASSING_FAILURE not in own_output:
@@ -82,7 +84,8 @@ class Ranks:
             self._start()
 
     def end(self):
-        """Ends the ranks; returns mpirun's exit status, None if it was killed, and its output."""
+        """Ends the ranks; returns mpirun's exit status (None if mpirun was killed) and its
+        output."""
         process, self._process = self._process, None
         for stream in self._streams:
             stream.close()
@@ -103,11 +106,11 @@ class Ranks:
 
 
 def _serve(folder):
-    """What a rank runs."""
+    """Runs pytest on this rank as often as requested."""
     import pytest
     from mpi4py import MPI
 
-    # Sessions delete old temporary folders: each rank has its own.
+    # Sessions of pytest delete old temporary folders, so each rank has its own folder.
     temporary = pathlib.Path(folder, f"temporary_{MPI.COMM_WORLD.rank}")
     temporary.mkdir()
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(temporary)
@@ -117,7 +120,7 @@ def _serve(folder):
             for line in stream:
                 status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *json.loads(line)]))
                 sys.stdout.flush()
-                if status != 0:  # the others would wait for this rank
+                if status != 0:  # the other ranks would wait for this rank
                     MPI.COMM_WORLD.Abort(status)
                 print(status, file=stream, flush=True)
 

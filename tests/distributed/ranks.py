@@ -1,5 +1,8 @@
 """Runs a command on several ranks under ``mpirun``, with a time limit and one output file per rank.
 
+Each rank runs ``python ranks.py FOLDER COMMAND...``, which runs the command with its output in
+``FOLDER/rank_<r>.txt``.
+
 ``python ranks.py FOLDER COMMAND...`` is what each rank runs: the command, with its output in
 ``FOLDER/rank_<r>.txt``.
 """
@@ -17,12 +20,12 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MARK = "MPCHAIN_TEST_UNDER_MPIRUN"
 
-# Open MPI prints these messages when it fails to start for a reason that is gone a moment later.
+# Open MPI prints this text when it sometimes fails to start for a temporary reason.
 PASSING_FAILURE = "listener thread failed to start"
 
 
 def why_not():
-    """Returns why no ranks can be started here; empty where they can."""
+    """Returns why no ranks can be started on this machine; an empty string if they can."""
     if MARK in os.environ:
         return "runs mpirun itself, and so not under mpirun"
     if importlib.util.find_spec("mpi4py") is None:
@@ -53,7 +56,7 @@ def environment():
 def run(n_ranks, command, *, timeout=120, environ=None):
     """Runs a command (arguments after the interpreter) on every rank.
 
-    It is tried again where Open MPI fails to start in passing.
+    The run is repeated if Open MPI fails to start for a temporary reason.
 
     Returns:
         The exit status (None if the time limit ended it), the list of the ranks' outputs, and
@@ -73,7 +76,7 @@ def run(n_ranks, command, *, timeout=120, environ=None):
 
 
 def start(n_ranks, command, folder, environ=None):
-    """Starts a command on every rank, whose outputs go into a folder; returns mpirun's process."""
+    """Starts a command on every rank, with outputs in a folder; returns mpirun's process."""
     return subprocess.Popen(
         [_mpirun(), "-n", str(n_ranks), sys.executable, __file__, str(folder), *command],
         env=environment() | {MARK: str(n_ranks)} | (environ or {}),
@@ -87,13 +90,14 @@ def start(n_ranks, command, folder, environ=None):
 
 
 def outputs_in(folder, n_ranks):
-    """Returns what each rank has written."""
+    """Returns the output of each rank."""
     files = [pathlib.Path(folder, f"rank_{rank}.txt") for rank in range(n_ranks)]
     return [file.read_text(errors="replace") if file.exists() else "" for file in files]
 
 
 def end(process):
-    """Ends mpirun and its ranks: mpirun is asked first, since only it knows the ranks."""
+    """Ends mpirun and its ranks: first requests the end from mpirun, because only mpirun knows the
+    ranks."""
     process.terminate()
     try:
         return process.communicate(timeout=5)[0]
@@ -104,7 +108,8 @@ def end(process):
 
 
 def report(status, outputs, own_output):
-    """Returns what to show of a run that failed: the first rank that did, then mpirun."""
+    """Returns the outputs to show after a failed run: the output of the first failed rank, then
+    mpirun's."""
     signs = " failed", "Error", "Fatal Python error"
     failing = [r for r, text in enumerate(outputs) if any(sign in text for sign in signs)] or [0]
     ended = "went past its time limit" if status is None else f"exit status {status}"

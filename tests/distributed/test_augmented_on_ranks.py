@@ -1,4 +1,4 @@
-"""Random changes of examples are the same on any number of ranks."""
+"""Tests that random changes of examples are the same on any number of ranks."""
 
 from mpchain import iterators
 from mpchain.datasets import AugmentedDataset

@@ -1,4 +1,4 @@
-"""Calls of MPI in an iteration of a trainer."""
+"""Tests the number of MPI calls in an iteration of a trainer."""
 
 import collections
 import itertools
@@ -49,7 +49,7 @@ def counting_class(calls):
 
 @pytest.fixture(params=["one host", "a host each", "pairs"])
 def counted(request, comm, split_hosts):
-    """A communicator on hosts as given, and a counter of its calls of MPI."""
+    """Returns a communicator on the given imitated hosts, and a counter of its MPI calls."""
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     calls = collections.Counter()
@@ -60,7 +60,7 @@ def counted(request, comm, split_hosts):
 
 
 def train(comm, calls, folder, create=create_multi_node_optimizer, n_values=2, n_units=4):
-    """Returns the calls of each iteration after the first ones."""
+    """Returns the calls in each iteration after the first iterations."""
     model = MLP(n_units=n_units)
 
     def loss(x):
@@ -87,7 +87,8 @@ def train(comm, calls, folder, create=create_multi_node_optimizer, n_values=2, n
 
 
 def test_calls_of_a_trainer(counted, folder):
-    """On one host none; between hosts the sum of the bucket, and one of all else."""
+    """On one host there are no calls; between hosts there is one sum of the bucket, and one sum of
+    all other data."""
     comm, calls = counted
     n_hosts = comm.inter_size
     n_messages = 2 * 2 * (n_hosts - 1)
@@ -100,8 +101,9 @@ def test_calls_of_a_trainer(counted, folder):
 
 
 def test_calls_of_a_sharded_optimizer(counted, folder):
-    """On one host none; between hosts pieces of the bucket and of the parameters, which are as many
-    messages as the sum of the bucket, and the sum of all else, with the norm to clip."""
+    """On one host there are no calls. Between hosts, pieces of the bucket and of the parameters are
+    sent, which are as many messages as the sum of the bucket; one more sum contains all other data
+    and the norm for clipping."""
     comm, calls = counted
     n_hosts = comm.inter_size
     for of_iteration in train(comm, calls, folder, create_sharded_optimizer):
@@ -113,10 +115,11 @@ def test_calls_of_a_sharded_optimizer(counted, folder):
 
 @pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
 def test_bytes_between_hosts(counted, folder, create):
-    """A host sends gradients, and new parameters, as often as gradients alone are sent."""
+    """A host sends gradients and new parameters, which are as many bytes as gradients alone
+    need."""
     comm, calls = counted
     n_bytes = 4 * sum(param.size for param in MLP(n_units=N_UNITS).params())
-    small = 10_000  # the message of all else, and the norm to clip
+    small = 10_000  # the size of the other messages and the norm for clipping
     for of_iteration in train(comm, calls, folder, create, n_units=N_UNITS):
         n_all = sum(comm.allgather_obj(of_iteration["bytes"]))
         assert n_all <= 2 * n_bytes * (comm.inter_size - 1) + small

@@ -1,4 +1,4 @@
-"""Synchronized batch normalization under first, second and third derivatives, on many ranks."""
+"""Tests synchronized batch normalization in first, second and third derivatives, on many ranks."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ON_GPUS = True
 
 @pytest.mark.parametrize("name", critics.PROGRAMS)
 def test_n_ranks_are_one_process(comm, name):
-    """Six updates here; the program has a long form."""
+    """There are six updates here; the program can run longer."""
     reference = critics.train(name, None, 6)
     outcome = critics.train(name, comm, 6)
     assert critics.difference(outcome, reference) <= critics.LIMIT
@@ -19,7 +19,7 @@ def test_n_ranks_are_one_process(comm, name):
 
 @pytest.mark.nightly
 def test_derivatives_on_four_ranks(needs_mpirun):
-    """The folder as a whole runs on fewer (test_under_mpirun.py)."""
+    """test_under_mpirun.py runs this folder on fewer ranks."""
     names = ("communication", "point_to_point")
     files = [f"tests/distributed/functions/test_{name}.py" for name in names]
     files.append("tests/distributed/test_critics.py::test_n_ranks_are_one_process")

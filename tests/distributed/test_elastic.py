@@ -1,4 +1,5 @@
-"""Ranks that are lost change nothing: a selection of what ``tests.distributed.elastic`` draws."""
+"""Tests that lost ranks do not change results, for some of the faults that
+``tests.distributed.elastic`` draws."""
 
 import functools
 import importlib.util
@@ -17,7 +18,7 @@ LONG = [
     ("lstm", ["kill:0:step:5", "kill:1:step:5"]),
     ("wgan", ["kill:0:backward:9", "kill:2:forward:20"]),
     ("sharded", ["kill:2:checkpoint:2", "kill:0:recovery:1"]),
-    ("sharded", ["stop:1:step:5"]),  # while others wait for its part of the new parameters
+    ("sharded", ["stop:1:step:5"]),  # the other ranks wait for its slice of the new parameters
     ("reproducible", ["stop:0:evaluator:1"]),
     ("loop", ["kill:0:ready:9", "kill:2:step:8"]),
     ("mlp", ["kill:1:setup:1"]),
@@ -45,7 +46,7 @@ def _reason():
 
 @functools.cache
 def _undisturbed(model):
-    """One process, which any number of ranks equals."""
+    """Trains in one process; any number of ranks has the same results."""
     return elastic_models.in_one_process(model)
 
 
@@ -65,7 +66,7 @@ def test_results_do_not_change(model, faults, tmp_path, needs_mpirun, _reason):
 
 
 GPU_CASES = [
-    # Ranks die within a sum and while NCCL shrinks.
+    # The ranks are lost in a sum, and while NCCL shrinks.
     ("mlp", ["kill:1:begun:7", "kill:2:shrink:1"]),
     ("convnet", ["kill:0:connect:1"]),
     ("sharded", ["stop:0:step:2"]),
@@ -92,7 +93,7 @@ def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_m
         pytest.skip(_reason)
     if importlib.util.find_spec(MODULES[binding]) is None:
         pytest.skip(f"{binding} is not installed")
-    if binding == "cupy":  # CuPy's binding cannot shrink communicators.
+    if binding == "cupy":  # the binding of CuPy cannot shrink
         faults = [fault.replace("shrink", "recovery") for fault in faults]
     outcome, output = elastic.train(model, tmp_path, faults, nccl=binding)
     assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
@@ -104,7 +105,8 @@ def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_m
 def test_spare_ranks_take_the_places_of_lost_ones(
     model, spares, faults, tmp_path, needs_mpirun, _reason
 ):
-    """Also several, in a row or more than there are; spare ones are lost, too, or not needed."""
+    """Several ranks may be lost, in a row or more than there are spares; spares may be lost, or not
+    be needed."""
     if _reason:
         pytest.skip(_reason)
     outcome, output = elastic.train(model, tmp_path, faults, spares=spares)
@@ -130,7 +132,7 @@ def test_spare_ranks_get_scattered_data_and_communicators(tmp_path, needs_mpirun
 def test_ranks_that_another_process_kills_change_nothing(
     model, spares, tmp_path, needs_mpirun, _reason
 ):
-    """Most often within MPI, two of them within 0.6 s."""
+    """The kills come most often within MPI, and two kills come within 0.6 s."""
     if _reason:
         pytest.skip(_reason)
     random = np.random.RandomState([spares, len(model)])
@@ -139,7 +141,8 @@ def test_ranks_that_another_process_kills_change_nothing(
     faults = [f"kill:{first}:outside:{at}", f"kill:{second}:outside:{at + random.uniform(0, 0.6)}"]
     outcome, output = elastic.train(model, tmp_path, faults, spares=spares)
     assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
-    n_lost = len(list(tmp_path.glob("lost_*")))  # before training was over
+    # The number of ranks that were lost before training ended.
+    n_lost = len(list(tmp_path.glob("lost_*")))
     assert len(re.findall(r"rank \d \(process \d+ on", output)) >= (n_lost > 0), output
 
 

@@ -1,4 +1,5 @@
-"""The calls of MPI that elastic communicators use raise errors if ranks are killed within them."""
+"""Tests that the MPI calls of elastic communicators raise errors if ranks are killed during the
+calls."""
 
 import ast
 import pathlib
@@ -10,7 +11,7 @@ from mpchain.distributed.communicators import Communicator
 from tests.distributed import elastic, elastic_calls
 
 COMMUNICATORS = {"mpi_comm", "host", "_host", "world", "base", "_messages", "library_comm", "ends"}
-"""Names of what belongs to mpi4py, where methods of ours have the same names."""
+"""Names of attributes that are mpi4py's objects, whose methods have the same names as mpchain's."""
 
 NO_DATA = {
     "Abort": "ends the job",
@@ -25,7 +26,7 @@ NO_DATA = {
     "Shrink": "made to lose ranks; each of the calls is followed by one",
     "Agree": "made to lose ranks",
 }
-"""Methods that bring no values of other ranks with them, or are made for that."""
+"""Maps methods that transfer no values from other ranks, or are made for this, to the reason."""
 
 
 def _methods_used():

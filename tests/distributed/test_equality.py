@@ -1,4 +1,5 @@
-"""Training on several ranks gives what it gives on one: a selection of the equality suite."""
+"""Tests that training on several ranks gives the same results as on one, for some models of the
+equality suite."""
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.tools import equality, example_equality
     ],
 )
 def test_models_and_options(n_ranks, models, needs_mpirun):
-    """With everything at once that makes it hard: accumulated, sharded, uneven."""
+    """All difficult options are combined: accumulation, sharding, and uneven batches."""
     suite = equality.Suite(models, ["Adam"], [equality.OPTIONS], 6)
     differences = suite.compare([n_ranks], time_limit=240)
     assert {run: x for run, x in differences.items() if not x <= equality.LIMIT} == {}

@@ -1,4 +1,4 @@
-"""A rank that fails ends the job: the others, which wait for it, must not do so for ever."""
+"""Tests that a failing rank ends the job, so that the other ranks do not wait forever."""
 
 import pathlib
 import tempfile
@@ -33,7 +33,7 @@ WAITS = {
 )
 def test_a_rank_raises(exception, wait, needs_mpirun):
     script = f"{BEGIN}\nif comm.rank == 1:\n    raise {exception}\n{wait}\n"
-    # Without mpi4py's runner: the communicator's own hook must do it.
+    # Without mpi4py's runner, the communicator's own hook must end the ranks.
     status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     assert status not in (0, None), ranks.report(status, outputs, own_output)
     assert outputs[0] == ""
@@ -82,7 +82,7 @@ def test_in_the_middle_of_an_epoch(failure, needs_mpirun, tmp_path):
     if failure.startswith("raise"):
         assert "rank 1 of 2:\nTraceback" in outputs[1]
         assert "KeyError" in outputs[1]
-    # One epoch was completed and saved; nothing is half-written under any name.
+    # One epoch was completed and saved, and no incomplete file exists under any name.
     found = (path for path in tmp_path.iterdir() if path.suffix != ".lock")
     (file,) = (path for path in found if path.name != "flight_recorder.txt")
     assert file.name == "snapshot_iter_10"
@@ -102,7 +102,7 @@ def test_a_rank_is_killed(wait, needs_mpirun):
 def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun):
     wait = "if comm.rank == 0:\n    comm.barrier()\nelse:\n    signal.pause()\n"
     script = f"{BEGIN}\nprint(os.getpid(), flush=True)\n{wait}"
-    for timeout in (6, 60):  # On a busy machine, both ranks take longer to begin.
+    for timeout in (6, 60):  # on a busy machine, it takes longer until both ranks have begun
         status, outputs, _ = ranks.run(2, ["-c", script], timeout=timeout)
         assert status is None
         if all(outputs):
@@ -111,7 +111,7 @@ def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun):
 
 
 def has_ended(pid):
-    """Whether a process is gone, or waits only for its parent to notice."""
+    """Returns whether a process has ended, even if its parent has not collected its status."""
     try:
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def has_ended(pid):
 
 @pytest.fixture(scope="module")
 def expected():
-    """The losses of a training that nothing disturbs."""
+    """Returns the losses of an undisturbed training."""
     if reason := ranks.why_not():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +140,7 @@ def expected():
     ],
 )
 def test_training_goes_on_after(name, n_after, expected):
-    """What ``python -m tests.tools.faults`` does many times, at random moments."""
+    """``python -m tests.tools.faults`` runs this many times, at random moments."""
     plan = {"rank": 1, "iteration": 8, "delay": 0.001}
     faults.check(name, 2, n_after, 2, expected, plan)
 

@@ -1,4 +1,4 @@
-"""The hook by which an exception on one rank ends all."""
+"""Tests the hook by which an exception on one rank ends all ranks."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from mpchain.distributed import global_except_hook
 
 
 class World:
-    """Stands for MPI.COMM_WORLD."""
+    """Replaces MPI.COMM_WORLD."""
 
     def __init__(self, rank, size):
         self.rank, self.size, self.aborted = rank, size, []
@@ -25,7 +25,8 @@ def raise_(error):
 
 @pytest.fixture
 def handle_by(monkeypatch):
-    """Function that says what handles exceptions, of the main thread and of others."""
+    """Returns a function that sets the handlers of exceptions in the main thread and in other
+    threads."""
 
     def handle_by(hook, of_threads):
         monkeypatch.setattr(sys, "excepthook", hook)
@@ -36,7 +37,7 @@ def handle_by(monkeypatch):
 
 @pytest.fixture
 def hook(handle_by, monkeypatch):
-    """Installs the hook; returns a function that lets it handle an exception in some world."""
+    """Installs the hook; returns a function that lets it handle an exception in a given world."""
     handled = []
     handle_by(lambda *exc_info: handled.append(exc_info), handled.append)
     global_except_hook.add_hook()
@@ -129,5 +130,5 @@ def test_environment_variables(handle_by, name, value, expected):
 def test_a_communicator_of_several_ranks_installs_it(comm):
     if comm.size == 1:
         pytest.skip("one rank waits for nobody")
-    # mpi4py's runner, under which these tests run, wraps it in its own.
+    # These tests run under mpi4py's runner, which wraps the hook in its own hook.
     assert type(sys.excepthook).__name__ == "_AbortAllRanks"

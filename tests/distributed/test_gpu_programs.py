@@ -1,4 +1,4 @@
-"""Programs on several ranks with a GPU each, on the doubles of CuPy and NCCL."""
+"""Tests programs on several ranks with a GPU each, on the doubles of CuPy and NCCL."""
 
 import pathlib
 import re
@@ -20,7 +20,8 @@ pytestmark = [
 
 
 def run(n_ranks, *command, **environ):
-    """Runs a program on ranks that see the doubles; returns mpirun's status and all output."""
+    """Runs a program on ranks that see the doubles; returns mpirun's status and the whole
+    output."""
     environ["PYTHONPATH"] = f"{ranks.ROOT}:{DOUBLES}"
     status, outputs, own_output = ranks.run(n_ranks, command, timeout=240, environ=environ)
     return status, outputs, ranks.report(status, outputs, own_output)
@@ -47,7 +48,7 @@ print(comm.gpu.id, cupy.cuda.get_device_id())
 
 @pytest.mark.parametrize("choose", [True, False])
 def test_a_gpu_for_each_rank(choose, needs_mpirun):
-    """As ChainerMN's programs choose it, and as a model's device alone does."""
+    """A program chooses the GPU as ChainerMN's programs do, or only by the device of its model."""
     idiom = "mpchain.cuda.get_device_from_id(comm.intra_rank).use()"
     program = IDIOM.format(name="pure_nccl", choose=idiom if choose else "")
     status, outputs, report = run(2, "-c", program)
@@ -82,7 +83,7 @@ def test_two_ranks_on_one_gpu(needs_mpirun):
     assert re.search(message, "".join(outputs)), report
 
 
-# Runs a script, and then prints which GPU and which of NCCL's functions it has used.
+# This code runs a script, then prints which GPU and which functions of NCCL it has used.
 COUNTED = """
 import collections, runpy, sys
 import mpchain

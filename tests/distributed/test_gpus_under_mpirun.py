@@ -1,4 +1,4 @@
-"""Runs the variants on GPUs again on several ranks, each with an imitated GPU, by each binding."""
+"""Runs the variants on GPUs again on several ranks with one imitated GPU each, for each binding."""
 
 import importlib.util
 import shutil
@@ -15,7 +15,8 @@ FILES = sorted(
     if "\nON_GPUS = True\n" in path.read_text("utf-8")
 )
 MODULES = {"nccl4py": "nccl", "cupy": "cupy_backends", "pynccl": "ctypes"}
-LIMIT = 560  # seconds: half a minute on two free cores, more on busy ones
+# The limit in seconds: the tests take half a minute on two free cores, longer on busy cores.
+LIMIT = 560
 
 pytestmark = [
     pytest.mark.nightly,

@@ -1,4 +1,4 @@
-"""Sharded iterators: the parts of all ranks together are the batches of one process."""
+"""Tests that the parts of all ranks in sharded iterators form the batches of one process."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ N = 10
 
 
 def make(batch_size, seed=3, **options):
-    """An iterator whose order depends on the seed."""
+    """Returns an iterator whose order depends on the seed."""
     if options.get("shuffle") is None:
         options["order_sampler"] = ShuffleOrderSampler(np.random.RandomState(seed))
     return SerialIterator(list(range(N)), batch_size, **options)
@@ -37,7 +37,7 @@ def position(iterator):
 @pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"repeat": False}], ids=str)
 def test_batches_are_those_of_one_process(comm, batch_size, options):
     alone = make(batch_size, **options)
-    # Each rank has another random state: rank 0's counts.
+    # Each rank has another random state, but only rank 0's decides.
     sharded = create_sharded_iterator(make(batch_size, seed=3 + comm.rank, **options), comm)
     for _ in range(25):
         expected = next(alone, None)
@@ -54,7 +54,7 @@ def test_batches_are_those_of_one_process(comm, batch_size, options):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
 def test_iterators_that_look_ahead(comm, batch_size):
-    """They read this rank's samples only, and ahead, and go on in mid-epoch as others do."""
+    """These iterators read only this rank's samples, read ahead, and resume in mid-epoch."""
     read = []
 
     class Dataset(list):
@@ -91,12 +91,12 @@ def test_any_sampler_gives_one_order(comm):
     sharded = create_sharded_iterator(iterator, comm)
     for _ in range(3):
         epoch = comm.allreduce_obj(next(sharded)) + comm.allreduce_obj(next(sharded))
-        # Ranks that each had an order of their own would see some samples twice.
+        # If each rank had its own order, some samples would occur twice.
         assert sorted(epoch) == list(range(N))
 
 
 def test_orders_are_those_of_one_process(comm):
-    """Whatever other ranks draw besides: rank 0 draws the orders for all."""
+    """Rank 0 draws the orders for all ranks, so draws on other ranks do not matter."""
     np.random.seed(4)
     alone = SerialIterator(list(range(N)), N)
     expected = [next(alone) for _ in range(3)]

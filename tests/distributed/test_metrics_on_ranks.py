@@ -1,4 +1,4 @@
-"""Metrics are exact for any division of the samples among the ranks."""
+"""Tests that metrics are exact for any division of the samples among the ranks."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def check(found, scores, data):
     expected = alone.compute()
     assert list(found) == list(expected)
     for name, value in expected.items():
-        # The library adds the areas of the samples, whose order differs.
+        # scikit-learn adds areas in the order of the samples, which differs.
         np.testing.assert_allclose(found[name], value, rtol=1e-14 if "auc" in name else 0)
 
 

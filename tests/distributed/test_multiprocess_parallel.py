@@ -1,4 +1,4 @@
-"""MultiprocessParallelUpdater, with a CPU for each process."""
+"""Tests MultiprocessParallelUpdater, with a CPU for each process."""
 
 import gc
 import multiprocessing
@@ -39,7 +39,7 @@ CPUS = ["@numpy"] * 3
 
 @pytest.fixture
 def make():
-    """Makes an updater, which is finalized after the test."""
+    """Returns a function that makes an updater; the updater is finalized after the test."""
     made = []
 
     def make(iterators, model=None, **options):
@@ -60,7 +60,7 @@ def target(updater):
 
 
 def three(**options):
-    """Batches of 1, 4 and 3 samples."""
+    """Returns iterators with batches of 1, 4 and 3 samples."""
     options = {"shuffle": False, **options}
     return [
         iterator(0, 7, 1, **options),
@@ -70,7 +70,7 @@ def three(**options):
 
 
 class Together:
-    """Yields the batches of several iterators as one."""
+    """Yields the joined batches of several iterators."""
 
     def __init__(self, iterators):
         self.iterators = iterators
@@ -112,7 +112,7 @@ def test_as_one_process_with_all_batches(make, loss_scale):
 
 @pytest.mark.long
 def test_a_gradient_that_only_some_processes_have(make):
-    # Means over all samples of the gradients of each process's loss.
+    # The expected gradient is the mean, over all samples, of the gradients of each process's loss.
     begins, sizes, expected = (0, 7, 35), (1, 4, 3), 0
     for begin, size in zip(begins, sizes):
         x, t = X[begin : begin + size], T[begin : begin + size]
@@ -163,13 +163,14 @@ def test_parameters_that_the_first_forward_pass_initializes(make):
     updater.update()
     whole = one_process(three(), Regression(None))
     np.random.seed(3)
-    # The first device's batch alone initialized them.
+    # The batch of the first device initializes the parameters.
     with mpchain.no_backprop_mode():
         target(whole)(*mpchain.dataset.concat_examples(three()[0].next()))
     whole.update()
     updater.update()
     whole.update()
-    assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-5)  # float32
+    # The parameters are float32.
+    assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-5)
 
 
 @pytest.mark.long
@@ -223,7 +224,7 @@ def test_resume(make, tmp_path):
         if step == 3:
             save_npz(tmp_path / "state", trained)
     resumed = make(three(shuffle=None))
-    resumed.update()  # The updater's processes run already.
+    resumed.update()  # the processes of this updater are already running
     load_npz(tmp_path / "state", resumed)
     for _ in range(2):
         resumed.update()
@@ -259,7 +260,7 @@ def test_a_process_that_fails(make, how, error, message):
         assert "parallel_models.py" in "".join(caught.value.__notes__)
     assert not any(map(is_alive, workers))
     assert_close(parameters(target(updater)), before, rtol=0)
-    updater.update()  # new processes go on
+    updater.update()  # new processes continue
 
 
 def test_a_failure_here_ends_the_processes(make):
@@ -319,7 +320,7 @@ def test_two_gpus(make, devices, binding, monkeypatch):
 
 @pytest.mark.gpu
 def test_two_processes_on_one_gpu(make):
-    """Which NCCL refuses."""
+    """NCCL refuses two processes on one GPU."""
     whole, updater = one_process(three()[:2]), make(three()[:2], devices=[0, 0])
     for _ in range(3):
         whole.update()
@@ -383,7 +384,7 @@ PROGRAM = """
 """
 
 
-# A single long call would not hear a signal that arrives just before it.
+# A single long call would not receive a signal that arrives just before it.
 WAIT = "while True: pass"
 
 
@@ -399,7 +400,7 @@ def test_programs_leave_nothing_behind(tmp_path, end, number):
         worker = process.stdout.readline().strip()
         if number is not None:
             process.send_signal(number)
-        # The pipe ends when the last process has ended that inherited it.
+        # The pipe ends when the last process that inherited it has ended.
         stderr = process.stderr.read()
         assert process.wait() == (0 if number is None else -number)
     assert not is_alive(worker)

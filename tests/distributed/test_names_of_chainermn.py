@@ -1,4 +1,4 @@
-"""Names that stand for something elsewhere."""
+"""Tests names of ChainerMN that refer to objects in other modules."""
 
 import importlib.util
 import types

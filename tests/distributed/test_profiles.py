@@ -1,4 +1,4 @@
-"""Profiles of several ranks: one trace, with the sums of gradients within backward."""
+"""Tests profiles of several ranks: one trace, in which gradients are summed during backward."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.profiling import chrome_format
 
 @pytest.fixture
 def update(comm, set_limits):
-    """Function that updates a model whose gradients take several buckets."""
+    """Returns a function that updates a model whose gradients take several buckets."""
     set_limits(bucket_bytes=64)
     model = mpchain.Sequential(L.Linear(4, 8), F.tanh, L.Linear(8, 8), F.tanh, L.Linear(8, 1))
     optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
@@ -49,7 +49,8 @@ def test_one_trace_of_all_ranks(comm, folder, update):
 
 
 def _check_arrows(events, size):
-    """An arrow leads from the last rank to begin a bucket to each other one, within a step."""
+    """Checks that arrows lead from the rank that begins a bucket last to each other rank, within a
+    step."""
     begun = [e for e in events if e["ph"] == "b"]
     starts, ends = [e for e in events if e["ph"] == "s"], [e for e in events if e["ph"] == "f"]
     assert len(starts) == len(ends) == len(begun) * (size - 1) // size

@@ -1,4 +1,4 @@
-"""What ``python -m tests.tools.resume_faults`` does many times, a few times."""
+"""Repeats a few times what ``python -m tests.tools.resume_faults`` does many times."""
 
 import errno
 import random
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def expected():
-    """The result of a training that nothing disturbs."""
+    """Returns the result of an undisturbed training."""
     if reason := ranks.why_not():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def run_in_turn(folder, sizes, plan):
     ],
 )
 def test_four_ranks_then_three_then_one(needs_mpirun, tmp_path, plan, tolerance):
-    """In mid-epoch: after 10 and 20 batches of 12, from 50 samples."""
+    """The job stops in mid-epoch, after 10 and 20 batches of 12 from 50 samples."""
     result = run_in_turn(tmp_path / "a", [4, 3, 1], plan)
     assert np.isfinite(list(result["losses"].values())).all()
     if tolerance is None:

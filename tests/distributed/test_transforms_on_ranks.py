@@ -1,4 +1,5 @@
-"""Within the update of a multi-node optimizer transformations mean the batch of all ranks."""
+"""Tests that transformations within the update of a multi-node optimizer use the batch of all
+ranks."""
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ def _model():
 
 
 def _derivatives(model, x, t, mean):
-    """Value, gradient, products with Hessian and Gauss-Newton matrix: a dict of arrays."""
+    """Returns the value, the gradient, and products with the Hessian and Gauss-Newton matrix, in a
+    dict."""
     params = transforms.parameters(model)
     vs = {name: np.cos(np.arange(p.size)).reshape(p.shape) for name, p in params.items()}
 
@@ -197,7 +199,7 @@ def test_products_of_links_are_those_of_the_whole_batch(comm, name):
     def step(x):
         value, results = products(model, x)
         found.update({key: y.array for key, y in results.items()})
-        # The tangent is a mean over the rank's own samples.
+        # The tangent is the mean over the rank's own samples.
         found["tangent"] = found["tangent"] * len(x) / 7
         return value
 

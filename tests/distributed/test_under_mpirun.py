@@ -18,8 +18,8 @@ FILES = sorted(
 
 @pytest.fixture(scope="module")
 def ranks_of():
-    """Function that returns so many ranks; they live as long as others are not asked for. More
-    arguments are those of :class:`Ranks`."""
+    """Returns a function that returns a given number of ranks; they live until another number is
+    requested. Further arguments are passed to :class:`Ranks`."""
     with contextlib.ExitStack() as stack:
         last = None
 
@@ -33,8 +33,8 @@ def ranks_of():
         yield ranks_of
 
 
-# One rank is what plain pytest has run. On two run those files that the others build on: messages,
-# their derivatives, and training, which averages gradients.
+# Plain pytest has run everything on one rank. On two ranks, these files run, on which the others
+# build: messages, their derivatives, and training, which averages gradients.
 QUICK = {
     "communicators/test_mpi.py",
     "functions/test_communication.py",

@@ -1,4 +1,4 @@
-"""The multi-node updater and evaluator: each rank reports what one process would."""
+"""Tests the multi-node updater and evaluator: each rank reports what one process would report."""
 
 import signal
 
@@ -57,7 +57,7 @@ def dataset(n=11):
 
 
 def train(updater, n_iterations):
-    """Returns the observations of some iterations, and the parameters after them."""
+    """Returns the observations of some iterations, and the final parameters."""
     model = updater.get_optimizer("main").target
     reporter = Reporter()
     reporter.add_observer("main", model)
@@ -107,7 +107,7 @@ def test_reports_of_different_ranks(comm):
     iterator = [list(TupleDataset(x, x[:, :1]))]
     updater = MultiNodeUpdater(Batches(iterator), optimizer, comm, auto_new_epoch=False)
     (observation,), _ = train(updater, 1)
-    # "first" has a weight of its own, one; "rare" is known to some ranks only.
+    # The value "first" has its own weight, one; only some ranks report "rare".
     expected = 10 * np.mean(range(comm.size)), comm.size
     assert observation["main/first"] == pytest.approx(expected)
     if comm.size > 1:
@@ -128,7 +128,7 @@ class Batches(Iterator):
 
 
 class Words(Chain):
-    """Reports a mean over the words of a batch, with their number."""
+    """A model that reports a mean over the words of a batch, with their number."""
 
     def __init__(self):
         super().__init__()
@@ -180,7 +180,8 @@ def test_loss_func(comm):
         return model(x, t)
 
     MultiNodeUpdater(iterator, optimizer, comm, loss_func=loss_func).update()
-    # Once, though it initializes the parameters; not at all on a rank without samples.
+    # The loss is called once, even if it initializes the parameters, and not at all on a rank
+    # without samples.
     n = len(range(comm.rank, 4, comm.size))
     assert shapes == [(n, 3)] * (n > 0)
 
@@ -210,7 +211,7 @@ def test_evaluator(comm, batch_size):
     iterator = SerialIterator(dataset(), batch_size, repeat=False, shuffle=False)
     evaluator = Evaluator(create_sharded_iterator(iterator, comm), model)
     assert create_multi_node_evaluator(evaluator, comm) is evaluator
-    for _ in range(2):  # The updater starts again each time.
+    for _ in range(2):  # the iterator starts again each time
         result = evaluator()
         assert value(result["main/loss"]) == pytest.approx(value(expected["main/loss"]), rel=1e-13)
         assert all(other == result for other in comm.allgather_obj(result))
@@ -238,7 +239,7 @@ def test_evaluator_with_an_evaluate_of_its_own(comm):
 
 
 def test_ranks_that_run_out_of_data(comm):
-    """Each rank has data of its own length; a step's batch is what the ranks have left."""
+    """Each rank has a different number of samples; a batch is what the ranks have left."""
     data = [dataset(20)[4 * r * r : 4 * r * r + 2 + 4 * r] for r in range(min(comm.size, 3))]
     data += [dataset(3)[:]] * (comm.size - len(data))
     np.random.seed(6)
@@ -265,7 +266,7 @@ def test_ranks_that_run_out_of_data(comm):
 @pytest.mark.parametrize("standard", [True, False])
 def test_a_signal_on_one_rank_is_everybodys(comm, rank, standard):
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
-    if standard:  # Programs for ChainerMN use the standard updater.
+    if standard:  # programs for ChainerMN do this
         updater = StandardUpdater(Batches([]), optimizer)
     else:
         updater = MultiNodeUpdater(Batches([]), optimizer, comm)
@@ -277,7 +278,7 @@ def test_a_signal_on_one_rank_is_everybodys(comm, rank, standard):
 
 
 def test_a_signal_does_not_stay(comm):
-    """The signal that ended a training is not that of the next one."""
+    """The signal that ended one training does not end the next training."""
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
     message = optimizer._reducer.message
     noted = signal.SIGTERM if comm.rank == comm.size - 1 else None
@@ -285,6 +286,6 @@ def test_a_signal_does_not_stay(comm):
     for number in (None, noted, noted, None, None):
         message.begin()
         ends.append(optimizer.agree_on_signal(number))
-    # With several ranks, the rank repeats its message when it learns that all ranks know.
+    # With several ranks, the rank still returns the signal when it learns that all ranks know.
     given = [i for i, number in enumerate(ends) if number is not None]
     assert given == ([1, 2] if comm.size == 1 else [2])

@@ -1,4 +1,5 @@
-"""One row per distribution: how it is made, its references in SciPy and PyTorch, its methods."""
+"""The table of distributions: for each one its constructor, references in SciPy and PyTorch, and
+methods."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,15 +16,16 @@ T = torch.distributions
 
 
 class Row(NamedTuple):
-    """One case.
+    """A row of the table.
 
     Attributes:
-        name: unique; the tests' id.
-        make: makes the distribution from its parameters, in order.
-        params: the parameters, float64 arrays.
-        torch: makes PyTorch's distribution from tensors.
-        scipy: makes SciPy's from arrays; None where it has no such batches.
-        extra: methods beyond log_prob, prob, perplexity and sample.
+        name: a unique name, the id of the tests.
+        make: function that makes the distribution from its parameters, in order.
+        params: the parameters, as float64 arrays.
+        torch: function that makes PyTorch's distribution from tensors.
+        scipy: function that makes SciPy's distribution from arrays; None if SciPy has no batches of
+            this distribution.
+        extra: names of methods to test besides log_prob, prob, perplexity and sample.
         other: parameters of another distribution of the class, for divergences.
         discrete: whether points are integers.
         reparameterised: whether gradients flow through samples.
@@ -48,7 +50,7 @@ class Row(NamedTuple):
         return [m for m in self.extra.split() if m not in PROPERTIES]
 
     def points(self, n=4):
-        """Points of the support: n for each distribution of the batch."""
+        """Returns points of the support: n points for each distribution of the batch."""
         torch.manual_seed(5)
         with torch.no_grad():
             return self.torch(*map(torch.tensor, self.params)).sample((n,)).numpy()
@@ -168,7 +170,7 @@ TABLE = [
         "Geometric",
         D.Geometric,
         _pairs((0.2, 0.9)),
-        # In these distributions the first possible number of trials is zero.
+        # In PyTorch, the smallest number of trials is zero.
         lambda p: T.TransformedDistribution(T.Geometric(p), T.AffineTransform(1.0, 1.0)),
         stats.geom,
         _MOMENTS + _DISTRIBUTION,

@@ -1,4 +1,5 @@
-"""What all distributions share: the base class, arguments, errors; the registry of divergences."""
+"""Tests the base class, arguments and errors that all distributions share, and the registry of
+divergences."""
 
 import math
 import sys
@@ -15,7 +16,7 @@ from mpchain.utils.type_check import InvalidType
 
 
 class Coin(Distribution):
-    """A user's distribution: heads or tails."""
+    """A distribution that a user defines: heads or tails."""
 
     batch_shape = event_shape = ()
 
@@ -210,7 +211,7 @@ def test_values_are_not_checked_if_types_are_not():
 
 def test_scipy_is_asked_for(monkeypatch):
     d = D.Gamma(Variable(np.ones(2)), np.ones(2))
-    samples = d.sample(3)  # needs none, as long as no gradient is wanted
+    samples = d.sample(3)  # no derivative is needed if no gradient is requested
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(ImportError, match=r"gammaln: SciPy is not .*pip install 'mpchain\[cpu\]"):
         d.log_prob(samples)
@@ -271,7 +272,7 @@ def test_covariance_of_shares(make):
 
 
 class Special(D.Normal):
-    """A subclass, and a subclass of it."""
+    """A subclass of Normal, from which the next class derives."""
 
 
 class MoreSpecial(Special):
@@ -293,7 +294,7 @@ def test_subclasses_have_the_divergence_of_their_bases(registry):
     assert kl_divergence(more, normal) == kl_divergence(more, more) == "nearer"
     np.testing.assert_array_equal(kl_divergence(normal, special).array, expected)
 
-    # Both are one class away: the nearer first argument counts.
+    # Both functions are registered one class away, so the nearer first argument decides.
     register_kl(D.Normal, Special)(lambda p, q: "farther")
     assert kl_divergence(special, special) == "nearer"
     register_kl(Special, D.Normal)(lambda p, q: "replaced")
@@ -325,7 +326,7 @@ def test_divergence_of_batches_that_broadcast():
 
 
 def test_bernoulli_samples_are_those_that_chainer_draws():
-    # Printed by Chainer 7.8.1.
+    # Chainer 7.8.1 printed these numbers.
     np.random.seed(0)
     distribution = D.Bernoulli(p=np.array([0.2, 0.5, 0.9], np.float32))
     expected = [[0, 1, 1], [0, 0, 1], [0, 1, 0], [0, 1, 1]]

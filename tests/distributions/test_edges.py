@@ -1,4 +1,5 @@
-"""Points outside of the support and at its ends, parameters at the ends of their domains."""
+"""Tests points outside of the support and at its ends, and parameters at the ends of their
+domains."""
 
 import math
 
@@ -183,7 +184,7 @@ def test_nan_stays_nan():
 def test_entropy_of_poisson_over_many_sizes():
     lam = _array(1e-3, 0.5, 20, 100)
     np.testing.assert_allclose(D.Poisson(lam).entropy.array, stats.poisson.entropy(lam), 1e-9)
-    # The asymptotic series; what follows is below 1 / lam^3.
+    # The expected value is the asymptotic series, whose next term is below 1 / lam^3.
     lam = _array(3000, 1e5)
     expected = np.log(2 * np.pi * np.e * lam) / 2 - 1 / (12 * lam) - 1 / (24 * lam**2)
     np.testing.assert_allclose(D.Poisson(lam).entropy.array, expected, 1e-9)

@@ -1,4 +1,5 @@
-"""The derivatives of gamma distribution function and samples by the shape, against mpmath."""
+"""Tests the derivatives of the gamma distribution's cdf and samples by the shape, against
+mpmath."""
 
 import mpmath
 import numpy as np
@@ -89,7 +90,7 @@ def test_logarithms_of_gamma_variables(dtype):
 
 @pytest.mark.parametrize("k", [0.3, 1.0, 7.0])
 def test_gradients_of_samples_are_unbiased(k):
-    """The mean derivative of log x and of x is that of their means, psi(k) and k."""
+    """The mean derivatives of log x and x are the derivatives of their means, psi(k) and k."""
     n = 40_000
     for function, expected in ((F.log, special.polygamma(1, k)), (F.identity, 1.0)):
         ks = Variable(np.full(n, k))

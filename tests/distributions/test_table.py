@@ -1,4 +1,5 @@
-"""Every method of every distribution against SciPy and PyTorch, with derivatives to any order."""
+"""Tests every method of every distribution against SciPy and PyTorch, with derivatives of any
+order."""
 
 import pickle
 
@@ -105,7 +106,7 @@ def test_gradients_of_log_prob(case):
     params, vx = [Variable(p) for p in case.params], Variable(x, requires_grad=not case.discrete)
     F.sum(case.make(*params).log_prob(vx)).backward()
     pairs = list(zip(params, tensors)) + ([] if case.discrete else [(vx, tx)])
-    # PyTorch projects the gradients of probabilities, which it normalizes.
+    # PyTorch projects the gradients of probabilities, because it normalizes probabilities.
     if "Categorical" in case.name and "logit" not in case.name:
         pairs = []
         share = x if x.ndim == 4 else np.eye(4)[x.astype(int)]
@@ -117,7 +118,7 @@ def test_gradients_of_log_prob(case):
 
 
 def _function(case, name):
-    """A method as a function of parameters and, where that is possible, points."""
+    """Returns a method as a function of parameters and, where possible, of points."""
     if name in case.properties:
         return lambda *params: getattr(case.make(*params), name)
     x = _arguments(case, name)
@@ -130,7 +131,8 @@ def _differentiable():
     for case in TABLE:
         for name in ["log_prob", *case.properties, *case.functions]:
             flat = name == "mode" and case.discrete
-            # Probabilities of which one misses the sum of one a little are still accepted.
+            # Probabilities whose sum differs a little from one, because one of them was changed,
+            # are still accepted.
             if not flat and not (case.discrete and name == "mean" and "Categorical" in case.name):
                 yield case, name
 
@@ -173,7 +175,8 @@ def test_derivatives_of_divergence(case):
 
 
 class Quantiles:
-    """A generator whose gamma variables are quantiles of fixed numbers: smooth in the shape."""
+    """A generator whose gamma variables are quantiles of fixed numbers, and so are smooth in the
+    shape."""
 
     def __init__(self, seed):
         self._generator = np.random.default_rng(seed)
@@ -216,13 +219,12 @@ def test_samples(case, rng):
         if case.discrete:
             _check_counts(x[:, *i].astype(int), reference.pmf)
         else:
-            # The seed is fixed, because about one in 100 correct samplers would fail with another
-            # seed.
+            # The seed is fixed; with other seeds, about one of 100 correct samplers would fail.
             assert stats.kstest(x[:, *i], reference.cdf).pvalue > 1e-4
 
 
 def _check_counts(x, pmf):
-    """A chi-square test; values of few expected counts are taken together."""
+    """Runs a chi-square test of counts; values with small expected counts are merged."""
     values = np.arange(x.max() + 1)
     expected, counts = pmf(values) * _N, np.bincount(x)
     assert (counts[expected == 0] == 0).all()
@@ -233,7 +235,8 @@ def _check_counts(x, pmf):
 
 
 def _check_vectors(case, x):
-    """Compares means and squares with PyTorch's moments: five standard deviations of the mean."""
+    """Compares means and squares with PyTorch's moments, to five standard deviations of the
+    mean."""
     if x.ndim == 3:
         p = _host(case.distribution().p)
         x = np.eye(p.shape[-1])[x]
@@ -242,7 +245,8 @@ def _check_vectors(case, x):
         reference = case.torch(*_tensors(case))
         mean, variance = reference.mean.numpy(), reference.variance.numpy()
     assert (abs(x.mean(0) - mean) < 5 * np.sqrt(variance / _N)).all()
-    # A share is at most one, and so is the square's deviation; a normal one's is sqrt(2) as much.
+    # A share is at most one, and so is the deviation of its square; for a normal distribution, the
+    # deviation is sqrt(2) times the variance.
     assert (abs(x.var(0) - variance) < 8 * variance * np.sqrt(2 / _N) + 1 / np.sqrt(_N)).all()
     if case.name == "MultivariateNormal":
         covariance = np.einsum("nabi,nabj->abij", x - mean, x - mean) / _N
@@ -315,7 +319,7 @@ def test_points_broadcast(case):
 
 @_each
 def test_a_single_distribution(case):
-    """A batch of shape (); NumPy makes scalars of arrays without axes."""
+    """A single distribution has batch shape (), for which NumPy makes scalars instead of arrays."""
     i = (1,) * len(case.distribution().batch_shape)
     if case.name == "Independent":
         d = D.Independent(D.Normal(*[p[1, 1, 1] for p in case.params]))
@@ -336,7 +340,7 @@ def test_a_single_distribution(case):
 @_each
 def test_pickling(case):
     d = case.distribution()
-    d.entropy  # computed things must not be in the way
+    d.entropy  # cached properties must not disturb
     again = pickle.loads(pickle.dumps(d))
     x = case.points()
     np.testing.assert_array_equal(again.log_prob(x).array, d.log_prob(x).array)

@@ -1,4 +1,5 @@
-"""Logarithms of distribution and survival functions, and their slopes, where these are tiny."""
+"""Tests logarithms of cdf and survival functions, and their slopes, where the functions are
+tiny."""
 
 import mpmath
 import numpy as np
@@ -31,8 +32,8 @@ def _poisson(lam, is_upper):
 
 
 exp, expm1 = mpmath.exp, mpmath.expm1
-# Each name has the distribution as a function of parameters; its distribution and survival
-# functions in mpmath; points.
+# For each name: a function that makes the distribution from a function that makes parameters, its
+# cdf and survival function in mpmath, and points.
 CASES = {
     "Exponential": (
         lambda p: D.Exponential(p(2.0)),
@@ -120,12 +121,12 @@ CASES = {
     ),
 }
 DISCRETE = {"Poisson", "Geometric"}
-NOTHING = 1e-42  # the precision of the references; a subnormal number of single precision
+NOTHING = 1e-42  # the precision of the references, which is a subnormal number of single precision
 
 
 def _close(actual, expected, dtype, logarithms):
-    # SciPy's gamma functions err by some 150 units in the last place; and a logarithm is rounded
-    # before its exponential is taken, and is itself a difference of larger numbers.
+    # SciPy's gamma functions err by some 150 units in the last place. A logarithm is rounded before
+    # its exponential is taken, and is itself a difference of larger numbers.
     expected = np.array([float(e) for e in expected])
     tolerance = (256 + 32 * logarithms) * np.finfo(dtype).eps * abs(expected) + NOTHING
     assert (abs(actual - expected) <= tolerance).all(), (actual, expected)
@@ -136,7 +137,7 @@ def _close(actual, expected, dtype, logarithms):
 def test_logarithms_in_tails(name, dtype):
     make, cdf, survival, points = CASES[name]
     distribution, x = make(lambda value: np.array(value, dtype)), np.array(points, dtype)
-    with mpmath.workdps(70):  # one minus 1e-50 is not one
+    with mpmath.workdps(70):  # 1 - 1e-50 must differ from 1
         exact = [mpmath.mpf(float(v)) for v in x]
         tails = [-mpmath.log(min(cdf(v), survival(v))) for v in exact]
         tails = np.array([float(v) for v in tails])
@@ -167,7 +168,7 @@ def test_slopes_by_the_shape_in_tails(k):
         y = getattr(D.Gamma(shape, np.array(1.0)), method)(x)
         (slope,) = mpchain.grad([F.sum(y)], [shape])
         expected = [_slope_by_shape(k, ends(mpmath.mpf(float(v)))) for v in x]
-        # The rule for the integral has 12 digits; on the right, log(x / k) of them cancel.
+        # The integration rule has 12 digits, and on the right, the digits of log(x / k) cancel.
         np.testing.assert_allclose(slope.array, expected, 1e-8, NOTHING)
 
 
@@ -190,7 +191,7 @@ def test_poisson_probabilities_of_large_means(lam, dtype):
         ]
     rate = Variable(np.full(x.shape, lam, dtype))
     y = D.Poisson(rate).log_prob(x)
-    # Some roundings of the largest term that does not cancel.
+    # The bound is some rounding errors of the largest term that does not cancel.
     np.testing.assert_allclose(y.array, [float(e) for e in expected], 32 * np.finfo(dtype).eps)
     (slope,) = mpchain.grad([F.sum(y)], [rate])
     np.testing.assert_allclose(slope.array, (x.astype("d") - lam) / lam, 4 * np.finfo(dtype).eps)

@@ -32,12 +32,13 @@ def blocks(text):
 
 
 def runs_on_ranks(path):
-    """Whether a page asks to be run under ``mpirun`` too."""
+    """Returns whether a page requests to run under ``mpirun``, too."""
     return "<!-- ranks -->" in path.read_text("utf-8")
 
 
 def run(path, rank=0):
-    """Runs all blocks of a page in a temporary folder; raises where a page shows other output."""
+    """Runs all blocks of a page in a temporary folder; raises an error if an output differs from
+    the page."""
     names = {"__name__": "__main__"}
     for line, code, shown in blocks(path.read_text("utf-8")):
         printed = io.StringIO()
@@ -55,7 +56,7 @@ def run(path, rank=0):
 if __name__ == "__main__":
     page = pathlib.Path(sys.argv[1]).resolve()
     own_rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
-    # One folder for all ranks, if there are several: what they write together must be in one place.
+    # All ranks run in one folder, so that files that they write together are in one place.
     with contextlib.ExitStack() as stack:
         folder = os.environ.get("MPCHAIN_GUIDE_FOLDER")
         os.chdir(folder or stack.enter_context(tempfile.TemporaryDirectory()))

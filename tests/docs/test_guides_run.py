@@ -1,4 +1,4 @@
-"""Every Python block of every guide runs and prints what the page shows."""
+"""Tests that every Python block of every guide runs and prints what the page shows."""
 
 import os
 import pkgutil
@@ -66,7 +66,8 @@ def test_pages_start_with_an_example():
 
 
 def _quoted(path):
-    """The code in the lines of a page; of tables that compare, what stands on mpchain's side."""
+    """Returns the code in the lines of a page; in tables that compare, only the code on mpchain's
+    side."""
     text = guides.FENCE.sub("", path.read_text("utf-8"))
     if path.stem.startswith("from-"):
         text = "\n".join(line.split(" | ")[-1] for line in text.splitlines() if line[:1] == "|")
@@ -77,7 +78,7 @@ def _quoted(path):
 def test_names_in_the_text_exist(name, words_of_the_source):
     for code in _quoted(PAGES[name]):
         if match := re.match(r"mpchain(\.[A-Za-z_]\w*)+", code):
-            pkgutil.resolve_name(match[0])  # raises what says which part does not exist
+            pkgutil.resolve_name(match[0])  # the error says which part of the name does not exist
         elif match := re.match(r"([FL])\.(\w+)", code):
             assert hasattr({"F": functions, "L": links}[match[1]], match[2]), code
         elif re.fullmatch(r"[A-Za-z_][\w.]*", code):

@@ -1,4 +1,4 @@
-"""What the guide to data sets says of Hugging Face's packages, which no extra brings."""
+"""Tests the guide's statements about Hugging Face's packages, which no extra installs."""
 
 import re
 

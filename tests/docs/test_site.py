@@ -1,4 +1,4 @@
-"""The site builds without warnings, and its reference has every public name."""
+"""Tests that the site builds without warnings, and that its reference has every public name."""
 
 import inspect
 import pkgutil
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1000)]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the site, built by the command that CONTRIBUTING.md names."""
+    """Builds the site by the command in CONTRIBUTING.md; returns the folder."""
     (command,) = re.findall(r"python -m (sphinx -W \S+) build/docs", _contributing())
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
@@ -37,7 +37,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def described(site):
-    """The names with an entry in the reference."""
+    """Returns the names with an entry in the reference."""
     from sphinx.util.inventory import InventoryFile
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
@@ -49,7 +49,7 @@ def _contributing():
 
 
 def test_every_public_name_is_described(described):
-    """Each function and class, under its own name or another."""
+    """Each function and class has an entry, under its own name or another name."""
     documented = {id(_value(name)) for name in described if _is_reachable(name)}
     public = {name for _, name in test_names.public_names() if _is_reachable(name)}
     public = {name for name in public if _needs_a_description(_value(name), name)}
@@ -72,7 +72,8 @@ def _is_reachable(name):
 def _needs_a_description(value, name):
     owner = name.rpartition(".")[0]
     own = (getattr(value, "__module__", None) or "").startswith("mpchain")
-    own = own and name != "mpchain.backends.cuda.ndarray"  # CuPy's, or a stand-in for it
+    # This class is CuPy's, or a stand-in for it.
+    own = own and name != "mpchain.backends.cuda.ndarray"
     return own and inspect.ismodule(_value(owner)) and (inspect.isclass(value) or callable(value))
 
 
@@ -124,7 +125,7 @@ def _entry(site, page, name):
 
 
 def test_special_functions_have_the_arguments_of_the_general_one(site):
-    """Each family of functions has a page."""
+    """The page of a family of functions describes the arguments of the general function."""
     for name, texts in {
         "connection.html#convolution_2d": [
             "step from one window to the next",

@@ -30,7 +30,7 @@ def run(script, *options, n_ranks=1):
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    lines = result.stderr.splitlines()  # a notice comes where compiling takes long
+    lines = result.stderr.splitlines()  # compiling for a long time prints a notice
     assert [x for x in lines if not x.startswith("mpchain: compiling loops")] == []
     return result.stdout
 
@@ -43,12 +43,12 @@ def log_of(out):
 
 
 def logs(out):
-    """Returns the folders of the logs in a folder and below it, relative to it."""
+    """Returns the folders, relative to the given folder, that contain logs."""
     return sorted(path.parent.relative_to(out) for path in pathlib.Path(out).rglob("log"))
 
 
 def check_logs(out, expected):
-    """Checks that two folders contain logs with the same numbers but for rounding."""
+    """Checks that two folders contain logs with the same numbers, to rounding."""
     assert logs(out) == logs(expected)
     for folder in logs(out):
         check_alike(log_of(out / folder), log_of(expected / folder))
@@ -61,7 +61,7 @@ def snapshots(out):
 
 
 def check_alike(log, expected, rtol=1e-4):
-    """Checks that two logs have the same numbers but for rounding."""
+    """Checks that two logs have the same numbers, to rounding."""
     assert len(log) == len(expected) > 0
     for entry, reference in zip(log, expected):
         assert entry == pytest.approx(reference, rel=rtol, abs=1e-6)

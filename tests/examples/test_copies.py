@@ -1,4 +1,5 @@
-"""``python -m mpchain.examples``: the list and copies (`.ci/wheel` checks an installation)."""
+"""Tests ``python -m mpchain.examples``: the list and the copies (`.ci/wheel` checks an
+installation)."""
 
 import subprocess
 import sys

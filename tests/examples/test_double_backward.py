@@ -1,4 +1,4 @@
-"""The examples of double backward: what they print, and their own checks."""
+"""Tests the output of the examples of double backward, and their own checks."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Each example with --test: on one process, some on two ranks, some resumed."""
+"""Runs each example with --test in one process, some on two ranks, and some resumed."""
 
 import ast
 import shutil
@@ -10,11 +10,11 @@ from tests.examples import programs
 
 FOLDER = programs.ROOT / "examples"
 ALL = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.py"))
-# The examples of double_backward have tests of their own.
+# Another file tests the examples of double_backward.
 SCRIPTS = [script for script in ALL if not script.startswith("double_backward/")]
 QUICK = {"glance/train_table.py", "own_function/softclip.py"}
 QUICK_ON_RANKS = {"glance/train_table.py"}
-# These examples print or log what depends on the number of ranks.
+# The output or log of these examples depends on the number of ranks.
 DIFFERENT = {
     "dqn/train_dqn.py",
     "imagenet/train_imagenet.py",
@@ -45,10 +45,10 @@ def test_one_process(script, tmp_path):
 @needs_ranks
 @pytest.mark.parametrize("script", _marked(SCRIPTS, QUICK_ON_RANKS))
 def test_two_ranks(script, tmp_path):
-    """They compute what one process computes, but for the scripts that are named above."""
+    """Two ranks compute what one process computes, except in the scripts of :data:`DIFFERENT`."""
     one, two = tmp_path / "one", tmp_path / "two"
     printed = programs.run(script, "--test", "--out", two, n_ranks=2)
-    assert printed.strip() or programs.logs(two)  # The last rank of a pipeline prints.
+    assert printed.strip() or programs.logs(two)  # in a pipeline, only the last rank prints
     if script not in DIFFERENT:
         expected = programs.run(script, "--test", "--out", one)
         programs.check_logs(two, one)
@@ -60,7 +60,8 @@ def test_two_ranks(script, tmp_path):
 def test_resumed_training_is_the_uninterrupted_one(script, tmp_path):
     programs.run(script, "--test", "--out", tmp_path / "whole")
     expected = programs.log_of(tmp_path / "whole")
-    snapshot = programs.snapshots(tmp_path / "whole")[-2]  # before the last epoch
+    # This snapshot was written before the last epoch.
+    snapshot = programs.snapshots(tmp_path / "whole")[-2]
     programs.run(script, "--test", "--out", tmp_path / "rest", "--resume", snapshot)
     programs.check_alike(programs.log_of(tmp_path / "rest"), expected)
 

@@ -1,4 +1,4 @@
-"""The main example: by itself, on several ranks, and resumed."""
+"""Tests the main example: in one process, on several ranks, and resumed."""
 
 import json
 import pathlib
@@ -35,7 +35,7 @@ def _check_equal(log, expected):
 @pytest.fixture
 def needs_mpirun():
     pytest.importorskip("mpi4py")
-    from mpi4py import MPI  # noqa: F401  (an MPI library must be there too)
+    from mpi4py import MPI  # noqa: F401  (an MPI library must be installed, too)
 
 
 @pytest.mark.long

@@ -1,4 +1,5 @@
-"""Caffe's networks: files written by an encoder of the tests, and one that Chainer wrote."""
+"""Tests Caffe's networks, from files that an encoder in the tests wrote, and from a file that
+Chainer wrote."""
 
 import pathlib
 
@@ -58,7 +59,8 @@ MEAN, VAR = _array(4), _array(4)
 SCALE, SHIFT = _array(4), _array(4)
 LABELS = np.array([1, 3], np.int32)
 
-# The type, its further fields, and what it should compute of X: by PyTorch or by its definition.
+# Each row has the layer's type, its further fields, and the expected result for X, by PyTorch or by
+# definition.
 LAYERS = {
     "convolution with two groups": (
         "Convolution",
@@ -187,7 +189,7 @@ POOLINGS = [
 
 
 def _pooled(x, k, s, p, average, ceil=True):
-    """Pooling by the loops of its definition: sizes rounded up, and means over the padded image."""
+    """Computes pooling by loops: sizes are rounded up, and means are over the padded image."""
     size = x.shape[2]
     n = -(-(size + 2 * p - k) // s) + 1 if ceil else (size + 2 * p - k) // s + 1
     n -= (n - 1) * s >= size + p
@@ -286,7 +288,8 @@ def test_old_files(tmp_path):
             ["h"],
             ["f"],
             inside(17, integer(1, 5)),
-            old_blob(6, _array(5, 6 * 5 * 4) / 100),  # small logits: exp magnifies rounding
+            # The logits are small, because exp magnifies rounding.
+            old_blob(6, _array(5, 6 * 5 * 4) / 100),
             old_blob(6, B_INNER),
         ),
         old_layer("prob", 20, ["f"], ["y"]),
@@ -297,7 +300,7 @@ def test_old_files(tmp_path):
     h = torch.relu(torch.conv2d(_tensor(X), _tensor(conv.W.array), _tensor(conv.b.array)))
     expected = (h.flatten(1) @ _tensor(fc.W.array).T + _tensor(fc.b.array)).softmax(1)
     np.testing.assert_allclose(_run(net)[0], expected.numpy(), 1e-5, 1e-6)
-    # A blob that a layer overwrites is what the last one made of it.
+    # If several layers write a blob, its value is the result of the last layer.
     np.testing.assert_allclose(_run(net, ["h"])[0], h.numpy(), 1e-5, 1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Caffe's messages, against bytes that the tests write, and damaged ones."""
+"""Tests Caffe's messages against bytes that the tests write, and damaged messages."""
 
 import sys
 
@@ -16,7 +16,7 @@ NET = inside(1, "net") + layer(
 
 
 def _layer(*parts):
-    """The fields of a layer, as ``decode`` returns them."""
+    """Returns the fields of a layer, in the form that ``decode`` returns."""
     return decode(layer("l", "ReLU", [], [], *parts))["layer"][0]
 
 

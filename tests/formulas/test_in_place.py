@@ -1,4 +1,4 @@
-"""Formulas written out for NumPy arrays against the formulas as they stand: bit by bit."""
+"""Tests that formulas written out for NumPy arrays have the same bits as the original formulas."""
 
 import itertools
 
@@ -15,7 +15,8 @@ CONSTANTS = {"n": 2, "c": 0.75, "low": -0.5, "high": 0.5, "x_min": -0.5, "x_max"
 
 
 def formulas():
-    """Bodies and derivatives of every elementwise declaration, with how they are written out."""
+    """Yields the bodies and derivatives of all elementwise declarations, and their written-out
+    text."""
     for name, declaration in sorted(registry.items()):
         if not declaration.is_elementwise:
             continue
@@ -47,7 +48,8 @@ def check_bits(formula, n_arrays, full, shape, dtype):
     expected = formula(*arrays, *constants)
     for _ in range(2):
         result = written(*arrays, *constants)
-        # NumPy's functions of a Python number give float64; what they widen is narrowed in the end.
+        # NumPy's functions of a Python number return float64, so the expected result is cast at the
+        # end.
         np.testing.assert_array_equal(result.astype(dtype), expected.astype(dtype), strict=True)
         for array, original in zip(arrays, originals):
             np.testing.assert_array_equal(array, original)

@@ -1,4 +1,5 @@
-"""Functions from text: what tools show of them, and that there is one place for them."""
+"""Tests that tools show functions that were compiled from text, and that only one place compiles
+text."""
 
 import ast
 import inspect

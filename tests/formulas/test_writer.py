@@ -1,4 +1,5 @@
-"""Formulas written down: as C they compute what NumPy computes, as Python their derivatives."""
+"""Tests written formulas: C text computes the same as NumPy, and Python text computes
+derivatives."""
 
 import ctypes
 import inspect
@@ -36,11 +37,11 @@ UNTRACEABLE = {
     "zeta": BY_SCIPY,
     "zeta by q": BY_SCIPY,
 }
-"""Formulas of elementwise declarations that cannot be written down, by label, with the reason."""
+"""Formulas of elementwise declarations that cannot be written as text: label and reason."""
 
 
 def _formulas():
-    """Every formula of the elementwise declarations: (label, function)."""
+    """Yields pairs (label, function) of all formulas in elementwise declarations."""
     for name, declaration in registry.items():
         if declaration.is_elementwise and declaration.body.__module__.startswith("mpchain."):
             yield name, declaration.body
@@ -54,7 +55,7 @@ TRACEABLE = {label: formula for label, formula in FORMULAS.items() if label not 
 
 
 def _applied(function):
-    """A formula of one operation of NumPy; the product makes a number of a truth value."""
+    """Returns a formula with one NumPy operation; the product converts a bool to a number."""
     n = 3 if function is np.where else function.nin
     return (
         (lambda a: function(a) * 1),
@@ -86,7 +87,7 @@ def test_every_formula_can_be_written_down(label):
         assert code.splitlines()[-1].startswith("out = ")
 
 
-# The written-down C, compiled.
+# Compiled C text.
 
 
 def _c_function(number, formula):
@@ -102,7 +103,7 @@ def _c_function(number, formula):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """The formulas as functions of C in one shared library, by label."""
+    """Compiles the formulas into one shared library; returns C functions by label."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no C compiler (cc)")
@@ -126,7 +127,8 @@ _SPECIAL = [0.0, -0.0, 1.0, -1.0, 50.0, -50.0, 1e4, -1e4, math.inf, -math.inf, m
 
 
 def _arguments(formula, constant_names):
-    """Arrays for the parameters: all pairs of special values, then random ones; and constants."""
+    """Returns arrays for the parameters, with all pairs of special values, then random values; and
+    constants."""
     random = np.random.RandomState(0)
     n = len(_SPECIAL) ** 2 + 100
     arguments = []
@@ -175,14 +177,14 @@ def test_texts_in_python_compute_what_numpy_computes(function, column):
     numbers = [0.5, -2.0, *_SPECIAL]
     choices = [[False, True] if operator.takes_bool(i) else numbers for i in range(n)]
     for values in itertools.product(*choices):
-        # Python's texts are for arrays, those of numba for their elements.
+        # Python text is for arrays, and numba's text for their elements.
         operands = [np.array([x]) if column == "python" else np.asarray(x)[()] for x in values]
         with np.errstate(all="ignore"):
             actual = eval(code, {"np": np, **dict(zip("abc", operands))})
             np.testing.assert_array_equal(actual, function(*operands), str(values))
 
 
-# The following formulas cannot be written down.
+# Formulas that cannot be written as text.
 
 
 @pytest.mark.parametrize(

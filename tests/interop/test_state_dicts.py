@@ -116,7 +116,7 @@ def test_one_error_lists_all_that_does_not_fit_and_nothing_is_loaded():
     )
     _assert_loaded(model, before)
     weights = before | {"out.bias": "text", "more": np.zeros(1)}
-    with pytest.raises(SerializationError, match=r"Chain: out\.bias is no tensor but a str$"):
+    with pytest.raises(SerializationError, match=r"Chain: out\.bias must be a tensor, not str$"):
         load_state_dict(model, weights, ignore=lambda name: name == "more")
 
 

@@ -148,7 +148,7 @@ def test_wrong_shapes(name):
 
 
 def test_no_samples():
-    with pytest.raises(ValueError, match="no samples to compute 'accuracy' of"):
+    with pytest.raises(ValueError, match="no rank has samples for 'accuracy'; call add first"):
         metrics.Meter({"accuracy": metrics.accuracy()}).compute()
 
 

@@ -182,7 +182,7 @@ def test_recording_ends_after_the_given_steps():
 
 @pytest.mark.parametrize("arguments", [{"skip": -1}, {"steps": 0}])
 def test_wrong_numbers_of_steps(arguments):
-    with pytest.raises(ValueError, match="skip must not be negative and steps be positive"):
+    with pytest.raises(ValueError, match="skip must not be negative, and steps must be"):
         mpchain.profile(**arguments)
 
 

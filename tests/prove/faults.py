@@ -329,7 +329,7 @@ FAULTS = {
                 "data = distributed.scatter_dataset(list(zip(X[order], T[order], M[order]))",
             ),
         },
-        ("the data of SerialIterator", "misses"),
+        ("the data of SerialIterator", "misses samples"),
     ),
     "another order of the data on each rank": Fault(
         {

@@ -47,7 +47,7 @@ def test_optimizers_of_a_part_of_the_ranks_are_not_recorded(tmp_path):
     all_ranks = type("All", (), {"size": 2, "rank": 0})()
     recorder.communicator(all_ranks)
     optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(), comm).setup(L.Linear(2, 1))
-    with pytest.warns(RuntimeWarning, match="is of a part of the ranks"), recorder:
+    with pytest.warns(RuntimeWarning, match="averages over only some ranks"), recorder:
         optimizer.update(lambda: F.sum(optimizer.target(np.ones((1, 2), np.float32))))
     with pytest.raises(RecordError, match="there is no record in"):
         History(tmp_path)

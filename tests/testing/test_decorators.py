@@ -324,7 +324,7 @@ def test_fix_random_of_a_function_and_of_classes(monkeypatch):
 
     Case("test_it").debug()
     assert drawn == [first]
-    with pytest.raises(RuntimeError, match="generate_seed: call it within fix_random"):
+    with pytest.raises(RuntimeError, match="generate_seed: call this function only within"):
         testing.generate_seed()
     with pytest.raises(TypeError, match="Plain has no method setUp; pass setup_method"):
         testing.fix_random()(type("Plain", (), {}))

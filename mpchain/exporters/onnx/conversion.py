@@ -15,10 +15,10 @@ from mpchain.functions.declaring.declaration import Application as DeclaredNode
 from mpchain.variable import Variable
 
 CONVERTERS = functions.CONVERTERS | windows.CONVERTERS
-"""What adds the nodes of a declared function, by its name."""
+"""Maps the name of a declared function to the converter that adds its nodes."""
 
 _CONSTANT = object()
-"""Stands for the output of a function of constants."""
+"""Stands for the output of a function whose inputs are constants."""
 
 
 class Conversion:
@@ -110,7 +110,7 @@ class Conversion:
             return formulas.of_integers(self.graph, first.function, values, constants)
         declaration = getattr(first.function, "declaration", None)
         if not isinstance(first.function, DeclaredNode) or declaration is None:
-            raise Untraceable("it is not declared by its formula, but computed by own code")
+            raise Untraceable("the program's own code computes it, not a formula of mpchain")
         name = first.label if declaration.is_own else None
         if name in CONVERTERS:
             operands = [values] if declaration.takes_sequence else values
@@ -220,7 +220,7 @@ class Conversion:
         raise Untraceable("an argument depends on the batch size")
 
     def _expanded(self, body, declaration, values, both):
-        """Converts the functions that the body of a composed function applies to Variables."""
+        """Converts the functions that the body of a composed function calls with Variables."""
         records, results = [], []
         for application in both:
             tracer = Tracer()

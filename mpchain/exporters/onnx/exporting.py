@@ -1,4 +1,4 @@
-"""Models as ONNX files."""
+"""Writes models as ONNX files."""
 
 import contextlib
 import inspect

@@ -1,4 +1,4 @@
-"""Elementwise formulas as nodes: one converter handles every declared elementwise function.
+"""Converts elementwise formulas to nodes: one converter handles all declared functions of elements.
 
 A few functions use an operator of ONNX instead, which runtimes compute faster than the formula.
 """

@@ -1,4 +1,4 @@
-"""The nodes of all functions other than elementwise formulas.
+"""Converts all functions other than elementwise formulas to nodes.
 
 A converter takes the graph, the array arguments of a declared function as :class:`Value` (a list of
 them if the function takes a sequence), and its other arguments, in which a scalar may be a
@@ -23,7 +23,7 @@ from mpchain.kernels.reference import inverse_rms, mean_and_inverse_std
 _END = np.iinfo(np.int64).max
 
 CONVERTERS: dict[str, Callable[..., Any]] = {}
-"""By the name of the declared function."""
+"""Maps the name of a declared function to its converter."""
 
 
 def _normalize_batch(x, gamma, beta, axis, eps, follow):
@@ -46,7 +46,8 @@ EXPANDED: dict[str, Callable[..., Any] | None] = {
     "tree_lstm": None,
     "without_later": where,
 }
-"""Functions that are composed of others: by their own bodies, or by these."""
+"""Maps names of functions that are composed of other functions to the body to convert; None stands
+for the function's own body."""
 
 _NO_FUNCTION = "ONNX has no such function"
 _NO_DECOMPOSITION = "ONNX has no decomposition or inverse of matrices"
@@ -319,7 +320,8 @@ POSITIONS: dict[str, Callable[..., Any]] = {
     "argsort": _topk,
     "topk": _topk,
 }
-"""What finds elements, by the names of :func:`mpchain.functions.positions.shown`."""
+"""Converters of functions that find elements, by the names that
+:func:`mpchain.functions.positions.shown` gets."""
 
 
 @_of("scatter_item", "place")
@@ -496,7 +498,7 @@ def _transform(g, real, imag, is_inverse, norm):
     rows = [g.reshape(x, [-1, n, 1]) for x in (real, imag)]
     joined = g.add("Concat", *rows, axis=2)
     y = g.add("DFT", joined, None, np.array(1), inverse=int(is_inverse))
-    backward = 1 / n if is_inverse else 1.0  # ONNX divides by this here
+    backward = 1 / n if is_inverse else 1.0  # ONNX divides an inverse transform by n
     wanted = {"ortho": n**-0.5, "forward": 1.0 if is_inverse else 1 / n}.get(norm, backward)
     if wanted != backward:
         y = g.add("Mul", y, np.array(wanted / backward, real.dtype))

@@ -47,10 +47,10 @@ def fused(graph: Graph, nodes: Sequence[tuple]) -> list[tuple]:
 
 
 def _chain(graph, makers, uses, node, operators):
-    """Returns the names of x and of the per-channel constants, if the node ends a chain of these
-    operators; else None.
+    """Returns the names of x and of the per-channel constants if the node ends a chain of the
+    given operators; otherwise None.
 
-    ``operators`` go from the last to the first; the returned constants, from the first to the last.
+    ``operators`` are in the order from last to first, the returned constants from first to last.
     """
     constants, x = [], ""
     for operator in operators:

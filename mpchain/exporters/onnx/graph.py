@@ -10,7 +10,7 @@ from mpchain.typing import Array, DTypeLike
 
 
 class Untraceable(Exception):
-    """Something cannot be exported; the message says why."""
+    """A function or an argument cannot be exported; the message says why."""
 
 
 class Value:
@@ -45,7 +45,7 @@ class Value:
 
 
 class Graph:
-    """Nodes and constants.
+    """The nodes and constants of a model under construction.
 
     >>> graph = Graph()
     >>> graph.add("Add", "x", np.ones(2, np.float32))

@@ -1,4 +1,4 @@
-"""ONNX models as links."""
+"""Reads ONNX models as links."""
 
 import contextlib
 import os
@@ -76,7 +76,7 @@ class ONNXModel(Chain):
         self._check_names(constants | {"", *self.input_names})
 
     def _check_names(self, known):
-        """Raises ValueError if something is used before it is computed."""
+        """Raises ValueError if a node uses an array before any node has computed the array."""
         for i, (operator, inputs, outputs, _, name) in enumerate(self.nodes):
             if lacking := sorted(set(inputs) - known):
                 raise ValueError(
@@ -105,7 +105,8 @@ class ONNXModel(Chain):
             ) from error
 
     def _add(self, name, array):
-        """Makes an array a parameter of the link that its name stands for; creates that link."""
+        """Makes an array a parameter of the link that the array's name contains; creates the link
+        if necessary."""
         *parts, last = [re.sub(r"\W", "_", part) for part in re.split("[/.]", name) if part] or [
             "W"
         ]
@@ -122,7 +123,7 @@ class ONNXModel(Chain):
         self._places[name] = link, last
 
     def forward(self, *args: Input, **kwargs: Input) -> Any:
-        """Computes the model.
+        """Computes the outputs of the model.
 
         Args:
             args, kwargs: the inputs, Variables or arrays, in order or by name.

@@ -70,7 +70,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Softplus": F.softplus,
     "Swish": lambda x, alpha=1.0: x * F.sigmoid(x * alpha),
 }
-"""By name: functions of inputs and attributes that return an output, or several."""
+"""Maps the name of an operator to a function of its inputs and attributes, which returns one output
+or a list of outputs."""
 
 
 def _is_float(x):
@@ -268,7 +269,7 @@ def _position(function):
             y = x.shape[axis] - 1 - function(F.flip(x, axis), axis).array
         else:
             y = function(x, axis).array
-        # The result is exported again in this form.
+        # The exporter can convert an index of this form when the model is exported again.
         kept = (slice(None),) * (axis % x.ndim) + (None,)
         return (y[kept] if keepdims else y).astype(np.int64)
 

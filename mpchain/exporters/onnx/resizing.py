@@ -27,10 +27,11 @@ def resize(
     antialias: int = 0,
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Any:
-    """Resizes axes; the arguments are those of ONNX.
+    """Resizes axes of an array; the arguments have the meaning of ONNX's attributes of that name.
 
     Raises:
-        NotImplementedError: regions (``tf_crop_and_resize``) or an option of downsampling.
+        NotImplementedError: the arguments ask for regions (``tf_crop_and_resize``), antialiasing,
+            or a kept aspect ratio.
 
     >>> resize(np.array([[1.0, 3.0]]), sizes=np.array([1, 4])).array
     array([[1., 1., 3., 3.]])
@@ -65,7 +66,8 @@ _COORDINATES = {
     "align_corners": lambda i, old, new, scale: i * (old - 1) / max(new - 1, 1),
     "asymmetric": lambda i, old, new, scale: i / scale,
 }
-"""Positions on the axis before, of the numbers of the elements after."""
+"""Maps a transformation mode to a function that returns the position on the old axis of the i-th
+element of the new axis."""
 
 _NEAREST = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),

@@ -19,7 +19,7 @@ from mpchain.observers import Observer, Span
 from mpchain.typing import Array, Arrays, DTypeLike
 from mpchain.variable import Variable
 
-# Functions of integer inputs that are recorded; NumPy's other functions turn them into constants.
+# These functions of integer inputs are recorded; other NumPy functions turn inputs into constants.
 RECORDED = {np.where, *(getattr(np, n) for n in "add subtract multiply maximum minimum".split())}
 RECORDED |= {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 RECORDED |= {np.logical_and, np.logical_or, np.logical_not, np.negative, np.absolute}
@@ -31,7 +31,8 @@ _BITWISE = {
 
 
 GROWTH = 3
-"""By how much the second batch is larger: odd, so that what halves a batch is no multiple of it."""
+"""Number of samples by which the second batch is larger. It is odd, so that half of a batch size,
+rounded, does not grow in proportion to the batch size."""
 
 
 class Application(NamedTuple):
@@ -45,7 +46,8 @@ class Application(NamedTuple):
         path: the link that called it.
         output: the result of a function of an integer input, or the positions that a function
             such as argmax returned.
-        node: the node of the Variable whose positions these are; None if the input is an array.
+        node: the node of the Variable in which the positions were found; None if the input is an
+            array.
     """
 
     function: Any
@@ -176,7 +178,7 @@ class Tracer(Observer):
         output: Array,
         node: object = None,
     ) -> Array:
-        """Records an array of integers that was computed, and returns it; see `Application`."""
+        """Records a computed array of integers, and returns the array; see `Application`."""
         traced = output.view(IntegerInput)
         traced.tracer = self
         arrays = tuple([x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs])
@@ -217,8 +219,8 @@ def two_batches(array: Array, axis: int | None, name: str) -> tuple[Array, Array
         raise ValueError(f"exporters.onnx.export: input {name} of shape {array.shape} is empty")
     if array.dtype.kind in "iu" and (array == array.flat[0]).all():
         raise ValueError(
-            f"exporters.onnx.export: the integers of input {name} must not all be equal, so that "
-            "what depends on them is seen"
+            f"exporters.onnx.export: the integers of input {name} must not all be equal: pass an "
+            "input with different integers, which shows which results depend on the integers"
         )
     if axis is None:
         first, second = array, array

@@ -1,4 +1,4 @@
-"""Nodes of convolutions, pooling and other functions of windows."""
+"""Converts convolutions, pooling and other functions of windows to nodes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from mpchain.exporters.onnx.graph import Value, registering
 from mpchain.kernels.window import layout
 
 CONVERTERS: dict[str, Callable[..., Any]] = {}
-"""By the name of the declared function."""
+"""Maps the name of a declared function to its converter."""
 
 _of = registering(CONVERTERS)
 
@@ -33,7 +33,7 @@ def _padded(g, x, window, value):
     reach = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
     if all(max(pair) < n for *pair, n in zip(begins, ends, reach)):
         return x, [*begins, *ends]
-    axes = range(2, x.ndim)  # operators accept no more padding than a window has elements
+    axes = range(2, x.ndim)  # operators refuse padding that is larger than the window
     return pad(g, x, [*zip(begins, ends)], value, axes), [0] * 2 * len(begins)
 
 

@@ -1,4 +1,5 @@
-"""The program of a paper of 2019: a small network learns which half of an image is brighter.
+"""A program like those of papers in 2019: a small network learns which half of an image is
+brighter.
 
 Chainer 7.8.1 has written the log and the snapshot beside it: ``python train.py --out .``
 """

@@ -1,4 +1,4 @@
-"""Tuples through a chain list, communicators of a program, an evaluator of anything, and so on."""
+"""Uses tuples in a chain list, communicators of a program, and a generic evaluator."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ class Sum(Both):
 
 
 def gradient(first):
-    """A part sends two results to the last rank, whose part gets them as one argument."""
+    """The first link sends two results to the last rank, whose link gets them as one argument."""
     model = chainermn.MultiNodeChainList(comm=comm)
     if comm.rank == 0:
         model.add_link(first, rank_in=None, rank_out=last)
@@ -53,7 +53,7 @@ class Listed(Both):
 
 
 class Mine(CommunicatorBase):
-    """Sends by another communicator, and notes how gradients are averaged."""
+    """A communicator that sends by another communicator, and records how gradients are averaged."""
 
     def __init__(self):
         super().__init__()

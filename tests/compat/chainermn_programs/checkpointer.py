@@ -1,4 +1,4 @@
-"""A checkpointer, and persistent values that are averaged."""
+"""Uses a checkpointer, and averages persistent values."""
 
 import sys
 

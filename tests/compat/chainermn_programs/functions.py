@@ -1,4 +1,4 @@
-"""Differentiable communication, from the modules that define it."""
+"""Uses differentiable communication, imported from the modules that define it."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""NCCL without a GPU: refused, with the reason."""
+"""Requests NCCL without a GPU, which is refused with a reason."""
 
 import chainermn
 

@@ -1,4 +1,4 @@
-"""Data-parallel training, by trainer."""
+"""Trains on several ranks with a trainer."""
 
 import sys
 

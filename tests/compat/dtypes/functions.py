@@ -1,4 +1,5 @@
-"""Functions of arrays of each combination of dtypes: the dtype of the result, or refused."""
+"""Calls functions with arrays of all combinations of dtypes, and prints the result's dtype or an
+error."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Links of float32 parameters and inputs of each dtype: the dtype and sum of the result."""
+"""Calls float32 links with inputs of each dtype, and prints the dtype and the sum of the result."""
 
 import chainer
 import chainer.functions as F

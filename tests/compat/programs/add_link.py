@@ -1,4 +1,4 @@
-"""Links, parameters and persistent values that are added by methods."""
+"""Adds links, parameters and persistent values by methods."""
 
 import chainer
 import chainer.links as L

@@ -1,4 +1,4 @@
-"""Every optimizer, by the module that defines it."""
+"""Uses every optimizer, imported from the module that defines it."""
 
 import chainer.functions as F
 import chainer.links as L

@@ -1,4 +1,4 @@
-"""Arrays among the arguments of functions are inputs of the graph, too, as nodes without gradient."""
+"""Passes arrays to functions; the graph shows them as input nodes without gradient."""
 
 import chainer
 import chainer.functions as F

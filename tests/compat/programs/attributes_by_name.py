@@ -1,4 +1,4 @@
-"""Functions among the attributes that a chain gives by name."""
+"""Reads functions among the attributes of a chain by name."""
 
 import chainer
 import chainer.functions as F

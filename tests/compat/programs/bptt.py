@@ -1,4 +1,4 @@
-"""Truncated backpropagation through time, by an updater."""
+"""Trains by truncated backpropagation through time, with an updater."""
 
 import chainer
 import chainer.functions as F

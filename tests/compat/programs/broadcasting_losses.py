@@ -1,4 +1,4 @@
-"""Losses whose arguments broadcast, or differ in dtype."""
+"""Computes losses whose arguments broadcast, or have different dtypes."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The nodes beneath F.scale and F.bias, and what a Gaussian has drawn."""
+"""Prints the nodes below F.scale and F.bias, and the numbers that a Gaussian has drawn."""
 
 import chainer
 import chainer.functions as F
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def walk(y):
-    """The functions beneath a Variable, with the shapes of their inputs."""
+    """Yields the functions below a Variable, with the shapes of their inputs."""
     found, todo = [], [y.creator_node]
     while todo:
         f = todo.pop()

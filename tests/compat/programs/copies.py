@@ -1,4 +1,4 @@
-"""Copies of links, and their parameters."""
+"""Copies links and their parameters."""
 
 import chainer
 import chainer.links as L

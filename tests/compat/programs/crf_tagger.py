@@ -1,4 +1,4 @@
-"""A conditional random field over sequences."""
+"""Trains a conditional random field over sequences."""
 
 import chainer.functions as F
 import chainer.links as L

@@ -1,4 +1,4 @@
-"""``chainer.cuda`` as a module."""
+"""Uses ``chainer.cuda`` as a module."""
 
 import chainer.cuda as cuda
 import numpy as np

@@ -1,4 +1,4 @@
-"""A dataset of our own."""
+"""Defines its own dataset."""
 
 import numpy as np
 from chainer.dataset import DatasetMixin, concat_examples

@@ -1,4 +1,4 @@
-"""Deconvolutions of a generator."""
+"""Computes the deconvolutions of a generator."""
 
 import chainer
 import chainer.functions as F

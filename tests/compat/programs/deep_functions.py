@@ -1,4 +1,4 @@
-"""Functions imported from the modules that define them."""
+"""Imports functions from the modules that define them."""
 
 import chainer
 import numpy as np

@@ -1,4 +1,4 @@
-"""Links imported from the modules that define them."""
+"""Imports links from the modules that define them."""
 
 import chainer
 import numpy as np

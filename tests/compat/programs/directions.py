@@ -1,4 +1,5 @@
-"""Where a seeded gradient check looks, and a test that requires a version of Chainer."""
+"""Prints the directions of a seeded gradient check, and runs a test that requires a version of
+Chainer."""
 
 import chainer
 import numpy as np

@@ -1,4 +1,4 @@
-"""Triggers that watch a value."""
+"""Uses triggers that watch a reported value."""
 
 import chainer
 import numpy as np

@@ -1,4 +1,4 @@
-"""None among a function's inputs, and what F.forget shows a function that it calls."""
+"""Passes None to a function, and reads the mode inside a function that F.forget calls."""
 
 import chainer
 import chainer.functions as F
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Masked(chainer.FunctionNode):
-    """Twice x, where a mask is 1: the mask may be None."""
+    """Doubles x where a mask is 1; the mask may be None."""
 
     def check_type_forward(self, in_types):
         chainer.utils.type_check.expect(in_types.size() == 2)

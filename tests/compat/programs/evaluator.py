@@ -1,4 +1,4 @@
-"""An evaluator of our own."""
+"""Defines its own evaluator."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""An evaluator of an iterator that repeats: it counts its batches."""
+"""Evaluates an iterator that repeats, and ends after a number of batches."""
 
 import chainer
 import numpy as np

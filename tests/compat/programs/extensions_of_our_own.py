@@ -1,4 +1,4 @@
-"""Functions, decorated functions and classes as extensions."""
+"""Uses functions, decorated functions and classes as extensions."""
 
 import chainer
 import numpy as np

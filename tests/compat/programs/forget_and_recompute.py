@@ -1,4 +1,4 @@
-"""Functions that are computed again in backward, and other utilities."""
+"""Computes functions again in backward, and uses other utilities."""
 
 import chainer
 import chainer.functions as F

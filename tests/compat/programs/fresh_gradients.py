@@ -1,4 +1,4 @@
-"""Gradients that nobody cleared, and copies that share their parameters."""
+"""Reads gradients that were never cleared, and copies that share their parameters."""
 
 import copy
 import pickle

@@ -1,4 +1,5 @@
-"""What functions and hooks keep: probabilities, masks, statistics; and warnings of Chainer's."""
+"""Reads what functions and hooks store: probabilities, masks, statistics, and Chainer's
+warnings."""
 
 import warnings
 

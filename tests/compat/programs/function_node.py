@@ -1,4 +1,4 @@
-"""A FunctionNode with second derivatives."""
+"""Defines a FunctionNode with second derivatives."""
 
 import chainer
 import chainer.functions as F

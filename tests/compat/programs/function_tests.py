@@ -1,4 +1,4 @@
-"""Tests by chainer.testing, run by unittest."""
+"""Tests functions with chainer.testing, run by unittest."""
 
 import sys
 import unittest
@@ -11,7 +11,7 @@ from chainer.testing import attr, condition
 
 
 def classes(decorated):
-    """The classes that pytest collects from a decorated one."""
+    """Returns the classes that pytest collects from a decorated class."""
     found, names = [], vars(sys.modules["__main__"])
     for name, value in list(names.items()):
         if isinstance(value, type) and issubclass(value, unittest.TestCase):

@@ -1,4 +1,4 @@
-"""An updater with two optimizers."""
+"""Defines an updater with two optimizers."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""An old-style function whose backward returns one array: its rows are the gradients."""
+"""Defines an old-style function whose backward returns one array with the gradients as rows."""
 
 import chainer
 import numpy as np

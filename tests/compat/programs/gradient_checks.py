@@ -1,4 +1,4 @@
-"""Numerical gradients."""
+"""Computes numerical gradients."""
 
 import chainer.functions as F
 import numpy as np

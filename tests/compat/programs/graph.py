@@ -1,4 +1,4 @@
-"""The computational graph as text, and a walk over it."""
+"""Prints the computational graph as text, and walks over it."""
 
 import chainer
 import chainer.functions as F

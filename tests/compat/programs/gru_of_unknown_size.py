@@ -1,4 +1,4 @@
-"""Gated recurrent units of unknown input size: weights are drawn when a gate is computed first."""
+"""Uses GRUs of unknown input size, which draw weights when a gate is first computed."""
 
 import chainer
 import chainer.functions as F

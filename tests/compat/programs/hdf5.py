@@ -1,4 +1,4 @@
-"""Parameters in files of HDF5 and npz."""
+"""Saves parameters as HDF5 and npz files."""
 
 import chainer.links as L
 import numpy as np

@@ -1,4 +1,4 @@
-"""Hooks of functions and links."""
+"""Uses hooks of functions and links."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""What hooks see of each function: its class, label and arrays, forward and backward."""
+"""Prints what hooks see of each function, forward and backward: its class, label and arrays."""
 
 import chainer
 import chainer.functions as F
@@ -109,7 +109,7 @@ for case in CASES:
 
 
 class Parameters(Seen):
-    """What a program looks up: the parameter whose array a function has got."""
+    """A hook that finds the parameter whose array a function has received."""
 
     def forward_preprocess(self, function, in_data):
         pass

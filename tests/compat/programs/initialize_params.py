@@ -1,4 +1,4 @@
-"""Links that override ``_initialize_params``, or call it."""
+"""Defines links that override ``_initialize_params``, or call it."""
 
 import chainer.links as L
 import numpy as np

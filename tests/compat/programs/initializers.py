@@ -1,4 +1,4 @@
-"""Initializers, one of our own among them."""
+"""Uses initializers, and defines one."""
 
 import chainer
 import numpy as np

@@ -1,4 +1,4 @@
-"""A loop by iterator, epoch for epoch."""
+"""Trains in a loop over an iterator, epoch by epoch."""
 
 import chainer
 import numpy as np

@@ -1,4 +1,4 @@
-"""A dataset with a lambda, read by several processes."""
+"""Reads a dataset that has a lambda in several processes."""
 
 import chainer
 import numpy as np

@@ -1,4 +1,4 @@
-"""Half precision, casts and integer arrays."""
+"""Computes with half precision, casts and integer arrays."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""Modes by their old and new names."""
+"""Sets modes by their old and new names."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""Other iterators, and order samplers."""
+"""Uses other iterators, and order samplers."""
 
 import numpy as np
 from chainer import iterators

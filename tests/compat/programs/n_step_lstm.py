@@ -1,4 +1,4 @@
-"""A sequence-to-sequence model of NStepLSTM."""
+"""Runs a sequence-to-sequence model of NStepLSTM."""
 
 import chainer
 import chainer.functions as F

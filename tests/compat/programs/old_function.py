@@ -1,4 +1,4 @@
-"""A Function of the old style, which returns a list of gradients."""
+"""Defines an old-style Function that returns a list of gradients."""
 
 import chainer
 import numpy as np

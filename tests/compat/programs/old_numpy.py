@@ -1,4 +1,4 @@
-"""Names that NumPy has no longer."""
+"""Uses names that NumPy has removed."""
 
 import chainer
 import numpy as np

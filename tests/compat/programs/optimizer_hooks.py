@@ -1,4 +1,4 @@
-"""Hooks of optimizers under their names of Chainer 1 to 6."""
+"""Uses hooks of optimizers under their names in Chainer 1 to 6."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""A loop without trainer that takes columns of a dataset by a permutation."""
+"""Trains in a loop without trainer, which takes columns of a dataset by a permutation."""
 
 import chainer
 import chainer.functions as F

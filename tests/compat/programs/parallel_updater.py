@@ -1,4 +1,4 @@
-"""One batch divided over devices: here twice the CPU."""
+"""Divides one batch among devices, here twice the CPU."""
 
 import chainer
 import chainer.links as L

@@ -1,4 +1,4 @@
-"""Private state and names that subclasses and monkey patches of before use."""
+"""Uses private state and names that old subclasses and monkey patches use."""
 
 import io
 
@@ -27,7 +27,7 @@ class Model(chainer.Chain):
 
 
 class Lines(extensions.PrintReport):
-    """Prints by its own method, and under its own head."""
+    """Prints entries with its own method, under its own header."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

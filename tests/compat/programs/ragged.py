@@ -1,4 +1,5 @@
-"""Molecules of unequal sizes in arrays, split by scaffolds, and sentences of unequal lengths."""
+"""Stores molecules of unequal sizes in arrays, splits them by scaffolds, and uses sentences of
+unequal lengths."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""Programs that replace layers in place, and that take the steps of an LSTM and a GRU by hand."""
+"""Replaces layers in place, and computes steps of an LSTM and a GRU without their links."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""Reports, summaries and scopes."""
+"""Uses reports, summaries and scopes."""
 
 import chainer
 import numpy as np

@@ -1,4 +1,4 @@
-"""Sequential and repeat."""
+"""Uses Sequential and repeat."""
 
 import chainer.functions as F
 import chainer.links as L

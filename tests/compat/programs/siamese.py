@@ -1,4 +1,4 @@
-"""A contrastive loss over shared weights."""
+"""Computes a contrastive loss with shared weights."""
 
 import chainer.functions as F
 import chainer.links as L

@@ -1,4 +1,4 @@
-"""A run that is saved, and taken up again."""
+"""Saves a run, and resumes it."""
 
 import chainer
 import chainer.links as L

@@ -1,4 +1,4 @@
-"""Parts that are not there: static graphs run as they are, ChainerX says no."""
+"""Uses features that mpchain lacks: static graphs run normally, and ChainerX is unavailable."""
 
 import chainer
 import chainerx

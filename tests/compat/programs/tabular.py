@@ -1,4 +1,4 @@
-"""Tabular datasets."""
+"""Uses tabular datasets."""
 
 import numpy as np
 from chainer.dataset.tabular import from_data

@@ -1,4 +1,4 @@
-"""Parameters under two names: Chainer counts, updates and saves them under each."""
+"""Uses parameters with two names, which Chainer counts, updates and saves under each name."""
 
 import chainer
 import chainer.functions as F

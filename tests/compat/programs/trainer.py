@@ -1,4 +1,4 @@
-"""The classic script: trainer, evaluator, log, snapshot."""
+"""The classic script with a trainer, an evaluator, a log and a snapshot."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Variables: data, gradients, chains."""
+"""Uses data, gradients and chains of Variables."""
 
 import chainer
 import chainer.functions as F

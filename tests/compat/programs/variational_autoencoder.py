@@ -1,4 +1,4 @@
-"""Distributions and a variational autoencoder."""
+"""Trains a variational autoencoder with distributions."""
 
 import chainer
 import chainer.distributions as D

@@ -1,4 +1,4 @@
-"""The gradient penalty of a critic."""
+"""Computes the gradient penalty of a critic."""
 
 import chainer
 import chainer.functions as F

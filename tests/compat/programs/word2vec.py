@@ -1,4 +1,4 @@
-"""Negative sampling by a walker alias."""
+"""Trains by negative sampling, with a walker alias."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""What tests of checkpoints save and load, and ranks that are imitated."""
+"""Objects that tests of checkpoints save and load, and imitated ranks."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ class Numbers:
 
 
 class Divided:
-    """An object of which each rank has a part."""
+    """An object that is divided among the ranks."""
 
     whole = np.arange(20.0).reshape(4, 5)
 
@@ -44,7 +44,7 @@ def damage(path):
 
 
 def alone(comm, action, *args):
-    """Lets rank 0 do something with files while the others wait."""
+    """Lets rank 0 call a function that handles files, while the other ranks wait."""
     comm.barrier()
     if comm.rank == 0:
         action(*args)
@@ -52,7 +52,7 @@ def alone(comm, action, *args):
 
 
 class Rank(Communicator):
-    """One rank of several, of which the test plays all."""
+    """One of several imitated ranks, which are all in this process."""
 
     def __init__(self, rank, size):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Checkpoints of what is on any device: training continues with the same bits."""
+"""Tests checkpoints of state on any device: training continues with the same bits."""
 
 import functools
 

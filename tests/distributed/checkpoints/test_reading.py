@@ -1,4 +1,5 @@
-"""Checkpoints of other numbers of ranks, and files that are damaged, lie, or cannot be read."""
+"""Tests checkpoints from other numbers of ranks, and files that are damaged, wrong or
+unreadable."""
 
 import contextlib
 import errno
@@ -28,7 +29,7 @@ from tests.distributed.checkpoints.checkpointing import (
     save_as,
 )
 
-# Other numbers of ranks: the ranks are imitated by threads of the saving, one after the other
+# Other numbers of ranks. Threads imitate ranks, one after the other.
 
 
 @pytest.mark.parametrize("n_saved", [1, 2, 3, 4])
@@ -92,7 +93,7 @@ def test_models_that_differ_between_ranks(tmp_path):
 
 
 def make_link(**values):
-    """A link with persistent values, below another one."""
+    """Returns a link with persistent values, as a child of another link."""
     link = mpchain.Chain(child=mpchain.Link())
     for name, value in values.items():
         link.child.add_persistent(name, value)
@@ -102,7 +103,8 @@ def make_link(**values):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_persistent_values_that_differ_between_ranks(tmp_path, n, dtype):
-    """The mean of all three ranks, two of which have the same; of counters, the greatest."""
+    """A value becomes the mean over three ranks, of which two have the same value; a counter
+    becomes the largest."""
     held = np.array([[0.1, -1, 1e4], [0.3, 1, 2e4], [0.3, 1, 2e4]], dtype)
     counts = [7, 9, 8]
     save_as(
@@ -113,7 +115,7 @@ def test_persistent_values_that_differ_between_ranks(tmp_path, n, dtype):
     for rank, link in enumerate(load_as(tmp_path, targets)):
         child = link.child
         assert child.mean.dtype == dtype
-        if n == 3:  # bit by bit its own
+        if n == 3:  # on as many ranks, each rank gets its own bits
             assert (child.mean.tolist(), child.N) == (held[rank].tolist(), counts[rank])
             assert child.scale == float(held[rank][0])
         else:
@@ -169,11 +171,11 @@ def test_any_flipped_byte_is_noticed(comm, tmp_path):
             assert os.listdir(tmp_path / "b") == ["iteration_1"]
 
 
-# Files that cannot be read, or that lie
+# Files that cannot be read, or that have wrong content
 
 
 def raise_when_opened(monkeypatch, comm, rank, name, number):
-    """Lets opening a file of that name fail on a rank."""
+    """Makes opening a file of that name fail on one rank."""
 
     def opening(path):
         if comm.rank == rank and os.path.basename(path) == name:
@@ -205,7 +207,7 @@ def test_a_file_that_cannot_be_read_is_not_damaged(comm, folder, monkeypatch, nu
 
 @contextlib.contextmanager
 def no_more_files():
-    """Context manager: this process can open no further file."""
+    """Context manager in which this process can open no further file."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
@@ -228,7 +230,7 @@ def test_a_file_that_cannot_be_read_while_the_object_is_restored(comm, folder):
 
 @pytest.fixture
 def disk(monkeypatch):
-    """Function that says whether folders are on disks of this host."""
+    """Returns a function that sets whether folders seem to be on disks of this host."""
     return lambda is_local: monkeypatch.setattr(layout, "is_local", lambda folder: is_local)
 
 
@@ -243,7 +245,7 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, disk, file):
         if len(looks) == 3:
             os.rename(folder / "hidden", path)
 
-    # Only waits for files use this clock: ranks wait for each other by the process's own clock.
+    # Only files wait by this clock; ranks wait for each other by the clock of the process.
     clock = types.SimpleNamespace(sleep=sleep, monotonic=lambda: sum(looks))
     monkeypatch.setattr(layout, "time", clock)
     alone(comm, os.rename, path, folder / "hidden")
@@ -260,7 +262,7 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, disk, file):
 
 @pytest.mark.parametrize("missing", ["part_0.npz", "manifest.json", "all"])
 def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, disk, clock):
-    """Such as a folder that was copied half: it would end each start of the job."""
+    """A folder that was copied only in part is an example: it would end each start of the job."""
     disk(True)
     target = Numbers(x=0)
     for iteration in (1, 9):
@@ -281,7 +283,7 @@ def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, disk, c
 @pytest.mark.parametrize("file", ["part_0.npz", "manifest.json"])
 @pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None)])
 def test_what_is_no_regular_file_is_damaged(make, file, tmp_path):
-    """To open a pipe would wait for its writer forever."""
+    """Opening a pipe would wait for its writer forever."""
     target = Numbers(x=0)
     for iteration in (1, 9):
         save_as(tmp_path, [Numbers(x=iteration)], iteration)
@@ -293,7 +295,7 @@ def test_what_is_no_regular_file_is_damaged(make, file, tmp_path):
 
 
 def test_a_part_that_is_not_seen_yet_while_the_object_is_restored(tmp_path, clock):
-    """One that another rank has verified."""
+    """This rank cannot see the part yet, but another rank has verified it."""
     save_as(tmp_path, [Numbers(x=np.arange(3))])
     path = tmp_path / "iteration_1" / "part_0.npz"
     os.rename(path, tmp_path / "hidden")
@@ -310,7 +312,7 @@ def test_a_folder_that_cannot_be_listed(comm, folder):
 
 
 def test_all_checkpoints_are_damaged(comm, folder):
-    """Training must not begin anew."""
+    """Training must not start from the beginning."""
     for iteration in (1, 2):
         save_checkpoint(folder, Numbers(x=iteration), comm, iteration)
     for iteration in (1, 2):
@@ -396,7 +398,7 @@ def test_a_manifest_that_lies_is_damaged(tmp_path, name):
 
 
 def seal_again(folder, content):
-    """Replaces the only part, and what the manifest knows of it."""
+    """Replaces the only part, and updates its checksum in the manifest."""
     part, manifest = folder / "part_0.npz", folder / "manifest.json"
     part.write_bytes(content)
     layout.write_json(manifest, layout.read_json(manifest) | {"parts": [layout.seal_of(part)]})
@@ -421,13 +423,14 @@ def test_a_compressed_array_that_could_fill_the_memory(tmp_path):
     try:
         with pytest.raises(SerializationError, match=r"'x' has shape \(1000000,\) in the file but"):
             load_checkpoint(tmp_path, Numbers(x=np.zeros(3)), comm)
-        assert tracemalloc.get_traced_memory()[1] < 4_000_000  # half of the array's bytes
+        # The limit is half of the array's bytes.
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
 
 
 def test_an_array_whose_header_lies(tmp_path):
-    """Nothing is allocated for what is not in the file."""
+    """No memory is allocated for data that the file does not contain."""
     comm = Communicator()
     save_checkpoint(tmp_path, Numbers(x=np.zeros(3)), comm, 1)
     stream, content = io.BytesIO(), io.BytesIO()
@@ -449,7 +452,7 @@ def test_a_divided_array_of_a_shape_that_lies(tmp_path):
     target = Divided(0, 1)
     with pytest.raises(SerializationError, match=r"'x' has shape \(10000000, 10000000\) in the"):
         load_as(tmp_path, [target])
-    target.loaded = None  # takes any shape
+    target.loaded = None  # None accepts any shape
     with pytest.raises(SerializationError, match="'x': the parts of the ranks do not make up"):
         load_as(tmp_path, [target])
 
@@ -463,7 +466,8 @@ def test_save_checkpoint_refuses_other_iterations(comm, folder, iteration):
 
 
 def test_names_that_others_have_taken(comm, folder):
-    """A file or a link called like what is written stays; a link to a checkpoint can be loaded."""
+    """A file or link with the name of a new file is kept, and a link to a checkpoint can be
+    loaded."""
 
     def lay():
         (folder / "elsewhere").mkdir()

@@ -1,4 +1,5 @@
-"""Checkpoints: whole or not there, for any number of ranks, and the one before if damaged."""
+"""Tests that checkpoints are complete or absent, for any number of ranks, and that a damaged one is
+replaced by the previous one."""
 
 import errno
 import json
@@ -96,12 +97,12 @@ def test_training_goes_on_as_if_it_had_not_ended(comm, folder, n, create):
     assert list(resumed.losses) == list(range(begun + 1, N + 1))
     for i, loss in resumed.losses.items():
         assert loss == undisturbed.losses[i]
-    # Statistics of batch normalization are each rank's own.
+    # Each rank has its own statistics of batch normalization.
     expected, model = state_of(undisturbed), state_of(resumed)
     assert any("avg_mean" in key for key in model)
     assert expected.keys() == model.keys()
     assert all(np.array_equal(model[key], expected[key]) for key in model)
-    comm.barrier()  # rank 0 deletes older ones
+    comm.barrier()  # rank 0 has deleted older checkpoints
     assert sorted(os.listdir(folder / "b" / "checkpoints")) == ["iteration_12", "iteration_8"]
     if comm.rank == 0:
         logs = [json.loads((folder / name / "log").read_text()) for name in "ab"]
@@ -239,11 +240,11 @@ def test_digests_of_different_values(one, other):
     assert digest(one) != digest(one, 0) != digest(one, 1)
 
 
-# Writing goes wrong in the following tests.
+# Errors during writing
 
 
 def test_the_state_is_that_of_the_call(tmp_path, monkeypatch):
-    """Training goes on while it is written."""
+    """Training continues while the state is written."""
     x = np.zeros(3)
     held = writing.threading.Event()
     digest = states.Value.digest
@@ -258,7 +259,7 @@ def test_the_state_is_that_of_the_call(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fill_disk(monkeypatch):
-    """Function that says, of the path of each file, whether the disk is full."""
+    """Returns a function that sets, for the path of each file, whether the disk is full."""
     write = writing.write_npz
 
     def fill_disk(is_full):
@@ -279,7 +280,7 @@ def test_a_disk_that_is_full(comm, folder, fill_disk):
     fill_disk(lambda path: "iteration_8" in path)
     with pytest.raises(OSError, match="No space left") as caught:
         trainer.run(show_loop_exception_msg=False)
-    assert trainer.updater.iteration == 12  # The training stopped at the next checkpoint.
+    assert trainer.updater.iteration == 12  # the error appears at the next checkpoint
     assert caught.value.__notes__ == ["raised while the checkpoint iteration_8 was written"]
     assert layout.find(folder / "checkpoints") == ["iteration_4"]
     fill_disk(lambda path: False)
@@ -303,7 +304,7 @@ def test_a_training_that_fails_does_not_wait_for_other_ranks(tmp_path, monkeypat
     comm = Communicator()
     trainer = make_trainer(comm, tmp_path, before=[fail], create=create_multi_node_optimizer)
     extension = trainer.get_extension("_Checkpoint")
-    # The other rank of two never writes its part.
+    # The other of two ranks never writes its part.
     extension.comm = Rank(0, 2)
     with pytest.raises(ZeroDivisionError):
         trainer.run(show_loop_exception_msg=False)
@@ -321,7 +322,7 @@ def test_an_interrupt_saves_on_all_ranks(comm, folder):
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     comm.barrier()
-    last = 6 if comm.size == 1 else 7  # the signal travels with the next iteration
+    last = 6 if comm.size == 1 else 7  # the signal reaches the other ranks in the next iteration
     assert layout.find(folder / "b" / "checkpoints") == ["iteration_4", f"iteration_{last}"]
     resumed = make_trainer(comm, folder / "b")
     resumed.run()
@@ -397,7 +398,7 @@ def test_another_job_that_writes_to_the_same_folder_is_refused(comm, folder):
     trainer.run()
     comm.barrier()
     assert sorted(os.listdir(folder / "checkpoints")) == ["iteration_4"]
-    if comm.rank == 0:  # now it may
+    if comm.rank == 0:  # now the rank may continue
         start_other_job(trainer)
     comm.barrier()
     assert sorted(os.listdir(folder / "checkpoints")) == ["iteration_3", "iteration_4"]
@@ -431,7 +432,8 @@ def test_not_autoload(comm, folder):
 
 @pytest.mark.long
 def test_four_ranks_then_fewer(needs_mpirun, tmp_path):
-    """In mid-epoch, with a sharded optimizer; the latest checkpoint whole, and damaged."""
+    """The job stops in mid-epoch, with a sharded optimizer; the latest checkpoint is complete or
+    damaged."""
     expected = faults.losses_of(faults.run(1, tmp_path / "a"))
     plan = {"fault": "raise", "rank": 3, "iteration": 14, "delay": 0}
     status, outputs, own_output = faults.run(4, tmp_path / "b", plan)

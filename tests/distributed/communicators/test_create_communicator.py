@@ -1,4 +1,4 @@
-"""Which communicator a launch gets, and what is said where it cannot have the one it asks for."""
+"""Tests which communicator a launch gets, and the error if the requested one is impossible."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_of_given_ranks(comm):
     assert type(made) is MpiCommunicator
     assert (made.size, made.mpi_comm) == (1, part)
     made.finalize()
-    made.finalize()  # a second time does nothing
+    made.finalize()  # the second call does nothing
     part.Free()
 
 
@@ -44,7 +44,8 @@ def test_dummy(comm):
         for _ in range(2):
             link.W.grad = np.full(3, comm.size * comm.rank, np.float32)
             made.multi_node_mean_grad(link)
-            assert link.W.grad.tolist() == [comm.rank] * 3  # weighted, but not summed
+            # The gradients are weighted, but not summed.
+            assert link.W.grad.tolist() == [comm.rank] * 3
         assert made.bcast_obj(comm.rank) == 0
         assert made.iallreduce(np.ones(2)).Wait().tolist() == [comm.size] * 2
 
@@ -100,7 +101,7 @@ def test_launched(variables, expected):
 
 
 def in_fresh_process(script, **variables):
-    """Runs a script in a process that is under no launcher but has the given variables."""
+    """Runs a script in a process without a launcher but with the given variables."""
     launcher = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
     environ = {k: v for k, v in os.environ.items() if not k.startswith(launcher)}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Noticing lost ranks, as far as one process can imitate it."""
+"""Tests the detection of lost ranks, as far as one process can imitate it."""
 
 import math
 import pickle
@@ -75,7 +75,7 @@ def test_one_process_has_no_ranks_to_lose(monkeypatch):
 
 
 class Imitated(Elasticity):
-    """Notices a loss when it is told to, without an MPI that loses ranks."""
+    """Detects a loss when the test says so, without an MPI that loses ranks."""
 
     def __init__(self, comm=None, notices=lambda: True, has_lost=False):
         self._comm, self._has_lost, self._notices = comm, has_lost, notices
@@ -93,7 +93,7 @@ class Imitated(Elasticity):
 
 
 class Failing(Connection):
-    """A connection by NCCL whose calls fail with a status."""
+    """A connection by NCCL, whose calls fail with a given status."""
 
     def __init__(self):
         self.binding, self._nccl, self._comm = "pynccl", pynccl, None
@@ -121,8 +121,9 @@ def test_what_is_divided_among_the_ranks_is_refused(detect_losses):
 
 @pytest.mark.parametrize(("status", "timeout", "learns"), [(6, 60, 1), (6, -1, 0), (4, 60, 0)])
 def test_nccl_may_notice_earlier_than_mpi(status, timeout, learns, clock):
-    """That a rank is lost, if the error can follow from that; if not, it is raised soon."""
-    clock.step = 3.0  # longer than it takes to know that a rank is lost
+    """If the error can follow from a lost rank, the rank is reported as lost; if not, the error is
+    raised soon."""
+    clock.step = 3.0  # longer than the detection of a lost rank takes
     looks = iter([False, False, True])
     elasticity = Imitated(types.SimpleNamespace(timeout=timeout), lambda: next(looks))
     with pytest.raises(
@@ -158,7 +159,7 @@ def test_garbage_that_a_collective_received_may_follow_from_a_loss(received, exp
 
 
 class _Base:
-    """A communicator of MPI on which a rank is found to be lost after some looks."""
+    """A communicator of MPI that finds after some polls that a rank is lost."""
 
     def __init__(self, n_looks):
         self.n_looks = n_looks
@@ -180,7 +181,7 @@ def test_any_exception_may_follow_from_a_loss_while_ranks_find_each_other(clock)
 
 
 def test_a_communicator_is_made_again_if_garbage_came_as_another_rank_was_lost(clock):
-    """And an error that has another cause is raised."""
+    """An error that has another cause is raised."""
     for n_looks in (0, math.inf):
         comm = types.SimpleNamespace(watch=None, join=lambda base: pickle.loads(b""))
         elasticity = Imitated(comm)

@@ -1,4 +1,5 @@
-"""How programs end: what a rank does after its last collective must not let the others hang."""
+"""Tests that programs end: the work of a rank after its last collective must not block other
+ranks."""
 
 import re
 

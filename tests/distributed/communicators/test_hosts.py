@@ -1,4 +1,5 @@
-"""Sums of buffers within a host and between hosts, which are imitated by dividing the ranks."""
+"""Tests sums of buffers within a host and between hosts, which are imitated by dividing the
+ranks."""
 
 import gc
 import os
@@ -16,7 +17,7 @@ from mpchain.distributed.watch import fingerprints
 HOSTS = {
     "one host": lambda rank: 0,
     "a host each": lambda rank: rank,
-    "pairs": lambda rank: rank // 2,  # If the number of ranks is odd, the last host has one rank.
+    "pairs": lambda rank: rank // 2,  # if the number of ranks is odd, hosts have different sizes
     "alternating": lambda rank: rank % 2,
 }
 SPECIFICATIONS = [(1000, "float32"), (7, "float64"), (1, "int64"), (0, "float32"), (3, "int32")]
@@ -24,7 +25,7 @@ SPECIFICATIONS = [(1000, "float32"), (7, "float64"), (1, "int64"), (0, "float32"
 
 @pytest.fixture(params=HOSTS)
 def on_hosts(request, comm, split_hosts):
-    """A communicator whose ranks are on hosts as given."""
+    """A communicator whose ranks are on the given imitated hosts."""
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     split_hosts(HOSTS[request.param])
@@ -34,7 +35,7 @@ def on_hosts(request, comm, split_hosts):
 
 @pytest.fixture
 def refuse_shared_memory(monkeypatch):
-    """Function after whose call no memory is shared."""
+    """Returns a function that disables shared memory."""
     return lambda: monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
 
 
@@ -72,7 +73,7 @@ def test_sums_of_buffers(on_hosts, in_stages, is_shared, piece, set_limits, refu
     assert not any(x.any() for x in buffers)
     for step in range(4):
         fill(buffers, on_hosts.rank, step)
-        # Each rank begins them in an order of its own.
+        # Each rank begins the sums in a different order.
         order = np.random.RandomState([step, on_hosts.rank]).permutation(len(buffers))
         requests = {i: on_hosts.begin_sum(buffers[i]) for i in order}
         for i in np.roll(order, on_hosts.rank):
@@ -99,7 +100,7 @@ def test_narrow_between_hosts(on_hosts, wire_dtype, bits):
     assert len({y.tobytes() for y in on_hosts.allgather(x)}) == 1
     error = abs(x / expected - 1).max()
     if on_hosts.inter_size == 1:
-        assert error < 1e-6  # nothing travels
+        assert error < 1e-6  # no data is sent
     else:
         assert 2.0 ** -(bits + 4) < error < 2.0 * 2.0**-bits
 
@@ -122,7 +123,7 @@ def test_each_rank_chooses_the_room_that_it_uses(on_hosts, is_shared, refuse_sha
 
 
 def test_plain_arrays_beside_buffers(on_hosts):
-    """An array that only begins where a buffer does is no buffer."""
+    """An array that only begins at a buffer's address is not a buffer."""
     (x,) = on_hosts.make_buffers([(10, "float32")])
     for view in (x[:5], x.view("int32")[:10]):
         view[...] = on_hosts.rank + 1
@@ -132,7 +133,7 @@ def test_plain_arrays_beside_buffers(on_hosts):
 
 
 def test_a_rank_that_waits_lets_others_sums_go_on(on_hosts):
-    """Otherwise ranks that wait for different sums would wait for each other."""
+    """Otherwise, ranks that wait for different sums would wait for each other."""
     x, y = on_hosts.make_buffers([(5, "float32"), (5, "float32")])
     x[...] = y[...] = 1
     first, second = on_hosts.begin_sum(x), on_hosts.begin_sum(y)
@@ -167,14 +168,14 @@ def test_shared_memory_is_released(comm):
 
 
 def _is_mapped(address):
-    """Whether this process has shared memory there."""
+    """Returns whether this process has mapped shared memory at an address."""
     lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
     ranges = [line.split()[0].split("-") for line in lines if "memfd:mpchain" in line]
     return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
 
 
 def _on_this_host(comm):
-    """MPI's communicator of the ranks of this host."""
+    """Returns MPI's communicator of the ranks on this host."""
     from mpi4py import MPI
 
     return comm.mpi_comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -201,7 +202,7 @@ def test_memory_that_some_rank_is_refused(comm, failing, monkeypatch):
 
 
 def test_memory_of_another_process(comm, monkeypatch, tmp_path):
-    """In a container the path may lead to a file of another process: it is not touched."""
+    """In a container, the path may lead to a file of another process, which must not be touched."""
     if comm.mpi_comm is None or comm.size == 1:
         pytest.skip("nothing is shared")
     file = tmp_path / "file"
@@ -225,7 +226,7 @@ def test_shared_memory_is_one(comm):
 
 
 def test_many_ranks_take_turns(on_hosts):
-    """Steps of many sums, with Test in between: the numbers of stages never mix."""
+    """In steps of many sums, with calls of Test between them, the numbers of stages never mix."""
     buffers = on_hosts.make_buffers([(50, "int64")] * 3)
     for step in range(30):
         fill(buffers, on_hosts.rank, step)
@@ -239,7 +240,7 @@ def test_many_ranks_take_turns(on_hosts):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sparse_sums(on_hosts, dtype):
-    """They have the bits of exact sums of the same hosts, also where a rank has only zeros."""
+    """Sparse sums have the same bits as exact sums, also if a rank has only zeros."""
     n = 5000
     exact, sparse = on_hosts.make_buffers([(n, dtype)] * 2)
     for step in range(3):
@@ -263,7 +264,8 @@ def test_sparse_sums_are_of_floats(comm):
 
 
 def test_a_small_host_sums_several_parts(on_hosts, set_limits):
-    """No rank of a large host is idle. Small arrays have as many parts as each host has ranks."""
+    """No rank of a large host is idle. Small arrays have as many segments as each host has
+    ranks."""
     set_limits(large_part=64)
     small, large = on_hosts.make_buffers([(8, "float64"), (1000, "float64")])
     sizes = [len(host) for host in on_hosts.hosts]
@@ -283,7 +285,7 @@ def test_a_small_host_sums_several_parts(on_hosts, set_limits):
 @pytest.mark.parametrize("in_stages", [False, True], ids=["at once", "in stages"])
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
 def test_pieces_of_buffers(on_hosts, in_stages, is_shared, set_limits, refuse_shared_memory):
-    """A piece is the sum that its rank gets of the whole, and all ranks gather the pieces."""
+    """Each rank gets its piece of the sum, and all ranks gather the pieces."""
     if in_stages:
         set_limits(at_once=2)
     if not is_shared:
@@ -335,7 +337,7 @@ def test_room_for_what_is_gathered(comm):
 
 
 def test_operations_that_were_begun_are_watched(on_hosts):
-    """Otherwise nobody would notice a rank that does not take part."""
+    """Otherwise, no rank would notice a rank that does not take part."""
     size = on_hosts.size
     buffer, room = on_hosts.make_buffers([(2 * size, "float64")] * 2)
     requests = [

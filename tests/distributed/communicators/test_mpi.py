@@ -1,4 +1,5 @@
-"""Collectives, messages and objects, against what NumPy computes from all ranks' known values."""
+"""Tests collectives, messages and objects, against values that NumPy computes from all ranks' known
+data."""
 
 import collections
 import itertools
@@ -21,7 +22,7 @@ SHAPES = [(), (0,), (5,), (2, 3, 4)]
 
 
 def values(rank, dtype="float32", shape=(2, 3)):
-    """What a rank holds in these tests; small integers, so that sums are exact in every dtype."""
+    """Returns the array of a rank: small integers, so that sums are exact in every dtype."""
     n = int(np.prod(shape))
     return (xp.arange(n).reshape(shape) % 7 + 10 * (rank + 1)).astype(dtype)
 
@@ -33,7 +34,8 @@ def same(actual, expected):
 
 @pytest.fixture(params=["whole", "in pieces"])
 def any_comm(request, comm, set_limits):
-    """The communicator; once with messages so small that arrays travel in several."""
+    """The communicator; a second variant has such small messages that arrays are sent in several
+    segments."""
     if request.param == "in pieces":
         set_limits(piece=3)
     return comm
@@ -58,7 +60,8 @@ def test_allreduce_of_a_transposed_array(comm):
     ("dtype", "large"), [(np.float16, 2048), (mpchain.mixed_bf16.dtype, 256)], ids=str
 )
 def test_allreduce_sums_half_precision_in_float32(comm, dtype, large):
-    # In bfloat16, large + 1 is large again on any number of ranks; in float32 the sum is exact.
+    # In these dtypes, large + 1 equals large on any number of ranks; the sum of all is exact in
+    # float32.
     x = xp.array([large if comm.rank == 0 else 1]).astype(dtype)
     expected = xp.array([large + (comm.size - 1)]).astype(dtype)
     same(comm.allreduce(x), expected)
@@ -135,7 +138,7 @@ def test_send_and_receive_around_a_ring(any_comm, dtype):
     before, after = (any_comm.rank - 1) % any_comm.size, (any_comm.rank + 1) % any_comm.size
     message = values(any_comm.rank, dtype), xp.array(any_comm.rank, dtype), xp.empty((0, 2), dtype)
     received = None
-    if any_comm.rank == 0:  # sends wait for their receiver: one rank must receive last
+    if any_comm.rank == 0:  # sends wait for their receiver, so one rank must receive last
         any_comm.send(message, after, tag=3)
         received = any_comm.recv(before, tag=3)
     else:
@@ -152,8 +155,8 @@ def test_messages_to_oneself_are_told_apart_by_tag(comm):
     comm.send(first, comm.rank, tag=1)
     comm.send(second, comm.rank, tag=2)
     comm.send_obj("object", comm.rank, tag=3)
-    first += 1  # This must not change what was sent.
-    assert comm.recv_obj(comm.rank) is not None  # any tag: the first
+    first += 1  # the message does not change with the array
+    assert comm.recv_obj(comm.rank) is not None  # without a tag, the first message arrives
     same(comm.recv(comm.rank, tag=2)[1], xp.arange(4.0))
     assert comm.recv_obj(comm.rank, tag=3) == "object"
     with pytest.raises(RuntimeError, match="waits for a message with tag 3 from itself"):
@@ -232,12 +235,12 @@ def test_iallreduce_of_parts(any_comm, wire_dtype, factor, most_in_group, set_li
 def test_a_sum_on_gpus_runs_beside_the_current_stream(comm):
     if comm.size == 1 or not on_gpus():
         pytest.skip("GPUs of several ranks")
-    comm.allreduce(xp.ones(3)).get()  # connects
+    comm.allreduce(xp.ones(3)).get()  # the first call connects the ranks
     x = xp.full(3, comm.rank + 1.0)
     for is_first in (True, False):
         if is_first == (comm.rank == 0):
             request = comm.iallreduce(x)
-        if is_first and comm.rank == 0:  # the others have not come
+        if is_first and comm.rank == 0:  # the other ranks have not called yet
             assert not request.is_complete and xp.cuda.get_current_stream().done
         comm.mpi_comm.Barrier()
     same(request.Wait(), xp.full(3, comm.size * (comm.size + 1) / 2))
@@ -253,7 +256,7 @@ def test_other_collectives_while_sums_are_pending(comm):
     for i in range(20):
         xs = [xp.full(n, comm.rank + 1.0) for n in (1, 5000)]
         requests = [comm.iallreduce(x) for x in xs]
-        if comm.rank == i % comm.size:  # This rank gets ahead of the other ranks.
+        if comm.rank == i % comm.size:  # this rank gets ahead of the other ranks
             for request in requests * 5:
                 request.Test()
         assert [y.tolist() for y in comm.allgather(xp.array([comm.rank]))] == [
@@ -301,10 +304,11 @@ def test_begin_puts_operations_together(comm):
 
 
 def test_parts_begin_at_different_times_relative_to_other_operations(comm):
-    """On rank 0 the second sum begins after the sum of y has begun, elsewhere before."""
+    """On rank 0, the second sum begins after the sum of y has begun; on other ranks, it begins
+    before."""
     if on_gpus():
         pytest.skip("NCCL's operations must begin in one order")
-    has_begun = comm.rank > 0 or comm.size == 1  # one process does it all at once
+    has_begun = comm.rank > 0 or comm.size == 1  # one process completes the sum at once
     parts = []
 
     def steps():
@@ -354,7 +358,8 @@ WAITS = {
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_rank_that_waits_elsewhere_lets_sums_go_on(comm, wait):
-    """Rank 0 waits elsewhere for the others, which first wait for a sum with its part."""
+    """Rank 0 waits for the others in another call; the other ranks first wait for a sum with rank
+    0."""
     x = xp.full(1000, 1.0)
     request = comm.iallreduce(x)
     if comm.rank > 0:
@@ -384,12 +389,13 @@ def test_messages_let_sums_go_on(comm, send):
 @pytest.mark.parametrize("large", [0, 10, 2**20])
 @pytest.mark.parametrize("piece", [7, 2**30])
 def test_large_objects(comm, large, piece, set_limits):
-    """Objects beyond a limit travel in pieces: here a small one, in earnest what MPI can count."""
+    """Objects above a limit are sent in segments. Here the limit is small; the real limit is MPI's
+    largest count."""
     set_limits(large=large, piece=piece)
     test_objects(comm)
     test_allreduce_obj_adds_in_the_order_of_ranks(comm)
     before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-    if comm.rank == 0:  # the send of a large object waits for its receiver
+    if comm.rank == 0:  # sending a large object waits for its receiver
         comm.send_obj("x" * 100, after, tag=5)
     assert comm.recv_obj(before, tag=5) == "x" * (100 + before)
     if comm.rank > 0:
@@ -413,7 +419,7 @@ def test_an_object_from_any_rank(comm, set_limits):
 
 def test_buffers(comm):
     x, y = comm.make_buffers([(3, "float64"), (2, "int32")])
-    same(x, np.zeros(3))  # The result is in host memory, whatever the device is.
+    same(x, np.zeros(3))  # the result is in host memory, on any device
     same(y, np.zeros(2, "int32"))
     x += comm.rank + 1
     assert comm.begin_sum(x).Wait() is x
@@ -575,7 +581,7 @@ def test_every_communicator_is_a_communicator():
 
 
 def test_sums_that_are_forgotten(comm):
-    """Their buffers must outlive the messages: otherwise these would overwrite other objects."""
+    """The buffers must outlive the messages, which would otherwise overwrite other objects."""
     for _ in range(50):
         comm.iallreduce(xp.full(1000, 1.0))
     others = [xp.zeros(1000) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""Operations that progress while something else is computed: stages of sums, threads, naps."""
+"""Tests operations that progress during other computations: stages of sums, threads and naps."""
 
 import collections
 import itertools
@@ -12,7 +12,7 @@ from mpchain.distributed.communicators import MpiCommunicator, progress
 
 
 class Mail:
-    """Stands for the MPI communicator of one of several ranks of this process."""
+    """Imitates the MPI communicator of one rank; all ranks are in this process."""
 
     def __init__(self, rank, boxes):
         self.rank, self._boxes, self.n_sent = rank, boxes, 0
@@ -33,7 +33,7 @@ class Mail:
 
 
 class Mpi:
-    """Stands for ``mpi4py.MPI``: each request of :class:`Mail` is asked until it is complete."""
+    """Imitates ``mpi4py.MPI``; requests of :class:`Mail` are polled until they are complete."""
 
     class Request:
         @staticmethod
@@ -43,10 +43,10 @@ class Mpi:
 
 
 def sum_on(n_ranks, size, random):
-    """Sums arrays of imitated ranks, which take their steps in random order.
+    """Sums arrays of imitated ranks, whose steps run in random order.
 
     Returns:
-        The arrays before, those afterwards, and how many messages each rank has sent.
+        The arrays before and after the sum, and the number of messages that each rank has sent.
     """
     boxes = collections.defaultdict(collections.deque)
     comms = [Mail(rank, boxes) for rank in range(n_ranks)]
@@ -100,7 +100,8 @@ def test_a_rank_that_waits_for_long_leaves_its_core(clock):
 
 @pytest.mark.parametrize(("wait", "n_looks"), [(0.01, 80), (1.0, 300), (10.0, 2100)])
 def test_a_rank_in_a_crowd_naps_for_a_share_of_its_wait(clock, wait, n_looks):
-    """Where ranks outnumber cores, few looks take time from the others, and none comes late."""
+    """If ranks outnumber cores, a waiting rank polls rarely, so that other ranks get time, and
+    still notices the end in time."""
     progress.share_cores(1 + os.cpu_count())
     naps, looks = clock.naps, itertools.count()
     progress.wait_until(lambda: next(looks) >= 0 and sum(naps) >= wait)
@@ -113,7 +114,7 @@ def test_a_rank_in_a_crowd_naps_for_a_share_of_its_wait(clock, wait, n_looks):
 
 
 def run_threads(*functions):
-    """Runs functions at the same time; returns what each returned or raised."""
+    """Runs functions at the same time; returns a list of what each returned or raised."""
     results = [None] * len(functions)
     together = threading.Barrier(len(functions))
 
@@ -167,7 +168,7 @@ def test_an_operation_that_another_thread_completes(comm):
 
 
 def test_buffers_take_no_communicators_of_the_mpi_library(comm, set_limits, split_hosts):
-    """The library has few: MPICH 2048."""
+    """The library has a limited number of communicators: MPICH has 2048."""
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""Shares of datasets: together they are the whole, whatever the number of ranks."""
+"""Tests that the ranks' shares of a dataset form the whole dataset, on any number of ranks."""
 
 import itertools
 
@@ -95,7 +95,7 @@ def test_create_empty_dataset():
 
 @pytest.mark.parametrize(("n", "batch_size", "expected"), [(10, 3, 4), (9, 3, 3), (1, 4, 1)])
 def test_iterations_of_an_epoch(comm, n, batch_size, expected):
-    # The last rank has the most samples.
+    # Only the last rank has more than one sample.
     dataset = range(n if comm.rank == comm.size - 1 else 1)
     count = scatter.get_n_iterations_for_one_epoch(dataset, batch_size, comm)
     assert count == expected
@@ -103,7 +103,7 @@ def test_iterations_of_an_epoch(comm, n, batch_size, expected):
 
 
 class Unreadable:
-    """A dataset that must not be sent."""
+    """A dataset that raises if it is sent."""
 
     def __len__(self):
         return 12

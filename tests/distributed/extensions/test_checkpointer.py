@@ -1,4 +1,4 @@
-"""ChainerMN's checkpointer, and snapshots of sets of ranks."""
+"""Tests ChainerMN's checkpointer, and snapshots of sets of ranks."""
 
 import errno
 import os
@@ -86,7 +86,7 @@ def test_checkpointer(comm, folder, path):
     assert checkpointer.maybe_load(resumed, optimizer) == 8
     resumed.run()
     assert resumed.losses == {i: expected.losses[i] for i in range(9, N + 1)}
-    assert files_of(place, comm.rank) == []  # the training has not failed
+    assert files_of(place, comm.rank) == []  # the training has not failed, so no file remains
 
 
 def test_the_latest_iteration_that_all_ranks_have_whole(comm, folder):
@@ -212,7 +212,7 @@ def test_snapshot_of_sets(comm, folder, sets):
 
 
 def test_each_set_has_its_own_state(comm, folder):
-    """What differs between sets is saved and loaded by each; members get their leader's."""
+    """Each set saves and loads its own values; members of a set get the values of its leader."""
     sets = SETS["last apart"](comm.size)
     leader = leaders(sets, comm.size)[comm.rank]
 

@@ -1,4 +1,4 @@
-"""Evaluators on several ranks, and the means of persistent values."""
+"""Tests evaluators on several ranks, and means of persistent values."""
 
 import warnings
 
@@ -22,7 +22,7 @@ ON_GPUS = True
 
 
 class Words(GenericMultiNodeEvaluator):
-    """Collects what it sees; the result is no mean."""
+    """An evaluator that collects the data that it gets; the result is not a mean."""
 
     def calc_local(self, x):
         assert F.exp(Variable(x)).creator is None
@@ -35,7 +35,8 @@ class Words(GenericMultiNodeEvaluator):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_generic_evaluator(comm, batch_size):
-    mine = xp.arange(3 + comm.rank) + 10.0 * comm.rank  # uneven
+    # The ranks have different numbers of elements.
+    mine = xp.arange(3 + comm.rank) + 10.0 * comm.rank
     iterator = SerialIterator(mine, batch_size, repeat=False, shuffle=False)
     seen = []
     root = comm.size - 1
@@ -97,14 +98,14 @@ def test_allreduce_persistent(comm):
     mean = np.mean(range(comm.size))
     assert_array_equal(model.a.avg_mean, np.full(3, mean, np.float32))
     assert_array_equal(model.b.avg_var, np.full(2, 2 * mean, np.float32))
-    assert model.b.count == comm.rank  # no floating-point number
+    assert model.b.count == comm.rank  # the count is an integer, so it is not averaged
     assert model.a.avg_mean is before[0]
     assert_array_equal(model.a.gamma.array, before[1])
     assert AllreducePersistent.priority > extensions.Evaluator.priority
 
 
 class Counting(Chain):
-    """Reports means over counts, and means over samples."""
+    """A model that reports means over counts, and means over samples."""
 
     def forward(self, x, t, mask):
         flat = np.ravel(t)
@@ -127,7 +128,7 @@ class Counting(Chain):
 
 
 def ragged():
-    """Samples with labels that are ignored, in some all of them."""
+    """Returns samples with ignored labels; in some samples, all labels are ignored."""
     draws = np.random.RandomState(1)
     x, t = draws.standard_normal((11, 4)), draws.randint(0, 3, (11, 4)).astype(np.int32)
     mask = draws.uniform(size=(11, 4)) < np.linspace(0, 1, 11)[:, None]
@@ -141,7 +142,8 @@ def test_means_over_counts_are_those_of_all_samples(comm, batch_size):
         SerialIterator(data, n, repeat=False, shuffle=False), model
     )
     expected = evaluate(data, 11)()
-    ends = [11 * r * r // comm.size**2 for r in range(comm.size + 1)]  # uneven
+    # The ranks have different numbers of samples.
+    ends = [11 * r * r // comm.size**2 for r in range(comm.size + 1)]
     mine = data[ends[comm.rank] : ends[comm.rank + 1]]
     means = create_multi_node_evaluator(evaluate(mine, batch_size), comm)()
     assert means.keys() == expected.keys()
@@ -152,7 +154,8 @@ def test_means_over_counts_are_those_of_all_samples(comm, batch_size):
 def test_a_classifier_reports_exact_means(comm):
     x, t, _ = map(np.array, zip(*ragged()))
     classifier = L.Classifier(F.identity, accfun=lambda y, t: F.accuracy(y, t, ignore_label=-1))
-    data = TupleDataset(np.stack([x, -x, x * x], axis=1), t)  # (11, 3, 4), and labels (11, 4)
+    # The shapes are (11, 3, 4) for data and (11, 4) for labels.
+    data = TupleDataset(np.stack([x, -x, x * x], axis=1), t)
     share = slice(*comm.share_of(11))
     iterators = [
         SerialIterator(d, n, repeat=False, shuffle=False) for d, n in ((data, 11), (data[share], 2))
@@ -167,7 +170,7 @@ def test_rank_0_alone_tells_of_values_that_are_computed_from_other_means(comm):
         def forward(self, x):
             report({"total": F.sqrt(F.mean_squared_error(x, 0 * x))}, self)
 
-    # Each array holds the atoms of one molecule.
+    # The atoms of two molecules.
     atoms = [np.ones((2 + 2 * comm.rank, 3), "f"), np.ones((1, 3), "f")]
     evaluator = extensions.Evaluator(
         SerialIterator(atoms, 2, repeat=False), Total(), converter=lambda batch, _: np.vstack(batch)

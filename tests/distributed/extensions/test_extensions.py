@@ -1,4 +1,5 @@
-"""Extensions for several ranks: what they compute is the same on all, and of all."""
+"""Tests extensions for several ranks, whose results are the same on all ranks and include all
+ranks."""
 
 import io
 import json
@@ -34,7 +35,7 @@ from mpchain.variable import Variable
 
 
 class Counting(Updater):
-    """Does nothing but count: three iterations are an epoch."""
+    """An updater that only counts; three iterations are an epoch."""
 
     iteration = 0
     epoch = property(lambda self: self.iteration // 3)
@@ -50,7 +51,7 @@ class Counting(Updater):
 
 
 def mock_trainer(stop=(6, "iteration"), report=None):
-    """A trainer whose iterations report; three of them are an epoch."""
+    """Returns a trainer whose iterations call ``report``; three iterations are an epoch."""
     trainer = Trainer(Counting(), stop)
 
     def reporting(trainer):
@@ -129,7 +130,7 @@ def test_an_aggregator_is_restored_in_mid_interval(comm):
 
 
 def test_early_stopping(comm, tmp_path, capsys):
-    """The mean over ranks decides: on rank 0 alone the value would always become better."""
+    """The mean over the ranks decides; the value of rank 0 alone would improve forever."""
     values = [5, 3, 4, 4, 4, 4, 4, 4]
 
     def report(i):
@@ -210,7 +211,7 @@ def test_progress_bar(comm, tmp_path, clock):
 
 
 def test_ranks_may_write_the_same_files(comm, folder, capsys):
-    """All of them the log; snapshots and their deletion, one that need not hold the lock."""
+    """All ranks write the log; the last rank writes snapshots, and deletes old ones."""
     writer = comm.size - 1
     for stop in (3, 4):
         trainer = make_trainer(comm, folder, stop=(stop, "iteration"))
@@ -268,7 +269,7 @@ def test_gather_state_when_a_signal_ends_training(comm, tmp_path):
     trainer.updater.agree_on_signal = agree_on_signal
     with pytest.raises(SystemExit):
         trainer.run()
-    last = 3 if comm.size == 1 else 4  # the signal travels with the next iteration
+    last = 3 if comm.size == 1 else 4  # the signal reaches the other ranks in the next iteration
     assert comm.allgather_obj(trainer.updater.iteration) == [last] * comm.size
     if comm.rank == 0:
         with np.load(tmp_path / f"snapshot_iter_{last}") as saved:

@@ -1,4 +1,8 @@
-"""Collectives as differentiable functions: against one process that holds the arrays of all ranks.
+"""Tests collectives as differentiable functions, against one process that has the arrays of all
+ranks.
+
+The loss of several ranks is the sum of the ranks' losses. So one process that applies the plain
+operation to the arrays of all ranks, and sums the losses, has the same derivatives of every order.
 
 The loss of several ranks is the sum of theirs. So one process that applies the plain operation to
 the arrays of all ranks, and sums the losses, has the same derivatives, of every order.
@@ -16,7 +20,7 @@ from tests.distributed.devices import assert_allclose, assert_array_equal, host,
 
 ON_GPUS = True
 
-# Each operation is applied to the list of this rank's arrays, and returns a list; its reference is
+# Each operation is applied to the list of this rank's arrays, and returns a list. Its reference is
 # applied to the lists of all ranks.
 
 
@@ -119,7 +123,7 @@ def _listed(ys):
     ids=lambda param: "-".join(param) if param[0] in ROOTED else param[0],
 )
 def case(request, comm):
-    """The operation, its reference, and the arrays of all ranks."""
+    """Returns the operation, its reference, and the arrays of all ranks."""
     name, root = request.param
     operation, reference, shapes = CASES[name]
     options = {}
@@ -143,12 +147,12 @@ def _variables(arrays):
 
 
 def _loss(ys, rank):
-    """A loss that is not linear, and another on each rank."""
+    """Returns a loss that is not linear, and that differs between the ranks."""
     return sum((F.sum((i + rank + 1.5) * y**3) for i, y in enumerate(ys)), F.sum(ys[0][:0]))
 
 
 def _orders(loss, xs, n_orders=3):
-    """Yields the gradients of the loss, of the squares of these, and so on."""
+    """Yields the gradients of the loss, then of the squares of these gradients, and so on."""
     for _ in range(n_orders):
         gradients = mpchain.grad([loss], xs, enable_double_backprop=True)
         yield [g.array for g in gradients]
@@ -191,7 +195,7 @@ def test_derivatives_to_third_order(comm, case):
     start = sum(len(xs) for xs in arrays[: comm.rank])
     mine = slice(start, start + len(arrays[comm.rank]))
     outputs = reference([[F.sin(x) for x in xs] for xs in everything])
-    # The empty arrays of ranks that give none do not count, but belong to the graph.
+    # The empty arrays of ranks that give nothing do not count, but belong to the graph.
     nothing = sum(F.sum(x[:0] ** 3) for x in flat)
     expected = nothing + sum(_loss(ys, rank) for rank, ys in enumerate(outputs) if ys)
     xs = _variables(arrays[comm.rank])
@@ -218,7 +222,7 @@ def test_results_that_are_not_all_used(comm):
 
 
 def test_forgotten_and_computed_again(comm):
-    """What is computed again in backward asks the other ranks again, in the same order."""
+    """A function that backward computes again calls the other ranks again, in the same order."""
     array = xp.full(3, 0.1 * comm.rank + 0.2)
 
     def function(x):
@@ -260,7 +264,8 @@ def test_integers_pass_without_gradients(comm):
 
 
 def test_a_root_whose_array_needs_no_gradient(comm):
-    """Its rank takes part in backward as the others do, which cannot know."""
+    """The root takes part in backward like the other ranks, which cannot know that its array needs
+    no gradient."""
     W = mpchain.Parameter(xp.full(2, 2.0))
     for _ in range(2):
         x = xp.ones(2) if comm.rank == 0 else None
@@ -278,7 +283,7 @@ def test_only_some_ranks_arrays_need_gradients(comm):
 
 
 def _bushy(comm, x, W, execution):
-    """A graph with many collectives side by side, and shared results."""
+    """Returns a result of a graph with many independent collectives and shared results."""
     with Recorder(execution):
         a, b = D.allreduce(comm, x * W), D.allreduce(comm, F.tanh(W))
         c = D.allgather(comm, a + b)
@@ -288,7 +293,7 @@ def _bushy(comm, x, W, execution):
 
 
 class Recorder(mpchain.FunctionHook):
-    """Notes the collectives that are executed, in forward and in backward."""
+    """Records the collectives that are executed, in forward and in backward."""
 
     def __init__(self, execution):
         self.name = "recorder"
@@ -307,7 +312,7 @@ def test_equal_graphs_are_executed_in_the_same_order_on_all_ranks(comm):
     execution = []
     x = mpchain.Variable(xp.full(4, 0.1 * comm.rank))
     W = mpchain.Parameter(xp.linspace(0, 1, 4))
-    for _ in range(comm.rank):  # the rest of the program must not matter
+    for _ in range(comm.rank):  # other work of the program must not matter
         mpchain.Variable(xp.ones(3)) * 2
     loss = _bushy(comm, x, W, execution)
     with Recorder(execution):
@@ -338,19 +343,19 @@ def test_errors_of_the_communicator_name_the_argument(comm):
         D.gather(comm, xp.ones(1), comm.size)
 
 
-# These values are the same on all ranks and count once.
+# Values that are the same on all ranks and count once.
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("n", [1, 4, 7])
 def test_divided_computation_to_third_order(comm, n, axis):
-    """Each rank computes with its slice, or with a part of a sum."""
+    """Each rank computes with its slice, or with its part of a sum."""
     random = np.random.RandomState(3)
     shape = (n, 2) if axis == 0 else (2, n)
     x_array, W_array, v_array = (random.uniform(0.5, 1.5, shape) for _ in range(3))
 
     def divided(x, W, v):
-        # v is this rank's own, as the parameters of divided layers are.
+        # Each rank has its own v, like the parameters of divided layers.
         middle = D.join(comm, F.sin(D.split(comm, x, axis)) * D.split(comm, W, axis), axis)
         return D.sum_up(comm, D.distribute(comm, middle**2) * D.distribute(comm, x) * v) ** 2
 
@@ -361,7 +366,7 @@ def test_divided_computation_to_third_order(comm, n, axis):
     whole_xs = _variables([x_array, W_array, v_array])
     xs = _variables([*arrays[:2], arrays[2] * (comm.rank + 1)])
     actual, expected = F.sum(divided(*xs)), F.sum(whole(*whole_xs))
-    # The gradient by a rank's own v is that by the sum of them all.
+    # The gradient by a rank's own v equals the gradient of the sum over all ranks.
     for _ in range(3):
         assert_allclose(actual.array, expected.array, rtol=1e-12)
         ours = mpchain.grad([actual], xs, enable_double_backprop=True)
@@ -400,14 +405,15 @@ def _mean_loss(x, t, W, V):
 
 
 def _shard(comm, n):
-    """This rank's slice of n samples, uneven, and its share of them."""
+    """Returns this rank's slice of n samples, which are divided unevenly, and its share of the
+    samples."""
     bounds = [n * r * (r + 1) // (comm.size * (comm.size + 1)) for r in range(comm.size + 1)]
     begin, end = bounds[comm.rank : comm.rank + 2]
     return slice(begin, end), (end - begin) / n
 
 
 def _penalized(comm, x, t, W, V):
-    """The loss, and a penalty on the norm of the gradient of all samples' loss."""
+    """Returns the loss with a penalty on the norm of the gradient of all samples' loss."""
     mine, share = _shard(comm, len(x))
     loss = _mean_loss(x[mine], t[mine], W, V)
     gradients = mpchain.grad([loss * share], [W, V], enable_double_backprop=True)
@@ -416,7 +422,10 @@ def _penalized(comm, x, t, W, V):
 
 
 def _adapted(comm, x, t, W, V, n_steps=2):
-    """MAML: the loss on the second half after gradient steps on the first, and this rank's share.
+    """Returns the loss of MAML on the second half of the samples after gradient steps on the first
+    half, and this rank's share.
+
+    The steps use the gradient of all ranks' samples.
 
     The steps are by the gradient of all ranks' samples.
     """
@@ -430,7 +439,8 @@ def _adapted(comm, x, t, W, V, n_steps=2):
 
 
 def _program(comm, name, x, t, W, V):
-    """Returns this rank's part of a loss; the parts' sum over the ranks is the program's loss."""
+    """Returns this rank's part of a loss; the sum of the parts over the ranks is the program's
+    loss."""
     if name == "penalty":
         loss, norm, share = _penalized(comm, x, t, W, V)
         return share * (loss + 0.5 * norm + 0.1 * (norm - 1) ** 2)
@@ -457,7 +467,7 @@ def test_programs_against_one_process_and_finite_differences(comm, name):
     assert float(comm.allreduce(loss.array)) == pytest.approx(expected.item(), rel=1e-13)
     for gradient, param in zip(gradients, one_process, strict=True):
         assert_allclose(gradient, param.grad, rtol=1e-11, atol=1e-13)
-    # Finite differences of the ranks' loss, in a random direction.
+    # Finite differences of the ranks' loss are taken in a random direction.
     step = [on_device(random.normal(size=a.shape)) for a in (W_array, V_array)]
     eps = 1e-5
     ends = []

@@ -1,4 +1,6 @@
-"""Exchanges of neighbors: sendrecv, permute and shift, as a program with halos uses them.
+"""Tests exchanges of neighbors by sendrecv, permute and shift, in a program with halos.
+
+``test_communication.py`` tests values, adjoints and derivatives of each function alone.
 
 Values, adjoints and derivatives of each alone are in ``test_communication.py``.
 """
@@ -18,7 +20,7 @@ N = 12
 
 
 def _step(u, left, right):
-    """A step of a nonlinear diffusion, with one value from each neighbor."""
+    """Computes a step of a nonlinear diffusion, with one value from each neighbor."""
     wide = F.concat([left, u, right], 0)
     return u + 0.2 * (wide[2:] - 2 * u + wide[:-2]) + 0.05 * u**2
 
@@ -34,7 +36,7 @@ def _as_one_process(n_steps, wall, wraps):
 @pytest.mark.parametrize("wraps", [False, True])
 @pytest.mark.parametrize("way", ["shift", "sendrecv", "permute"])
 def test_halo_exchange_to_second_order(comm, way, wraps):
-    """As MPI's users write it: all ranks send to the right, then all send to the left."""
+    """As MPI's users write it, all ranks send to the right, then all ranks send to the left."""
     rank, n = comm.rank, comm.size
     begin, end = comm.share_of(N)
     before, after = ((rank + i) % n if wraps or 0 <= rank + i < n else None for i in (-1, 1))
@@ -65,7 +67,7 @@ def test_halo_exchange_to_second_order(comm, way, wraps):
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (300_000,)])
 @pytest.mark.parametrize("dtype", ["int32", "float16", "float32", "float64"])
 def test_arrays_of_each_kind(comm, shape, dtype):
-    """Those of 300,000 elements follow their heads in messages of their own."""
+    """Arrays of 300,000 elements are sent in separate messages after their headers."""
     x = xp.full(shape, comm.rank + 1, dtype)
     y = comm.sendrecv(x, _next(comm, 1), _next(comm, -1))
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
@@ -83,8 +85,8 @@ def test_bfloat16_and_arrays_that_are_not_contiguous(comm):
 
 
 def test_a_message_is_what_it_was_when_it_was_sent(comm):
-    """The sender goes on at once, and may overwrite its array. The receiver asks in another order
-    than messages arrive in."""
+    """The sender continues at once, and may overwrite its array. The receiver requests messages in
+    another order than they arrive."""
     x = xp.zeros(200_000)
     if comm.rank == 0:
         for tag in range(3):
@@ -109,10 +111,11 @@ def test_a_rank_that_waits_for_itself(comm):
 
 
 def test_a_gradient_that_nobody_takes_is_an_error(comm):
-    """Rank 0 does not use what it gets, so its gradient lacks what the next rank has computed."""
+    """Rank 0 does not use the array that it gets, so its gradient lacks the part of the next
+    rank."""
     if comm.size != 2:
         pytest.skip("is of two ranks")
-    for _ in range(2):  # used: all is well
+    for _ in range(2):  # if the array is used, there is no error
         x = mpchain.Variable(xp.ones(2))
         F.sum(D.shift(comm, x) ** 2).backward()
     x = mpchain.Variable(xp.ones(2))
@@ -172,7 +175,8 @@ def test_both_orders_of_arguments_of_send(comm):
     for i, send in enumerate(
         (
             lambda: D.send(comm, x, comm.rank, 5),
-            lambda: D.send(x, comm, comm.rank, 5),  # ChainerMN raises an error here, too.
+            # Sending to the own rank is an error, as in ChainerMN.
+            lambda: D.send(x, comm, comm.rank, 5),
             lambda: D.send(x=x, communicator=comm, rank=comm.rank, tag=5),
         )
     ):
@@ -183,7 +187,7 @@ def test_both_orders_of_arguments_of_send(comm):
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "bcast", "gather", "allgather", "send"])
 def test_variables_are_for_the_differentiable_functions(comm, name):
     if name == "bcast" and comm.rank > 0:
-        return  # Only the root's argument counts.
+        return  # values of ranks other than the root are ignored
     x = mpchain.Variable(xp.ones(2))
     message = (
         rf"^{name}: \w+ must be an array, not a Variable: mpchain.distributed.functions.{name}"

@@ -1,4 +1,5 @@
-"""Messages between two ranks, differentiable to every order, and the order of their exchange."""
+"""Tests messages between two ranks, which are differentiable to every order, and the order of
+messages."""
 
 import re
 
@@ -20,10 +21,10 @@ def _neighbors(comm):
 
 
 def _around(comm, compute, xs):
-    """Passes variables through all ranks, beginning and ending at rank 0, each of which computes.
+    """Passes variables around all ranks, from rank 0 to rank 0; each rank computes with them.
 
     Returns:
-        What arrives at rank 0, a delegate variable elsewhere.
+        The result on rank 0, and a delegate variable on other ranks.
     """
     before, after = _neighbors(comm)
     if comm.rank == 0:
@@ -53,7 +54,7 @@ def test_around_all_ranks(comm):
 
 @pytest.mark.parametrize("n_orders", [1, 2, 3])
 def test_parameters_along_the_ranks(comm, n_orders):
-    """Every rank has a parameter. A variable without elements stands for an input."""
+    """Every rank has a parameter. A variable without elements replaces an input."""
     W_array = xp.linspace(0.5, 1.5, comm.size)
     everything = _variables(W_array[:, None])
     y = everything[0] ** 2
@@ -73,7 +74,7 @@ def test_parameters_along_the_ranks(comm, n_orders):
     for theirs in expected:
         gW, token = mpchain.grad([loss], [W, start], enable_double_backprop=True)
         assert_allclose(gW.array, theirs[comm.rank], rtol=1e-12)
-        # On every rank, the loss must reach the messages that this gradient sent.
+        # The messages for this gradient must be part of the graph on every rank.
         loss = pseudo_connect(token, F.sum(gW**2))
 
 
@@ -85,7 +86,8 @@ def test_tuples_of_different_shapes_and_dtypes(comm):
         ys.backward()
         return
     assert [(y.shape, y.dtype) for y in ys] == [(x.shape, x.dtype) for x in xs]
-    F.sum(ys[0]).backward(retain_grad=True)  # the others are not used: their gradients are zeros
+    # The other results are not used, so their gradients are zeros.
+    F.sum(ys[0]).backward(retain_grad=True)
     assert_array_equal(xs[0].grad, xp.full((2, 1), 2.0**comm.size))
     for x in xs[1:]:
         assert_array_equal(x.grad, xp.zeros(x.shape))
@@ -100,7 +102,7 @@ def test_force_tuple(comm, tag):
         send(comm, x, after, tag)
     (y,) = recv(comm, before, tag=tag, force_tuple=True)
     if comm.rank > 0:
-        send(comm, [x], after, tag)  # a list of one makes no difference
+        send(comm, [x], after, tag)  # a list of one array is equivalent to the array
     assert_array_equal(y.array, before)
 
 
@@ -114,7 +116,7 @@ def test_without_graph(comm):
 
 
 def test_data_needs_no_way_back(comm):
-    """The sender's array requires no gradient: so nobody waits for one in backward."""
+    """The sender's array requires no gradient, so no rank waits for a gradient in backward."""
     before, after = _neighbors(comm)
     x = xp.full(2, comm.rank + 1.0)
     W = mpchain.Parameter(xp.ones(2))
@@ -142,7 +144,7 @@ def test_data_that_comes_after_something_else(comm):
 
 
 def test_many_messages_come_back_in_the_opposite_order(comm):
-    """Messages of the same shape and tag: each gradient must find the one that it belongs to."""
+    """The messages have the same shape and tag, and each gradient must reach its own message."""
     arrays = [xp.full(2, i + 1.0) for i in range(5)]
     partner = comm.rank + 1 - 2 * (comm.rank % 2)
     if partner >= comm.size:
@@ -196,7 +198,7 @@ def test_pseudo_connect_returns_what_it_is_given():
 @pytest.mark.parametrize("shape", [(0,), (), (2, 3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_pseudo_connect_to_third_order(shape, dtype):
-    """The delegate variable's gradient is zero, whatever it is."""
+    """The gradient of the delegate variable is zero for every dtype."""
     delegate = mpchain.Variable(xp.ones(shape, dtype))
     x, y = _variables([xp.full(2, 0.5), xp.full(3, 2.0)])
     a, b = pseudo_connect(delegate, x, y)
@@ -238,7 +240,7 @@ def test_an_empty_variable_can_start_backward():
 
 
 def unlike(error, receiver, expected, sender, sent):
-    """Whether an error names both what was expected and what was sent, and where."""
+    """Returns whether an error names the expected and the sent message, and both lines."""
     first, *lines = str(error).split("\n")
     assert re.fullmatch(r"(send|recv): the receiver expects another message:", first)
     for line, begin in zip(
@@ -250,7 +252,7 @@ def unlike(error, receiver, expected, sender, sent):
 
 
 def test_identities_that_differ(comm):
-    """Both ranks raise, or only the receiver; afterwards messages arrive as before."""
+    """Both ranks raise an error, or only the receiver; later messages arrive as before."""
     if comm.size == 1:
         comm.send(xp.ones(1), 0, identity="an apple")
         with pytest.raises(CollectiveMismatchError, match=r"rank 0 expects a pear, by "):
@@ -259,7 +261,7 @@ def test_identities_that_differ(comm):
         with pytest.raises(CollectiveMismatchError) as caught:
             comm.send(xp.ones(1), 1, identity="an apple")
         assert unlike(caught.value, 1, "a pear", 0, "an apple")
-        comm.send(xp.ones(1), 1)  # without an identity, and without confirmation, it goes on
+        comm.send(xp.ones(1), 1)  # the send has no identity to check, and waits for no confirmation
         comm.send(xp.ones(1), 1, identity="an orange", confirm=False)
         comm.send(xp.ones(1), 1, identity="a plum")
     elif comm.rank == 1:
@@ -271,7 +273,8 @@ def test_identities_that_differ(comm):
 
 
 def test_only_gradients_are_confirmed(comm, note_calls):
-    """In forward no rank waits for an answer, and the shape of an array says what is awaited."""
+    """In forward, no rank waits for an answer, and the shape of an array identifies the expected
+    message."""
     if comm.size == 1:
         pytest.skip("needs two ranks")
     answers, exchanges = note_calls(comm, "_answer"), note_calls(comm, "_exchange")
@@ -303,7 +306,8 @@ def test_a_gradient_of_another_message(comm):
 
 
 def test_a_gradient_of_another_order(comm):
-    """Rank 1 leaves out its message of the first order; rank 0 must not take the second for it."""
+    """Rank 1 omits its message of the first order; rank 0 must not use the second message
+    instead."""
     if comm.size == 1:
         pytest.skip("needs two ranks")
     if comm.rank == 0:

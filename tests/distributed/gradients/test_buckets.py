@@ -1,4 +1,4 @@
-"""The reduction of gradients: means over samples, whatever is missing and in whatever order."""
+"""Tests the averaging of gradients over samples, with missing gradients and in any order."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from tests.distributed.devices import (
 ON_GPUS = True
 
 SHAPES = {"/a": (3, 4), "/b": (), "/c": (5,), "/d": (0, 2), "/e": (2, 2, 2)}
-SAMPLES = [3, 1, 4, 2]  # Each rank has this number of samples.
+SAMPLES = [3, 1, 4, 2]  # the number of samples of each rank
 
 
 def parameters(dtype="float64"):
@@ -33,7 +33,7 @@ def gradient(name, rank, dtype="float64", step=0):
 
 
 def expected_mean(name, ranks, samples, dtype="float64", step=0):
-    """The mean over the samples of all of ``samples``, of which ``ranks`` have a gradient."""
+    """Returns the mean over all samples; only the ranks in ``ranks`` have a gradient."""
     total = sum(samples)
     return sum(samples[r] * gradient(name, r, dtype, step).astype("float64") for r in ranks) / total
 
@@ -62,7 +62,8 @@ def test_means_over_samples(comm, bucket_bytes, dtype, tolerance, announced, wei
         for name, param in params.items():
             param.grad = gradient(name, comm.rank, dtype, step)
         reducer.begin(samples[comm.rank] if weighted else None)
-        # Each rank announces in an order of its own, and one of them does not announce one.
+        # Each rank announces gradients in a different order, and one rank does not announce one
+        # gradient.
         for name in np.roll(announced, comm.rank)[: len(announced) - (comm.rank == 1)]:
             reducer.ready(params[name])
         assert reducer.finish() == sum(samples)
@@ -100,7 +101,7 @@ def test_gradients_are_views_into_buckets(comm):
 
 
 def hold(param, how):
-    """What a program may keep of a gradient."""
+    """Keeps a reference to a gradient, as a program may do."""
     return {
         "itself": lambda: param.grad,
         "a part": lambda: param.grad.reshape(-1)[1:],
@@ -143,7 +144,7 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
     reducer.watch(params)
 
     def step():
-        """Returns the places of all buckets."""
+        """Runs a step; returns the addresses of all buckets."""
         reducer.begin()
         reducer.weight()
         for name, param in params.items():
@@ -156,8 +157,7 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
     assert step() == step() == first
     kept = []
     for _ in range(3):
-        # Rank 0 keeps the gradients of the last steps.
-        kept += [params["/a"].grad for _ in range(comm.rank == 0)]
+        kept += [params["/a"].grad for _ in range(comm.rank == 0)]  # gradients of earlier steps
         moved = [x != y for x, y in zip(first, step(), strict=True)]
         assert sum(moved) == (comm.rank == 0)
     del kept
@@ -187,7 +187,8 @@ def test_a_bucket_travels_while_backward_goes_on(comm, set_bucket_bytes):
             params[name].grad = gradient(name, comm.rank)
             reducer.ready(params[name])
             counts.append(len(begun))
-        # The order is learned in the first step; then each bucket (of one parameter) goes at once.
+        # The first step learns the order; in later steps, each bucket (of one parameter) is sent at
+        # once.
         assert counts == ([0] * 5 if step == 0 else [1, 2, 3, 4, 5])
         reducer.finish()
         assert begun == [params[name].size for name in order]
@@ -215,7 +216,8 @@ def test_one_bucket_needs_not_know_which_gradients_are_ready(
 @pytest.mark.parametrize("absent", list(itertools.product([False, True], repeat=2)), ids=str)
 @pytest.mark.parametrize("announce", [False, True])
 def test_gradients_that_are_none(comm, bucket_bytes, absent, announce):
-    """Rank 0 and the others may each lack the gradient of /c; it stays None only if all lack it."""
+    """Rank 0 or the other ranks may lack the gradient of /c; it stays None only if all ranks lack
+    it."""
     missing = [absent[0], *[absent[1]] * (comm.size - 1)]
     params = parameters()
     reducer = GradientReducer(comm, zero_fill=True)
@@ -242,7 +244,7 @@ def test_gradients_that_are_none_without_zero_fill(comm):
     reducer.watch(params)
     for name, param in params.items():
         param.grad = gradient(name, comm.rank)
-    params["/b"].grad = None  # The gradient is None on all ranks and stays None.
+    params["/b"].grad = None  # the gradient is None on all ranks, and stays None
     if comm.rank == comm.size - 1:
         params["/c"].grad = params["/e"].grad = None
     reducer.begin()
@@ -263,7 +265,7 @@ def test_a_rank_without_samples(comm, zero_fill):
     samples = [2, *[0] * (comm.size - 1)]
     for _ in range(2):
         for name, param in params.items():
-            # A gradient of a rank without samples does not count.
+            # The gradients of a rank without samples do not count.
             stale = xp.full(SHAPES[name], np.nan) if comm.rank % 2 else None
             param.grad = gradient(name, 0) if comm.rank == 0 else stale
         reducer.begin(samples[comm.rank])
@@ -347,7 +349,7 @@ def test_parameters_that_differ_between_ranks(comm):
             reducer.finish()
     else:
         reducer.weight()
-        comm.bcast_obj(["/c", *params])  # The method finish does this before the other ranks stop.
+        comm.bcast_obj(["/c", *params])  # finish makes this call before the other ranks stop
 
 
 def test_after_a_step_that_an_exception_ended(comm, set_bucket_bytes):
@@ -377,10 +379,11 @@ class Never:
 
 
 def test_the_first_bucket_on_gpus_is_small(comm):
-    """Its sum begins early; the others hold 25 MiB, or a parameter that is larger."""
+    """The sum of the first bucket begins early; other buckets have 25 MiB, or one larger
+    parameter."""
     if comm.size == 1 or not on_gpus():
         pytest.skip("GPUs of several ranks")
-    n = 2**17  # elements in half a MiB
+    n = 2**17  # the number of elements in half a MiB
     params = {f"/{i:02}": Parameter(xp.zeros(n, np.float32)) for i in range(60)}
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -392,7 +395,7 @@ def test_the_first_bucket_on_gpus_is_small(comm):
 
 
 def test_small_gradients_do_not_move_large_ones_off_places_of_16_bytes(comm):
-    """NCCL sums arrays that begin elsewhere element by element."""
+    """NCCL sums arrays at other addresses element by element."""
     if comm.size == 1 or not on_gpus():
         pytest.skip("GPUs of several ranks")
     shapes = {"/b": (10,), "/W": (16, 10), "/c": (3,), "/V": (4, 4, 2), "/d": (1,), "/U": (8,)}
@@ -417,11 +420,11 @@ def test_small_gradients_do_not_move_large_ones_off_places_of_16_bytes(comm):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_no_kernel_fills_a_bucket_on_a_gpu(comm, weighted):
-    """NCCL reads the gradients where they are, and multiplies them if the binding has that. Else
-    CuPy copies each of a few by a kernel."""
+    """NCCL reads the gradients in place, and multiplies them if the binding supports it. Otherwise,
+    CuPy copies each of the few gradients by a kernel."""
     if comm.size == 1 or not on_gpus():
         pytest.skip("GPUs of several ranks")
-    ledger = xp.double  # CuPy's double counts what it launches.
+    ledger = xp.double  # the double of CuPy records what it has launched
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -444,7 +447,8 @@ def test_no_kernel_fills_a_bucket_on_a_gpu(comm, weighted):
 
 
 def test_one_array_may_be_the_gradient_of_several_parameters(comm):
-    """As in a sum; arrays that are not contiguous or of another dtype are copied."""
+    """The gradient may be shared, as in a sum; arrays that are not contiguous or have another dtype
+    are copied."""
     params = {f"/{i}": Parameter(xp.zeros((2, 3))) for i in range(4)}
     reducer = GradientReducer(comm)
     reducer.watch(params)

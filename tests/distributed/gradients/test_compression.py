@@ -1,4 +1,5 @@
-"""Wires: what they approximate, what they keep, and that nothing is lost for good."""
+"""Tests gradient compressions: their approximation, their stored errors, and that no gradient is
+lost."""
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def mean(name, size, step):
 
 
 class Run:
-    """Steps of a reducer, each with new gradients."""
+    """Runs steps of a reducer, each with new gradients."""
 
     def __init__(self, comm, compression):
         self.comm, self.step = comm, 0
@@ -47,7 +48,7 @@ class Run:
         self.reducer.watch(self.params)
 
     def next(self):
-        """Returns the reduced gradients of one more step."""
+        """Runs one more step, and returns the averaged gradients."""
         self.reducer.begin()
         for name, param in self.params.items():
             param.grad = gradient(name, self.comm.rank, self.step)
@@ -71,7 +72,8 @@ def test_means(any_comm, compress, tolerance):
 
 
 def _errors(compress, comm):
-    """What a compression keeps for later, by name, as it is saved."""
+    """Returns the errors that a compression stores for later steps, by the names under which they
+    are saved."""
     saved = DictionarySerializer()
     compress.serialize(saved, comm)
     return compression.serialize_arrays(NpzDeserializer(saved.target)["errors"], {})
@@ -79,7 +81,7 @@ def _errors(compress, comm):
 
 @pytest.mark.parametrize("make", [lambda: compression.TopK(0.05), lambda: compression.PowerSGD(2)])
 def test_what_is_lacking_comes_later(any_comm, make):
-    """The sum of all steps so far lacks what the ranks still keep, and nothing else."""
+    """The sum of all steps so far lacks exactly the errors that the ranks still store."""
     if any_comm.size == 1:
         pytest.skip("one rank sends nothing")
     compress = make()
@@ -173,7 +175,7 @@ def test_wrong_arguments(comm):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bfloat16_rounds_to_nearest(dtype):
-    # The next to 1 are 1 + 2**-7 and 1 - 2**-8; halfway the even one is taken.
+    # The neighbors of 1 are 1 + 2**-7 and 1 - 2**-8; a number halfway is rounded to even.
     x = xp.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -0.0, 1e38, np.inf, -np.inf], dtype)
     decoded = BFloat16.decode(BFloat16.encode(x), x.dtype)
     assert decoded.dtype == dtype

@@ -1,4 +1,4 @@
-"""The message that ranks send in every step besides gradients."""
+"""Tests the control message, which ranks send in every step besides gradients."""
 
 import signal
 import sys
@@ -34,7 +34,7 @@ ON_GPUS = True
 
 @pytest.fixture
 def own_control(comm, monkeypatch):
-    """The communicator's control, without what other tests have left there."""
+    """A new control of the communicator, without the state that other tests have left."""
     made = Control(comm)
     monkeypatch.setitem(vars(comm), "_control", made)
     return made
@@ -62,7 +62,7 @@ def test_a_flag_travels_with_a_step(comm, own_control, rank):
     assert not own_control.take(COPY_STATE)
     message.begin()
     message.wait()
-    own_control.agree()  # This control has nothing to do.
+    own_control.agree()  # there is nothing to agree on
     assert own_control.take(COPY_STATE)
     assert not own_control.take(COPY_STATE)
     message.begin()
@@ -103,7 +103,7 @@ def test_equal_sums_of_unequal_numbers():
 
 
 def test_means_of_values_that_come_and_go(comm, note_calls):
-    comm.allreduce(on_device(np.zeros(1)))  # connects GPUs
+    comm.allreduce(on_device(np.zeros(1)))  # the first call connects GPUs
     message, sent = ControlMessage(comm), note_calls(comm, "allgather_obj", "bcast_obj")
     total = sum(range(1, comm.size + 1))
     for step in range(9):
@@ -151,7 +151,7 @@ def test_nan_and_infinity(comm):
 
 @pytest.mark.parametrize("n_per_rank", [1, 4])
 def test_micro_shards_are_added_in_their_order(comm, n_per_rank):
-    """Sums of as many shards have the same bits on any number of ranks."""
+    """Sums of the same number of micro-shards have the same bits on any number of ranks."""
     n = comm.size * n_per_rank
     values = np.random.RandomState(0).uniform(-1, 1, n) * 10.0 ** np.arange(n)
     expected = sum(values.tolist()) / n
@@ -175,7 +175,8 @@ def test_random_states(comm):
 
 @pytest.fixture
 def pass_time(monkeypatch):
-    """Function that lets seconds pass, and lets this rank wait for others for some of them."""
+    """Returns a function that lets time pass, and lets this rank wait for other ranks for part of
+    the time."""
     now = [0.0]
     monkeypatch.setattr(work_clock, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
 
@@ -197,7 +198,7 @@ def test_times(comm, own_control, pass_time):
             before = own_control.times.copy()
     waited = np.arange(comm.size) / 10
     np.testing.assert_allclose(before[1] / before.sum(0), waited / 2, atol=1e-15)
-    passed = (own_control.times - before)[:, 1:]  # rank 0 tells those of its last step, too
+    passed = (own_control.times - before)[:, 1:]  # rank 0 also reports the times of its last step
     assert passed.sum() == pytest.approx(2.0 * 5 * comm.size * (comm.size - 1))
     np.testing.assert_array_equal(comm.allgather_obj(own_control.times)[0], own_control.times)
 
@@ -206,8 +207,8 @@ def test_times(comm, own_control, pass_time):
     ("slower", "step", "named"),
     [
         (1.1, 1.0, False),
-        (1.3, 0.2, True),  # 400 steps cost the others 24 s
-        (1.4, 5.4e-4, False),  # These copies cost a tenth of a second.
+        (1.3, 0.2, True),  # in 400 steps, the other ranks lose 24 s
+        (1.4, 5.4e-4, False),  # these waits cost the other ranks a tenth of a second
     ],
 )
 def test_a_slow_rank_is_named_once(comm, own_control, pass_time, capsys, slower, step, named):
@@ -224,7 +225,7 @@ def test_a_slow_rank_is_named_once(comm, own_control, pass_time, capsys, slower,
 
 
 def test_extensions_are_no_work_of_steps(comm, own_control, pass_time, tmp_path):
-    """What rank 0 alone draws and writes between iterations does not make it a slow rank."""
+    """Plots and files that only rank 0 makes between iterations do not make it a slow rank."""
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(MLP()))
     batches = SerialIterator([np.ones(3, "f")] * 100, 2, shuffle=False)
 
@@ -273,7 +274,7 @@ def test_a_log_says_which_rank_is_slow(comm, own_control, pass_time):
 
 
 class Many(Communicator):
-    """One rank of very many that all do the same."""
+    """Imitates one of very many ranks that all do the same."""
 
     def __init__(self, size):
         super().__init__()
@@ -288,7 +289,7 @@ class Many(Communicator):
 
 
 def lines_of_an_iteration(n_ranks):
-    """Returns the number of lines of Python that an iteration runs on one of so many ranks."""
+    """Returns the number of Python lines that an iteration runs on one of ``n_ranks`` ranks."""
     np.random.seed(0)
     comm, model = Many(n_ranks), MLP()
 

@@ -1,4 +1,4 @@
-"""With a reproducible communicator any number of ranks computes the same bits."""
+"""Tests that any number of ranks computes the same bits with a reproducible communicator."""
 
 import hashlib
 import subprocess
@@ -29,7 +29,8 @@ from tests.distributed import ranks
 
 
 class Convolutional(Chain):
-    """A bit of everything whose rounding may depend on the batch; initialized by its first use."""
+    """A model with all kinds of layers whose rounding may depend on the batch; its first use
+    initializes it."""
 
     def __init__(self):
         super().__init__()
@@ -58,13 +59,13 @@ def data(n=50):
 
 
 def state_of(model):
-    """Returns parameters and persistent values by name."""
+    """Returns the parameters and persistent values by name."""
     values = {path: persistent.value for path, persistent in named_persistents(model).items()}
     return {name: param.array for name, param in sorted(model.namedparams())} | values
 
 
 def train(comm, batch_size, n_updates=4):
-    """Returns the state of a model by name, and a number that NumPy's generator yields then."""
+    """Returns the state of a trained model by name, and the next number of NumPy's generator."""
     np.random.seed(7 + comm.rank)
     model = Convolutional()
     optimizer = create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(model)
@@ -78,7 +79,7 @@ def train(comm, batch_size, n_updates=4):
 
 
 class Critic(Chain):
-    """Has statistics, and calls a generator that has some."""
+    """A critic with statistics, which calls a generator with statistics."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +104,7 @@ def generator_loss(generator, critic, x):
 
 
 def train_two(comm, batch_size, n_updates=3):
-    """As :func:`train`, with two optimizers in a loop of the program's own."""
+    """Trains like :func:`train`, with two optimizers in a loop of the program."""
     np.random.seed(7 + comm.rank)
     generator = Sequential(L.Linear(3, 6), L.BatchNormalization(6), F.relu, L.Linear(6, 128))
     critic = Critic()
@@ -134,7 +135,7 @@ class Recurrent(Chain):
 
 
 def train_recurrent(comm, batch_size, n_updates=3):
-    """As :func:`train_two`, with sequences."""
+    """Trains like :func:`train_two`, with sequences."""
     np.random.seed(7 + comm.rank)
     model = Recurrent()
     optimizer = create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(model)
@@ -148,8 +149,8 @@ def train_recurrent(comm, batch_size, n_updates=3):
 
 
 def digest(comm):
-    """Text that tells all bits, for batches that are divided evenly and unevenly, and for one that
-    leaves some micro-shards empty."""
+    """Returns a text of all bits, for batches that are divided evenly and unevenly, and for a batch
+    that leaves some micro-shards empty."""
     texts = []
     for function, batch_sizes in (
         (train, (24, 20, 7)),
@@ -202,7 +203,7 @@ def test_bits_do_not_depend_on_the_number_of_ranks(needs_mpirun, n_ranks, text_o
 
 
 def test_it_trains_like_an_ordinary_one(comm):
-    """Without what works on batches or at random, the only difference is rounding."""
+    """Without layers that use the batch or random numbers, results differ only by rounding."""
 
     def losses(made):
         np.random.seed(1)
@@ -238,7 +239,7 @@ def test_shares_are_whole_micro_shards(reproducible):
 
 
 def test_ranks_that_do_not_divide_the_micro_shards(comm):
-    """Their parts are whole micro-shards, of which some have one more."""
+    """The ranks get whole micro-shards, and some ranks get one more."""
     n_shards = 2 * comm.size - 1
     with create_communicator(
         "naive", comm.mpi_comm, reproducible=True, micro_shards=n_shards
@@ -253,14 +254,15 @@ def test_ranks_that_do_not_divide_the_micro_shards(comm):
 
 @pytest.mark.parametrize("n_more", [0, 1])
 def test_batches_that_are_divided_otherwise(comm, n_more):
-    """Equal batches of the ranks have other micro-shards than the whole batch, which is told."""
+    """Batches of equal size on each rank have other micro-shards than the whole batch, so there is
+    a warning."""
     model, x = L.Linear(2, 1), np.ones((5 * comm.size, 2), "float32")
     options = {"reproducible": True, "micro_shards": 2 * comm.size + n_more}
     with create_communicator("naive", comm.mpi_comm, **options) as made:
         optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), made).setup(model)
 
         def updates(batch):
-            for _ in range(3):  # The next step's message tells it.
+            for _ in range(3):  # the warning comes with the message of the next step
                 optimizer.update(lambda x: F.mean(model(x)), batch)
 
         with warnings.catch_warnings():
@@ -315,7 +317,7 @@ def test_statistics_of_all_ranks_depend_on_their_number(reproducible):
 
 
 class Counting(Chain):
-    """Notes what it sees in persistent values of all kinds."""
+    """Stores what it gets in persistent values of all kinds."""
 
     def __init__(self):
         super().__init__()
@@ -339,7 +341,8 @@ class Counting(Chain):
 
 @pytest.mark.parametrize("n_per_rank", [0, 1, 2, 5])
 def test_persistent_values_follow_the_mean_of_the_micro_shards(reproducible, n_per_rank):
-    """The micro-shards' results count by their numbers of samples; what is the same stays so."""
+    """The results of micro-shards are weighted by numbers of samples; values that are equal do not
+    change."""
     n = n_per_rank * reproducible.size
     model = Counting()
     mean, n_calls = model.mean, model.n_calls
@@ -374,7 +377,8 @@ def test_a_persistent_value_without_a_mean(reproducible):
 
 
 def test_what_update_cuts(reproducible):
-    """All batches are cut alike, wherever they are; everything else stays as it is."""
+    """Batches are cut in the same way wherever they occur among the arguments; other arguments do
+    not change."""
     size, seen = reproducible.size, []
     model = L.Linear(2, 1)
     optimizer = create_multi_node_optimizer(optimizers.SGD(), reproducible).setup(model)

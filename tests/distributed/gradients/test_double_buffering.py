@@ -1,4 +1,4 @@
-"""Double buffering: each update takes the gradients of the step before."""
+"""Tests double buffering, in which each update uses the gradients of the previous step."""
 
 import copy
 
@@ -20,7 +20,7 @@ N_STEPS = 6
 
 
 class Two(Chain):
-    """Its second layer is initialized by its first use."""
+    """A model whose second layer is initialized by its first use."""
 
     def __init__(self, n_hidden=4):
         super().__init__()
@@ -52,7 +52,7 @@ def update(comm, model, optimizer, step):
 
 
 def expected(n_steps):
-    """The same by hand in one process, with whole batches."""
+    """Computes the updates of double buffering in one process, with whole batches."""
     np.random.seed(3)
     model = on_device(Two())
     plain = optimizers.MomentumSGD(0.05).setup(model)
@@ -122,7 +122,7 @@ def test_what_waits_is_in_the_snapshot(comm, compress):
         update(comm, model, optimizer, step)
     saved = DictionarySerializer()
     saved["model"].save(model)
-    if comm.rank % 2 == 0:  # A rank does this without asking the other ranks.
+    if comm.rank % 2 == 0:  # this call does not wait for the other ranks
         saved["optimizer"].save(optimizer)
     comm.barrier()
     if comm.rank % 2:
@@ -165,7 +165,7 @@ def test_with_a_loss_scale(comm):
 
 
 def test_links_that_are_added_later(comm):
-    """What waited for its step when the parameters changed still gets it."""
+    """Gradients that waited for their step when the parameters changed are still applied."""
     model, optimizer = make(comm)
     update(comm, model, optimizer, 0)
     before = model.l1.W.array.copy()

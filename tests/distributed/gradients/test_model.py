@@ -1,4 +1,4 @@
-"""What communicators do with models."""
+"""Tests the methods of communicators that take models."""
 
 import gc
 import weakref
@@ -25,7 +25,7 @@ def test_multi_node_mean_grad_again(comm, note_calls):
         assert_array_equal(model.l1.W.grad, xp.full((4, 3), mean, "f"))
         n_made.append(len(made))
     assert n_made[0] == n_made[-1] > 0
-    with model.init_scope():  # a parameter more: other buffers
+    with model.init_scope():  # the new parameter needs other buffers
         model.l3 = on_device(L.Linear(2, 2))
     for param in model.params():
         param.grad = xp.full(param.shape, comm.rank, "f")

@@ -1,4 +1,4 @@
-"""Parameters and persistent values are made those of rank 0."""
+"""Tests that all ranks get the parameters and persistent values of rank 0."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ WAYS = {
 
 
 def assert_alike(comm, model):
-    """Parameters and persistent values are the same on all ranks."""
+    """Checks that parameters and persistent values are the same on all ranks."""
     held = {name: param.array for name, param in model.namedparams()}
     held |= {path: persistent.value for path, persistent in named_persistents(model).items()}
     held = {name: host(value) for name, value in held.items()}
@@ -36,7 +36,7 @@ def replicate(request):
 
 
 def test_running_statistics_are_those_of_rank_0(comm, replicate):
-    """A model that rank 0 alone has loaded, or trained, evaluates alike on all ranks."""
+    """A model that only rank 0 has loaded or trained evaluates equally on all ranks."""
     model = on_device(Chain(known=L.BatchNormalization(3), lazy=L.BatchNormalization()))
     if comm.rank == 0:
         x = on_device(np.random.RandomState(0).standard_normal((5, 3)).astype("float32"))
@@ -68,7 +68,7 @@ VALUES = [
 
 
 def test_values_of_all_kinds(comm, replicate, set_limits):
-    """They travel in several messages, from wide to narrow elements."""
+    """The values are sent in several messages, ordered from wide to narrow elements."""
     set_limits(replicated_bytes=64)
     model = Link()
     for i, value in enumerate(VALUES):
@@ -143,7 +143,7 @@ def test_parameters_of_all_sizes(comm, replicate, set_limits, dtype):
 
 @pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_spectral_normalization_with_seeds_of_each_rank(comm, n_in):
-    """Its random vector decides what the model computes, from the first step on."""
+    """The random vector of the normalization affects results from the first step on."""
     np.random.seed(comm.rank)
     model = on_device(Chain(l1=L.Linear(n_in, 4)))
     model.l1.add_hook(SpectralNormalization())

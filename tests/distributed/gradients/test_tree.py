@@ -1,4 +1,5 @@
-"""Sums in the order of a tree on any device: the same bits on any number of ranks."""
+"""Tests sums in the order of a tree on any device, which have the same bits on any number of
+ranks."""
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def test_the_tree_is_fixed(comm, n_terms, more):
 
 
 def trained(made, n=12):
-    """Returns a matrix of parameters after some updates by reproducible ranks."""
+    """Returns a matrix of parameters after updates on ranks with a reproducible communicator."""
     np.random.seed(1)
     model = on_device(L.Linear(30, 4))
     optimizer = create_multi_node_optimizer(optimizers.Adam(0.01), made).setup(model)

@@ -1,4 +1,4 @@
-"""Batch normalization over ranks: what one process computes of all samples, to third order."""
+"""Tests batch normalization over ranks against one process with all samples, to third order."""
 
 import copy
 
@@ -20,7 +20,8 @@ ON_GPUS = True
 
 
 def _bounds(comm, n, kind):
-    """This rank's range of n samples: even parts, all different, or none on all but one rank."""
+    """Returns this rank's range of n samples: equal ranges, all different ranges, or all samples on
+    one rank."""
     if kind == "even":
         return n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
     if kind == "uneven":
@@ -30,7 +31,7 @@ def _bounds(comm, n, kind):
 
 
 def _links(comm, size, dtype=np.float64, **options):
-    """A link of one process and one of all ranks, with the same parameters."""
+    """Returns a link for one process and a link over all ranks, with the same parameters."""
     with using_config("dtype", dtype):
         single = L.BatchNormalization(size, **options)
         multi = MultiNodeBatchNormalization(size, comm, **options)
@@ -61,7 +62,7 @@ def test_values_and_gradients(comm, shape, kind):
 
 @pytest.mark.parametrize("kind", ["even", "uneven", "one rank has all"])
 def test_penalties_to_third_order(comm, kind):
-    """The second and third derivatives, by the parameters too, of which each rank has a copy."""
+    """Tests second and third derivatives, also by the parameters, of which each rank has a copy."""
     shape = (6, 2, 2)
     random = np.random.RandomState(7)
     x_array, weights = on_device((random.normal(1, 2, shape), random.uniform(0.5, 1.5, shape)))
@@ -70,14 +71,14 @@ def test_penalties_to_third_order(comm, kind):
     x, whole = _variables([x_array[mine], x_array])
 
     def penalties(bn, x, weights, total):
-        """What each order leads to; ``total`` adds up gradients of copies."""
+        """Returns the gradients of each order; ``total`` adds up the gradients of copies."""
         xs = [x, bn.gamma, bn.beta]
         loss = F.sum(bn(x) ** 3 * weights)
         for _ in range(3):
             gx, *gradients = mpchain.grad([loss], xs, enable_double_backprop=True)
             totals = [total(g) for g in gradients]
             yield gx.array, [g.array for g in totals]
-            # The ranks' shares of a loss that all know sum up to it.
+            # All ranks know this loss, and the sum of their shares is the loss.
             loss = F.sum(gx**2) + sum(F.sum(g**2) for g in totals) / total.count
 
     def over_ranks(g):
@@ -110,11 +111,11 @@ def test_running_statistics(comm, kind, finetune):
     assert multi.N == single.N == (3 if finetune else 0)
     for name in ("avg_mean", "avg_var"):
         assert_allclose(getattr(multi, name), getattr(single, name), rtol=1e-13)
-        # Bit by bit the same everywhere, since nothing brings them together again.
+        # The bits must be the same on all ranks, because later steps do not synchronize the values.
         held = comm.allgather_obj(getattr(multi, name).tobytes())
         assert held == held[:1] * comm.size
     with using_config("train", False):
-        x = on_device(random.normal(size=(comm.rank, 3, 2)))  # without communication
+        x = on_device(random.normal(size=(comm.rank, 3, 2)))  # evaluation needs no communication
         assert_allclose(multi(x).array, single(x).array, rtol=1e-12)
 
 
@@ -156,7 +157,8 @@ def test_other_dtypes(comm, dtype):
 
 
 def test_forgotten_and_computed_again(comm):
-    """Recomputing in backward asks the other ranks again, and counts the batch once."""
+    """Recomputation in backward communicates with the other ranks again, and counts the batch
+    once."""
     x_array = on_device(np.random.RandomState(11).normal(size=(6, 3)))
     single, multi = _links(comm, 3)
     mine = slice(*_bounds(comm, 6, "uneven"))
@@ -189,7 +191,7 @@ def test_wrong_arguments(comm):
 
 
 class Model(mpchain.Chain):
-    """BatchNormalization in every kind of container, and one of them in two places."""
+    """A model with BatchNormalization in every kind of container, and one link in two places."""
 
     def __init__(self):
         super().__init__()
@@ -222,7 +224,7 @@ def test_create_mnbn_model(comm):
     copied.bn.avg_mean += 1
     assert_array_equal(model.bn.avg_mean, 3.0)
     assert copied.bn.comm is comm
-    # Copies of copies talk to the same ranks.
+    # Copies of copies communicate with the same ranks.
     assert copy.deepcopy(copied).list[0].comm is comm
     assert copied.copy("share").bn.comm is comm
 
@@ -237,7 +239,7 @@ def test_the_model_computes_what_one_process_does(comm):
         model = on_device(Model())
         model(
             on_device(np.random.RandomState(0).normal(size=(4, 3)))
-        )  # initializes what is left to the input
+        )  # this call initializes parameters whose shape depends on the input
     comm.bcast_data(model)
     copied = create_mnbn_model(model, comm)
     x = on_device(np.random.RandomState(12).normal(size=(9, 3)))
@@ -260,7 +262,8 @@ def test_ranks_with_different_numbers_of_parts_are_reported(comm):
     model = on_device(mpchain.Sequential(L.Linear(3, 2), MultiNodeBatchNormalization(2, comm)))
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     part = 1, lambda: F.sum(model(xp.ones((1, 3), np.float32)))
-    optimizer.update_in_parts([part, part])  # One process would normalize each part by itself, too.
+    # Each micro-batch is normalized by itself, as in one process.
+    optimizer.update_in_parts([part, part])
     assert optimizer.t == 1
     if comm.size > 1:
         with pytest.raises(ValueError, match=r"but they have \[2, 1.*\] parts of the batch"):

@@ -1,4 +1,4 @@
-"""A model whose parts are on different ranks: the same as in one process, to second order."""
+"""Tests a model whose links are on different ranks against one process, to second order."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def _in_float64():
 
 
 class Stage(mpchain.Chain):
-    """One layer; number ``i`` is the same in every process."""
+    """One layer; layer ``i`` is the same in every process."""
 
     def __init__(self, i, n_in=4, n_out=4):
         super().__init__()
@@ -35,7 +35,8 @@ class Stage(mpchain.Chain):
 
 
 def _pipeline(comm, n_stages, n_micro_batches):
-    """Stage i is on rank i modulo the number of ranks; the last gives the output."""
+    """Returns a pipeline: stage i is on rank i modulo the number of ranks; the last stage computes
+    the output."""
     model = MultiNodeChainList(comm, n_micro_batches)
     for i in range(comm.rank, n_stages, comm.size):
         model.add_link(
@@ -72,7 +73,7 @@ def test_pipeline_to_second_order(comm, n_stages, n_micro_batches):
         assert y.shape == (0,)
     loss, expected_loss = F.sum(y**3), F.sum(expected**3)
     for _ in range(2):
-        # A rank without parameters has nothing but the delegate variable.
+        # On a rank without parameters, the delegate variable is the only result.
         *gradients, token = mpchain.grad([loss], [*params, start], enable_double_backprop=True)
         theirs = mpchain.grad([expected_loss], list(whole.params()), enable_double_backprop=True)
         by_id = dict(zip(map(id, whole.params()), theirs))
@@ -111,7 +112,7 @@ class Join(mpchain.Link):
 
 @pytest.mark.parametrize("n_micro_batches", [1, 3])
 def test_several_arguments_results_and_ranks(comm, n_micro_batches):
-    """Rank 0 sends to all, itself included, and joins what all give back."""
+    """Rank 0 sends arrays to all ranks, including itself, and joins all results."""
     everyone = list(range(comm.size))
     model = MultiNodeChainList(comm, n_micro_batches)
     if comm.rank == 0:

@@ -1,4 +1,5 @@
-"""Recurrent layers whose states pass along the ranks: one longer sequence in one process."""
+"""Tests recurrent layers whose states pass from rank to rank, against one longer sequence in one
+process."""
 
 import numpy as np
 import pytest
@@ -33,7 +34,8 @@ def _sequences(rank):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_pass_along_the_ranks(comm, kind):
-    """Each rank has layers and sequences of its own, and begins where the one before ended."""
+    """Each rank has its own layers and sequences, and begins with the last states of the previous
+    rank."""
     last = comm.size - 1
     rnn = create_multi_node_n_step_rnn(
         _rnn(kind, comm.rank),
@@ -43,7 +45,7 @@ def test_states_pass_along_the_ranks(comm, kind):
     )
     *states, ys, delegate = rnn(_sequences(comm.rank))
     loss = sum(F.sum(y**2) for y in ys)
-    # A rank's loss of its own, and what the next rank's gives to the states.
+    # The rank's own loss and the loss of the next rank both give gradients to the states.
     (loss if comm.rank == last else _tied(delegate, loss)).backward()
 
     links = [_rnn(kind, rank) for rank in range(comm.size)]
@@ -68,7 +70,7 @@ def _tied(delegate, loss):
 
 
 def test_a_delegate_variable_runs_backward_where_there_is_no_loss(comm):
-    """As an encoder on the first rank, whose states are all that the decoder needs of it."""
+    """An encoder on the first rank is an example, from which the decoder needs only the states."""
     if comm.size == 1:
         return
     if comm.rank == 0:

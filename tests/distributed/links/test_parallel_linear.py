@@ -1,4 +1,5 @@
-"""Affine maps divided among the ranks: the same as Linear in one process, to third order."""
+"""Tests affine maps that are divided among the ranks against Linear in one process, to third
+order."""
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ def _in_float64():
 
 
 class Network(mpchain.Chain):
-    """An affine map before and after those to be tested, which all ranks have alike."""
+    """A network with an affine map before and after the tested maps; both are the same on all
+    ranks."""
 
     def __init__(self, first, second):
         super().__init__()
@@ -42,7 +44,7 @@ class Network(mpchain.Chain):
 
 
 def _networks(comm, layout):
-    """A network in one process, and one divided in some way among all ranks."""
+    """Returns a network in one process, and one that is divided among all ranks."""
     random = np.random.RandomState(51)
     sizes = (6, 7), (7, 4)
     arguments = [
@@ -53,7 +55,7 @@ def _networks(comm, layout):
     kinds = {
         "column": [(ColumnParallelLinear, {})] * 2,
         "row": [(RowParallelLinear, {})] * 2,
-        # Between the two nothing travels: each rank computes with its part.
+        # Between the two maps, nothing is sent: each rank computes with its part.
         "column-row": [
             (ColumnParallelLinear, {"gather_output": False}),
             (RowParallelLinear, {"split_input": False}),
@@ -69,7 +71,7 @@ def _networks(comm, layout):
 
 
 def _mine(comm, link, name, array):
-    """This rank's part of what belongs to the whole parameter."""
+    """Returns this rank's part of an array of the whole parameter."""
     if not isinstance(link, tuple(KINDS)):
         return array
     if name == "b" and link.axis == 1:
@@ -108,7 +110,7 @@ def test_to_third_order(comm, layout):
                 atol=1e-12 * max(scale, 1),
                 err_msg=f"{order}",
             )
-        # The sum is over what is the same on all ranks; divided parameters would need sum_up.
+        # All ranks know gx; a sum over divided parameters would need sum_up.
         loss, expected = F.sum(gx**2), F.sum(expected_gx**2)
 
 
@@ -150,7 +152,7 @@ def test_axes_are_flattened(comm, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_is_not_differentiated(comm, kind):
-    """The gradient of an input that needs none is neither computed nor summed over the ranks."""
+    """The gradient of an input that requires none is neither computed nor summed over the ranks."""
     link = on_device(kind(comm, 6, 5))
     assert mpchain.distributed.functions.distribute(comm, xp.ones(2)).requires_grad is False
     F.sum(link(xp.ones((2, 6)))).backward()
@@ -158,7 +160,8 @@ def test_data_is_not_differentiated(comm, kind):
 
 
 def test_both_kinds_of_parallelism(comm):
-    """Ranks in a grid: along one side they have different samples, along the other parts."""
+    """The ranks form a grid: along one axis they have different samples, along the other axis
+    different parts."""
     n_parts = 2 if comm.size % 2 == 0 else 1
     parts = comm.split(comm.rank // n_parts, comm.rank)
     data = comm.split(comm.rank % n_parts, comm.rank)
@@ -197,7 +200,8 @@ def test_a_part_of_an_input_of_unknown_size(comm):
 
 
 class Grid:
-    """Ranks in a grid: along one side they have different samples, along the other parts."""
+    """The ranks form a grid: along one axis they have different samples, along the other axis
+    different parts."""
 
     def __init__(self, comm):
         self.comm = comm
@@ -210,7 +214,7 @@ class Grid:
 
         Args:
             make: function that returns an optimizer.
-            add_hook: function that adds what is tested to an optimizer.
+            add_hook: function that adds the tested hook to an optimizer.
         """
         whole, divided = _networks(self.parts, "column-row")
         plain = make().setup(whole)
@@ -230,7 +234,7 @@ class Grid:
                 actual = getattr(link, name)
                 atol = 1e-12 * xp.abs(expected).max()
                 assert_allclose(actual.array, expected, rtol=0, atol=atol)
-                if actual.divided_among is None:  # replicas
+                if actual.divided_among is None:  # the parameter has replicas
                     held = {x.tobytes() for x in self.comm.allgather(actual.array)}
                     assert len(held) == 1, f"{name} of {link!r} differs between the ranks"
 
@@ -261,7 +265,7 @@ def test_norms_are_those_of_whole_parameters(grid, make, hook):
 
 
 def test_parts_leave_out_a_step_together(comm):
-    """A gradient that is not finite on one of the ranks counts on all that have parts."""
+    """A gradient that is not finite on one rank affects all ranks with parts of the parameter."""
     link = on_device(ColumnParallelLinear(comm, 3, comm.size))
     optimizer = optimizers.SGD().setup(link)
     optimizer.loss_scaling()

@@ -1,4 +1,4 @@
-"""Captured steps of several ranks: replays average gradients as steps that run eagerly do."""
+"""Tests that replays of captured steps on several ranks average gradients like eager steps."""
 
 import contextlib
 import gc
@@ -102,7 +102,7 @@ def test_weights_of_ranks_may_change(comm):
 
     expected, _ = trained(comm, False, prepare)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Steps whose weight changes each time warn.
+        warnings.simplefilter("ignore")  # steps whose weight differs each time give warnings
         found, reasons = trained(comm, True, prepare)
     assert_equal(expected, found)
     assert (comm.size > 1 and not on_gpus()) or reasons[-1] is None
@@ -189,7 +189,7 @@ def test_one_rank_may_run_as_always(comm):
         expected, _ = trained(comm, False)
         found, reasons = trained(comm, True, prepare)
     assert reasons[3:5] == [None] * 2
-    # On GPUs either all ranks launch their graphs or none does.
+    # On GPUs, either all ranks launch their graphs together, or no rank does.
     assert (reasons[5] is None) == (comm.rank < comm.size - 1 and not on_gpus())
     assert reasons[6] is None
     assert_equal(expected, found)
@@ -225,7 +225,7 @@ def test_loss_scales(comm):
 @pytest.mark.filterwarnings("ignore:.*the samples of this rank are unknown")
 def test_draws_by_sample(comm):
     def prepare(optimizer, i):
-        optimizer.current_step.draws._key = 1, 2  # each set-up has another one
+        optimizer.current_step.draws._key = 1, 2  # each setup has a different key
 
     expected, _ = trained(comm, False, prepare, ratio=0.5)
     with contextlib.ExitStack() as stack:
@@ -238,7 +238,7 @@ def test_draws_by_sample(comm):
 
 
 def check_refusal(comm, step, reason, n=5):
-    """A step runs eagerly, with a warning, and another one can follow."""
+    """Checks that a step runs eagerly with a warning, and that another step can follow."""
     step = mpchain.capture(step)
     with pytest.warns(UserWarning, match=reason):
         for i in range(n):
@@ -263,7 +263,7 @@ def test_accumulation_is_not_replayed(comm):
 
 @pytest.mark.gpu
 class TestGraphsOfGpus:
-    """What graphs of GPUs hold, and what they do not."""
+    """Graphs of GPUs contain the whole step."""
 
     @pytest.fixture(autouse=True)
     def _only_on_gpus(self, comm):
@@ -294,7 +294,8 @@ class TestGraphsOfGpus:
         double.reset()
         step(*batch)
         assert step.reason is None
-        # The arguments, the numbers of optimizer and weight; NCCL and all kernels are in the graph.
+        # There are copies of the arguments, and of the numbers of optimizer and weight; NCCL and
+        # all kernels are in the graph.
         names = [name for name, _ in double.launches.elements()]
         assert sorted(names) == ["copyto", "copyto", "graph", "mpchain_store_numbers"]
         assert not double.synchronizations
@@ -319,7 +320,7 @@ class TestGraphsOfGpus:
             assert optimizer.t == 5
 
         check(loss, "not replayed: on rank 0, it reads the values")
-        # NCCL demands the same captures on all ranks.
+        # NCCL requires the same captures on all ranks.
         check(F.softmax_cross_entropy, "not replayed: only some ranks could capture a step before")
         own._disconnect()
 
@@ -365,7 +366,7 @@ class TestGraphsOfGpus:
         for i in range(5):
             step(*on_device(batch_of(i, comm.rank)))
         assert step.reason is None
-        other._disconnect()  # would wait for the end of the graph
+        other._disconnect()  # this call would wait for the end of the graph
         reasons = []
         for i in range(4):
             step(*on_device(batch_of(i, comm.rank)))
@@ -377,7 +378,7 @@ class TestGraphsOfGpus:
 
 
 def updater_of(kind, comm, *args, graph=True, n=24, n_batch=6, **options):
-    """An updater, and the model, whose samples do not divide evenly among ranks."""
+    """Returns an updater, and its model; the samples do not divide evenly among the ranks."""
     np.random.seed(0)
     model = L.Classifier(perceptron())
     optimizer = create_multi_node_optimizer(optimizers.Adam(0.1), comm).setup(model)
@@ -388,7 +389,7 @@ def updater_of(kind, comm, *args, graph=True, n=24, n_batch=6, **options):
 
 
 def results_of(updater, model, n_steps):
-    """Parameters and reports of each step."""
+    """Returns the parameters and reports of each step."""
     reporter, found = mpchain.Reporter(), []
     reporter.add_observer("main", model)
     with reporter:
@@ -403,7 +404,7 @@ def results_of(updater, model, n_steps):
 
 def test_standard_updaters_replay(comm):
     updater, model = updater_of(StandardUpdater, comm)
-    results_of(updater, model, 6)  # labels of few samples may be equal at first
+    results_of(updater, model, 6)  # with few samples, labels may be equal at first
     assert updater.captured.reason is None
 
 
@@ -420,7 +421,7 @@ def test_multi_node_updaters_replay(comm):
 
 
 def test_batches_of_which_some_ranks_have_nothing(comm):
-    options = {"n": 7, "n_batch": 6}  # Every second batch has one sample.
+    options = {"n": 7, "n_batch": 6}  # every second batch has one sample
     expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 24)
     found = results_of(*updater_of(MultiNodeUpdater, comm, comm, **options), 24)
     for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):

@@ -1,4 +1,4 @@
-"""Captured steps of several ranks, of which some compare a step while others replay it."""
+"""Tests captured steps of several ranks, of which some compare a step while others replay it."""
 
 import warnings
 
@@ -25,9 +25,10 @@ def perceptron():
 
 
 class Total:
-    """Sums over the ranks, and remembers what it got."""
+    """Sums arrays over the ranks, and records the results."""
 
-    __module__ = "mpchain.distributed"  # A step does not look into what replays call again.
+    # Captured steps do not look into functions of this module, which replays call again.
+    __module__ = "mpchain.distributed"
 
     def __init__(self, comm):
         self.comm, self.seen = comm, []
@@ -38,7 +39,7 @@ class Total:
 
 
 def trained(comm, captured, batches, n_steps=10, exchange=None, own_loss=None):
-    """Trains a model; returns its parameters, what was exchanged, and the reasons of each step."""
+    """Trains a model; returns its parameters, the messages, and the reasons of each step."""
     model, total = perceptron(), Total(comm)
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.02), comm).setup(model)
 
@@ -68,7 +69,7 @@ def assert_equal(comm, expected, found):
     for x, y in zip(expected[0], found[0], strict=True):
         np.testing.assert_allclose(y, x, rtol=1e-3, atol=1e-5)
     np.testing.assert_array_equal(expected[1], found[1])
-    values = [x.tolist() for x in found[0][:-1]]  # running statistics belong to a rank
+    values = [x.tolist() for x in found[0][:-1]]  # running statistics differ between ranks
     assert comm.allgather_obj(values) == [values] * comm.size
 
 
@@ -90,20 +91,20 @@ def test_arguments_vary_on_each_rank_at_another_time(comm):
 
     expected = trained(comm, False, batches, exchange=True)
     found = trained(comm, True, batches, exchange=True)
-    assert len(found[1]) == 10  # one exchange in each call
+    assert len(found[1]) == 10  # there is one sum in each call
     assert_equal(comm, expected, found)
     assert [i for i, reason in enumerate(found[2]) if reason == VARIES] == [4 + comm.rank]
 
 
 def test_one_rank_refuses_when_an_argument_varies(comm):
     def own_loss(y, t):
-        weights = WEIGHTS[np.asarray(t) + 0]  # NumPy's operations on plain arrays are not recorded.
+        weights = WEIGHTS[np.asarray(t) + 0]  # the conversion is not recorded
         return F.mean(F.softmax_cross_entropy(y, t, reduce="no") * weights)
 
     def batches(i):
         x, t = batch_of(i, comm.rank)
         if comm.rank < comm.size - 1:
-            return x, np.array([0, 1, 2, 1], "i")  # never vary
+            return x, np.array([0, 1, 2, 1], "i")  # labels never vary
         return x, t if i > 4 else np.array([0, 1, 2, 1], "i")
 
     with warnings.catch_warnings():

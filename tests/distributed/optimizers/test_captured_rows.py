@@ -1,4 +1,7 @@
-"""Captured steps of several ranks whose losses write into arrays, index constants or sort.
+"""Tests captured steps of several ranks whose losses write into arrays, index constants or sort.
+
+The first calls of a rank get equal data, and the number of these calls depends on the rank. So
+ranks record, compare and replay in different calls.
 
 The data of each rank are equal in the first calls, in as many as its rank says, so that ranks
 record, compare and replay in different calls.
@@ -21,7 +24,7 @@ TABLE = np.random.RandomState(5).randn(3, 4)
 
 
 def _policy_gradient(y, x, t):
-    rewards = np.where(x.mean() > 0.5, 1.0, 0.0)  # In the first calls the mean is zero.
+    rewards = np.where(x.mean() > 0.5, 1.0, 0.0)  # the reward is zero in the first calls
     return -F.mean(F.select_item(F.log_softmax(y[:, :3]), t) * rewards)
 
 
@@ -54,12 +57,14 @@ LOSSES = {
 }
 
 
-# Values, or shapes, decide what is done after ranks have exchanged how many samples they have.
+# In these steps, values or shapes decide what is computed after the ranks have exchanged their
+# numbers of samples.
 REFUSED = ["embedding", "table of the user", "number of labels", "boolean index"]
 
 
 def batch_of(i, rank):
-    """A batch: equal ones in the first calls of a rank, those of sorted labels."""
+    """Returns a batch: equal batches in the first calls of a rank, then batches with sorted
+    labels."""
     i = max(i - 3 - rank, 0)
     random = np.random.RandomState(100 * i + rank)
     x = random.randn(4, 5) + 0.3 * i
@@ -87,7 +92,7 @@ def trained(comm, name, is_captured):
 def test_captured_losses_are_those_that_run_as_always(comm, name):
     expected, _ = trained(comm, name, False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Steps that are not replayed warn.
+        warnings.simplefilter("ignore")  # steps that are not replayed give warnings
         found, reason = trained(comm, name, True)
     for i, (x, y) in enumerate(zip(expected, found, strict=True)):
         np.testing.assert_allclose(y, x, rtol=1e-9, atol=1e-11, err_msg=f"call {i // 3 + 1}")

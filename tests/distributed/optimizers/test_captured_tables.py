@@ -1,4 +1,4 @@
-"""Captured rows of all tables of the suite, as steps of ranks whose data differ.
+"""Tests captured rows of all tables of the suite, as steps of ranks with different data.
 
 ``python -m tests.tools.captured_tables --ranks 2`` prints how many rows of each table are replayed.
 """
@@ -14,7 +14,7 @@ EQUAL = pytest.mark.parametrize("has_equal_data", [False, True], ids=["new data"
 
 
 def assert_sound(comm, cases, has_equal_data):
-    """No case is wrong on any rank, and those that are refused say why."""
+    """Checks that no case is wrong on any rank, and that refused cases give a reason."""
     for case, outcome in zip(cases, judge_on_ranks(cases, has_equal_data, comm), strict=True):
         assert outcome.kind != WRONG, f"{case.id}: {outcome.detail}"
         assert outcome.kind != REFUSED or outcome.detail

@@ -1,4 +1,7 @@
-"""Losses that are means over counts: N ranks, and parts of a batch, compute what one process does.
+"""Tests losses that are means over counts: N ranks, and micro-batches, compute what one process
+does.
+
+The reference is an ordinary optimizer with the whole batch, which every rank has.
 
 The reference is an ordinary optimizer on the whole batch, which every rank has.
 """
@@ -30,7 +33,7 @@ from tests.distributed import ranks
 N, D, C = 12, 5, 4
 N_STEPS = 3
 LONG = pytest.mark.long
-LIMIT = 1e-12  # rounding of sums in another order, in three steps
+LIMIT = 1e-12  # the rounding errors of sums in another order, in three steps
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +43,8 @@ def float64():
 
 
 class Data:
-    """A batch: arrays whose first axis is the samples. Labels of -1 are many, and uneven."""
+    """A batch of arrays whose first axis is the samples. Many labels are -1, and their number
+    differs between samples."""
 
     def __init__(self, n=N):
         random = np.random.RandomState(3)
@@ -56,7 +60,7 @@ class Data:
         self.soft = random.dirichlet(np.ones(C), size=(n, 3)).swapaxes(1, 2).copy()
         self.weights = random.uniform(0, 2, size=n) * (np.arange(n) % 4 > 0)
         self.y = random.normal(size=(n, 1))
-        self.sizes = 1 + np.arange(n) * 7 % 5  # atoms of each molecule
+        self.sizes = 1 + np.arange(n) * 7 % 5  # the number of atoms in each molecule
         self.atoms = [random.normal(size=(k, D)) for k in self.sizes]
 
     def part(self, mine):
@@ -78,7 +82,7 @@ class Model(mpchain.Chain):
         return self.l2(F.tanh(self.l1(x)))
 
     def steps(self, seq):
-        """(N, C, T)"""
+        """Converts sequences to the shape (N, C, T)."""
         y = self(seq.reshape(-1, D))
         return F.swapaxes(F.reshape(y, (len(seq), -1, C)), 1, 2)
 
@@ -87,12 +91,12 @@ class_weight = np.array([0.5, 1.0, 2.0, 4.0])
 
 
 def share(data):
-    """This rank's share of the samples; 1 in one process."""
+    """Returns this rank's share of the samples, which is 1 in one process."""
     return len(data.x) / mpchain.batch_count(len(data.x))
 
 
 def penalized(loss_of):
-    """Adds the squared norm of the gradient of the whole loss by each sample."""
+    """Adds the squared norm of the derivative of the whole loss by the samples."""
 
     def loss(model, data):
         x = mpchain.Variable(data.x)
@@ -154,7 +158,7 @@ MEANS = {
     "words": rows_of_words,
     "denominator": sum_by_positives,
     "penalty": penalized(lambda y, d: F.softmax_cross_entropy(y, d.t)),
-    # Exact before.
+    # These losses were exact before.
     "normalize=False": lambda m, d: F.softmax_cross_entropy(m(d.x), d.t, normalize=False),
     "class weights alone": lambda m, d: F.softmax_cross_entropy(
         m(d.x), abs(d.t), class_weight=class_weight
@@ -194,7 +198,8 @@ def expected(name):
 
 
 def divisions(size, n=N):
-    """Ends of the ranks' parts: as even as possible; the first rank has most; the last has none."""
+    """Returns the ends of the ranks' parts: equal parts, most samples on the first rank, or none on
+    the last."""
     yield np.arange(size + 1) * n // size
     if size > 1:
         yield np.r_[0, n - 2 * (size - 1) + np.arange(size - 1) * 2, n]
@@ -207,7 +212,7 @@ def close(found, wanted):
 
 
 def train(comm, loss, mine, steps=N_STEPS):
-    """Returns the parameters after some steps on a part of the data, and the weighted losses."""
+    """Returns the parameters after some steps with a part of the data, and the weighted losses."""
     data, model, losses = Data().part(mine), Model(), []
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
 
@@ -228,7 +233,7 @@ def params_of(model):
 
 @pytest.mark.parametrize("name", [*MEANS, *WHOLE])
 def test_ranks_compute_the_means_of_one_process(comm, name):
-    # If all ranks have 3 samples, an axis of 3 time steps must not be mistaken for the samples.
+    # If all ranks have 3 samples, 3 time steps must be distinguished from them.
     scope = mpchain.shared_counts if comm.size > 3 else contextlib.nullcontext
     for ends in divisions(comm.size):
         mine = slice(*map(int, ends[comm.rank : comm.rank + 2]))
@@ -245,10 +250,11 @@ def sizes_of_parts(n, n_parts):
 @pytest.mark.parametrize("n_parts", [1, 3])
 @pytest.mark.parametrize("name", MEANS)
 def test_parts_of_a_batch_give_its_means(comm, name, n_parts):
-    """The ranks may have other numbers of parts."""
+    """The ranks may have different numbers of micro-batches."""
 
     def loss(model, data):
-        with mpchain.shared_counts():  # parts have as many samples as there are steps in time
+        # The micro-batches have as many samples as there are time steps.
+        with mpchain.shared_counts():
             return MEANS[name](model, data)
 
     for ends in divisions(comm.size):
@@ -308,7 +314,8 @@ def text_of_one_process():
 
 
 def numbers_in(output):
-    """The lines of the script, without those of others, such as that a rank is slow."""
+    """Returns the lines that the script printed, without other lines, such as one about a slow
+    rank."""
     return [line for line in output.splitlines() if " 0x" in line or " -0x" in line]
 
 
@@ -323,7 +330,7 @@ def test_micro_shards_have_the_same_bits(needs_mpirun, n_ranks, text_of_one_proc
 
 
 def updated(comm, loss, n=None):
-    """Makes an update with an even part of the batch; returns the optimizer and parameters."""
+    """Makes an update with an equal part of the batch; returns the optimizer and parameters."""
     with comm.batch(N if n is None else n) as mine:
         data, model = Data().part(mine), Model()
         optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
@@ -338,7 +345,7 @@ def in_one_process(loss, n=N):
 
 
 def by_molecule(model, data):
-    """The mean over the molecules of the mean over the atoms that count."""
+    """Returns the mean over the molecules of the mean over the atoms that count."""
     losses = []
     for atoms in data.atoms:
         labels = np.arange(len(atoms)) % 3 - (len(atoms) % 3 == 0)
@@ -347,7 +354,7 @@ def by_molecule(model, data):
 
 
 def by_padded_sample(model, data):
-    """The same of sequences of one length."""
+    """Returns the mean over sequences of one length of the mean over the steps that count."""
     y = model.steps(data.seq)
     each = [F.softmax_cross_entropy(y[i].T, data.labels[i]) for i in range(len(data.x))]
     return sum(each) / len(each)
@@ -356,7 +363,7 @@ def by_padded_sample(model, data):
 @pytest.mark.parametrize("loss", [by_molecule, by_padded_sample])
 @pytest.mark.parametrize("n", [N, 2, 3])
 def test_losses_of_single_samples(comm, loss, n):
-    """Also if no rank has more than one."""
+    """Also tests batches in which no rank has more than one sample."""
 
     def own(model, data):
         with mpchain.own_counts():
@@ -368,7 +375,7 @@ def test_losses_of_single_samples(comm, loss, n):
 
 
 def test_steps_in_time_are_told_from_samples_once_they_were(comm):
-    """As many steps as samples, after others."""
+    """A step with as many time steps as samples follows other steps."""
     model, labels = Model(), Data().labels
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
     of_one = Model()
@@ -396,8 +403,8 @@ def two_or_three(model, data, n):
     return loss
 
 
-# Each row has a number of ranks, a number of samples, a loss that differs by rank, and the error's
-# text.
+# Each row names what differs between ranks, and has the number of ranks, the number of samples, the
+# loss, and a part of the error.
 REFUSED = {
     "samples": (2, N, "by_molecule", ["this rank makes 6 calls", "mpchain.own_counts()"]),
     "padded samples": (2, N, "by_padded_sample", ["this rank makes 6 calls, of 3, 3, 3, 3, ..."]),
@@ -427,7 +434,7 @@ def another_shape_on_rank_0(model, data):
 
 
 def refuse(name):
-    """Called by each rank of a job of its own."""
+    """Raises the error on each rank of a separate job."""
     comm, (_, n, loss, _) = mpchain.create_communicator(), REFUSED[name]
     with mpchain.using_config("dtype", np.dtype("f8")):
         updated(comm, globals()[loss], n)
@@ -442,7 +449,8 @@ def refuse(name):
     ],
 )
 def test_what_cannot_be_matched_is_refused(needs_mpirun, name):
-    """With the places, at once, on ranks that would else compute something else or hang."""
+    """The error names both places, and comes at once on ranks that would otherwise compute wrong
+    results or hang."""
     n_ranks, _, _, texts = REFUSED[name]
     code = f"from tests.distributed.optimizers.test_counts import refuse; refuse({name!r})"
     status, outputs, text = ranks.run(n_ranks, ["-m", "mpi4py", "-c", code], timeout=100)
@@ -510,7 +518,7 @@ def test_sums_are_not_differentiated_after_the_update(comm):
 
 
 def test_slopes_of_a_value_of_the_whole_batch(comm):
-    """Within the loss function mpchain.grad sums the outputs of all ranks."""
+    """Within the loss function, mpchain.grad sums the outputs of all ranks."""
 
     def loss(model, data):
         x = mpchain.Variable(data.x)
@@ -552,7 +560,7 @@ def test_accumulation_without_exchange(comm):
 
 
 def masked_mean(model, x, t):
-    """A mean over this rank's labels that count, by plain functions."""
+    """Returns a mean over this rank's labels that count, by plain functions."""
     losses = F.softmax_cross_entropy(model(x), t, reduce="no")
     loss = F.sum(losses) / (t >= 0).sum()
     report({"loss": loss}, model)
@@ -597,7 +605,7 @@ def test_weights_that_accumulate(comm):
 @pytest.mark.parametrize("accumulation", [1, 3, None])
 @pytest.mark.parametrize("n", [N, 2])
 def test_weights_of_updaters(comm, accumulation, n):
-    """None: in micro-shards."""
+    """None stands for micro-shards."""
     if accumulation is None:
         comm = Communicator() if comm.size == 1 else comm.renewed()
         comm.micro_shards, accumulation = 2 * comm.size, 1
@@ -649,7 +657,7 @@ def test_weights_of_nothing_at_all(comm):
 
 
 def test_a_weight_of_zero_on_one_rank(comm):
-    """That rank computes no loss, but takes part in the exchanges of the others."""
+    """The rank computes no loss, but takes part in the collectives of the other ranks."""
 
     def train(comm, mine):
         data, model = Data(), Model()
@@ -692,7 +700,7 @@ def test_losses_that_are_computed_again(comm, scope, n_parts):
 
 
 def test_means_of_many_elements_in_half_precision(comm):
-    """Their number is no number of half precision."""
+    """The number of elements cannot be represented in half precision."""
     model, x = L.Linear(1, 1), np.full((40000, 2), 0.01, np.float16)
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.0), comm).setup(model)
     found = []
@@ -719,7 +727,7 @@ def test_a_loss_that_fails_leaves_no_weight(comm):
 
 @pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
 def test_means_of_the_means_of_ranks(comm, create):
-    """What ChainerMN computes, by an option."""
+    """ChainerMN computes this mean; mpchain has an option for it."""
     data, model = Data(), Model()
     optimizer = create(optimizers.SGD(0.3), comm, batch_counts=False)
     optimizer.setup(model)

@@ -1,4 +1,4 @@
-"""Within updates N ranks draw what one rank draws."""
+"""Tests that N ranks draw the same random numbers in updates as one rank."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ def _in_float64():
 
 
 class Noisy(Chain):
-    """Dropout, latent variables, dropped connections."""
+    """A model with dropout, latent variables and dropped connections."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class Noisy(Chain):
 
 
 class Recurrent(Chain):
-    """Dropout between layers, over sequences of different lengths."""
+    """A model with dropout between layers, over sequences of different lengths."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,7 @@ def sequences(step):
 
 
 def make(comm, make_model=Noisy):
-    vars(comm).pop("n_draw_keys", None)  # A program of its own would start without it.
+    vars(comm).pop("n_draw_keys", None)  # each program starts with the first key
     np.random.seed(0)
     model = on_device(make_model())
     return model, create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(model)
@@ -92,7 +92,7 @@ def assert_same(model, other, tolerance=1e-12):
 
 
 def train(comm, steps, make_model=Noisy, model_and_optimizer=None):
-    """Trains by whole batches that the ranks divide."""
+    """Trains with whole batches that the ranks divide."""
     model, optimizer = model_and_optimizer or make(comm, make_model)
     for step in steps:
         with comm.batch(N) as mine:
@@ -105,7 +105,7 @@ def train(comm, steps, make_model=Noisy, model_and_optimizer=None):
 
 @pytest.mark.parametrize("make_model", [Noisy, Recurrent])
 def test_ranks_draw_what_one_rank_draws(comm, make_model):
-    # All ranks have the same state of NumPy's generator: masks must differ all the same.
+    # All ranks have the same state of NumPy's generator, but their masks must differ.
     model, _ = train(comm, range(4), make_model)
     expected, _ = train(Communicator(), range(4), make_model)
     assert_same(model, expected)
@@ -155,7 +155,7 @@ def test_the_updater_numbers_the_samples_of_a_sharded_iterator(comm, repeat):
 
 
 def test_equal_batches_without_a_word_about_their_division(comm):
-    """Ranks with batches of equal size draw what one rank draws of them all, in their order."""
+    """Ranks with batches of equal size draw what one rank draws for all samples in rank order."""
     x, t = batch(0, 3 * comm.size)
     trained = []
     for c in (comm, Communicator()):
@@ -180,7 +180,7 @@ def test_unequal_batches_without_a_word_are_independent(comm):
     for _ in range(3):
         optimizer.n_samples = 1 + comm.rank
         optimizer.update(loss, xp.ones((1 + comm.rank, 64)), model.W)
-    # The first step may assume wrong shapes; the next steps know the right ones.
+    # The first step assumes a division, which later steps know.
     rows = [row.tobytes() for x in comm.allgather_obj(drawn[1:]) for y in x for row in y]
     assert len(set(rows)) == len(rows)
 
@@ -206,11 +206,12 @@ def test_parts_must_cover_the_batch(comm):
 
 
 def test_batches_that_are_accumulated(comm):
-    """The numbers of samples of all of them are known."""
+    """The numbers of samples of all accumulated batches are known."""
     model = on_device(L.Linear(1, 1, nobias=True, initialW=np.zeros((1, 1))))
     optimizer = create_multi_node_optimizer(optimizers.SGD(1), comm).setup(model)
     x = xp.arange(float(N)).reshape(N, 1)
-    optimizer.update(lambda x: F.mean(model(x)), xp.zeros((1, 1)))  # all ranks take part in it
+    # All ranks take part in the update.
+    optimizer.update(lambda x: F.mean(model(x)), xp.zeros((1, 1)))
     for numbers in ((3, 7, N), (5, N)):
         model.W.array[...] = 0
         for begin, end in itertools.pairwise((0, *numbers)):
@@ -254,7 +255,7 @@ def test_a_restored_optimizer_goes_on_with_its_draws(comm):
     saved = DictionarySerializer()
     saved["model"].save(model)
     saved["optimizer"].save(optimizer)
-    np.random.seed(99)  # the program that resumes has another seed
+    np.random.seed(99)  # the resumed program has another seed
     restored = on_device(Noisy())
     other = create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(restored)
     loaded = NpzDeserializer(saved.target)

@@ -1,4 +1,4 @@
-"""A loss gives on several ranks what it gives in one process, or rank 0 warns of it."""
+"""Tests that a loss has the same value on several ranks as in one process, or that rank 0 warns."""
 
 import warnings
 
@@ -191,8 +191,9 @@ def trained(loss, optimizer, mine):
 
 
 def run(comm, loss):
-    """Returns whether ranks compute what one process does, and rank 0's warnings, on all ranks."""
-    vars(comm).pop("_control", None)  # A control warns of each line only once, even across tests.
+    """Returns, on all ranks, whether the ranks compute the same as one process, and rank 0's
+    warnings."""
+    vars(comm).pop("_control", None)  # a control warns about a line only once, also across tests
     alone = trained(loss, optimizers.SGD(0.1), slice(None))
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm)
     with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""L-BFGS within a multi-node optimizer takes the steps of one process."""
+"""Tests that L-BFGS within a multi-node optimizer takes the same steps as in one process."""
 
 import numpy as np
 import pytest

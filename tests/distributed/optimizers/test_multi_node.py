@@ -1,4 +1,5 @@
-"""Multi-node optimizers: N ranks with parts of a batch do what one process does with all of it."""
+"""Tests that multi-node optimizers on N ranks with parts of a batch do the same as one process with
+the whole batch."""
 
 import functools
 import itertools
@@ -44,7 +45,7 @@ def part(arrays, comm):
 
 
 def update(optimizer, comm, arrays, model):
-    """One update by this rank's part of a batch."""
+    """Makes an update with this rank's part of a batch."""
     x, t = part(arrays, comm)
     optimizer.n_samples = len(x)
     optimizer.update(model.loss, x, t)
@@ -59,7 +60,7 @@ def assert_close(model, expected, tolerance=1e-12):
 
 
 def assert_alike(comm, model):
-    """The parameters have the same bits on all ranks."""
+    """Checks that the parameters have the same bits on all ranks."""
     for name, param in sorted(model.namedparams()):
         assert len({y.tobytes() for y in comm.allgather(param.array)}) == 1, name
 
@@ -77,7 +78,7 @@ def test_n_ranks_are_one_process(comm, make, n, n_in):
         plain.update(expected.loss, *batch(n, step))
     after = np.random.uniform()
 
-    np.random.seed(1 if comm.rank == 0 else 100 + comm.rank)  # rank 0's parameters count
+    np.random.seed(1 if comm.rank == 0 else 100 + comm.rank)  # all ranks get rank 0's parameters
     model = on_device(MLP(n_in))
     optimizer = create_multi_node_optimizer(make(), comm).setup(model)
     optimizer.add_hook(optimizer_hooks.WeightDecay(0.01))
@@ -122,7 +123,8 @@ def test_a_generator_for_initial_values_is_used(comm):
 
 
 class Stateful(Chain):
-    """Remembers what it has seen: in a persistent array, a persistent number and an attribute."""
+    """A model that stores what it gets in a persistent array, a persistent number and an
+    attribute."""
 
     def __init__(self, log):
         super().__init__()
@@ -143,7 +145,7 @@ class Stateful(Chain):
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_the_first_pass_leaves_no_traces(comm, alike):
-    """It counts if all ranks have initialized alike, or is repeated."""
+    """The first pass counts if all ranks have initialized equally; otherwise, it is repeated."""
     log = []
     model = on_device(Stateful(log))
     seen = model.seen
@@ -161,7 +163,7 @@ def test_the_first_pass_leaves_no_traces(comm, alike):
 
 
 class TwoBranches(Chain):
-    """Which of its parameters it uses depends on the data."""
+    """A model in which the data decides which parameters are used."""
 
     def __init__(self):
         super().__init__()
@@ -179,7 +181,7 @@ def test_parameters_that_only_some_ranks_use(comm):
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     for step in range(4):
         x, t = batch(4, step)
-        # Branch b is used by the last rank from the second step on, and by nobody before.
+        # Only the last rank uses branch b, from the second step on.
         x[0, 0] = -1 if step > 0 and comm.rank == comm.size - 1 else 1
         optimizer.update(model.loss, x, t)
         assert model.b.W.is_initialized == (step > 0)
@@ -215,7 +217,7 @@ def test_ranks_without_samples(comm):
         optimizer.n_samples = 4 if comm.rank == last else 0
         optimizer.update(model.loss if comm.rank == last else must_not_be_called, *arrays)
     assert_close(model, expected)
-    optimizer.n_samples = 0  # No rank has samples, so nothing happens.
+    optimizer.n_samples = 0  # no rank has samples, so nothing happens
     optimizer.update(must_not_be_called)
     assert optimizer.t == 3
     assert_close(model, expected)
@@ -241,7 +243,7 @@ def test_in_parts(comm, n_parts, n_in):
         parts = []
         for i in range(n_parts):
             begin, end = partition(len(x), i, n_parts)
-            # Parts without samples, whose mean loss would be NaN, are not computed.
+            # Micro-batches without samples, whose mean loss would be NaN, are not computed.
             parts.append((end - begin, functools.partial(model.loss, x[begin:end], t[begin:end])))
         optimizer.update_in_parts(parts)
     assert_close(model, expected)
@@ -260,7 +262,7 @@ def test_with_loss_scale(comm):
         x, t = part(batch(7, step), comm)
         optimizer.n_samples = len(x)
         half = len(x) // 2
-        if half:  # Gradients of micro-batches are scaled as well.
+        if half:  # the shares of micro-batches are scaled, too
             optimizer.update_in_parts(
                 [
                     (half, functools.partial(model.loss, x[:half], t[:half])),
@@ -273,7 +275,7 @@ def test_with_loss_scale(comm):
 
 
 def test_bfloat16(comm):
-    """Gradients are rounded on each rank, and their sum is as exact as those of one process."""
+    """Gradients are rounded on each rank, and their sum is as exact as in one process."""
     models = []
     for _ in range(2):
         np.random.seed(1)
@@ -298,7 +300,7 @@ def test_bfloat16(comm):
 @pytest.mark.parametrize("counts", [(4, 1, 2), (3, 4), (0, 7), (7, 0)], ids=str)
 @pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_no_sync(comm, counts, n_in):
-    """Rank 0 does its samples in several updates, all but the last within no_sync."""
+    """Rank 0 makes several updates with its samples, all but the last within no_sync."""
     np.random.seed(1)
     expected = on_device(MLP(n_in))
     plain = optimizers.SGD(lr=0.1).setup(expected)
@@ -313,7 +315,7 @@ def test_no_sync(comm, counts, n_in):
         if comm.rank > 0:
             begin = 7 + 2 * (comm.rank - 1)
             mine = [(x[begin : begin + 2], t[begin : begin + 2])]
-            if step == 0:  # the update that initializes parameters is everybody's
+            if step == 0:  # all ranks take part in the update that initializes parameters
                 mine.insert(0, (x[:0], t[:0]))
         else:
             ends = np.cumsum((0, *counts))
@@ -355,7 +357,7 @@ def test_no_sync_then_an_update_without_loss(comm):
 
 
 def test_no_sync_without_numbers_of_samples(comm):
-    """Parts, and ranks that have as many of them, count equally."""
+    """Micro-batches have equal weights, and ranks have the same number of micro-batches."""
     np.random.seed(1)
     expected = on_device(MLP())
     plain = optimizers.SGD(lr=0.1).setup(expected)
@@ -408,7 +410,7 @@ def test_an_overflow_on_one_rank_is_everybodys(comm):
         pytest.warns(RuntimeWarning, match="step 1 is skipped, because with loss scale 1"),
     ):
         optimizer.update(model.loss, x, t)
-        assert not optimizer.is_safe_to_update()  # a GPU says so when it is asked
+        assert not optimizer.is_safe_to_update()  # reading the state on a GPU waits for the result
     for array, param in zip(before, model.params()):
         assert_array_equal(param.array, array)
     scales = []
@@ -422,7 +424,8 @@ def test_an_overflow_on_one_rank_is_everybodys(comm):
 
 @pytest.mark.parametrize("double_buffering", [False, True])
 def test_gradients_that_a_program_keeps(comm, double_buffering):
-    """They stay what they were; ordinary training needs no memory for that."""
+    """The program's references to gradients keep their values; ordinary training needs no memory
+    for this."""
     model = on_device(MLP())
     optimizer = create_multi_node_optimizer(
         optimizers.Adam(), comm, double_buffering=double_buffering
@@ -432,14 +435,15 @@ def test_gradients_that_a_program_keeps(comm, double_buffering):
         return [param.grad for _, param in sorted(model.namedparams())]
 
     def places():
-        """Addresses of the gradients; of two steps, since double buffering alternates."""
+        """Returns the addresses of the gradients in two steps, because double buffering alternates
+        between two slots."""
         found = set()
         for step in range(2):
             update(optimizer, comm, batch(7, step), model)
             found |= {address(grad) for grad in gradients()}
         return found
 
-    for _ in range(2):  # double buffering has no gradients in the first step
+    for _ in range(2):  # with double buffering, the first step has no gradients
         update(optimizer, comm, batch(), model)
     first = places()
     if comm.size > 1:
@@ -481,7 +485,7 @@ def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):
     assert_alike(comm, model)
     if comm.rank == 0 or same_seed:
         assert np.random.uniform() == after
-    else:  # The rank's own random numbers, such as for dropout, continue.
+    else:  # the rank's own random numbers, such as for dropout, continue
         np.testing.assert_equal(np.random.get_state(), state)
 
 
@@ -528,7 +532,7 @@ def test_gradients_that_are_computed_outside(comm):
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_parameters_that_are_initialized_outside(comm, alike):
-    """A step by gradients of parameters that differed between ranks is left out, once."""
+    """A step with gradients of parameters that differed between ranks is skipped, once."""
     np.random.seed(0 if alike else comm.rank)
     model = on_device(MLP(None))
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
@@ -566,7 +570,7 @@ def test_setup_initializes_what_rank_0_has(comm):
     state = np.random.get_state()[1:3]
     create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     assert_alike(comm, model)
-    # Values that are replaced at once are not drawn from the program's random numbers.
+    # Initial values that are replaced at once do not use the program's random numbers.
     if comm.rank > 0:
         np.testing.assert_equal(np.random.get_state()[1:3], state)
 
@@ -596,14 +600,14 @@ def test_multi_node_mean_grad(comm, zero_fill):
 
 @pytest.mark.parametrize("n_out", [2, None], ids=["initialized", "lazy"])
 def test_a_link_that_is_added_later_costs_no_step(comm, n_out):
-    """Training continues as in one process, for any random states of the ranks."""
+    """Training continues as in one process, for all random states of the ranks."""
 
     def train(model, optimizer, update):
         update()
         with model.init_scope():
             model.l3 = on_device(L.Linear(n_out, 2))
             model.norm = on_device(L.BatchNormalization(2))
-        optimizer.setup(model)  # the rules of the new parameters
+        optimizer.setup(model)  # setup creates the update rules of the new parameters
         update()
         update()
 
@@ -634,7 +638,7 @@ def test_a_link_that_is_added_later_costs_no_step(comm, n_out):
 
 
 class Decaying(optimizers.MomentumSGD):
-    """An optimizer with attributes of its own."""
+    """An optimizer with its own attributes."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -671,7 +675,7 @@ def test_attributes_that_the_wrapped_optimizer_lacks(comm):
         with pytest.raises(AttributeError, match=f"has no .*'{name}'") as raised:
             getattr(optimizer, name)
         assert "attribute actual_optimizer" in raised.value.__notes__[0]
-    with pytest.raises(AttributeError, match="'step': "):  # The error says what to call instead.
+    with pytest.raises(AttributeError, match="'step': "):  # the error says what to call instead
         _ = optimizer.step
     optimizer.actual_optimizer.later = 1
     assert not hasattr(optimizer, "later")
@@ -712,7 +716,7 @@ def test_parameters_that_only_some_ranks_update(comm, create):
     model = on_device(MLP())
     optimizer = create(optimizers.SGD(), comm).setup(model)
     update(optimizer, comm, batch(), model)
-    model.l1.disable_update()  # All ranks disable the update.
+    model.l1.disable_update()  # the layer is frozen on all ranks
     update(optimizer, comm, batch(), model)
     before = {name: param.array.copy() for name, param in model.namedparams()}
     if comm.rank == 1:
@@ -722,7 +726,7 @@ def test_parameters_that_only_some_ranks_update(comm, create):
         match=rf"parameter /l2/\w is not updated on rank 1 of {comm.size}, but on the oth",
     ):
         update(optimizer, comm, batch(), model)
-    for name, param in model.namedparams():  # no rank has stepped
+    for name, param in model.namedparams():  # no rank has made the step
         assert_array_equal(param.array, before[name])
 
 

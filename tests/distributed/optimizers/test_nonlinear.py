@@ -1,4 +1,4 @@
-"""Losses that ranks cannot average are told."""
+"""Tests the warnings about losses that ranks cannot average."""
 
 import re
 import warnings
@@ -29,7 +29,7 @@ four = mpchain.Variable(np.array(4, "f"))
 
 
 def nonlinear(loss, n=N):
-    """Returns the label of the function because of which ranks cannot average a loss."""
+    """Returns the label of the function that prevents ranks from averaging a loss."""
     reason = why_not_averaged(SampleGraph(loss, n)) or ""
     return next(iter(re.findall(r"\((\w+)\)", reason)), None)
 
@@ -98,7 +98,7 @@ def test_large_graphs_are_walked_without_recursion():
 
 
 def warned(comm, loss):
-    vars(comm).pop("_control", None)  # The control has warned in other tests.
+    vars(comm).pop("_control", None)  # other tests have made this control warn
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.0), comm).setup(net)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -141,9 +141,9 @@ def test_factors_of_parts():
         return difference([(weight, Scales(held)) for weight, held in parts], 1e-6)
 
     assert told((2, [1.0]), (3, [1.0])) is None
-    assert told((2, [0.5]), (3, [1 / 3])) is None  # 1 / n
+    assert told((2, [0.5]), (3, [1 / 3])) is None  # the factors are 1 / n
     assert "(0.5, 0.25)" in told((2, [0.5]), (2, [0.25]))
-    assert told((2, [0.5]), (0, [0.25]), (2, [])) is None  # other terms, or none
+    assert told((2, [0.5]), (0, [0.25]), (2, [])) is None  # other ranks have other terms, or none
     assert told((2, [0.5]), (2, [0.5, 0.2])) is None
     assert told() is None
 
@@ -165,7 +165,7 @@ def test_means_over_what_numpy_counts_are_told(comm):
 
 
 class _Deep(mpchain.Chain):
-    """A user's model, whose loss has a line that is neither the first nor in the loss function."""
+    """A user's model, in which the line to report is neither the first nor in the loss function."""
 
     def forward(self, x):
         return self.spread(net(x))

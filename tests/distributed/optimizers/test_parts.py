@@ -1,4 +1,4 @@
-"""Float32 copies of parts of parameters are saved and loaded."""
+"""Tests saving and loading of float32 copies of slices of parameters."""
 
 import io
 
@@ -18,14 +18,14 @@ from tests.distributed.optimizers.test_sharded import assert_same, make, train
 
 
 class Half:
-    """Small steps of bfloat16 parameters, which add up in their float32 copies alone."""
+    """Makes small steps of bfloat16 parameters, which only their float32 copies can add up."""
 
     def __init__(self, comm, create=create_sharded_optimizer, model=None):
         self.comm = comm
         with using_config("dtype", mixed_bf16.dtype):
             self.optimizer = make(create, optimizers.AdamW(1e-4), comm, mixed_bf16.dtype)
         self.optimizer.use_fp32_update()
-        self.train(1)  # This call initializes all parameters.
+        self.train(1)  # the first step initializes all copies
         if model is not None:
             self.optimizer.target.copyparams(model)
 
@@ -64,7 +64,7 @@ def test_float32_copies_are_saved_in_whole_files(comm, create):
     again = io.BytesIO()
     resumed = Half(comm)
     serializers.load_npz(file, resumed)
-    serializers.save_npz(again, resumed)  # before the next step divides what was loaded
+    serializers.save_npz(again, resumed)  # the state is saved before the next step divides it again
     file.seek(0), again.seek(0)
     with np.load(file) as expected, np.load(again) as found:
         assert expected["optimizer/l1/W/fp32_param"].dtype == np.float32

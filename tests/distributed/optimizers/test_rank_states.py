@@ -1,4 +1,4 @@
-"""State of a rank's samples, on any number of ranks."""
+"""Tests state that belongs to a rank's samples, on any number of ranks."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_rows_are_divided_anew(device):
         np.testing.assert_array_equal(to_cpu(model.h.array), whole[slice(*comm.share_of(5))])
         assert model.c is None
         again = StateSerializer()
-        states.serialize(again)  # The states are saved again before another batch is read.
+        states.serialize(again)  # the state is saved at once, before another batch
         assert again.target["h"].shape == (5, 2)
 
 

@@ -1,4 +1,4 @@
-"""Large tables on several ranks train as on one, where their gradients are rows."""
+"""Tests that large tables train on several ranks as on one if their gradients are rows."""
 
 import numpy as np
 import pytest

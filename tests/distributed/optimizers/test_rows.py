@@ -1,4 +1,5 @@
-"""Draws that are no rows of samples, and state of ranks without samples, as in one process."""
+"""Tests draws whose rows are not samples, and state of ranks without samples, against one
+process."""
 
 import functools
 import inspect
@@ -19,8 +20,7 @@ from mpchain.link import Chain
 from tests.distributed.devices import assert_allclose, on_device
 
 N = 13
-# The samples are sequences or molecules of these lengths.
-LENGTHS = np.random.RandomState(3).randint(1, 6, N)
+LENGTHS = np.random.RandomState(3).randint(1, 6, N)  # the lengths of sequences or molecules
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,8 @@ class Model(Chain):
 
 
 def divided(comm, n, step=0):
-    """This rank's samples: with an odd step, rank 0 has nearly all, and the last rank none."""
+    """Returns this rank's samples; in odd steps, rank 0 has nearly all samples, and the last rank
+    has none."""
     if step % 2 == 0 or comm.size == 1:
         return slice(*comm.share_of(n))
     ends = [0, *range(n - comm.size + 2, n + 1), n]
@@ -49,7 +50,7 @@ def divided(comm, n, step=0):
 
 
 def train(comm, loss, data, n_parts=1, make=Model):
-    vars(comm).pop("n_draw_keys", None)  # A program of its own would start without it.
+    vars(comm).pop("n_draw_keys", None)  # each program starts with the first key
     np.random.seed(0)
     model = on_device(make())
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
@@ -73,7 +74,7 @@ def train(comm, loss, data, n_parts=1, make=Model):
 def assert_as_one_process(comm, loss, data, **options):
     model = train(comm, loss, data, **options)
     expected = train(Communicator(), loss, data, **options)
-    tolerance = 1e-11 if comm.micro_shards else 1e-12  # Micro-shards are summed in another order.
+    tolerance = 1e-11 if comm.micro_shards else 1e-12  # micro-shards are summed in another order
     for name, param in model.namedparams():
         assert_allclose(param.array, dict(expected.namedparams())[name].array, tolerance, 1e-13)
     initial = dict(on_device(Model()).namedparams())
@@ -94,7 +95,7 @@ def mean(y, n):
 
 
 def scalars(model, x):
-    """Stochastic depth: a layer is left out of the whole batch."""
+    """Returns a model with stochastic depth: a layer is omitted for the whole batch."""
     y = F.linear(x, model.W, model.b)
     for _ in range(4):
         y = F.tanh(y) if random.source(np).uniform() < 0.5 else y * 0.9
@@ -104,7 +105,7 @@ def scalars(model, x):
 
 
 def of_parameters(model, x):
-    """Dropout of weights, and weights that are drawn."""
+    """Returns a model with dropout of weights, and with drawn weights."""
     W = F.dropout(model.W, 0.3) + F.gaussian(model.W, model.scale) + F.rrelu(model.W)
     W = W + distributions.Normal(model.W, F.exp(model.scale)).sample()
     y = F.simplified_dropconnect(x, W, F.dropout(model.b), 0.4, use_batchwise_mask=False)
@@ -112,7 +113,7 @@ def of_parameters(model, x):
 
 
 def shared(model, x):
-    """Weights that are computed, and one number for each of several layers."""
+    """Returns a model with computed weights, and with one number for each of several layers."""
     with random.shared():
         W = F.dropout(model.W * 2, 0.4)
         keep = random.source(np).uniform(size=6) < 0.5
@@ -127,7 +128,7 @@ def test_what_belongs_to_no_sample_is_drawn_once(comm, loss, n_parts):
 
 
 def atoms(model, xs):
-    """Rows of ragged sequences, and rows of samples beside them."""
+    """Draws for the rows of ragged sequences, and for rows of samples beside them."""
     samples = np.repeat(np.arange(len(xs)), [len(x) for x in xs])
     with random.rows_of(samples):
         h = F.dropout(F.linear(np.concatenate(xs), model.W, model.b), 0.3)
@@ -140,7 +141,8 @@ def atoms(model, xs):
 
 
 def shuffled_atoms(model, xs):
-    """Rows of samples that are not side by side: a round for the first atom of each, and so on."""
+    """Draws for atoms of which those of one sample are not adjacent: first atoms come first, then
+    second atoms."""
     samples = np.repeat(np.arange(len(xs)), [len(x) for x in xs])
     order = np.argsort([i for x in xs for i in range(len(x))], kind="stable")
     with random.rows_of(samples[order].tolist()):
@@ -149,7 +151,8 @@ def shuffled_atoms(model, xs):
 
 
 def time_major(model, xs):
-    """(time, samples, features); the time is a multiple of some ranks' numbers of samples."""
+    """Uses arrays (time, samples, features); the time is a multiple of some ranks' numbers of
+    samples."""
     x = np.zeros((12, len(xs), 4))
     for i, sequence in enumerate(xs):
         x[: len(sequence), i] = sequence
@@ -163,7 +166,7 @@ def time_major(model, xs):
 
 
 def sorted_by_length(model, xs):
-    """Samples that the loss function sorts itself."""
+    """Draws for samples that the loss function sorts itself."""
     order = np.argsort([-len(x) for x in xs], kind="stable")
     with random.rows_of(order):
         x = np.stack([xs[i].sum(0) for i in order])
@@ -172,7 +175,7 @@ def sorted_by_length(model, xs):
 
 
 def recurrent(model, xs):
-    """Two sequences of each sample, through a function that sorts and joins them."""
+    """Draws for two sequences of each sample, in a function that sorts and joins them."""
     pairs = [half for x in xs for half in (x, x[:1])]
     lstm = model.lstm
     h, _, ys = lstm(None, None, pairs)
@@ -195,7 +198,7 @@ def test_rows_get_the_draws_of_their_samples(comm, loss, n_parts):
     assert_as_one_process(comm, loss, sequences, n_parts=n_parts)
 
 
-# Draws do not depend on the number of ranks.
+# Bits depend on the number of ranks here, but draws do not.
 @pytest.mark.filterwarnings("ignore:.*bits depend on their number")
 @pytest.mark.parametrize("loss", [scalars, of_parameters, atoms])
 def test_reproducible_ranks_draw_the_same(comm, loss):
@@ -226,8 +229,8 @@ def test_recomputation_repeats_the_draws_of_rows(comm):
 
 
 def warned(comm, draw, counts):
-    """Returns what rank 0 warns of in steps with these numbers of samples on ranks, cyclically."""
-    vars(comm).pop("_control", None)  # The control has warned in other tests.
+    """Returns rank 0's warnings in steps with these numbers of samples on the ranks, cyclically."""
+    vars(comm).pop("_control", None)  # other tests have made this control warn
     np.random.seed(0)
     model = Model()
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
@@ -276,8 +279,8 @@ def test_one_rank_warns_once_of_what_the_shape_does_not_tell(comm, name):
 def test_no_false_alarms(comm):
     def draw(n):
         dropped(n, 4)
-        dropped(n, n)  # The number of features equals the number of samples.
-        dropped(n, n, 4)  # The number of steps equals the number of samples.
+        dropped(n, n)  # there are as many features as samples
+        dropped(n, n, 4)  # or as many steps as samples
         dropped(3 * n, 4)
         dropped(n, 7, 7)
         dropped(2 * n, 7, 7)
@@ -351,7 +354,8 @@ class Normalized(Chain):
 
 @pytest.mark.parametrize("n_parts", [1, 3])
 def test_ranks_without_samples_take_the_state_of_others(comm, n_parts):
-    """Spectral normalization, whose vector each forward pass improves; batches of 11 and 2."""
+    """Spectral normalization improves its vector in each forward pass; batches have 11 and 2
+    samples."""
     trained = []
     for c in (comm, Communicator()):
         np.random.seed(0)
@@ -370,9 +374,9 @@ def test_ranks_without_samples_take_the_state_of_others(comm, n_parts):
     model, expected = trained
     assert len(set(comm.allgather_obj(model.n_calls))) == 1
     if n_parts > 1 and comm.size > 1:
-        return  # With 2 samples, no rank has as many micro-batches as one process.
+        return  # with 2 samples, no rank has as many micro-batches as one process
     assert model.n_calls == expected.n_calls
     for name in ("l1", "l2"):
         assert_allclose(model[name].W.array, expected[name].W.array, 1e-12)
         assert_allclose(model[name].W_u, expected[name].W_u, 1e-12)
-    assert (model.bn.avg_mean == comm.rank).all()  # the rank's own
+    assert (model.bn.avg_mean == comm.rank).all()  # each rank keeps its own value

@@ -1,4 +1,5 @@
-"""The sharded optimizer computes what an ordinary one does, with part of the state on each rank."""
+"""Tests that the sharded optimizer computes the same as an ordinary optimizer, with a slice of the
+state on each rank."""
 
 import io
 
@@ -34,7 +35,8 @@ ELEMENTWISE = {
 
 
 class MLP(Chain):
-    """A small model with a parameter without axes, and one that is initialized by its first use."""
+    """A small model with a parameter without axes, and a parameter that is initialized by its first
+    use."""
 
     def __init__(self, n_in=3):
         super().__init__()
@@ -53,7 +55,7 @@ def batch(seed, n=7):
 
 
 def train(optimizer, comm, n_steps, first=0, dtype=np.float64):
-    np.random.seed(2)  # Parameters that are not initialized yet draw from this seed.
+    np.random.seed(2)  # the seed is for parameters that are initialized later
     for step in range(first, first + n_steps):
         begin, end = partition(7, comm.rank, comm.size)
         x, t = (array[begin:end].astype(dtype) for array in batch(step))
@@ -74,7 +76,7 @@ def assert_same(model, expected):
 
 
 def both(actual, comm, hooks=(), dtype=np.float64):
-    """An ordinary and a sharded optimizer of equal models."""
+    """Returns an ordinary and a sharded optimizer of equal models."""
     pair = []
     for create in (create_multi_node_optimizer, create_sharded_optimizer):
         optimizer = make(create, actual(), comm, dtype)
@@ -109,7 +111,7 @@ def test_hooks_see_the_whole(comm, hook):
     with using_config("dtype", np.dtype("float64")):
         train(plain, comm, 3)
         train(sharded, comm, 3)
-    if isinstance(hook, optimizer_hooks.GradientClipping):  # norms of parts are added
+    if isinstance(hook, optimizer_hooks.GradientClipping):  # norms of slices are added
         expected = dict(plain.target.namedparams())
         for name, param in sharded.target.namedparams():
             assert_allclose(param.array, expected[name].array, rtol=1e-13, err_msg=name)
@@ -170,7 +172,7 @@ def test_each_rank_holds_its_part(comm):
         start, stop = ranges[comm.rank]
         assert {k: v.shape for k, v in arrays.items()} == dict.fromkeys("mv", (stop - start,))
     sizes = [sum(p["stop"] - p["start"] for p in part.values()) for part in everywhere]
-    # Two rows: what was initialized at setup, and what was by the first step.
+    # There are two groups of parameters: one is initialized at setup, the other by the first step.
     assert max(sizes) - min(sizes) <= 2 * comm.size
 
 
@@ -189,14 +191,14 @@ def test_saved_whole_and_loaded_by_any(comm):
             file.seek(0), reference.seek(0)
             with np.load(file) as saved, np.load(reference) as expected:
                 assert set(saved) == set(expected)
-                for key in set(expected) - {"exchange/draws"}:  # a key for each optimizer
+                for key in set(expected) - {"exchange/draws"}:  # each optimizer has its own key
                     assert_array_equal(saved[key], expected[key], err_msg=key)
         data = comm.bcast_obj(file.getvalue(), root=root)
         train(plain, comm, 3, first=3)
         for create in (create_multi_node_optimizer, create_sharded_optimizer):
             restored = make(create, optimizers.AMSGrad(), comm)
             restored.target.copyparams(sharded.target)
-            for _ in range(2):  # the second time over a state that is divided already
+            for _ in range(2):  # the second time, the loaded state is already divided
                 serializers.load_npz(io.BytesIO(data), restored)
                 restored.target.copyparams(sharded.target)
                 train(restored, comm, 3, first=3)
@@ -257,7 +259,7 @@ def test_saving_what_was_not_gathered(comm):
     sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
     with using_config("dtype", np.dtype("float64")):
         train(sharded, comm, 1)
-    if comm.size == 1:  # One rank has nothing to gather.
+    if comm.size == 1:  # one rank has nothing to gather
         serializers.save_npz(io.BytesIO(), sharded)
         return
     with pytest.raises(RuntimeError, match=r"all ranks must call gather_state\(\) before"):
@@ -301,7 +303,7 @@ def test_a_rule_that_updates_in_its_own_way(comm):
 
 
 def test_a_state_that_is_changed_after_it_was_loaded(comm):
-    """It is not saved as it was loaded."""
+    """The changed state is saved, not the loaded state."""
     sharded = make(create_sharded_optimizer, optimizers.MomentumSGD(), comm)
     with using_config("dtype", np.dtype("float64")):
         train(sharded, comm, 1)
@@ -310,7 +312,7 @@ def test_a_state_that_is_changed_after_it_was_loaded(comm):
     if comm.rank == 0:
         serializers.save_npz(file, sharded)
     serializers.load_npz(io.BytesIO(comm.bcast_obj(file.getvalue(), root=0)), sharded)
-    serializers.save_npz(io.BytesIO(), sharded)  # all ranks have loaded the whole
+    serializers.save_npz(io.BytesIO(), sharded)  # all ranks have loaded the whole state
     for param in sharded.target.params():
         param.update_rule.state["v"] += 1
     if comm.size == 1:
@@ -383,7 +385,7 @@ def test_memory_of_this_run(comm):
 
 @pytest.fixture(params=["one host", "a host each", "pairs", "alternating"])
 def on_hosts(request, comm, split_hosts):
-    """A communicator whose ranks are on hosts as given."""
+    """A communicator whose ranks are on the given imitated hosts."""
     if comm.mpi_comm is None or isinstance(comm, NcclCommunicator):
         pytest.skip("needs MPI")
     split_hosts(HOSTS[request.param])
@@ -392,11 +394,11 @@ def on_hosts(request, comm, split_hosts):
 
 
 def train_alone(actual, hooks, n_steps):
-    """Returns the model that one process trains."""
+    """Returns the model after training in one process."""
     optimizer = make(lambda actual, comm: actual, actual(), None)
     for hook in hooks:
         optimizer.add_hook(hook)
-    np.random.seed(2)  # Parameters that are not initialized yet draw from this seed.
+    np.random.seed(2)  # the seed is for parameters that are initialized later
     for step in range(n_steps):
         optimizer.update(optimizer.target.loss, *batch(step))
     return optimizer.target
@@ -408,7 +410,8 @@ def train_alone(actual, hooks, n_steps):
     ids=str,
 )
 def test_hosts_compute_what_one_process_does(on_hosts, hooks, bucket_bytes, set_limits):
-    """With one bucket and with several, whose last pieces are partly or wholly beyond its end."""
+    """There is one bucket, or there are several, whose last pieces are partly or wholly beyond its
+    end."""
     set_limits(sharded_bytes=bucket_bytes)
     hooks = [HOOKS[name] for name in hooks]
     with using_config("dtype", np.dtype("float64")):
@@ -464,7 +467,7 @@ def test_norm_travels_only_if_all_ranks_ask(on_hosts):
 
 
 def test_a_hook_that_needs_whole_gradients(on_hosts, capfd):
-    """All ranks get them, and the reason is printed once."""
+    """All ranks get whole gradients, and the reason is printed once."""
     seen = []
 
     def note(optimizer):
@@ -509,7 +512,7 @@ def test_noise_and_layerwise_rates(on_hosts, hook):
 
 
 def test_gradients_after_an_update(comm):
-    """Those of a part alone are not shown as a gradient; on one rank they are whole."""
+    """A slice of a gradient is not shown as the gradient; on one rank, gradients are whole."""
     with using_config("dtype", np.dtype("float64")):
         _, sharded = both(optimizers.Adam, comm)
         train(sharded, comm, 2)
@@ -579,7 +582,8 @@ def test_overflow_in_the_part_of_one_rank(on_hosts):
 
 
 def test_names_of_parameters_may_change(on_hosts):
-    """Parts belong to parameters, not to names, which two links of equal shapes exchange here."""
+    """Slices belong to parameters, not to names; two links of equal shapes exchange their names
+    here."""
 
     class Two(Chain):
         def __init__(self):
@@ -608,7 +612,7 @@ def test_names_of_parameters_may_change(on_hosts):
 
 @pytest.mark.parametrize("hooks", [[], [optimizer_hooks.GradientClipping(0.1)]], ids=len)
 def test_reproducible(comm, hooks):
-    """Gradients are whole, and all bits are those of an ordinary optimizer."""
+    """Gradients are whole, and all bits equal those of an ordinary optimizer."""
     if comm.mpi_comm is None or isinstance(comm, NcclCommunicator):
         pytest.skip("needs MPI")
     with MpiCommunicator(comm.mpi_comm) as made, using_config("dtype", np.dtype("float64")):
@@ -620,7 +624,8 @@ def test_reproducible(comm, hooks):
 
 
 def test_a_file_that_lacks_everything_changes_nothing(comm, tmp_path):
-    """Also of parameters behind so many missing names that the check has stopped before them."""
+    """The file also lacks parameters that come after so many missing names that the check has
+    stopped."""
     model = on_device(Sequential(*[L.Linear(2, 2) for _ in range(12)]))
     optimizer = create_sharded_optimizer(optimizers.Adam(), comm).setup(model)
     optimizer.update(lambda: F.sum(model(xp.ones((1, 2), np.float32)) ** 2))

@@ -1,4 +1,6 @@
-"""Models whose halves are on two ranks, trained on several pairs of ranks, with lazy parameters.
+"""Tests models whose halves are on two ranks, on several pairs of ranks, with lazy parameters.
+
+Each rank has two communicators: one for the model, and one for the gradients of its half.
 
 Each rank has two communicators: one for the model, one for the gradients of its half.
 """
@@ -38,7 +40,7 @@ def _data(step):
 
 
 class Half(Chain):
-    """This rank's half of the model; its loss is the model's, or a delegate variable."""
+    """This rank's half of the model; its loss is the model's loss, or a delegate variable."""
 
     def __init__(self, comm, sizes):
         super().__init__()
@@ -60,7 +62,7 @@ def _split(comm):
 
 
 def _train(of_gradients, model, steps):
-    """Updates by this pair's part of each batch; returns the optimizer, and warnings."""
+    """Updates with this pair's part of each batch; returns the optimizer, and warnings."""
     optimizer = create_multi_node_optimizer(optimizers.Adam(0.01), of_gradients).setup(model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -86,7 +88,7 @@ def _assert_alike(model, expected):
 
 @pytest.mark.parametrize("lazy", SIZES)
 def test_no_step_is_lost(comm, lazy):
-    """The first update is the one of one process, whatever the seeds of the ranks."""
+    """The first update equals the update of one process, for all seeds of the ranks."""
     of_model, of_gradients = _split(comm)
     np.random.seed(comm.rank)
     model = Half(of_model, SIZES[lazy])
@@ -105,7 +107,7 @@ def test_no_step_is_lost(comm, lazy):
 
 @pytest.mark.parametrize("lazy", SIZES)
 def test_a_step_with_unlike_values_is_skipped(comm, lazy):
-    """Halves that draw from generators of their own lose a step, and say so."""
+    """Halves that draw from their own generators skip one step with a warning."""
     of_model, of_gradients = _split(comm)
     np.random.seed(5)
     model = Half(of_model, SIZES[lazy])
@@ -121,7 +123,8 @@ def test_a_step_with_unlike_values_is_skipped(comm, lazy):
     values = [param.array for param in model.params()]
     for value in values:
         assert len({x.tobytes() for x in of_gradients.allgather(value)}) == 1
-    if lazy == "both" and skips:  # then nothing was learned, and the rest is a training
+    # If the first step is skipped, the later steps equal a whole training.
+    if lazy == "both" and skips:
         halves = _halves(3, 4)
         for rank, half in enumerate(halves):
             theirs = of_model.bcast_obj(values, root=rank)
@@ -136,7 +139,7 @@ def test_a_step_with_unlike_values_is_skipped(comm, lazy):
 
 @pytest.mark.long
 def test_on_four_ranks(needs_mpirun):
-    """The folder as a whole runs on fewer (test_under_mpirun.py)."""
+    """test_under_mpirun.py runs this folder on fewer ranks."""
     options = ["-x", "-q", "-p", "no:cacheprovider", "tests/distributed/optimizers"]
     command = ["-m", "mpi4py", "-m", "pytest", *options, "-k", "test_split_models"]
     status, outputs, own_output = ranks.run(4, command, timeout=120)

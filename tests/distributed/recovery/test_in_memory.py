@@ -1,4 +1,4 @@
-"""Going back to a copy of the state, on one rank that imitates losing others."""
+"""Tests the return to a copy of the state, on one rank that imitates the loss of other ranks."""
 
 import concurrent.futures
 import contextlib
@@ -22,7 +22,7 @@ from mpchain.training import extensions
 
 
 class Shrinking(Communicator):
-    """One rank, which imitates to have had others."""
+    """A communicator of one rank, which seems to have had more ranks."""
 
     is_elastic = True
     n_shrunk = 0
@@ -79,14 +79,14 @@ def test_another_exception_leaves_the_loop(comm):
 
 
 def test_copies_become_rare(comm):
-    """Two exist while ranks may not have the second, and one after that."""
+    """Two copies exist while some ranks may not have the second one; later, there is one."""
     state = InMemoryCheckpoint(comm, {"counter": Counter()}, share=1e-9)
     held, taken = [], set()
     for _ in range(40):
         with state.step():
             held.append(len(state._copies))
             taken.add(state.latest)
-    assert taken == {0, 1, 3, 7, 15, 31}  # each interval is at most twice the one before
+    assert taken == {0, 1, 3, 7, 15, 31}  # each interval is at most twice the previous interval
     assert held[:8] == [1, 2, 1, 2, 1, 1, 1, 2]
 
 
@@ -179,7 +179,7 @@ def test_mirrors_are_on_other_hosts():
 
 
 class Room:
-    """Where the threads that imitate ranks meet."""
+    """The meeting point of the threads that imitate ranks."""
 
     def __init__(self, size):
         self.barrier, self.table = threading.Barrier(size, timeout=10), [None] * size
@@ -208,7 +208,7 @@ class Thread(Communicator):
 
 
 def on_ranks(size, function):
-    """Returns what a function of a communicator returns on each rank."""
+    """Runs a function of a communicator on each rank; returns the results."""
     room = Room(size)
     with concurrent.futures.ThreadPoolExecutor(size) as executor:
         comms = [Thread(rank, room) for rank in range(size)]
@@ -218,7 +218,7 @@ def on_ranks(size, function):
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 @pytest.mark.parametrize("n_full", [1, 2, 5])
 def test_any_two_ranks_can_be_lost(size, n_full):
-    """Also those that have a part without elements, or alone have the same value."""
+    """Lost ranks may have a part without elements, or may alone have the same value."""
     whole = np.arange(36.0).reshape(3, 12)
 
     class Divided:

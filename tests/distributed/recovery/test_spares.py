@@ -1,4 +1,4 @@
-"""Spare ranks, as far as one process can imitate them."""
+"""Tests spare ranks, as far as one process can imitate them."""
 
 import types
 
@@ -15,7 +15,7 @@ from mpchain.distributed.recovery.spares import NO_LOSS, fill
 
 
 class Spares:
-    """As much of them as an ``InMemoryCheckpoint`` needs."""
+    """Imitates the methods of spare ranks that an ``InMemoryCheckpoint`` calls."""
 
     n, resumes, lost, loss = 1, False, {1: "imitated"}, NO_LOSS
 
@@ -71,14 +71,15 @@ def test_a_program_that_begins_again_continues_from_its_copies(capsys):
 
 
 def test_hyperparameters_have_effect_after_a_spare_has_taken_over(capsys):
-    """Whoever sets them, also for single parameters, and a frozen parameter stays frozen."""
+    """Any code may set hyperparameters, also for single parameters, and a frozen parameter stays
+    frozen."""
     spares = Spares()
 
     def train(lost_at):
         state, model, optimizer = begin(spares)
         model.add_param("scale", (), initializer=np.ones((), "f"))
         optimizer.setup(model)
-        model.scale.update_rule.hyperparam.lr = 0.25  # the optimizer's afterwards
+        model.scale.update_rule.hyperparam.lr = 0.25  # the optimizer's value is set later
         while state.is_before(6):
             with state.step():
                 if state.iteration == 2:

@@ -1,4 +1,4 @@
-"""Ranks that are imitated by objects in one process, with a clock that goes as a test says."""
+"""Ranks that objects in one process imitate, with a clock that the test sets."""
 
 import functools
 
@@ -12,7 +12,7 @@ TIMEOUT = 10.0
 
 
 class Clock:
-    """Seconds, as the test says."""
+    """A clock with the seconds that the test sets."""
 
     now = 1000.0
 
@@ -50,7 +50,7 @@ class Ranks:
             end_gpu_work()
 
     def pass_time(self, seconds, alive=None):
-        """Lets time pass, while the watching threads of some ranks run."""
+        """Lets time pass, while the watchdog threads of some ranks run."""
         period = detection.period_of(TIMEOUT)
         end = self.clock.now + seconds
         while self.clock.now < end:
@@ -66,7 +66,7 @@ class Ranks:
 
 
 def enter(watch, name="allreduce", *args, **kwargs):
-    """The beginning of a collective, as the rank's method would do it."""
+    """Begins a collective in the same way as the rank's method."""
     watch.announce(name, getattr(MpiCommunicator, name)._watched_as, args, kwargs)
     watch.enter()
 
@@ -80,7 +80,7 @@ X = np.zeros((2, 3), np.float32)
 
 
 class Operation:
-    """A request that is complete after so many questions."""
+    """A request that is complete after a given number of calls of Test."""
 
     def __init__(self, n):
         self.n = n

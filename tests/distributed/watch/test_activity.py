@@ -1,4 +1,4 @@
-"""Whether a process works, as the operating system sees it."""
+"""Tests whether a process works, according to the operating system."""
 
 import itertools
 import os
@@ -13,7 +13,7 @@ from mpchain.distributed.watch.activity import BYTES, Activity
 
 
 def is_seen(work):
-    """Whether the process is seen at work within half a second, of our own clock."""
+    """Returns whether the process is seen at work within half a second of the test's clock."""
     seen = Activity()
     for now in (0.0, 0.5):
         seen.last(now)
@@ -57,7 +57,8 @@ def test_a_process_whose_child_computes_works():
         pytest.skip("needs /proc")
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         seen = Activity()
-        # The system counts the child's processor time in ticks: one comes, sooner or later.
+        # The system counts the child's processor time in ticks, and the next tick comes sooner or
+        # later.
         assert any(seen.last(now) == now for now in itertools.count())
         child.kill()
 

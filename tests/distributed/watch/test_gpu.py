@@ -1,4 +1,4 @@
-"""A rank that is lost while the others wait for it within NCCL, on the doubles."""
+"""Tests a rank that is lost while other ranks wait for it within NCCL, on the doubles."""
 
 import pathlib
 import shutil
@@ -38,8 +38,8 @@ def test_a_rank_that_is_lost_within_a_collective(signal, needs_mpirun):
         environ={"PYTHONPATH": f"{ranks.ROOT}:{DOUBLES}"},
     )
     assert status not in (0, None), ranks.report(status, outputs, own_output)
-    if signal == "SIGSTOP":  # the watchdog's report
+    if signal == "SIGSTOP":  # the watchdog reports a stopped rank
         assert "s for rank 1 in iallreduce of (3,) float64" in outputs[0], outputs[0]
         assert "pending on the GPU" in outputs[0]
-    else:  # mpirun sees it first
+    else:  # mpirun notices a killed rank first
         assert "process rank 1 " in own_output, own_output

@@ -1,4 +1,4 @@
-"""The file that says after a failure what each rank called last."""
+"""Tests the file that says after a failure what each rank called last."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.distributed.watch.imitated_ranks import Operation, Ranks, X, call, en
 
 @pytest.fixture
 def report_to(monkeypatch):
-    """Function that says in which folder the file is written."""
+    """Returns a function that sets the folder of the file."""
     return lambda path: monkeypatch.setattr(reports.folder, "path", path and str(path))
 
 
@@ -75,7 +75,8 @@ def test_a_folder_that_cannot_be_made(tmp_path, report_to):
 
 
 def test_links_of_others_are_not_followed(file, tmp_path, report_to, monkeypatch):
-    """In a folder that others may write, somebody could guess the name of the temporary file."""
+    """In a folder that other users may write, somebody could guess the name of the temporary
+    file."""
     (tmp_path / "precious").write_text("kept")
     file.parent.mkdir()
     links = [f"{file}.{socket.gethostname()}.{os.getpid()}", f"{file}.guessed"]

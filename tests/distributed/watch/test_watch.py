@@ -1,4 +1,7 @@
-"""The watch over collectives: mismatches and missing ranks are reported, not hung on.
+"""Tests that the watch over collectives reports mismatches and missing ranks, instead of hanging.
+
+Objects in one process imitate the ranks, with a clock that the test sets. ``test_faults.py`` tests
+real ranks.
 
 The ranks are imitated by objects in one process, with a clock that goes as the test says. What real
 ones do is in ``test_faults.py``.
@@ -248,7 +251,7 @@ def test_the_end_of_a_program_that_nobody_waits_for():
 
 
 def at_work(*working, n=3):
-    """Ranks of which the first waits for the last, while some work."""
+    """Returns ranks of which the first waits for the last, while some ranks work."""
     ranks = Ranks(n)
     for watch in ranks.all:
         call(watch, "barrier")
@@ -280,7 +283,7 @@ def test_a_rank_that_works_is_reported_once_and_waited_for():
         watch.leave()
         enter(watch, "barrier")
     ranks.pass_time(20)
-    assert len(ranks.told) == 2  # another wait
+    assert len(ranks.told) == 2  # the second report is about another wait
 
 
 def test_a_rank_that_works_no_more_ends_the_job():
@@ -339,7 +342,7 @@ def test_a_rank_that_waits_for_one_that_works_is_not_lost():
     enter(ranks[1], "recv", 2)
     ranks.pass_time(100)
     assert ranks.reports == []
-    enter(ranks[2], "recv", 1)  # now all wait
+    enter(ranks[2], "recv", 1)  # now all ranks wait
     ranks.pass_time(13)
     assert "for ranks 11-12 in barrier" in ranks.report
 
@@ -398,7 +401,7 @@ def test_ranks_that_work_longer_than_the_others_are_waited_for_at_the_end():
 
 def test_the_end_of_all_programs_is_no_trouble():
     ranks = Ranks(3)
-    call(ranks[0], "barrier")  # one rank may have come farther than others
+    call(ranks[0], "barrier")  # one rank may be further than the others
     for watch in ranks.all:
         leave(watch)
     ranks.pass_time(60)
@@ -417,7 +420,8 @@ def test_threads_that_share_a_communicator_are_refused():
             str(error),
         )
     ranks[0].leave()
-    assert run_threads(lambda: call(ranks[0], "barrier") and None) == [None]  # one after another
+    # The calls come one after another.
+    assert run_threads(lambda: call(ranks[0], "barrier") and None) == [None]
 
 
 def test_a_thread_does_not_begin_while_another_ones_operation_is_pending():
@@ -463,7 +467,7 @@ def test_requests(n, monkeypatch):
 
 
 class Gpu:
-    """The work of a GPU that is done when the test says so."""
+    """Work of a GPU that is complete when the test says so."""
 
     is_done, error, is_aborted = False, None, False
 
@@ -494,7 +498,7 @@ def test_work_of_a_gpu_that_does_not_end():
 
 
 def test_events_of_a_gpu(pretend_cupy):
-    """As CuPy's, which are not there without a GPU."""
+    """The events imitate CuPy's, which need a GPU."""
 
     class Event:
         def __init__(self, disable_timing):
@@ -530,7 +534,7 @@ def test_a_failure_of_nccl():
 
 
 def test_a_failure_of_nccl_may_be_a_lost_rank():
-    """Which MPI notices later; if not, the job ends."""
+    """MPI notices the loss later; if not, the job ends."""
     ranks = Ranks(2)
     work = ranks[1].gpu = Gpu()
     ranks[0].is_elastic = ranks[1].is_elastic = True
@@ -542,7 +546,7 @@ def test_a_failure_of_nccl_may_be_a_lost_rank():
 
 
 def test_an_elastic_watchdog_kills_who_does_not_work(monkeypatch):
-    """Those of its host; others are left to ranks of their hosts."""
+    """The watchdog kills ranks on its host; ranks on other hosts kill theirs."""
     ranks = Ranks(3, hosts=["near", "near", "far"])
     killed = []
     for watch in ranks.all:
@@ -554,7 +558,7 @@ def test_an_elastic_watchdog_kills_who_does_not_work(monkeypatch):
     enter(ranks[2])
     ranks.working.add(1)
     ranks.pass_time(3 * TIMEOUT)
-    assert not killed and not ranks.reports  # The rank works.
+    assert not killed and not ranks.reports  # the rank works, so nothing happens
     ranks.working.clear()
     ranks.pass_time(TIMEOUT + 5, alive=[0, 2])
     assert killed == [(None, signal.SIGKILL)] * len(killed) and killed
@@ -589,7 +593,8 @@ _CIRCLES = {
 
 @pytest.mark.parametrize("calls", _CIRCLES.values(), ids=_CIRCLES)
 def test_ranks_that_wait_for_each_other_are_reported_at_once(calls):
-    """The timeout is 10 s; a report takes 2 s, and those in which ranks say where they are."""
+    """The timeout is 10 s; a report takes 2 s, and so do messages in which ranks report their
+    calls."""
     ranks = Ranks(len(calls))
     for watch, (name, *arguments) in zip(ranks.all, calls, strict=True):
         enter(watch, name, *arguments)
@@ -623,13 +628,14 @@ def test_ranks_that_may_continue_are_not_reported_at_once(calls):
 
 
 def test_a_circle_that_does_not_stand():
-    """Messages that move, ranks that go on to the next call, and one that was stopped."""
+    """No circle is reported if messages move, if ranks continue with the next call, or if one rank
+    was stopped."""
     ranks = Ranks(2)
     for watch, other in zip(ranks.all, (1, 0), strict=True):
         enter(watch, "sendrecv", X, other, other)
-        watch.row.waits_for = 0  # the array comes, which takes long
+        watch.row.waits_for = 0  # the array arrives, which takes long
     ranks.pass_time(8)
-    for _ in range(8):  # a loop in which both do the same each time
+    for _ in range(8):  # in this loop, both ranks do the same each time
         for watch, other in zip(ranks.all, (1, 0), strict=True):
             watch.leave()
             enter(watch, "sendrecv", X, other, other)

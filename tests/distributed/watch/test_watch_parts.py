@@ -1,4 +1,4 @@
-"""What the watch over collectives is made of, and the communicators that it is for."""
+"""Tests the parts of the watch over collectives, and the communicators that it covers."""
 
 import collections
 import inspect
@@ -35,7 +35,7 @@ NOT_WATCHED = {
     *("get_config", "gradient_dtype", "multi_node_mean_grad", "set_config", "share_of"),
     *("record_failures", "in_memory_checkpoint", "refuse_to_lose_ranks", "check_rank"),
     *("unclaimed", "unwatched"),
-    # Without which lost ranks are not noticed, or by which they are gone.
+    # These methods notice or remove lost ranks.
     *("agree", "renewed", "shrink", "end_work", "forget_messages"),
 }
 
@@ -51,7 +51,7 @@ def test_all_methods_that_communicate_are_watched():
 
 @watched
 class OnTwoRanks(MpiCommunicator):
-    """Communicates with nobody, but knows checks and watch."""
+    """A communicator that communicates with no rank, but has checks and a watch."""
 
     def __init__(self, ranks, rank):
         Communicator.__init__(self)
@@ -83,7 +83,7 @@ def test_methods_that_raise_before_they_communicate_do_not_count():
 
 
 def test_what_is_raised_before_a_method_communicates_follows_from_no_garbage(detect_losses):
-    """An elastic rank that has a wrong argument need not wait for the news of a loss."""
+    """An elastic rank with a wrong argument need not wait for the detection of a loss."""
     asked = []
 
     class LossDetector:
@@ -138,7 +138,7 @@ def test_texts_that_are_too_long_lose_their_middle():
 
 
 def test_fingerprints_of_code_that_is_gone():
-    """Another function may get the address of one that is gone, but not its text."""
+    """Another function may get the address of a deleted function, but not its text."""
     known = fingerprints.Fingerprints()
     kind = fingerprints.WATCHED["barrier"]
     for i in range(300):
@@ -278,7 +278,7 @@ def test_where_threads_are_that_keep_a_program_from_ending():
 
 
 class Post:
-    """Stands for an MPI communicator of two ranks, and for ``mpi4py.MPI``."""
+    """Imitates an MPI communicator of two ranks, and ``mpi4py.MPI``."""
 
     ANY_SOURCE, BYTE = -1, None
 

@@ -1,4 +1,4 @@
-"""onnxruntime, as the tests use it."""
+"""Runs onnxruntime for the tests."""
 
 
 def run(made, inputs):
@@ -7,7 +7,7 @@ def run(made, inputs):
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # ONNX Runtime would log each simplification.
+    options.log_severity_level = 3  # warnings about simplifications do not matter here
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=providers)
     return session.run(None, inputs)

@@ -1,4 +1,4 @@
-"""Arguments, names, files and errors of the export, and links made of ONNX models."""
+"""Tests arguments, names, files and errors of the export, and links made from ONNX models."""
 
 import io
 import os
@@ -130,7 +130,8 @@ def test_batch_normalization_is_one_node():
     assert [node.op_type for node in made.graph.node][:2] == ["Conv", "BatchNormalization"]
     with mpchain.using_config("train", False):
         np.testing.assert_allclose(run(made, {"x": x})[0], model(x).array, 1e-5, 1e-5)
-    made = export(lambda x: bn(x) + (x - bn.avg_mean[None]), X)  # a step is used twice or alone
+    # One step is used twice, the other once.
+    made = export(lambda x: bn(x) + (x - bn.avg_mean[None]), X)
     with mpchain.using_config("train", False):
         expected = bn(X).array + (X - bn.avg_mean)
     np.testing.assert_allclose(run(made, {"x": X})[0], expected, 1e-5, 1e-5)
@@ -157,7 +158,7 @@ def test_one_error_lists_all_functions_with_the_paths_of_their_links():
         export(Bad(), abs(X) + 1)
     text = str(caught.value)
     assert "lgamma at /inner: ONNX has no such function" in text
-    assert "Own at /inner: it is not declared by its formula, but computed by own code" in text
+    assert "Own at /inner: the program's own code computes it, not a formula of mpchain" in text
     assert "zeta at /: ONNX has no such function" in text
 
 
@@ -232,7 +233,7 @@ def test_onnx_is_needed(monkeypatch):
 
 def test_what_is_not_used_is_left_out():
     def model(x):
-        F.lgamma(abs(x) + 1)  # No output depends on this value.
+        F.lgamma(abs(x) + 1)  # no output depends on this function
         return F.relu(x)
 
     assert [node.op_type for node in export(model, X).graph.node] == ["Relu", "Identity"]
@@ -282,7 +283,7 @@ def test_models_that_pytorch_exports_are_read(make, x):
     torch.manual_seed(0)
     module, content = make().eval(), io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns that this exporter is the older one.
+        warnings.simplefilter("ignore")  # PyTorch warns that this exporter is its older one
         torch.onnx.export(module, (torch.from_numpy(x),), content, dynamo=False, opset_version=17)
     read = mpchain.onnx.ONNXModel(onnx.load_from_string(content.getvalue()))
     expected = module(torch.from_numpy(x)).detach().numpy()
@@ -368,7 +369,7 @@ def test_errors_while_a_read_model_computes_name_the_node(tmp_path):
 
 
 def test_a_pipe_is_no_model(tmp_path):
-    """Opening it would wait for ever."""
+    """Opening a pipe would wait forever."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError, match="pipe is no file"):
         mpchain.onnx.ONNXModel(tmp_path / "pipe")

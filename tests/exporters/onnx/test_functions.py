@@ -1,5 +1,5 @@
-"""Every declared function, exported, computes in onnxruntime what it computes here, and so does
-the link that reads the file back."""
+"""Tests that every declared function, exported to ONNX, computes the same in onnxruntime as in
+mpchain, and so does the link that reads the file."""
 
 import importlib
 import pathlib
@@ -23,7 +23,8 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 
 def _rows():
-    """The rows of all tables of functions; all but the first of a declared function are slow."""
+    """Returns the rows of all tables of functions; only the first row of a declared function is not
+    slow."""
     folder = pathlib.Path(__file__).parents[2] / "functions"
     for path in sorted(folder.glob("test_*.py")):
         module, names = importlib.import_module(f"tests.functions.{path.stem}"), set()
@@ -41,7 +42,8 @@ ROWS = list(_rows())
 _OUTSIDE = "depends on the values of the inputs or on random numbers"
 _MATRICES = "ONNX has no decomposition or inverse of matrices"
 _SPECIAL = "ONNX has no such function"
-# What cannot be exported, and why: the first word of a row, or the whole name.
+# For each function that cannot be exported, the reason. A key is the first word of a row, or its
+# whole name.
 REFUSED = {
     "embedding_loss": {"black_out": _OUTSIDE},
     "image": {
@@ -67,7 +69,7 @@ REFUSED = {
     ),
 }
 NOT_RUN = {"rearrangement-repeat_none"}
-"""onnxruntime does not broadcast to an axis without elements."""
+"""Rows that onnxruntime cannot run, because it does not broadcast to an axis without elements."""
 
 
 def _reason(id, case):
@@ -99,7 +101,8 @@ def test_row(case):
 _PLACES = np.array([2, 0, 2])
 _WINDOW = Window((2, 2), (1, 2), (1, 0), (1, 1), 1, (4, 5), (5, 2))
 _MATRICES_OF_BOXES = [np.random.RandomState(k).rand(3, 2, n) for k, n in enumerate((4, 5))]
-# Declared functions that no row applies: gradients, and what only runs in others.
+# No row applies these declared functions: they are gradients, or run only inside of other
+# functions.
 INNER = {
     "add_rows": ([(3, 4)], [_PLACES, 4]),
     "bell": ([(3, 4)], [-1.0]),

@@ -1,4 +1,5 @@
-"""Well-known models compute in onnxruntime what they compute here, for any batch size."""
+"""Tests that well-known models compute the same in onnxruntime as in mpchain, for any batch
+size."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ class Reader(LanguageModel):
 
 
 class Generator(Chain):
-    """The generator of a DCGAN: from noise to pictures."""
+    """The generator of a DCGAN, which maps noise to images."""
 
     def __init__(self, n_noise=10, n=8):
         super().__init__()
@@ -74,7 +75,7 @@ class Layer(Chain):
 
 
 class Sequences(Chain):
-    """Bidirectional layers over sequences of three lengths, given as one array."""
+    """Bidirectional layers over sequences of three lengths, which are given as one array."""
 
     def __init__(self, kind):
         super().__init__(layers=kind(2, 3, 4, 0.0))
@@ -126,7 +127,7 @@ HUGE = {
 
 
 def randomized(model):
-    """Gives what usually begins as zeros or ones other values."""
+    """Replaces parameters that usually begin as zeros or ones by random values."""
     random = np.random.RandomState(1)
     for link in model.links() if isinstance(model, mpchain.Link) else ():
         for name in ("gamma", "beta", "b", "avg_mean", "avg_var"):
@@ -138,7 +139,7 @@ def randomized(model):
 
 
 def check(make, inputs, sizes=(1, 4), tolerance=1e-5):
-    """Exports for a batch of 2, and runs batches of other sizes."""
+    """Exports a model with a batch of 2, and runs it with other batch sizes."""
     random = np.random.RandomState(0)
     model = randomized(make())
     made = mpchain.onnx.export(model, inputs(2, random))
@@ -165,7 +166,7 @@ def test_large_model(name):
     check(*LARGE[name])
 
 
-@pytest.mark.nightly  # 138 million parameters
+@pytest.mark.nightly  # the model has 138 million parameters
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", HUGE)
 def test_huge_model(name):

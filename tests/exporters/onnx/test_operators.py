@@ -1,4 +1,4 @@
-"""Operators that other programs write, and mpchain does not: their results are onnxruntime's."""
+"""Tests operators that other programs write and mpchain does not, against onnxruntime."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ X = np.random.RandomState(0).randn(2, 3, 5, 4).astype(np.float32)
 
 
 def model_of(operator, inputs, n_outputs=1, **attributes):
-    """A model of one node, whose first input is not constant."""
+    """Returns a model of one node, whose first input is not constant."""
     names = [f"x{i}" if x is not None else "" for i, x in enumerate(inputs)]
     outputs = [f"y{i}" for i in range(n_outputs)]
     known = [
@@ -119,11 +119,11 @@ def test_topk(dtype, largest, axis):
     check(model_of("TopK", [x, np.array([2])], 2, axis=axis, largest=largest), x)
 
 
-# Positions that models find, exported.
+# Export of positions that models compute.
 
 
 class Choice(mpchain.Chain):
-    """Takes the rows of the words that it finds most likely."""
+    """Selects the rows of the words with the highest scores."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +137,7 @@ class Choice(mpchain.Chain):
 
 
 def exported(model, x, **options):
-    """Checks a model for batches of several sizes; returns what it computes, and the operators."""
+    """Checks a model for several batch sizes; returns its results and operators."""
     with mpchain.using_config("train", False):
         made = mpchain.onnx.export(model, x, **options)
     onnx.checker.check_model(made, full_check=True)
