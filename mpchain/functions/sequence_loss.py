@@ -14,6 +14,8 @@ from mpchain.functions.indexing import check_labels, get_item, select_item
 from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.reduction import logsumexp
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu.numba_cells import compiled_step
 from mpchain.observers import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
@@ -45,7 +47,8 @@ class _Chain:
         first: the logarithm of the initial probability of each state, (1, N, S).
         skips: the logarithm of 1 if a state can be reached from two states before, else of 0, (1,
             N, S).
-        begins, continues: whether a sequence begins at each time, and has not ended, (T, 1, N, 1).
+        begins, continues: whether a sequence begins at each time, and has not ended, (T, 1, N, 1)
+            or (T, 1, 1, 1).
     """
 
     def __init__(self, first, skips, begins, continues):
@@ -55,39 +58,51 @@ class _Chain:
         """Sums over all paths up to each time, before and after the emission at that time.
 
         Args:
-            emissions: sequence of T arrays or Variables (1, N, S).
+            emissions: array or Variable (T, N, S).
 
         Returns:
-            two lists of T arrays or Variables (1, N, S).
+            two arrays or Variables (T, N, S).
         """
-        shape = (*self.first.shape[:2], 2)
-        edge = get_array_module(self.first).full(shape, _LOG_ZERO, self.first.dtype)
-        arrivals, sums = [], []
-        state = self.first.copy()
-        state[..., 1:] = _LOG_ZERO  # no label precedes the first time
-        for emission, begins, continues in zip(emissions, self.begins, self.continues):
-            before = np.concatenate([edge, state], axis=2)
-            stepped = _log_add.on(state, before[..., 1:-1], before[..., :-2] + self.skips)
-            arrivals.append(np.where(begins, self.first, stepped))
-            state = np.where(continues, arrivals[-1] + emission, state)
-            sums.append(state)
-        return arrivals, sums
+        rest = self.first, self.skips, self.begins, self.continues
+        if isinstance(emissions, Variable):
+            return _steps(split_axis(emissions, len(emissions), 0), *rest)
+        return one_call(_walk, emissions, *rest)
 
 
-def _steps(emissions):
-    """Returns the emissions (T, N, S) by time, each (1, N, S)."""
-    if isinstance(emissions, Variable):
-        return split_axis(emissions, len(emissions), 0)
-    return [emissions[t : t + 1] for t in range(len(emissions))]
+def _walk(emissions, first, skips, begins, continues):
+    """Computes the sums of :meth:`_Chain.walk` for arrays, by a compiled loop if one is there."""
+    arrays = emissions, first, skips
+    if get_array_module(emissions) is np:
+        if loop := compiled_step("chain", arrays, thresholds.compiled_images):
+            arrivals, sums = np.empty((2, *emissions.shape), emissions.dtype)
+            each = [np.broadcast_to(x, (len(x), *first.shape[:2], 1)) for x in (begins, continues)]
+            loop(*map(np.ascontiguousarray, (*arrays, *each)), arrivals, sums)
+            return arrivals, sums
+    return _steps(
+        [emissions[t : t + 1] for t in range(len(emissions))], *arrays[1:], begins, continues
+    )
+
+
+def _steps(emissions, first, skips, begins, continues):
+    """Computes the same from a sequence of T arrays or Variables (1, N, S)."""
+    edge = get_array_module(first).full((*first.shape[:2], 2), _LOG_ZERO, first.dtype)
+    arrivals, sums = [], []
+    state = first.copy()
+    state[..., 1:] = _LOG_ZERO  # no label precedes the first time
+    for emission, begins_now, continues_now in zip(emissions, begins, continues):
+        before = np.concatenate([edge, state], axis=2)
+        stepped = _log_add.on(state, before[..., 1:-1], before[..., :-2] + skips)
+        arrivals.append(np.where(begins_now, first, stepped))
+        state = np.where(continues_now, arrivals[-1] + emission, state)
+        sums.append(state)
+    return np.concatenate(arrivals, axis=0), np.concatenate(sums, axis=0)
 
 
 def _alignment_derivative(g, emissions, y, aux, forward, backward):
     """Returns minus the posterior probability of each state at each time."""
-    steps = _steps(emissions)
-    sums = forward.walk(steps)[1] if isinstance(emissions, Variable) else aux
-    arrivals = backward.walk([e[..., ::-1] for e in steps[::-1]])[0]
-    after = [a[..., ::-1] for a in arrivals[::-1]]
-    log_p = np.concatenate(sums, axis=0) + np.concatenate(after, axis=0) + np.reshape(y, (-1, 1))
+    sums = forward.walk(emissions)[1] if isinstance(emissions, Variable) else aux
+    after = backward.walk(emissions[::-1, :, ::-1])[0][::-1, :, ::-1]
+    log_p = sums + after + np.reshape(y, (-1, 1))
     counts = forward.continues[:, 0] & np.isfinite(y)[:, None]
     return -np.exp(np.where(counts, log_p, _LOG_ZERO)) * np.reshape(g, (-1, 1))
 
@@ -95,8 +110,8 @@ def _alignment_derivative(g, emissions, y, aux, forward, backward):
 @differentiable(_alignment_derivative)
 def _alignment_loss(emissions, forward, backward):
     """Returns minus the log-probability (N,) of all paths that end in a final state."""
-    sums = forward.walk(_steps(emissions))[1]
-    log_p = logsumexp(sums[-1][0] + backward.first[0, :, ::-1], axis=1).array
+    sums = forward.walk(emissions)[1]
+    log_p = logsumexp(sums[-1] + backward.first[0, :, ::-1], axis=1).array
     impossible = log_p < _LOG_ZERO / 2
     return np.where(impossible, np.inf, -log_p).astype(emissions.dtype, copy=False), sums
 

@@ -8,6 +8,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.kernels import thresholds
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
@@ -104,8 +105,14 @@ def test_every_declaration_is_in_the_table():
 # Connectionist temporal classification.
 
 
+@pytest.fixture(params=[0, np.inf], ids=["compiled", "by NumPy"])
+def either_walk(request):
+    with thresholds.using(compiled_images=request.param):
+        yield
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_long_sequences_as_torch_has_them(dtype):
+def test_long_sequences_as_torch_has_them(dtype, either_walk):
     random = np.random.RandomState(0)
     n_steps, n, v, n_labels = 40, 6, 9, 12
     x = (random.randn(n_steps, n, v) * 3).astype(dtype)
@@ -131,7 +138,7 @@ def test_long_sequences_as_torch_has_them(dtype):
         np.testing.assert_allclose(step.grad, gradient, tolerance, tolerance)
 
 
-def test_what_lies_beyond_the_lengths_does_not_count():
+def test_what_lies_beyond_the_lengths_does_not_count(either_walk):
     xs = [Variable(x) for x in np.random.randn(5, 3, 4)]
     loss = _ctc(*xs)
     loss.backward()
@@ -148,7 +155,7 @@ def test_what_lies_beyond_the_lengths_does_not_count():
         assert not x.grad[_INPUT_LENGTH <= t].any()
 
 
-def test_labels_that_do_not_fit_have_an_infinite_loss_and_no_gradient():
+def test_labels_that_do_not_fit_have_an_infinite_loss_and_no_gradient(either_walk):
     xs = [Variable(x) for x in np.random.randn(3, 3, 4)]
     # Equal labels need a blank between them: 1 1 takes three times, 1 1 2 four.
     t, ends = np.array([[1, 1, 2], [1, 1, 2], [1, 3, 2]]), np.array([2, 3, 3])
@@ -163,7 +170,7 @@ def test_labels_that_do_not_fit_have_an_infinite_loss_and_no_gradient():
     assert np.isfinite(gg.array).all() and not gg.array[1].any()
 
 
-def test_sequences_without_labels_or_without_times():
+def test_sequences_without_labels_or_without_times(either_walk):
     x = np.random.randn(2, 2, 3)
     log_p = torch.log_softmax(torch.tensor(x), 2)
     for t, ends in ((np.zeros((2, 0), int), None), (np.array([[1], [1]]), np.zeros(2, int))):
@@ -175,7 +182,7 @@ def test_sequences_without_labels_or_without_times():
 
 
 @pytest.mark.parametrize("scale", [1e4, 1e-30])
-def test_extreme_scores(scale):
+def test_extreme_scores(scale, either_walk):
     random = np.random.RandomState(0)
     xs = [Variable((random.choice([-1, 0, 1], (3, 4)) * scale).astype("f")) for _ in range(5)]
     loss = ctc(xs, _T, 0)
@@ -186,7 +193,14 @@ def test_extreme_scores(scale):
     np.testing.assert_allclose(g.array, xs[0].grad, 1e-4, 1e-6)
 
 
-def test_symbols_that_are_ruled_out():
+def test_scores_that_are_not_numbers_spoil_their_sequence_alone(either_walk):
+    xs = np.random.RandomState(0).randn(5, 3, 4).astype("f")
+    xs[2, 1, 0] = np.nan
+    loss = ctc(list(xs), _T, 0, reduce="no").array
+    assert np.isnan(loss).tolist() == [False, True, False]
+
+
+def test_symbols_that_are_ruled_out(either_walk):
     x = np.zeros((2, 1, 3))
     x[:, :, 2] = -np.inf
     xs = [Variable(step) for step in x]

@@ -126,7 +126,35 @@ def step(gates, u_n, h_before, g, gh, gx, gu):
         for j in range(size):
             ghs[j] *= z[j]
 """
+# The chain of states of connectionist temporal classification: mpchain/functions/sequence_loss.py.
+_CHAIN = """
+def step(emissions, first, skips, begins, continues, arrivals, sums):
+    n_steps, n, size = emissions.shape
+    before = np.empty(size + 2, emissions.dtype)
+    for row in range(n):
+        for j in range(size + 2):
+            before[j] = NEVER
+        before[2] = first[0, row, 0]
+        skip = skips[0, row]
+        for t in range(n_steps):
+            arrival, total, emission = arrivals[t, row], sums[t, row], emissions[t, row]
+            for j in range(size):
+                a, b, c = before[j + 2], before[j + 1], before[j] + skip[j]
+                top = a if a > b else b
+                top = c if c > top else top
+                rest = exp(a - top) + exp(b - top) + exp(c - top) - ONE
+                arrival[j] = log1p(rest) + top
+            if begins[t, 0, row, 0]:
+                for j in range(size):
+                    arrival[j] = first[0, row, j]
+            if continues[t, 0, row, 0]:
+                for j in range(size):
+                    before[j + 2] = arrival[j] + emission[j]
+            for j in range(size):
+                total[j] = before[j + 2]
+"""
 _TEXTS = {
+    "chain": _CHAIN,
     "lstm": _LSTM,
     "lstm backward": _LSTM_BACKWARD,
     "gru": _GRU,
@@ -141,7 +169,7 @@ def _compiled(name, dtype):
         text = text.replace(
             word.upper(), lines.strip().replace("y =", "y_ =").replace("\n", "\n            ")
         )
-    for word, number in {"MINUS_TWO": -2.0, "ZERO": 0.0, "ONE": 1.0}.items():
+    for word, number in {"MINUS_TWO": -2.0, "ZERO": 0.0, "ONE": 1.0, "NEVER": -1e30}.items():
         text = text.replace(word, f"np.{dtype.name}({number})")
     head, _, rest = text.partition("\n")
     text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}\n"
@@ -149,19 +177,23 @@ def _compiled(name, dtype):
     return compile_written_loop("a step of cells", text, known, fastmath={"contract"})
 
 
-def compiled_step(name: str, arrays: Sequence[Array]) -> Callable[..., None] | None:
+def compiled_step(
+    name: str, arrays: Sequence[Array], least: int | None = None
+) -> Callable[..., None] | None:
     """Returns the compiled step of a cell, None if NumPy should compute the step.
 
     Args:
-        name: ``'lstm'``, ``'gru'``, ``'lstm backward'`` or ``'gru backward'``.
+        name: ``'lstm'``, ``'gru'``, ``'lstm backward'`` or ``'gru backward'``; ``'chain'`` names
+            all steps of connectionist temporal classification.
         arrays: the layer's arguments; the first are the gates of all steps.
+        least: the least number of gates to compile for; None means ``thresholds.compiled``.
 
     Example:
         >>> compiled_step("lstm", [np.ones((2, 4))]) is None  # too small
         True
     """
-    dtype = arrays[0].dtype
-    if arrays[0].size < thresholds.compiled or dtype.name not in ("float32", "float64"):
+    dtype, least = arrays[0].dtype, thresholds.compiled if least is None else least
+    if arrays[0].size < least or dtype.name not in ("float32", "float64"):
         return None
     if config.kernels or config.autotune or any(x.dtype != dtype for x in arrays):
         return None
