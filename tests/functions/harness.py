@@ -1,4 +1,4 @@
-"""Checks that any differentiable function must pass, at any order."""
+"""Checks that every differentiable function must pass, at any order."""
 
 import numpy as np
 
@@ -7,14 +7,15 @@ from mpchain.gradient_check import check_order
 
 
 def check_orders(function, arrays, orders=3, device="@numpy", eps=1e-3, tolerance=1e-6):
-    """Compares each order's derivative with differences of the order below."""
+    """Compares the derivatives of each order with finite differences of the previous order."""
     arrays = tuple(mpchain.get_device(device).send(x) for x in arrays)
     for n in range(1, orders + 1):
         check_order(function, arrays, n, eps=eps, atol=tolerance, rtol=tolerance)
 
 
 def weighted_sum(function, arrays, seed=1):
-    """Makes a scalar function of ``function`` by fixed random weights on its outputs."""
+    """Returns a scalar function: the sum of the outputs of ``function`` with fixed random
+    weights."""
     random = np.random.RandomState(seed)
     weights = []
 

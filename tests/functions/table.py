@@ -1,4 +1,7 @@
-"""Tables of test cases: a row per function, the same checks for each.
+"""Tables of test cases with one row per function; all rows get the same checks.
+
+A row names the function, its inputs and an independent reference written with PyTorch. Derivatives
+of higher order than one are compared with finite differences of the previous order.
 
 A row names the function, its inputs and an independent reference written with PyTorch. Orders
 beyond the first are compared with numerical differences of the order below.
@@ -22,18 +25,18 @@ _TOLERANCES = {np.float16: 2e-2, np.float32: 2e-5, np.float64: 1e-11}
 
 
 class Row(NamedTuple):
-    """One case.
+    """A test case of a function.
 
     Attributes:
-        name: unique in its table; by default the tests' ids.
-        function: takes Variables (or arrays), returns a Variable or a tuple of them.
-        reference: the same of PyTorch tensors in float64.
-        shapes: of the inputs.
-        low, high: the inputs' domain.
-        orders: how many orders of derivative to check.
+        name: a unique name in the table, which is the id of the tests.
+        function: a function of Variables or arrays that returns a Variable or a tuple of them.
+        reference: the same function of float64 tensors of PyTorch.
+        shapes: the shapes of the inputs.
+        low, high: the bounds of the inputs' domain.
+        orders: the number of orders of derivatives to check.
         smooth: whether to draw inputs uniformly; otherwise they keep a distance from each other and
             from zero, where kinks are.
-        tolerance: relative, by dtype; None is the default.
+        tolerance: the relative tolerance by dtype; None uses the default.
         dtypes: the dtypes to check.
     """
 
@@ -50,12 +53,13 @@ class Row(NamedTuple):
 
 
 def row(name, function, reference, *shapes, **options):
-    """Makes a row; the inputs' shapes are positional."""
+    """Makes a row; the shapes of the inputs are positional arguments."""
     return Row(name, function, reference, shapes, **options)
 
 
 def inputs_of(case, dtype=np.float64, seed=3):
-    """Returns the arrays that a row is checked with, or others of its domain by another seed."""
+    """Returns the arrays with which a row is checked; another seed gives other arrays in its
+    domain."""
     random = np.random.RandomState(seed)
     arrays = [random.uniform(case.low, case.high, shape) for shape in case.shapes]
     if not case.smooth:
@@ -71,7 +75,7 @@ def _as_tuple(ys):
 
 
 def on(device, function):
-    """Returns the function with the host arrays that it names, such as labels, on the device."""
+    """Returns the function with its host arrays, such as labels, moved to the device."""
     if device == "@numpy":
         return function
     send = mpchain.get_device(device).send
@@ -109,7 +113,7 @@ def _check_value_and_gradient(case, dtype, device):
     tys = _as_tuple(case.reference(*txs))
     tolerance = {**_TOLERANCES, **(case.tolerance or {})}[dtype]
     for y, ty in zip(ys, tys, strict=True):
-        # A function that converts says so by another dtype in the reference.
+        # A function that converts its input has another dtype in the reference.
         kept = ty.dtype == torch.float64
         assert y.dtype == (dtype if kept else np.dtype(str(ty.dtype).removeprefix("torch.")))
         expected = ty.detach().double()
@@ -140,7 +144,7 @@ def _check_non_contiguous(case, device):
 
 
 def checks_of(table):
-    """Makes the tests of a table: assign the result in a test file.
+    """Makes the tests of a table; a test file assigns the result.
 
     test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE)
     """
@@ -171,7 +175,7 @@ def checks_of(table):
 
 
 def uncovered(table, *families):
-    """Returns the names of declarations in these files of functions/ that no row of the table uses.
+    """Returns the names of declarations in files of functions/ that no row of the table uses.
 
     Args:
         table: the rows.
@@ -189,7 +193,7 @@ def uncovered(table, *families):
 
 
 def _labels(ys):
-    """Labels of all functions that the variables were computed by."""
+    """Returns the labels of all functions that computed the variables."""
     stack, labels = [y.creator_node for y in ys if y.creator_node is not None], set()
     while stack:
         function = stack.pop()

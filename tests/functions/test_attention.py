@@ -1,4 +1,4 @@
-"""Attention, compared with PyTorch's."""
+"""Tests attention against PyTorch."""
 
 import functools
 
@@ -53,7 +53,7 @@ def _heads_of_torch(q, k, v, Wq, Wk, Wv, Wo, *biases, mask=None, is_causal=False
         q_proj_weight=Wq,
         k_proj_weight=Wk,
         v_proj_weight=Wv,
-        # PyTorch's mask is True where a key must not be seen.
+        # PyTorch's mask is true where positions are hidden, mpchain's where they are visible.
         attn_mask=None if mask is None else ~torch.as_tensor(mask),
         need_weights=False,
     )
@@ -136,7 +136,7 @@ TABLE = [
         (B, S, K),
         *_WEIGHTS,
         *_BIASES,
-        orders=2,  # the third of softmax and matmul is checked above
+        orders=2,  # another row checks the third derivatives of softmax and matmul
     ),
     row(
         "multi_head_attention is_causal",

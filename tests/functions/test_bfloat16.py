@@ -1,4 +1,4 @@
-"""Every function in bfloat16: the values and gradients of float32, rounded."""
+"""Tests every function in bfloat16: values and gradients are those of float32, rounded."""
 
 import importlib
 import pathlib
@@ -12,15 +12,15 @@ from mpchain import Variable
 from tests.functions.table import inputs_of, on
 
 BFLOAT16 = mpchain.mixed_bf16.dtype
-# Numbers have 8 significant bits; functions that call several others round as often.
+# Numbers have 8 significant bits; functions that call several other functions round several times.
 TOLERANCE = 2.0**-6
-# These gradients are small differences of rounded values.
+# Some gradients of these functions are small differences of rounded numbers.
 LONG = ["multi_head_attention"]
-CASTS = ["table-cast"]  # Its row converts to float32.
+CASTS = ["table-cast"]  # the row of cast converts to float32
 
 
 def _rows():
-    """The rows of all tables, of the test files beside this one, that are checked in float16."""
+    """Yields the rows of the tables in this folder's test files that are checked in float16."""
     for path in sorted(pathlib.Path(__file__).parent.glob("test_*.py")):
         if path.stem != pathlib.Path(__file__).stem and "\nTABLE = " in path.read_text():
             table = importlib.import_module(f"tests.functions.{path.stem}").TABLE
@@ -31,7 +31,7 @@ def _rows():
 
 
 def _computed(case, arrays, device):
-    """Outputs, and gradients by the inputs."""
+    """Returns the outputs, and the gradients of the inputs."""
     send = mpchain.get_device(device).send
     xs = [Variable(send(x)) for x in arrays]
     ys = on(device, case.function)(*xs)
@@ -65,7 +65,7 @@ def test_as_float32_rounded(name, case, device):
 
 
 def test_sums_are_single():
-    """In bfloat16, 256 + 1 is 256 again."""
+    """In bfloat16, 256 + 1 equals 256."""
     n = 3000
     x, b = np.ones((n, 3), BFLOAT16), Variable(np.zeros(3, BFLOAT16))
     expected = [float(np.asarray(n, BFLOAT16))] * 3

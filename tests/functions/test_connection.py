@@ -1,4 +1,4 @@
-"""Connections beyond those of test_table.py: products of inputs with weights."""
+"""Tests products of inputs with weights that are not in test_table.py."""
 
 import functools
 
@@ -41,13 +41,13 @@ def _torch_bilinear(e1, e2, W, V1=None, V2=None, b=None):
 
 
 def _torch_shift(x, ksize, dilate):
-    """A depthwise convolution with one weight of one per channel."""
+    """Computes shift as a depthwise convolution in which one weight of each channel is one."""
     (kh, kw), (dy, dx) = ksize, dilate
     n, channels = kh * kw, x.shape[1]
     W = torch.zeros(channels, 1, kh, kw)
     for c in range(channels):
         group = min(c // (channels // n), n - 1)
-        # The center's group and the last exchange their places.
+        # The group of the center and the last group exchange their positions.
         group = {n // 2: n - 1, n - 1: n // 2}.get(group, group)
         W[c, 0, kh - 1 - group // kw, kw - 1 - group % kw] = 1
     pad = (kh // 2 * dy, kw // 2 * dx)
@@ -55,7 +55,7 @@ def _torch_shift(x, ksize, dilate):
 
 
 def _torch_deformable(x, offset, W, b=None, stride=(1, 1), pad=(0, 0)):
-    """Sums over the window; each element is sampled from the four pixels around it."""
+    """Sums over the window; each element is interpolated from the four pixels around it."""
     n, _, h, w = x.shape
     kh, kw = W.shape[2:]
     out_h, out_w = offset.shape[2:]
@@ -78,7 +78,7 @@ def _torch_deformable(x, offset, W, b=None, stride=(1, 1), pad=(0, 0)):
 
 
 def _deformable_row(name, shapes, places, **options):
-    """A row whose offsets stay away from pixels' centers, where the derivative has kinks."""
+    """Returns a row whose offsets avoid the centers of pixels, where the derivative has kinks."""
     fraction = np.random.RandomState(2).uniform(0.2, 0.8, shapes[1])
     whole = np.random.RandomState(3).randint(-places, places, shapes[1])
 

@@ -1,4 +1,4 @@
-"""Products summed over shared axes: einsum, tensordot, batches of matrices."""
+"""Tests products that are summed over shared axes: einsum, tensordot and batches of matrices."""
 
 import functools
 

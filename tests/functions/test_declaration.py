@@ -1,4 +1,4 @@
-"""The machinery by which functions are declared, as functions of other modules use it."""
+"""Tests the declaration of functions, as modules of functions use it."""
 
 import ast
 import re
@@ -127,7 +127,7 @@ def test_command_prints_the_generated_text(name):
     command = [sys.executable, "-m", "mpchain.functions.declaring", name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(rf"^# <mpchain: {name}, \d+>\ndef call\(", done.stdout, re.MULTILINE)
-    has_pull = name != "concat"  # Its derivatives are one function without generated text.
+    has_pull = name != "concat"  # one function computes all derivatives of concat, without text
     assert done.stdout.count(f"# <mpchain: backward of {name}, ") == 2 * has_pull
     assert ("kept[" in done.stdout) == has_pull
     ast.parse(done.stdout)

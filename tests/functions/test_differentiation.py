@@ -1,4 +1,4 @@
-"""Derivatives of elementwise formulas, written down."""
+"""Tests the text of derivatives of elementwise formulas."""
 
 import inspect
 
@@ -48,7 +48,8 @@ def test_differentiate_leaves_single_operations_alone():
 
 
 def _second_derivatives():
-    """Of every derivative of several operations: its arrays and what is written down for each."""
+    """Yields, for each derivative of several operations, its arrays and the text of its second
+    derivatives."""
     for name, declaration in registry.items():
         for argument, formula in zip(declaration.array_names, declaration.derivatives):
             n = declaration.elementwise_arrays(formula) if formula else 0
@@ -57,7 +58,7 @@ def _second_derivatives():
             try:
                 derivatives = differentiate(formula, _parameters(formula), n)
             except UntraceableError:
-                continue  # the engine then differentiates it as it stands
+                continue  # without text, backpropagation differentiates the function's operations
             if derivatives is not None:
                 yield f"{name} by {argument}", (formula, _parameters(formula)[:n], derivatives)
 
@@ -71,7 +72,7 @@ def test_derivatives_that_can_be_written_down_are():
 
 @pytest.mark.parametrize("label", SECOND)
 def test_derivatives_of_derivatives_are_those_of_variables(label):
-    """What is written down for the recorded backward equals what the engine computes without it."""
+    """The text for the recorded backward computes the same as backpropagation without the text."""
     formula, arrays, derivatives = SECOND[label]
     random = np.random.RandomState(0)
     values = {name: random.uniform(0.1, 0.9, 6) for name in arrays}

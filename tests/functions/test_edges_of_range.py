@@ -1,4 +1,8 @@
-"""Every elementwise function at 121 points, from the smallest to the largest numbers of a dtype.
+"""Tests every elementwise function at 121 points, from the smallest to the largest numbers of a
+dtype.
+
+Values and derivatives of orders 1 to 3 in four dtypes are compared with mpmath, which uses enough
+digits for finite differences. The registry of declarations provides the list of cases.
 
 Values and derivatives of the orders 1 to 3 in four dtypes are compared with mpmath, which takes
 differences with as many digits as that needs. The registry of declarations is the list of cases.
@@ -13,7 +17,7 @@ import pytest
 from scipy import special
 
 import mpchain
-import mpchain.distributions  # The import declares functions.
+import mpchain.distributions  # the import declares functions
 from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
 from tests.functions.test_high_orders import PAIRS, SCALAR
@@ -28,7 +32,8 @@ _MAGNITUDES = [
 
 
 def _rounded(x):
-    """Returns the number of 8 bits that is next to x: all dtypes have it, if their range does."""
+    """Returns the number of 8 bits that is closest to x; every dtype whose range includes x has
+    this number."""
     mantissa, exponent = math.frexp(x)
     return math.ldexp(round(mantissa * 256), exponent - 8)
 
@@ -42,7 +47,7 @@ DTYPES = {
     "float64": np.dtype(np.float64),
 }
 
-# Functions have kinks or poles at these points, which differences avoid.
+# Functions have kinks or poles at these points, which are omitted; finite differences avoid them.
 SPECIAL = {
     **{name: [0] for name in "absolute divide_constant log log2 log10 sqrt rsqrt".split()},
     **{name: [0] for name in "relu leaky_relu elu power_of_constant_exponent".split()},
@@ -57,7 +62,8 @@ DOMAINS = {
     **{name: (-1, 1) for name in "arcsin arccos arctanh erfinv".split()},
     **{"log1p": (-1, math.inf), "tan": (-1.5, 1.5), "erfcinv": (0, 2), "ndtri": (0, 1)},
 }
-# Functions like a power or a logarithm of the distance from their pole, far from it too.
+# These functions behave like a power or a logarithm of the distance from their pole, also far from
+# it.
 SCALE_FREE = """
     log log2 log10 sqrt rsqrt lgamma digamma polygamma zeta divide_constant log1p
 """.split()
@@ -65,7 +71,7 @@ RATIONAL = ["arctan", "lorentzian", "arctan2", "inverse_part", "divide", "power"
 
 
 def _erfc(x):
-    """mpmath's fails far from zero, where this is 2, or below every number."""
+    """mpmath's erfc fails far from zero, where the result is 2, or below every number."""
     return mpmath.erfc(x) if abs(x) < 1e4 else mpmath.mpf(0 if x > 0 else 2)
 
 
@@ -73,7 +79,7 @@ def _erfcx(x):
     if x < 1e4:
         return mpmath.exp(x * x) * _erfc(x)
     total = term = mpmath.mpf(1)
-    for n in range(1, 80):  # each term is 1e-8 of the one before, or less
+    for n in range(1, 80):  # each term is 1e-8 of the previous term, or less
         term *= -(2 * n - 1) / (2 * x * x)
         total += term
     return total / (x * mpmath.sqrt(mpmath.pi))
@@ -97,7 +103,7 @@ OVERFLOWING = {
 
 
 class Case:
-    """A function of one number: an elementwise declaration with all other arguments fixed."""
+    """A function of one number: an elementwise declaration whose other arguments are fixed."""
 
     def __init__(self, name, index=0, others=(), special=None, domain=None):
         self.name, self.index, self.others = name, index, others
@@ -146,11 +152,12 @@ def _cases():
 
 
 def _pair(name, index, other):
-    """Kinks and domain of a function of two numbers, if one is fixed; no domain: left out."""
+    """Returns kinks and domain of a function of two numbers with one fixed argument; without a
+    domain, the case is omitted."""
     everywhere = (-math.inf, math.inf)
     if name in ("maximum", "minimum"):
         return [other], everywhere
-    if name == "fmod":  # jumps in infinitely many points
+    if name == "fmod":  # fmod jumps at infinitely many points
         return [], None
     if name == "power":
         domain = (0, math.inf) if index == 0 else everywhere if other > 0 else None
@@ -168,7 +175,8 @@ CASES = list(_cases())
 
 
 def _inverse(c, polynomials):
-    """Derivatives of y with y' = c(y), the inverse of a distribution; by hand, from y."""
+    """Returns the derivatives of y with y' = c(y), the inverse of a distribution function, computed
+    by hand from y."""
 
     def derivatives(y):
         slope = c(y)
@@ -180,8 +188,8 @@ def _inverse(c, polynomials):
 _OF_ERF = [lambda y: 2 * y, lambda y: 2 + 8 * y**2, lambda y: 28 * y + 48 * y**3]
 _OF_NORMAL = [lambda y: y, lambda y: 1 + 2 * y**2, lambda y: 7 * y + 6 * y**3]
 _HALF_ROOT = lambda y: mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(y * y)
-# Each name has SciPy's function, where Newton's method starts; the function that is inverted;
-# derivatives.
+# For each name: SciPy's function, whose result starts Newton's method; the function to invert; and
+# its derivatives.
 INVERSES = {
     "erfinv": (special.erfinv, lambda y, x: mpmath.erf(y) - x, _inverse(_HALF_ROOT, _OF_ERF)),
     "erfcinv": (
@@ -199,7 +207,7 @@ INVERSES = {
 
 @functools.cache
 def exact_derivatives(case, x):
-    """Returns the value and the derivatives of the orders 1 to 4 at a point, in many digits."""
+    """Returns the value and the derivatives of orders 1 to 4 at a point, in many digits."""
     if case.name in INVERSES:
         start, equation, derivatives = INVERSES[case.name]
         with mpmath.workdps(60):
@@ -231,7 +239,8 @@ def exact_derivatives(case, x):
 
 
 def measured(case, dtype, every=1):
-    """Returns the points that the dtype has, and our values and derivatives at them."""
+    """Returns the points that the dtype can represent, and mpchain's values and derivatives at
+    them."""
     with np.errstate(all="ignore"):
         points = [x for x in case.points() if float(np.asarray(x).astype(dtype)) == x][::every]
         x = Variable(np.array(points).astype(dtype))
@@ -245,19 +254,20 @@ def measured(case, dtype, every=1):
 
 
 def smallest(dtype):
-    """Returns the smallest positive number of a dtype, and the largest, and its precision."""
+    """Returns the smallest positive number of a dtype, its largest number, and its precision."""
     if dtype == DTYPES["bfloat16"]:
         return 2.0**-133, (2 - 2.0**-7) * 2.0**127, 2.0**-7
     info = np.finfo(dtype)
     return float(info.smallest_subnormal), float(info.max), float(info.eps)
 
 
-# Derivatives made of the value, such as 1 - y: where y is next to 1, they are exact only up to
-# roundings of 1. PyTorch computes them alike. The argument would have to be kept, and its
-# exponential taken again, in each backward pass.
+# These derivatives are computed from the value, such as 1 - y. Where y is close to 1, they are
+# exact only up to rounding errors of 1. PyTorch computes them in the same way. Otherwise, the
+# argument would have to be kept, and its exponential computed again, in each backward pass.
 ABSOLUTE = "sigmoid tanh expm1 softplus silu mish gelu_tanh log_add".split()
 
-# Each row says what is left out: functions, dtypes (None: all), the least order, where, and why.
+# Each exception has functions, dtypes (None means all), the lowest order, the range of points, and
+# the reason.
 HALF, WIDE = ("float16",), ("float32", "float64")
 EXCEPTIONS = [
     ("erfcx", None, 1, lambda x: x > 1, "2 x y - 2 / sqrt(pi) cancels, as in PyTorch"),
@@ -278,7 +288,7 @@ EXCEPTIONS = [
 
 
 def is_left_out(case, name, order, x):
-    """Returns whether an entry of EXCEPTIONS says so."""
+    """Returns whether an entry of EXCEPTIONS covers the point."""
     return any(
         case.name == function and (dtypes is None or name in dtypes) and order >= least and where(x)
         for function, dtypes, least, where, _ in EXCEPTIONS
@@ -286,11 +296,11 @@ def is_left_out(case, name, order, x):
 
 
 def errors(case, name, every=1):
-    """Yields (order, x, found, expected, error in units of what is allowed)."""
+    """Yields (order, x, found, expected, error as a multiple of the allowed error)."""
     dtype = DTYPES[name]
     points, found = measured(case, dtype, every)
     small, large, eps = smallest(dtype)
-    # Some tens of roundings; of half precision, fewer would be meaningless.
+    # The bound is some tens of rounding errors; for half precision, a smaller number is meaningful.
     eps *= 16 if eps > 1e-4 else 64
     for i, x in enumerate(points):
         exact = exact_derivatives(case, x)
@@ -301,7 +311,8 @@ def errors(case, name, every=1):
             if abs(expected) >= large * (1 - eps):
                 yield order, x, value, expected, 0 if abs(value) >= large / 2 else math.inf
                 continue
-            # Roundings of the result, and of the argument: the next derivative times that.
+            # The bound includes the rounding of the result and of the argument, which the next
+            # derivative magnifies.
             allowed = eps * (abs(expected) + abs(x * exact[order + 1])) + 128 * small * (1 + abs(x))
             if case.name in ABSOLUTE and order:
                 allowed += eps * min(1 + abs(x), 10) ** 2
@@ -338,7 +349,7 @@ def test_at_all_points(case):
 @pytest.mark.slow
 def test_every_elementwise_declaration_has_cases_or_a_reason():
     declared = {name for name, d in registry.items() if d.is_elementwise and d.is_own}
-    # A choice, of values that it returns as they are.
+    # "where" only selects values that it returns unchanged.
     covered = {case.name for case in CASES} | {"where", "fmod"}
     missing = sorted(declared - covered)
     assert not missing, f"add a row to SCALAR or PAIRS of test_high_orders.py for {missing}"

@@ -1,4 +1,5 @@
-"""Exponentials, logarithms, powers, comparisons, rounding, trigonometric functions; arithmetic."""
+"""Tests exponentials, logarithms, powers, comparisons, rounding, trigonometric functions and
+arithmetic."""
 
 import functools
 import math
@@ -81,7 +82,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 def test_every_declaration_is_in_a_table():
     families = "arithmetic", "mathematics", "trigonometric"
-    # The arc tangents are differentiated by these two.
+    # The derivatives of the arc tangents use these two functions.
     derivatives = {"lorentzian", "inverse_part"}
     assert uncovered([*TABLE, *FIRST], *families) == derivatives
 
@@ -159,7 +160,7 @@ def test_functions_of_one_argument_take_floating_point_of_any_shape(function):
     expected = {"rsqrt": lambda x: x**-0.5}.get(name) or getattr(np, name)
     x = Variable(np.array([0.25, 0.75]))
     np.testing.assert_allclose(function(x).array, expected(x.array), 1e-14)
-    if name != "rsqrt":  # NumPy's functions accept Variables.
+    if name != "rsqrt":  # NumPy's function of the same name accepts Variables
         assert expected(x).creator.label == name
 
 
@@ -195,7 +196,7 @@ def test_powers_of_zero_have_finite_slopes_by_the_exponent(dtype):
     x, y = Variable(np.zeros(4, dtype)), Variable(np.array([0, 0.5, 1, 2], dtype))
     z = x**y
     np.testing.assert_array_equal(z.array, [1, 0, 0, 0])
-    with np.errstate(divide="ignore"):  # The root's derivative divides by zero.
+    with np.errstate(divide="ignore"):  # the derivative of the root divides by x
         by_x, by_y = mpchain.grad([z], [x, y], enable_double_backprop=True)
     np.testing.assert_array_equal(by_x.array, [0, np.inf, 1, 0])
     np.testing.assert_array_equal(by_y.array, [0, 0, 0, 0])
@@ -212,7 +213,7 @@ def test_slopes_of_arctan2_at_any_distance(dtype):
     with np.errstate(divide="ignore"):
         expected = np.where(sizes > 0, -0.5 / sizes, 0)
     for slope in slopes:
-        # Roundings of four operations; numbers that are subnormal.
+        # The bound is the rounding error of four operations, and subnormal numbers.
         np.testing.assert_allclose(slope.array, expected, 4 * info.eps, info.tiny)
     far = Variable(sizes[4:])
     (slope,) = mpchain.grad([F.arctan2(far, -sizes[4:])], [far], enable_double_backprop=True)

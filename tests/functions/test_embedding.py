@@ -1,4 +1,4 @@
-"""Embeddings of integers and of positions."""
+"""Tests embeddings of integers and of positions."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def _embed(ids, **options):
 
 
 def _torch_rotary(positions, base, interleaved):
-    """Complex numbers, turned by multiplication."""
+    """Rotates complex numbers by multiplication."""
 
     def rotate(x):
         half = x.shape[-1] // 2
@@ -68,7 +68,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    assert uncovered(TABLE, "embedding") <= {"add_rows"}  # Only derivatives use add_rows.
+    assert uncovered(TABLE, "embedding") <= {"add_rows"}  # only derivatives use add_rows
 
 
 def test_gradients_of_frequent_rows_keep_their_digits():
@@ -76,7 +76,7 @@ def test_gradients_of_frequent_rows_keep_their_digits():
     y = F.embed_id(np.zeros(5000, int), W)
     y.grad = np.full(y.shape, 1, np.float16)
     y.backward()
-    # One after another in half precision, the sum stops at 2048.
+    # A sum one by one in half precision would stop at 2048.
     assert W.grad.tolist() == [[5000], [0]]
 
 

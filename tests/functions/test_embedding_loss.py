@@ -1,4 +1,4 @@
-"""Losses on embeddings: values, gradients, options, edges."""
+"""Tests losses on embeddings: values, gradients, options and edge cases."""
 
 import functools
 
@@ -60,7 +60,7 @@ def _torch_black_out(x, W):
 
 
 def _torch_clustering(x, norm):
-    """The three terms, by loops over images, instances and pixels."""
+    """Computes the three terms by loops over images, instances and pixels."""
     variance = distance = size = 0
     for image, labels in zip(x, _INSTANCES):
         centers = [image[:, labels == k].mean(1) for k in (1, 2, 3) if (labels == k).any()]
@@ -278,7 +278,7 @@ def test_black_out_is_exact_where_a_probability_is_nearly_one():
     x = Variable(np.array([[30.0, 0.0]]))
     W, t = np.array([[0.0, 0.0], [1.0, 0.0]]), np.array([0])
     loss = F.black_out(x, t, W, np.array([[1]]))
-    # p[0] = 1 / (1 + exp(30)), and 1 - p[1] is the same.
+    # p[0] = 1 / (1 + exp(30)), and 1 - p[1] is the same number.
     np.testing.assert_allclose(loss.array, 2 * (30 + np.log1p(np.exp(-30))), 1e-14)
     loss.backward()
     np.testing.assert_allclose(x.grad, [[2, 0]], 1e-12)

@@ -1,4 +1,4 @@
-"""Measures of predictions, against scikit-learn."""
+"""Tests measures of predictions against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ def test_classification_summary(beta, dtype, label_num):
     random = np.random.RandomState(0)
     y, t = random.randn(60, 5).astype(dtype), random.randint(0, 4, 60)
     t[:7] = -1
-    y[:, 2] = -9  # never told
+    y[:, 2] = -9  # this class is never predicted
     summary = F.classification_summary(Variable(y), t, label_num, beta)
     counted = t != -1
     labels = range(label_num or 4)
     expected = _expected_summary(y[counted], t[counted], labels, beta)
-    # scikit-learn defines the F-score in another way where precision or recall is not a number.
+    # Where precision or recall is NaN, scikit-learn defines the F-score in another way.
     expected[2][np.isnan(expected[0] + expected[1])] = np.nan
     assert np.isnan(expected[0][2]) and not np.isnan(expected[2][:2]).any()
     for value, reference in zip(summary, expected, strict=True):

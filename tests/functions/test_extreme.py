@@ -1,4 +1,7 @@
-"""Functions at the edges: huge and tiny inputs, nothing at all, 0-d, half precision, mixed dtypes.
+"""Tests functions at the edges: huge, tiny and empty inputs, 0-d arrays, half precision, mixed
+dtypes.
+
+Warnings are errors in tests, so no intermediate result may overflow or divide by zero.
 
 Warnings are errors in tests: nothing here may overflow or divide by zero on its way.
 """
@@ -19,7 +22,7 @@ BITS = np.array([[0, 1, 1], [1, -1, 0], [0, 0, 1], [1, 1, 0]])
 
 
 def _images(function, *args):
-    """``function`` of a matrix seen as images of 2 by 2 pixels."""
+    """Applies ``function`` to a matrix as images of 2 by 2 pixels."""
     return lambda x: function(F.reshape(F.concat([x, x[:, :1]], 1), (-1, 1, 2, 2)), *args)
 
 
@@ -27,7 +30,7 @@ def _like(x, *values):
     return np.array(values, x.dtype)
 
 
-# Functions of a matrix (N, 3) that have a value whatever the elements are.
+# These functions of a matrix (N, 3) have a value for all elements.
 ROBUST = {
     "relu": F.relu,
     "leaky_relu": F.leaky_relu,
@@ -82,7 +85,7 @@ HUGE = np.array([[1e4, -1e4, 0], [1e4, 1e4, 1e4], [-1e4, -1e4, -1e4], [1e-30, -1
 
 
 def _differentiated(name, array):
-    """The output, and the gradients of first and second order of a sum of it."""
+    """Returns the output, and the first- and second-order gradients of a sum of the output."""
     x = Variable(array)
     y = ROBUST[name](x)
     (g,) = mpchain.grad([F.sum(y)], [x], enable_double_backprop=True)

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms."""
+"""Tests discrete Fourier transforms."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,8 @@
-"""Third and fourth derivatives of every declared function.
+"""Tests third and fourth derivatives of every declared function.
+
+Elementwise functions are composed with a polynomial and compared with mpmath, which differentiates
+in 40 digits. Every other row of the tables is compared with the derivatives of a Chebyshev
+interpolant of its own values along a direction; other tests compare the values with PyTorch.
 
 Elementwise functions are composed with a polynomial and compared with mpmath, which differentiates
 in 40 digits. Every other row of the tables is compared with the derivatives of a Chebyshev
@@ -14,7 +18,7 @@ import pytest
 from numpy.polynomial import Chebyshev
 
 import mpchain
-import mpchain.distributions  # The import declares functions.
+import mpchain.distributions  # the import declares functions
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
@@ -28,7 +32,7 @@ def _sigmoid(x):
     return 1 / (1 + mpmath.exp(-x))
 
 
-# Each declaration has its mpmath version, the constants after the array, and where to evaluate.
+# For each declaration: the function in mpmath, the constants after the array, and the points.
 SCALAR = {
     "absolute": (abs, (), -1.3),
     "add_constant": (lambda x, c: x + c, (0.7,), 0.4),
@@ -95,7 +99,7 @@ SCALAR = {
     ),
     "huber": (lambda x, d: x * x / 2 if abs(x) <= d else d * (abs(x) - d / 2), (1.0,), 0.4),
 }
-# Both arrays are polynomials of one variable.
+# Functions of two arrays, both of which are polynomials of the one variable.
 PAIRS = {
     "add": (lambda a, b: a + b, 0.4, 0.9),
     "subtract": (lambda a, b: a - b, 0.4, 0.9),
@@ -110,7 +114,7 @@ PAIRS = {
     "arctan2": (mpmath.atan2, 0.4, 0.9),
     "inverse_part": (lambda a, b: a / (a * a + b * b), 0.4, 0.9),
 }
-# Functions of three arrays are covered by their rows in the tables.
+# Functions of three arrays, which the rows of the tables test.
 IN_TABLES = {"where", "linear_interpolate", "log_add"}
 ORDERS = (3, 4)
 
@@ -120,7 +124,7 @@ def _inner(t, at, slope):
 
 
 def _derivatives(function, orders):
-    """The derivatives of a scalar function of one number at zero, through repeated grad."""
+    """Returns the derivatives of a scalar function of one number at zero, through repeated grad."""
     t = Variable(np.zeros((), np.float64))
     y, values = function(t), []
     for _ in range(orders):
@@ -159,7 +163,7 @@ def test_of_two_arrays(name):
     )
 
 
-# Rows with a kink or a pole near by: a narrower interpolant, which is less exact.
+# These rows have a kink or a pole nearby, so a narrower, less exact interpolant is used.
 NARROW = """
     elementary-arcsin elementary-arccos recurrent-n_step_rnn_2_2_tanh_4
     elementary-fmod elementary-fmod_negative elementary-arctanh embedding_loss-clustering_norm_1
@@ -167,14 +171,14 @@ NARROW = """
     loss-smooth_l1_loss_mean loss-smooth_l1_loss_sum loss-smooth_l1_loss_no
     recurrent-n_step_rnn_relu special-ndtri
 """.split()
-# Kinks all around; and batch renormalization, whose derivative takes its corrections for constants.
+# These functions have kinks everywhere; batch renormalization treats its corrections as constants.
 LEFT_OUT = """
     embedding_loss-triplet image-spatial_transformer_sampler normalization-batch_renormalization
 """.split()
 
 
 def _smooth_rows():
-    """The rows of all tables: of the test files beside this one."""
+    """Yields the rows of the tables in the test files of this folder."""
     for path in sorted(pathlib.Path(__file__).parent.glob("test_*.py")):
         if path.stem != pathlib.Path(__file__).stem and "\nTABLE = " in path.read_text():
             table = importlib.import_module(f"tests.functions.{path.stem}").TABLE

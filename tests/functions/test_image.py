@@ -1,4 +1,4 @@
-"""Images resized, cut into windows and sampled."""
+"""Tests resizing, windows and sampling of images."""
 
 import functools
 
@@ -18,9 +18,9 @@ _GRID = np.random.RandomState(7).uniform(-1.4, 1.4, (2, 2, 3, 2))
 
 
 def _interpolation(shape, mode, **options):
-    """A case of interpolate, whose arguments are PyTorch's."""
+    """Returns a case of interpolate, whose arguments are PyTorch's."""
     resize = torch.nn.functional.interpolate
-    # One more order than the map has shows that it is linear.
+    # The check of one order more shows that the function is linear.
     return row(
         f"interpolate {mode} {options}",
         functools.partial(F.interpolate, mode=mode, **options),
@@ -104,7 +104,7 @@ TABLE = [
         (2, 2, 2, 3),
         low=-1.3,
         high=1.3,
-        # A position in half precision is off by up to 1/1000 of the image.
+        # A position in half precision has an error of up to 1/1000 of the image.
         tolerance={np.float16: 2e-2},
     ),
     row(
@@ -150,7 +150,7 @@ def test_a_position_that_is_not_a_number_shows():
 def test_half_precision_positions_are_computed_in_single_precision():
     x = np.arange(2001, dtype=np.float16).reshape(1, 1, 1, 2001)
     grid = np.zeros((1, 2, 1, 1), np.float16)
-    grid[0, 0] = 0.25  # position 1250, which float16 would round when it is scaled
+    grid[0, 0] = 0.25  # float16 would round the scaled position, 1250
     assert F.spatial_transformer_sampler(x, grid).array.item() == 1250
 
 
@@ -169,7 +169,7 @@ def test_half_precision_sums_in_single_precision():
     assert F.interpolate(x, 1, mode="area").array.item() == 100
 
 
-# Wrong input: function, arguments, what the message says.
+# Each wrong input has the function, its arguments, and a part of the message.
 
 
 def f(*shape, dtype=np.float32):

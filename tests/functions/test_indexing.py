@@ -1,4 +1,4 @@
-"""Elements chosen by indexes, and put back where they came from."""
+"""Tests functions that select elements by indices, and that put elements back."""
 
 import numpy as np
 import pytest
@@ -110,12 +110,12 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # These functions occur in derivatives; take_along computes the derivatives of sort and topk.
+    # Derivatives use these functions; the derivatives of sort and topk use take_along.
     inner = {"place", "scatter_item", "put_along", "take_along"}
     assert uncovered(TABLE, "indexing") <= inner
 
 
-# Indices that come with values.
+# Indices that are returned together with values.
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -257,7 +257,7 @@ def test_one_hot():
     assert F.one_hot(t, 4, np.float64).dtype == np.float64
 
 
-# Wrong input: function, arguments, what the message says.
+# Each wrong input has the function, its arguments, and a part of the message.
 
 
 def f(*shape, dtype=np.float32):

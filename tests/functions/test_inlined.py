@@ -1,4 +1,4 @@
-"""Formulas that call other declared functions: all orders use what those declare."""
+"""Tests formulas that call other declared functions: all orders use the declared derivatives."""
 
 import mpmath
 import numpy as np
@@ -10,7 +10,7 @@ from mpchain import Variable, elementwise
 
 
 def derivatives(function, x, orders=4):
-    """Returns the derivatives of the orders 1, 2, ... at the points of an array."""
+    """Returns the derivatives of orders 1, 2, ... at the points of an array."""
     x = Variable(np.asarray(x))
     y, found = function(x), []
     for _ in range(orders):
@@ -25,7 +25,8 @@ def _logistic(x):
     return 1 / (1 + mpmath.exp(-x))
 
 
-# Each function, with its mpmath version, calls sigmoid, softplus, ndtr, digamma or erfcx.
+# For each name: the function, and the function in mpmath. Each calls sigmoid, softplus, ndtr,
+# digamma or erfcx.
 INLINING = {
     "silu": (F.silu, lambda x: x * _logistic(x)),
     "mish": (F.mish, lambda x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x)))),
@@ -51,7 +52,7 @@ def test_four_orders_where_the_body_of_what_is_called_has_kinks(name):
     with mpmath.workdps(60):
         for order, values in enumerate(found, 1):
             expected = [float(mpmath.diff(reference, x, order)) for x in points]
-            # Double precision; terms of up to 50 cancel in the fourth order of softplus of 3 x.
+            # In double precision, terms of up to 50 cancel in the fourth order of softplus of 3 x.
             np.testing.assert_allclose(values, expected, 1e-12, 1e-13, err_msg=str(order))
 
 
@@ -70,7 +71,7 @@ def _exponential(x):
     return np.exp(np.minimum(x, 0)) * np.exp(np.maximum(x, 0))
 
 
-# Each declared function has its declared derivatives of orders 1 and 2.
+# For each declared function, its derivatives of orders 1 and 2, as declared.
 DECLARED = {
     "reversed gradient": (_reversed_gradient, lambda x: (-1 + 0 * x, 0 * x)),
     "straight through": (_straight_through, lambda x: (1 + 0 * x, 0 * x)),
@@ -97,7 +98,7 @@ def test_the_left_tails_are_not_lost():
         for dtype in (np.float32, np.float64):
             x = np.array([-15, -20, -50, -80], dtype)
             expected = [float(_logistic(mpmath.mpf(float(v)))) for v in x]
-            # The exponential of x is right to a few units in the last place.
+            # The exponential of x has an error of a few units in the last place.
             tolerance = 8 * np.finfo(dtype).eps
             np.testing.assert_allclose(F.sigmoid(x).array, expected, tolerance)
             np.testing.assert_allclose(F.log(F.sigmoid(x)).array, np.log(expected), tolerance)
@@ -109,7 +110,7 @@ def test_the_left_tails_are_not_lost():
             ]:
                 gradient = derivatives(function, x, 1)[0]
                 tail = value(np.array(expected), x.astype(np.float64))
-                # Terms of the size of the sigmoid of -15, 3e-7, are left out.
+                # Terms as small as the sigmoid of -15, 3e-7, are omitted.
                 np.testing.assert_allclose(gradient, tail, max(tolerance, 2e-6))
 
 

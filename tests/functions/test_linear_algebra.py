@@ -1,4 +1,4 @@
-"""Inverses, determinants and Cholesky factors."""
+"""Tests inverses, determinants and Cholesky factors."""
 
 import re
 
@@ -12,12 +12,12 @@ from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
 _EYE = np.eye(3)
-# LAPACK's rounding grows with the condition of the matrices.
+# The rounding errors of LAPACK grow with the condition numbers of the matrices.
 _CLOSE = {np.float16: 4e-2, np.float32: 2e-4, np.float64: 1e-10}
 
 
 def _regular(function):
-    """Applies a function to matrices far from singular ones."""
+    """Returns a function that is applied to matrices that are far from singular."""
     return lambda x: function(x * 0.5 + _eye_like(x) * 3)
 
 

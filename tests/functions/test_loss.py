@@ -1,4 +1,5 @@
-"""Losses of classification and regression, likelihoods: values, gradients, options, edges."""
+"""Tests losses of classification and regression, and likelihoods: values, gradients, options and
+edge cases."""
 
 import functools
 
@@ -31,7 +32,7 @@ def _torch_smoothed(x, **options):
 
 
 def _torch_focal(x, alpha, gamma):
-    """-a (1 - p) ** gamma log(p) per element, and the labels that count."""
+    """Returns -a (1 - p) ** gamma log(p) for each element, and which labels count."""
     t = torch.as_tensor(_BITS)
     p = torch.where(t == 1, torch.sigmoid(x), 1 - torch.sigmoid(x))
     a = 1 if alpha is None else torch.where(t == 1, alpha, 1 - alpha)

@@ -1,4 +1,4 @@
-"""Functions that differ between training and testing, or that remember: dropout, normalization."""
+"""Tests functions that depend on the mode or keep state: dropout and normalization."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_dropout_zeroes_a_share_and_scales_the_rest(ratio, dtype):
     assert set(np.unique(mask)) <= {dtype(0), scale}
     np.testing.assert_array_equal(y.array, mask)
     dropped = float((mask == 0).mean())
-    # Five standard deviations of the share of 20,000 independent draws.
+    # The bound is five standard deviations of the share of 20,000 independent draws.
     assert abs(dropped - ratio) <= 5 * np.sqrt(ratio * (1 - ratio) / mask.size)
 
 
@@ -60,7 +60,7 @@ def test_dropout_draws_anew_each_time_and_repeats_by_seed():
 
 
 def _expected_statistics(x, axes, mean, var, decay):
-    """The running statistics after one batch, by a plain formula in double precision."""
+    """Returns the running statistics after one batch, by a plain formula in double precision."""
     x = x.astype(np.float64)
     count = np.prod([x.shape[a] for a in axes])
     unbiased = ((x - x.mean(axes, keepdims=True)) ** 2).sum(axes) / (count - 1)

@@ -1,4 +1,4 @@
-"""Noise: what is drawn, what a given draw makes of the input, training and testing."""
+"""Tests noise: the draws, the result for given draws, and the modes of training and testing."""
 
 import functools
 
@@ -23,7 +23,7 @@ _MASK = np.random.RandomState(2).randint(0, 2, (2, 3, 4)).astype(bool)
 
 
 def _seeded(function):
-    """The function, drawing the same each time and on each device."""
+    """Returns the function with a fixed seed, so that it draws the same numbers on each device."""
 
     def seeded(*xs):
         with SampleGenerator((7, 0), step=0).in_use():
@@ -123,7 +123,7 @@ def test_gaussian_draws_what_it_says(dtype):
     y, eps = F.gaussian(mean, np.full(40_000, np.log(4), dtype), return_eps=True)
     assert y.dtype == eps.dtype == dtype
     np.testing.assert_allclose(y.array, 3 + 2 * eps, 5e-3, 5e-3)
-    # Five standard deviations of mean and variance of as many draws.
+    # The bound is five standard deviations of mean and variance for this number of draws.
     assert abs(eps.astype("d").mean()) < 5 / 200
     assert abs(eps.astype("d").var() - 1) < 5 * np.sqrt(2) / 200
 
@@ -158,7 +158,7 @@ def test_gumbel_softmax_draws_categories_by_their_probabilities():
     y = F.gumbel_softmax(np.tile(np.log(p), (20_000, 1)), tau=0.05).array
     np.testing.assert_allclose(y.sum(1), 1)
     shares = np.bincount(y.argmax(1), minlength=3) / len(y)
-    # Five standard deviations of a share.
+    # The bound is five standard deviations of a share.
     assert (abs(shares - p) < 5 * np.sqrt(p * (1 - p) / len(y))).all()
 
 
@@ -178,7 +178,7 @@ def test_dropconnect_zeroes_a_share_of_the_weights(batchwise):
     y = F.simplified_dropconnect(x, W, ratio=0.25, use_batchwise_mask=batchwise).array
     np.testing.assert_allclose(np.unique(y), [0, 4 / 3])
     dropped = (y == 0).mean()
-    # Five standard deviations of the share of as many draws.
+    # The bound is five standard deviations of the share for this number of draws.
     assert abs(dropped - 0.25) < 5 * np.sqrt(0.25 * 0.75 / y.size)
     same = F.simplified_dropconnect(x[:1].repeat(50, 0), W, use_batchwise_mask=batchwise).array
     assert (same == same[0]).all() != batchwise
@@ -193,7 +193,7 @@ def test_dropconnect_without_training_is_linear():
 def test_zoneout_keeps_a_share():
     h, x = Variable(np.zeros(40_000)), Variable(np.ones(40_000))
     y = F.zoneout(h, x, 0.3)
-    # Five standard deviations of the share of as many draws.
+    # The bound is five standard deviations of the share for this number of draws.
     assert abs(y.array.mean() - 0.7) < 5 * np.sqrt(0.21) / 200
     y.grad = np.ones(40_000)
     y.backward()

@@ -1,4 +1,5 @@
-"""Normalization: values, gradients, derivatives to third order; running statistics; edges."""
+"""Tests normalization: values, gradients, derivatives to third order, running statistics and edge
+cases."""
 
 import functools
 
@@ -91,7 +92,7 @@ TABLE = [
         *[(2,)] * 4,
         low=0.5,
     ),
-    # r and d count as constants, so differences of the values do not give the derivatives.
+    # r and d count as constants, so finite differences do not give the derivatives.
     row("batch_renormalization", _renormalization, _torch_renormalization, (5, 3), (3,), (3,)),
     row(
         "layer_normalization",
@@ -266,7 +267,8 @@ def test_running_statistics_of_decorrelation_normalize_alike_in_the_end():
 
 
 def test_equal_variances_do_not_disturb_the_derivatives_of_decorrelation():
-    # All eigenvalues of the covariance are one; derivatives by way of eigenvectors would not exist.
+    # All eigenvalues of the covariance are one, so derivatives through eigenvectors would not
+    # exist.
     x = Variable(np.concatenate([np.eye(3), -np.eye(3)]))
     y = F.decorrelated_batch_normalization(x, groups=1)
     (g,) = mpchain.grad([F.sum(y**3)], [x], enable_double_backprop=True)
@@ -375,7 +377,8 @@ def test_gradients_of_normalize_at_zero_are_finite_in_half_precision():
     y = F.normalize(x)
     np.testing.assert_allclose(y.array, [[0, 0], [0.6, 0.8]], 1e-3)
     (g,) = mpchain.grad([F.sum(y)], [x], enable_double_backprop=True)
-    # The largest number of half precision for 1 / eps; else (1 - y sum(y)) / norm.
+    # 1 / eps becomes the largest number of half precision; the other gradient is (1 - y sum(y)) /
+    # norm.
     np.testing.assert_allclose(g.array, [[65504, 65504], [0.032, -0.024]], 1e-2)
     (gg,) = mpchain.grad([F.sum(g * 0.25)], [x])
     assert np.isfinite(gg.array).all()

@@ -1,4 +1,5 @@
-"""Padding against NumPy's values and PyTorch's gradients; NumPy's other modes by linearity."""
+"""Tests padding against NumPy's values and PyTorch's gradients; NumPy's other modes by
+linearity."""
 
 import functools
 
@@ -16,7 +17,7 @@ _WIDTHS = ((1, 2), (0, 3))
 
 
 def _linear(x, **options):
-    """numpy.pad as a matrix, from what it does to each unit vector, and a constant."""
+    """Returns numpy.pad as a matrix and a constant, from its results for unit vectors."""
     size = x.numel()
     pad = functools.partial(np.pad, **options)
     constant = pad(np.zeros(x.shape))

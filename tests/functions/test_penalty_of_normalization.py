@@ -1,4 +1,4 @@
-"""A gradient penalty through a critic with each normalization, against finite differences."""
+"""Tests a gradient penalty through a critic with each normalization, against finite differences."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from mpchain import Variable
 _FAR, _SMALL = np.full(4, 100.0), np.full(4, 1e-4)
 _WHITENING = np.random.RandomState(9).randn(2, 2, 2)
 
-# Functions of images (N, 4, H, W), a scale and a shift of the channels.
+# Each entry is a function of images (N, 4, H, W), a scale and a shift of the channels.
 NORMALIZATIONS = {
     "batch": F.batch_normalization,
     "batch by pixel": lambda x, g, b: F.batch_normalization(
         x, F.broadcast_to(F.reshape(g, (4, 1, 1)), (4, 3, 3)), np.zeros((4, 3, 3)), axis=0
     ),
     "fixed batch": lambda x, g, b: F.fixed_batch_normalization(x, g, b, _FAR / 100, _SMALL + 1),
-    # The running statistics are so far away that the correction is at its limits, and constant.
+    # The running statistics are so far away that the correction is constant at its limits.
     "batch renormalization": lambda x, g, b: F.batch_renormalization(
         x, g, b, 2, 3, running_mean=_FAR, running_var=_SMALL
     ),

@@ -1,4 +1,4 @@
-"""Pooling and what undoes it; the rest of the family is in test_table.py."""
+"""Tests pooling and unpooling that are not in test_table.py."""
 
 import math
 
@@ -17,7 +17,7 @@ _PLACES = np.array([[[[0, 3], [2, 1]], [[1, 1], [3, 0]]]])
 
 
 def _torch_unpooling(x, ksize, stride, pad, outsize):
-    """The adjoint of a sum of windows, which PyTorch knows as a transposed convolution."""
+    """Computes unpooling, the adjoint of a sum of windows, as PyTorch's transposed convolution."""
     c, ndim = x.shape[1], x.ndim - 2
     W = torch.ones(c, 1, *(ksize,) * ndim, dtype=x.dtype)
     transposed = (pool.conv_transpose1d, pool.conv_transpose2d, pool.conv_transpose3d)[ndim - 1]
@@ -28,7 +28,8 @@ def _torch_unpooling(x, ksize, stride, pad, outsize):
 
 
 def _torch_pyramid(x, height):
-    """Windows of equal size, with equal padding before and after, or one less before."""
+    """Uses windows of equal size, with equal padding before and after, or one element less
+    before."""
     levels = []
     for n in (2**level for level in range(height)):
         ksize = [math.ceil(size / n) for size in x.shape[2:]]
@@ -177,7 +178,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # Only derivatives use this operation.
+    # Only derivatives use this function.
     assert uncovered(TABLE, "pooling") <= {"take_from_windows"}
 
 
@@ -192,7 +193,7 @@ def test_upsampling_puts_maxima_back(device):
 
 @pytest.mark.parametrize("outsize", [1, 3, (2, 5), (7, None)])
 def test_indices_of_adaptive_maxima(outsize):
-    x = np.random.randint(0, 4, (2, 3, 7, 6)).astype(np.float64)  # Many elements are equal.
+    x = np.random.randint(0, 4, (2, 3, 7, 6)).astype(np.float64)  # some elements are equal
     y, indices = F.adaptive_max_pooling_2d(x, outsize, return_indices=True)
     expected, places = pool.adaptive_max_pool2d(torch.as_tensor(x), outsize, return_indices=True)
     np.testing.assert_array_equal(y.array, expected)
@@ -205,13 +206,13 @@ def test_not_a_number_is_the_maximum():
 
 
 def test_windows_of_padding_only():
-    # Four columns of bins over five elements: the last window has nothing but padding.
+    # Four columns of bins cover five elements, so the last window contains only padding.
     x = Variable(np.ones((1, 1, 4, 5)))
     y = F.spatial_pyramid_pooling_2d(x, 3, "max")
     y.grad = np.ones_like(y.array)
     y.backward()
     assert np.isneginf(y.array).sum() == 4 and x.grad.sum() == 1 + 4 + 12
-    # Fewer elements than bins: still one value for each bin.
+    # There are fewer elements than bins, but each bin still has a value.
     assert F.spatial_pyramid_pooling_2d(np.ones((1, 2, 3, 1)), 3, "max").shape == (1, 42, 1, 1)
 
 
@@ -226,7 +227,7 @@ def test_empty_batches():
     assert F.max_pooling_1d(images[:, 0], 2).shape == (0, 4, 2)
 
 
-# Wrong input: function, arguments, what the message says.
+# Each wrong input has the function, its arguments, and a part of the message.
 
 
 def f(*shape, dtype=np.float32):

@@ -1,4 +1,5 @@
-"""Functions of inputs and parameters whose dtypes differ: the rules of mpchain.mixed16."""
+"""Tests functions whose inputs and parameters have different dtypes: the rules of
+mpchain.mixed16."""
 
 import numpy as np
 import pytest
@@ -48,12 +49,13 @@ FUNCTIONS = {
 
 def _drawn(shapes, dtype, seed):
     random = np.random.RandomState(seed)
-    # Numbers that half precision has, so that what is cast is the same.
+    # Half precision can represent these numbers exactly, so casts do not change them.
     return [Variable(random.uniform(0.5, 1.5, s).astype(BFLOAT16).astype(dtype)) for s in shapes]
 
 
 def _computed(name, input_dtype, dtype):
-    """Output, and gradients of a loss and of its gradients' squares, by all arguments."""
+    """Returns the output, and the gradients of a loss and of its squared gradients, by all
+    arguments."""
     function, inputs, parameters = FUNCTIONS[name]
     xs = _drawn(inputs, input_dtype, 0) + _drawn(parameters, dtype, 1)
     y = function(*xs)
@@ -115,11 +117,12 @@ def test_gradients_of_wide_parameters_do_not_pass_through_half_precision():
     y = F.linear(x, W, b)
     y.grad = np.full((4096, 1), 16.0, np.float16)
     y.backward()
-    assert W.grad.item() == 4096 * 32 and b.grad.item() == 4096 * 16  # above 65504, the largest
+    # The gradients are above 65504, the largest number of half precision.
+    assert W.grad.item() == 4096 * 32 and b.grad.item() == 4096 * 16
 
 
 def test_statistics_of_half_precision_are_single():
-    """Deviations of 300 have squares above 65504, and their sum is greater still."""
+    """Deviations of 300 have squares above 65504, and the sum of squares is still larger."""
     x = Variable((np.arange(6).reshape(6, 1) * np.float16(300)).astype(np.float16))
     gamma, beta = np.ones(1, np.float32), np.zeros(1, np.float32)
     mean, var = np.zeros(1, np.float32), np.ones(1, np.float32)
@@ -136,7 +139,7 @@ def test_statistics_of_half_precision_are_single():
 
 
 def test_sums_of_half_precision_are_single():
-    """In float16, 2048 + 1 is 2048 again."""
+    """In float16, 2048 + 1 equals 2048."""
     n = 6000
     x, b = np.ones((n, 3), np.float16), Variable(np.zeros(3, np.float16))
     assert F.sum(x, 0).array.tolist() == [n] * 3 and F.sum(x).dtype == np.float16

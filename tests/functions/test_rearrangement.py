@@ -1,4 +1,4 @@
-"""Views, orders and copies of the same elements; several arrays made one, and one made several."""
+"""Tests views, reordering and copies of elements, and functions that join or split arrays."""
 
 import numpy as np
 import pytest
@@ -261,7 +261,7 @@ def test_numpy_finds_them():
         np.testing.assert_array_equal(y.array, expected)
 
 
-# Wrong input: function, arguments, what the message says.
+# Each wrong input has the function, its arguments, and a part of the message.
 
 
 def f(*shape, dtype=np.float32):

@@ -1,4 +1,4 @@
-"""F.forget: recomputation in backward, to any order."""
+"""Tests F.forget, which recomputes in backward, for derivatives of any order."""
 
 import gc
 import threading
@@ -29,7 +29,8 @@ def arrays():
 
 
 def _derivatives(function, arrays, directions):
-    """[f, D f, D D f, ...] with D f = <grad f, v>, a direction v per input for each order."""
+    """Returns [f, D f, D D f, ...] with D f = <grad f, v>, with a direction v per input and
+    order."""
     xs = [Variable(x) for x in arrays]
     values = [function(*xs)]
     for vs in directions:
@@ -39,7 +40,8 @@ def _derivatives(function, arrays, directions):
 
 
 def _mlp(call):
-    """A network of calls whose functions use parameters, and variables computed before."""
+    """Returns a network of calls whose functions use parameters, and variables that were computed
+    before."""
 
     def function(x, W1, W2):
         h = call(lambda x: F.tanh(F.matmul(x, W1)), x)
@@ -50,7 +52,8 @@ def _mlp(call):
 
 
 def _shared_weight(call):
-    """The argument, another argument and the parameter depend on each other."""
+    """Returns a result in which the argument, another argument and the parameter depend on each
+    other."""
 
     def function(x, W, V):
         h = F.tanh(F.matmul(x, W))
@@ -74,7 +77,7 @@ def _nested(call):
 
 
 def _penalty(call):
-    """The function that is called again differentiates itself."""
+    """Uses a function that differentiates itself inside."""
 
     def function(x, W, V):
         def penalty(x):
@@ -88,7 +91,7 @@ def _penalty(call):
 
 
 def _outer_derivative(call):
-    """The function differentiates a graph that was there before."""
+    """Uses a function that differentiates a graph that existed before."""
 
     def function(x, W, V):
         y = F.tanh(F.matmul(F.tanh(F.matmul(x, W)), V))
@@ -114,7 +117,7 @@ class SinCos(mpchain.FunctionNode):
 
 
 def _remade_outputs(call):
-    """The function uses an output whose variable is gone: each derivative makes it again."""
+    """Uses a function whose output variable is deleted; each derivative computes it again."""
 
     def function(x, W, V):
         sin = SinCos().apply((F.matmul(x, W),))[0]
@@ -156,7 +159,7 @@ def test_gradients_in_the_leaves(graph, arrays):
 
 
 def test_penalty_training_step(arrays):
-    """A gradient that is differentiated by backward, as in a gradient penalty."""
+    """As in a gradient penalty, backward differentiates a gradient."""
     gradients = []
     for call in (_plain, forget):
         x, W, V = (Variable(a) for a in arrays)
@@ -211,7 +214,7 @@ def test_what_is_kept(arrays):
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [1, 2])
 def test_memory(order):
-    """Of 12 functions in each of 12 calls, the results of one call are there at a time."""
+    """There are 12 calls of 12 functions each, and the results of only one call exist at a time."""
 
     def block(x):
         for _ in range(12):
@@ -408,7 +411,7 @@ def test_remembered_values_of_a_recomputation_within_the_first_call():
     y = forget(scaled, x)
 
     def outer(u):
-        (gx,) = mpchain.grad([y], [x])  # calls ``scaled`` again
+        (gx,) = mpchain.grad([y], [x])  # this calls ``scaled`` again
         return u * u * gx.array * float(remembered(lambda: next(state)))
 
     u = Variable(np.array(1.0))
@@ -419,7 +422,7 @@ def test_remembered_values_of_a_recomputation_within_the_first_call():
 
 
 def _changing(*values):
-    """A function of x that does something else each time."""
+    """Returns a function of x that computes something else each time."""
     functions = iter(values)
 
     def function(x):
@@ -520,7 +523,7 @@ def test_errors_leave_nothing_behind():
 
 
 def test_leaves_are_ready_once(arrays):
-    """A parameter that is used inside and outside is final when both have contributed."""
+    """A parameter that is used inside and outside is final when both uses have contributed."""
     x, W, V = (Parameter(a) for a in arrays)
     y = _shared_weight(forget)(x, W, V)
     ready = []

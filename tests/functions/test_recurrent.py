@@ -1,4 +1,4 @@
-"""Recurrent cells and layers: PyTorch's cells, its RNN modules and plain formulas as references."""
+"""Tests recurrent cells and layers against PyTorch's cells, its RNN modules and plain formulas."""
 
 import functools
 
@@ -52,7 +52,7 @@ MODULES = {
 
 
 def _shapes(kind, n_layers, n_directions, lengths=LENGTHS):
-    """Shapes of the first states, weights, biases and inputs of a case."""
+    """Returns the shapes of the first states, weights, biases and inputs of a case."""
     n_weights = MODULES[kind][1]
     states = [(n_layers * n_directions, lengths[0], N)] * (1 + (kind == "lstm"))
     ws = []
@@ -81,7 +81,7 @@ def _ours(kind, n_layers, n_directions, *arrays, **options):
 
 
 def _torch(kind, n_layers, n_directions, *tensors, **options):
-    """The same by PyTorch's modules, from packed sequences."""
+    """Computes the same with PyTorch's modules, from packed sequences."""
     states, ws, bs, xs = _taken_apart(kind, n_layers, n_directions, tensors)
     module_class, n_weights, order = MODULES[kind]
     half = n_weights // 2
@@ -124,7 +124,7 @@ TABLE = [
     row("slstm", F.slstm, _torch_slstm, (2, 3), (2, 3), (2, 12), (2, 12)),
     row("tree_lstm of one", F.tree_lstm, _torch_tree_lstm, (2, 3), (2, 12)),
     row("tree_lstm of three", F.tree_lstm, _torch_tree_lstm, (2, 2), (2, 2), (2, 2), (2, 12)),
-    # The third derivative of two bidirectional layers is costly and uses the same cells.
+    # The third order of two bidirectional layers is expensive, and uses the same cells.
     _n_step_row("lstm", 1, 1),
     _n_step_row("lstm", 2, 2, orders=2),
     _n_step_row("gru", 1, 1),
@@ -149,7 +149,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # These functions occur in derivatives and in layers on the host; see the next test.
+    # Derivatives use the first two, and a layer on the host replaces gru; see the next test.
     assert uncovered(TABLE, "recurrent", "n_step") <= {"split_gates", "join_gates", "gru"}
 
 

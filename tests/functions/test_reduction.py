@@ -1,4 +1,4 @@
-"""Reductions and cumulative functions."""
+"""Tests reductions and cumulative functions."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from tests.reference import torch
 
 
 def _with_zeros(function):
-    """Zeroes some of the factors: one in the first row, two in the second."""
+    """Sets some of the factors to zero: one in the first row, two in the second."""
     mask = np.ones((3, 5))
     mask[0, 1] = mask[1, 0] = mask[1, 3] = 0
 
@@ -255,7 +255,7 @@ def test_the_gradient_of_logsumexp_sums_to_one_where_its_value_is_rounded(dtype)
     (g,) = mpchain.grad([F.sum(y)], [x], enable_double_backprop=True)
     expected = np.exp([[0.0, -1, -2], [0, -1, -2], [0, 0, 0]])
     expected /= expected.sum(axis=1, keepdims=True)
-    # The products of some roundings.
+    # The bound is the rounding error of products of some numbers.
     np.testing.assert_allclose(g.array, expected, 8 * np.finfo(dtype).eps)
     (gg,) = mpchain.grad([F.sum(g * np.array([1, 0, 0], dtype))], [x])
     onehot = np.array([1, 0, 0])
@@ -288,7 +288,8 @@ def test_long_sums_are_as_exact_as_numpys(shape, dtype):
             for array in laid_out:
                 y = F.sum(array, axis, keepdims)
                 assert y.dtype == dtype and y.shape == expected.shape
-                units = 4 if array is x and axis != 0 else 40  # NumPy's sum of columns rounds more.
+                # The error of NumPy's sum of columns is larger.
+                units = 4 if array is x and axis != 0 else 40
                 np.testing.assert_allclose(y.array, expected, units * np.finfo(dtype).eps)
             if x.shape[axis or 0] and x.size:
                 y = F.mean(x, axis, keepdims=keepdims)

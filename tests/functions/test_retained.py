@@ -1,4 +1,5 @@
-"""What each declared function keeps for its derivatives: the memory of a training step."""
+"""Tests which arrays each declared function keeps for its derivatives: the memory of a training
+step."""
 
 import inspect
 
@@ -11,8 +12,8 @@ import mpchain.functions as F
 from mpchain import Variable
 from mpchain.functions.declaring.declaration import Application, registry
 
-# The arrays by the names of the declaration's parameters; `y` or `ys` for its output, `aux` for
-# what the body made beside it.
+# Arrays have the names of the declaration's parameters; `y` or `ys` is the output, and `aux` is an
+# additional result of the body.
 KEPT = {
     "relu": "y",
     "leaky_relu": "x",
@@ -188,7 +189,8 @@ KEPT = {
 
 
 def _kept(declaration):
-    """The names of what a declaration's node keeps where every input needs a gradient."""
+    """Returns the names of the arrays that a declaration's node keeps if every input needs a
+    gradient."""
     names = ("x0", "x1") if declaration.takes_sequence else declaration.array_names
     by = declaration.derivatives or [True] * len(names)
     targets = tuple(i for i, derivative in enumerate(by) if derivative is not None)
@@ -229,7 +231,7 @@ def test_arguments_that_are_kept_are_those_that_derivatives_name():
 
 
 def _nodes_arrays(y):
-    """What the node of a variable holds, the arrays of tuples included."""
+    """Returns the arrays that the node of a variable keeps, including those in tuples."""
     held = []
     for value in y.creator._kept:
         held += value if isinstance(value, tuple) else [value]

@@ -1,4 +1,4 @@
-"""Regions of interest against plain loops over boxes, bins and points."""
+"""Tests regions of interest against plain loops over boxes, bins and points."""
 
 import functools
 import math
@@ -13,10 +13,10 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
-_SHAPE = (2, 2, 7, 6)  # This is the shape of the images.
+_SHAPE = (2, 2, 7, 6)  # the shape of the images
 _SCALE = 0.5
-# Boxes (y_min, x_min, y_max, x_max) within images of twice that size, smaller than an element, and
-# partly or wholly outside.
+# Boxes are (y_min, x_min, y_max, x_max) in images of twice this size; some are smaller than an
+# element, or partly or wholly outside.
 _BOXES = np.array(
     [
         [1.2, 2.2, 9.7, 10.3],
@@ -32,7 +32,7 @@ _OUTSIZE = (2, 3)
 
 
 def _bounds(begin, end, n_bins, size, inclusive):
-    """The elements of each bin of a box along an axis."""
+    """Returns the range of elements for each bin of a box along an axis."""
     begin, end = round(begin), round(end)
     length = max(end - begin + inclusive, 1)
     return [
@@ -70,7 +70,7 @@ def _points(begin, end, n_bins, ratio):
 
 
 def _interpolated(image, y, x):
-    """A point of an image (C, H, W); None outside."""
+    """Interpolates an image (C, H, W) at a point; returns None outside."""
     h, w = image.shape[1:]
     if not (-1 <= y <= h and -1 <= x <= w):
         return None
@@ -124,7 +124,7 @@ def _case(kind, *ratio, **options):
 
 
 _FIVE = np.column_stack([_IMAGES, _BOXES[:, [1, 0, 3, 2]]])
-# Half precision moves boxes to other bins; single precision keeps these bins.
+# Rounding to half precision can move a box to other bins; single precision does not in these cases.
 _NOT_HALF = {"dtypes": (np.float32, np.float64)}
 TABLE = [
     row(
@@ -198,7 +198,7 @@ def test_of_equal_elements_every_point_is_the_same(name):
     np.testing.assert_allclose(y.array, 3, 1e-12)
 
 
-# Wrong input: function, arguments, what the message says.
+# Each wrong input has the function, its arguments, and a part of the message.
 
 
 def f(*shape, dtype=np.float32):

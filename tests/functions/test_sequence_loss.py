@@ -1,4 +1,5 @@
-"""Losses of sequences: values against enumeration and PyTorch, derivatives, options, edges."""
+"""Tests losses of sequences: values against enumeration and PyTorch, derivatives, options and edge
+cases."""
 
 import itertools
 
@@ -29,7 +30,7 @@ def _ctc(*xs, lengths=True, blank=0, t=_T, **options):
 
 
 def _torch_ctc(*xs, lengths=True, blank=0, t=_T):
-    """By the sum over all sequences of symbols."""
+    """Computes the loss as a sum over all sequences of symbols."""
     losses = []
     for n, labels in enumerate(t):
         length, end = (_INPUT_LENGTH[n], _LABEL_LENGTH[n]) if lengths else (len(xs), len(labels))
@@ -48,7 +49,7 @@ def _crf(cost, *xs, **options):
 
 
 def _torch_scores(cost, xs, n):
-    """The scores of all label sequences of the n-th of a batch, by sequence."""
+    """Returns the scores of all label sequences for the n-th sequence of a batch."""
     xs = [x[n] for x in xs if n < len(x)]
     return {
         labels: sum(x[i] for x, i in zip(xs, labels))
@@ -98,7 +99,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # Within a declaration's body, on arrays.
+    # A declaration's body calls this function on arrays.
     assert uncovered(TABLE, "sequence_loss") == {"log_add"}
 
 
@@ -157,7 +158,7 @@ def test_what_lies_beyond_the_lengths_does_not_count(either_walk):
 
 def test_labels_that_do_not_fit_have_an_infinite_loss_and_no_gradient(either_walk):
     xs = [Variable(x) for x in np.random.randn(3, 3, 4)]
-    # Equal labels need a blank between them: 1 1 takes three times, 1 1 2 four.
+    # Equal labels need a blank between them: 1 1 needs three time steps, 1 1 2 needs four.
     t, ends = np.array([[1, 1, 2], [1, 1, 2], [1, 3, 2]]), np.array([2, 3, 3])
     loss = ctc(xs, t, 0, None, ends, reduce="no")
     assert np.isfinite(loss.array).tolist() == [True, False, True]

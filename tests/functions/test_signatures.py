@@ -1,4 +1,5 @@
-"""Every function that Chainer documents exists, with its parameters' names, order and defaults."""
+"""Tests that every function that Chainer documents exists, with the same parameters and
+defaults."""
 
 import inspect
 import pathlib
@@ -22,7 +23,7 @@ def test_signature(line):
     exec(f"def {line}: pass", namespace)
     documented = inspect.signature(namespace[name]).parameters
     ours = inspect.signature(getattr(F, name)).parameters
-    # Arguments that Chainer lacks come last or by keyword.
+    # Parameters that only mpchain has come last, or are keywords.
     shared = [p for p in ours.values() if p.name in documented]
     assert [(p.name, p.default) for p in shared] == [
         (p.name, p.default) for p in documented.values()

@@ -1,4 +1,4 @@
-"""Products with sparse matrices, and the sparse matrices themselves."""
+"""Tests products with sparse matrices, and sparse matrices."""
 
 import functools
 
@@ -12,12 +12,13 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
-_ROW, _COL = np.array([0, 2, 1, 0, 2]), np.array([3, 0, 1, 3, 2])  # one place twice, unsorted
+# One position occurs twice, and positions are unsorted.
+_ROW, _COL = np.array([0, 2, 1, 0, 2]), np.array([3, 0, 1, 3, 2])
 _ROWS, _COLS = np.array([[0, 2, 1], [1, -1, -1]]), np.array([[3, 0, 1], [2, -1, -1]])
 
 
 def _dense(data):
-    """The matrices of 3 rows and 4 columns, as PyTorch makes them."""
+    """Returns the matrices of 3 rows and 4 columns, as PyTorch makes them."""
 
     def matrix(values, row, col):
         places = torch.as_tensor(row[row >= 0]), torch.as_tensor(col[row >= 0])
@@ -73,7 +74,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # The other is its derivative by the elements.
+    # The other function is the derivative by the elements.
     assert uncovered(TABLE, "sparse") == {"products_of_rows"}
 
 

@@ -1,4 +1,4 @@
-"""Special functions; SciPy is the reference of their values, PyTorch of their gradients."""
+"""Tests special functions against SciPy's values and PyTorch's gradients."""
 
 import functools
 import sys
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 _S = torch.special
 _N = np.array([[1], [2], [3]])
-# PyTorch computes derivatives of the digamma function to some 1e-9 of their values.
+# PyTorch computes derivatives of the digamma function to about 1e-9 of their values.
 _POLYGAMMA = {np.float16: 4e-2, np.float64: 2e-9}
 
 
@@ -26,7 +26,7 @@ def _erfcinv(x):
 
 
 class _Polygamma(torch.autograd.Function):
-    """PyTorch's polygamma of several orders."""
+    """PyTorch's polygamma function for several orders."""
 
     @staticmethod
     def forward(context, x):
@@ -41,7 +41,7 @@ class _Polygamma(torch.autograd.Function):
 
 
 class _Zeta(torch.autograd.Function):
-    """PyTorch's zeta of the exponent 2.5, which it cannot differentiate."""
+    """PyTorch's zeta function with the exponent 2.5, which PyTorch cannot differentiate."""
 
     @staticmethod
     def forward(context, q):
@@ -81,7 +81,8 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # The hazard rate is what log_ndtr is differentiated by, the bell what erf and ndtr are.
+    # The derivative of log_ndtr uses the hazard rate, and the derivatives of erf and ndtr use the
+    # bell.
     assert uncovered(TABLE, "special") == {"normal_hazard", "bell"}
 
 

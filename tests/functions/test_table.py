@@ -1,4 +1,4 @@
-"""The functions of first light: values, gradients and derivatives to third order."""
+"""Tests values, gradients and derivatives to third order of basic functions."""
 
 import functools
 

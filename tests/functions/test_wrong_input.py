@@ -1,4 +1,4 @@
-"""What functions say of inputs that they cannot take: function, argument, rule and value."""
+"""Tests the errors for wrong inputs: they name function, argument, rule and value."""
 
 import copy
 import inspect
@@ -25,8 +25,8 @@ def i(*shape, high=2):
     return np.zeros(shape, np.int32) + high - 1
 
 
-# Each function has calls that must fail, and what the message must show besides the function's
-# name: the rule or argument, and the offending value (a shape or dtype, in any notation).
+# For each function: calls that must fail, and the texts that the message must contain besides the
+# function's name: the rule or argument, and the wrong value (a shape or dtype, in any notation).
 WRONG = {
     "absolute": [],
     "accuracy": [

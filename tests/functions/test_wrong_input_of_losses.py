@@ -1,4 +1,4 @@
-"""What losses, noise, normalization and measures say of inputs that they cannot take."""
+"""Tests the errors of losses, noise, normalization and measures for wrong inputs."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ def i(*shape, value=1):
     return np.full(shape, value, np.int32)
 
 
-# Each function has calls that must fail, and what the message must show besides the function's
-# name: the rule or argument, and the offending value.
+# For each function: calls that must fail, and the texts that the message must contain besides the
+# function's name: the rule or argument, and the wrong value.
 _ALIKE = {
     "absolute_error": ("x0", "x1"),
     "mean_absolute_error": ("x0", "x1"),

@@ -1,4 +1,4 @@
-"""Initializers: what they fill in, from which random numbers, and what they refuse."""
+"""Tests initializers: their values, their random numbers, and the arguments that they refuse."""
 
 import numpy as np
 import pytest
@@ -121,7 +121,7 @@ def test_orthogonal_is_uniformly_distributed():
     rng = np.random.default_rng(1)
     initializer = initializers.Orthogonal(1.0, rng=rng)
     first = [fill(initializer, (2, 2))[0, 0] for _ in range(2000)]
-    # The first element is the cosine of an angle that is uniform.
+    # The first element is the cosine of a uniformly distributed angle.
     angles = np.arccos(first) / np.pi
     assert scipy.stats.kstest(angles, "uniform").pvalue > 0.01
 

@@ -1,4 +1,5 @@
-"""Networks of torchvision and Hugging Face: PyTorch's modules with their names, random weights."""
+"""Tests networks of torchvision and Hugging Face, against PyTorch modules with their names and
+random weights."""
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ _random = np.random.RandomState(0)
 
 
 class Block(nn.Module):
-    """torchvision's BasicBlock (sizes of two convolutions) or Bottleneck (of three)."""
+    """torchvision's BasicBlock (two convolution sizes) or Bottleneck (three)."""
 
     def __init__(self, n_in, sizes, stride):
         super().__init__()
@@ -82,7 +83,7 @@ class TorchVGG16(nn.Module):
 
 
 class Conv1D(nn.Module):
-    """Hugging Face's name for a linear map with transposed weights."""
+    """A linear map with transposed weights, under Hugging Face's name."""
 
     def __init__(self, n_out, n_in):
         super().__init__()
@@ -160,7 +161,8 @@ class TorchBERT(nn.Module):
 
 
 def _exchange(model, module, *, initial=True):
-    """Loads the module's weights into the model, then the model's into a module of zeros."""
+    """Loads the module's weights into the model, then the model's weights into a module of
+    zeros."""
     randomized(module) if initial else module.eval()
     weights = module.state_dict()
     load_state_dict(model, weights)
@@ -195,7 +197,7 @@ def test_resnet50():
     _check_resnet(50, (3, 4, 6, 3), 97)
 
 
-@pytest.mark.nightly  # 138 million parameters: half a minute
+@pytest.mark.nightly  # the model has 138 million parameters, which takes half a minute
 def test_vgg16():
     model, module = L.VGG16Layers(None), TorchVGG16()
     _exchange(model, module, initial=False)

@@ -1,4 +1,5 @@
-"""Each kind of link computes what PyTorch's module computes, with its weights, and back."""
+"""Tests that each kind of link computes the same as PyTorch's module with its weights, and that
+weights return unchanged."""
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def _recurrent(kind, **options):
     return lambda: getattr(nn, kind)(3, 5, 2, batch_first=True, **options)
 
 
-# Name: link, module, shape of the input, and how they are called.
+# For each name: the link, the module, the shape of the input, and how both are called.
 CASES = {
     "Linear": (lambda: L.Linear(3, 2), lambda: nn.Linear(3, 2), (4, 3)),
     "Linear, lazy": (lambda: L.Linear(None, 2), lambda: nn.Linear(3, 2), (4, 3)),
@@ -185,7 +186,7 @@ def _norm(size):
 
 
 def randomized(module):
-    """Gives all parameters and averages random values, and switches to inference."""
+    """Sets all parameters and averages to random values, and switches to inference mode."""
     torch.manual_seed(0)
     for name, value in module.state_dict().items():
         if value.is_floating_point():
@@ -252,7 +253,7 @@ def test_users_chains_have_their_own_names():
     ],
 )
 def test_links_without_counterpart_are_refused(link, reason):
-    if reason is None:  # a chain of known links
+    if reason is None:  # a chain contains only known links
         assert len(state_dict(link)) == 4
         return
     with pytest.raises(NotImplementedError, match=reason):

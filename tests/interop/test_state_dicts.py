@@ -1,4 +1,4 @@
-"""Sources of weights, names, and what does not fit."""
+"""Tests sources of weights, names, and mismatches."""
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ def test_names_and_prefix_are_mapped(names):
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64"])
 def test_weights_of_each_precision_fit_bfloat16_parameters(name):
-    """1/4 is exact in all of them."""
+    """All precisions can represent 1/4 exactly."""
     with mpchain.using_config("dtype", mpchain.mixed_bf16):
         model = _model()
     dtype = mpchain.get_dtype(name)
@@ -127,7 +127,7 @@ def test_uninitialized_parameters_take_shapes_that_they_can_have():
 
 
 class Pair(mpchain.Link):
-    """A link that PyTorch has as one tensor, here two parameters without arrays."""
+    """A link with two parameters without arrays, which PyTorch stores as one tensor."""
 
     def __init__(self):
         super().__init__(a=None, b=None)

@@ -1,4 +1,4 @@
-"""Datasets that the tests' processes can import."""
+"""Datasets that the processes of tests can import."""
 
 import os
 import random
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Numbers:
-    """0 to n - 1, except where a function of the number says or does otherwise."""
+    """The numbers 0 to n - 1; a subclass may do something else for some numbers."""
 
     def __init__(self, n, function=int):
         self.n, self.function = n, function
@@ -54,7 +54,7 @@ class Unpicklable(Exception):
 
 
 class Raises:
-    """Raises an exception of that kind at 5."""
+    """Raises an exception of the given class at 5."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -86,7 +86,7 @@ def environment_of_mpi(i):
 
 
 class Waits:
-    """Waits at 2 until there is a file."""
+    """Waits at 2 until a file exists."""
 
     def __init__(self, path):
         self.path = path
@@ -98,7 +98,7 @@ class Waits:
 
 
 class CountsReads:
-    """Writes into its own array."""
+    """Counts its reads in its own array."""
 
     def __init__(self, n):
         self.reads = np.zeros(n, np.int64)

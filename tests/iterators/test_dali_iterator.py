@@ -1,4 +1,4 @@
-"""DaliIterator, with a stand-in for DALI's pipelines: the real ones need an NVIDIA GPU."""
+"""Tests DaliIterator with a stand-in for DALI's pipelines, which need an NVIDIA GPU."""
 
 import sys
 import types
@@ -13,7 +13,7 @@ from tests.iterators.test_serial_iterator import state
 
 
 class Pipeline:
-    """Reads 0, 1, ..., and reuses its memory."""
+    """Yields 0, 1, ..., and reuses its memory."""
 
     def __init__(self, n, batch_size):
         self.n, self.max_batch_size = n, batch_size

@@ -1,4 +1,4 @@
-"""MultiprocessIterator: what can happen to processes and shared memory."""
+"""Tests MultiprocessIterator when processes or shared memory fail."""
 
 import gc
 import math
@@ -43,7 +43,8 @@ pytestmark = [pytest.mark.usefixtures("quick_processes"), pytest.mark.slow]
 
 
 def is_alive(pid):
-    """Whether there is such a process that has not ended (nobody may have asked how it ended)."""
+    """Returns whether a process is running; a process whose status nobody has collected has
+    ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -53,7 +54,8 @@ def is_alive(pid):
 
 @pytest.fixture(autouse=True)
 def segments(monkeypatch):
-    """The segments made here, of at most ``largest`` bytes; all are gone when the test is over."""
+    """Returns the shared-memory segments of this process, of at most ``largest`` bytes; after the
+    test, none may remain."""
     names = []
     segments = types.SimpleNamespace(names=names, largest=math.inf)
     initialize = shared_memory.Segment.__init__
@@ -91,7 +93,7 @@ def test_a_process_that_dies_is_reported(function, ending):
     with make(Numbers(9, function)) as iterator:
         assert next(iterator) == [0, 1, 2]
         workers = pids()
-        for _ in range(2):  # the batch is tried again, by new processes
+        for _ in range(2):  # new processes try the batch again
             with pytest.raises(WorkerError, match=f"^MultiprocessIterator: process 1 {ending}"):
                 next(iterator)
             assert not any(map(is_alive, workers))
@@ -113,7 +115,7 @@ def test_a_process_that_is_killed_while_nobody_waits_for_it():
         for pid in pids():
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerError, match="was ended by SIGKILL"):
-            for _ in range(3):  # Batches that were read before still come.
+            for _ in range(3):  # batches that had been read still arrive
                 next(iterator)
 
 
@@ -171,12 +173,12 @@ def test_a_hundred_times_start_and_stop(segments):
         for batch in iterator:
             batches.append(concat_examples(batch)[0])
             if i % 3 == 0:
-                break  # Batches are still pending.
+                break  # some batches are pending
         np.testing.assert_array_equal(np.concatenate(batches), x[: 5 if i % 3 == 0 else 20])
         seen.update(pids())
         if i % 2:
             iterator.finalize()
-        del iterator  # An iterator that is not finalized ends by itself.
+        del iterator  # an iterator that is not finalized ends by itself
     gc.collect()
     assert len(seen) > 100
     assert not any(map(is_alive, seen))
@@ -276,7 +278,7 @@ def test_too_little_shared_memory(segments):
 
 
 def test_no_shared_memory_at_all(segments):
-    """As in a container with 4 kB of it."""
+    """A container may have only 4 kB of shared memory."""
     segments.largest = 0
     iterator = make(Numbers(30), 5)
     message = (
@@ -301,7 +303,8 @@ def test_a_dataset_larger_than_dev_shm(segments):
             batch_x, batch_t = concat_examples(next(iterator))
             np.testing.assert_array_equal(batch_x, x[i : i + 10])
             np.testing.assert_array_equal(batch_t, np.arange(i, i + 10))
-    assert len(os.listdir("/proc/self/fd")) <= before + 1  # the forkserver may be new
+    # One new descriptor may belong to the forkserver.
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_a_dataset_that_cannot_be_pickled():
@@ -333,7 +336,8 @@ def test_a_forked_dataset_need_not_be_pickled(monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     dataset = TransformDataset(Numbers(3), lambda x: 2 * x)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
+        # Python 3.12 warns about a fork with threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
         with make(dataset, start_method="fork") as iterator:
             assert next(iterator) == [0, 2, 4]
 
@@ -455,7 +459,7 @@ def check_that_nothing_is_left(process, lines):
     assert len(workers) == 2
     names = lines[1].split()
     assert len(names) > 2
-    # The pipes end when the last process has ended that inherited them.
+    # The pipes end when the last process that inherited them has ended.
     stderr = process.stderr.read()
     assert not any(map(is_alive, workers))
     assert [name for name in names if os.path.exists(f"/dev/shm/{name}")] == []
@@ -477,11 +481,11 @@ def test_a_program_that_ends_without_finalize(tmp_path, end, code, error):
 
 @pytest.mark.parametrize(
     ("number", "to_group"),
-    # SIGKILL to the group would end what cleans up after it, too.
+    # SIGKILL to the group would also end the process that cleans up.
     [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGKILL, False)],
 )
 def test_a_program_that_is_interrupted(tmp_path, number, to_group):
-    # A single long call would not hear a signal that arrives just before it.
+    # A single long call would not receive a signal that arrives just before it.
     with run(tmp_path, "while True: pass") as process:
         lines = [process.stdout.readline() for _ in range(2)]
         (os.killpg if to_group else os.kill)(process.pid, number)

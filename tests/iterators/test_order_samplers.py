@@ -58,7 +58,7 @@ def test_resumed_iterator_continues_with_the_same_orders():
     saver = DictionarySerializer()
     iterators[0].serialize(saver)
     iterators[1].serialize(NpzDeserializer(saver.target))
-    for _ in range(150):  # into the next epochs
+    for _ in range(150):  # the loop continues into the next epochs
         assert next(iterators[0]) == next(iterators[1])
 
 

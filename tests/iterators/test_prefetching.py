@@ -1,4 +1,4 @@
-"""What MultithreadIterator and MultiprocessIterator have in common."""
+"""Tests the features that MultithreadIterator and MultiprocessIterator share."""
 
 import copy
 
@@ -30,7 +30,7 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def make(request):
-    """Makes an iterator, which is finalized after the test."""
+    """Returns a function that makes an iterator; the iterator is finalized after the test."""
     made = []
     kind, options = KINDS[request.param]
 
@@ -69,7 +69,7 @@ def test_orders_that_were_drawn_ahead_are_saved_and_not_drawn_again(make):
     saved = make(Numbers(5), 2)
     np.random.seed(0)
     for _ in range(4):
-        next(saved)  # one to six batches more are being read
+        next(saved)  # the iterator is reading one to six more batches
     written = DictionarySerializer()
     written.save(saved)
     state_then = np.random.get_state()
@@ -112,13 +112,13 @@ def test_resume_goes_on_exactly(make, steps):
     expected.save(serial)
     written.save(saved)
     for name, value in expected.target.items():
-        if not name.startswith("order_sampler/"):  # The order sampler may be ahead.
+        if not name.startswith("order_sampler/"):  # the order sampler may be ahead
             np.testing.assert_array_equal(written.target[name], value)
     resumed = list(iterators())
     next(resumed[1])
     for iterator in resumed:
         NpzDeserializer(written.target).load(iterator)
-    for _ in range(30):  # saving disturbed nothing, either
+    for _ in range(30):  # saving has not changed later batches, either
         batch = next(serial)
         for iterator in (saved, *resumed):
             assert next(iterator) == batch

@@ -1,4 +1,4 @@
-"""SerialIterator and the order samplers."""
+"""Tests SerialIterator and the order samplers."""
 
 import copy
 
@@ -26,7 +26,7 @@ def state(iterator):
 
 
 def test_attributes_over_two_epochs():
-    # Chainer 7.8.1 counts in this way.
+    # Chainer 7.8.1 counts in the same way.
     iterator = SerialIterator(range(5), 2, shuffle=False)
     assert state(iterator) == (0, False, 0, 0.0, None)
     expected = [
@@ -74,7 +74,7 @@ def test_shuffled_epochs_are_permutations(options):
 
 
 def test_orders_are_drawn_from_numpys_global_state_when_chainer_draws_them():
-    # Printed by Chainer 7.8.1.
+    # Chainer 7.8.1 printed these orders.
     np.random.seed(0)
     iterator = SerialIterator(range(7), 3)
     expected = [[6, 2, 1], [3, 0, 5], [4, 1, 0], [6, 3, 4], [2, 5, 6], [3, 5, 1], [2, 4, 0]]
@@ -163,7 +163,7 @@ def test_resume_goes_on_exactly(tmp_path, shuffle, steps):
     next(resumed)
     load_npz(tmp_path / "state", resumed)
     assert state(resumed) == state(saved)
-    for _ in range(40):  # five epochs: later orders are the same, too
+    for _ in range(40):  # in five epochs, later orders are the same, too
         batches = []
         for iterator in (resumed, saved):
             np.random.seed(3)

@@ -6,11 +6,12 @@ import pytest
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, loops, onednn, onednn_library
 
-FENCE = 1 << 12  # bytes on each side of an array
+FENCE = 1 << 12  # the number of bytes on each side of an array
 
 
 class Memory:
-    """Allocates arrays of NaN between fences of NaN, and finds fences that were written to."""
+    """Allocates arrays of NaN between fences of NaN, and finds fences that a kernel has
+    overwritten."""
 
     def __init__(self):
         self.buffers = []
@@ -18,7 +19,8 @@ class Memory:
     def empty(self, shape, dtype=float, **_):
         dtype = np.dtype(dtype)
         size = int(np.prod(shape)) * dtype.itemsize
-        buffer = np.full(size + 2 * FENCE, 255, np.uint8)  # NaN, in each floating dtype
+        # These bytes are NaN in each floating-point dtype.
+        buffer = np.full(size + 2 * FENCE, 255, np.uint8)
         self.buffers.append(buffer)
         return buffer[FENCE : FENCE + size].view(dtype).reshape(shape)
 
@@ -28,14 +30,14 @@ class Memory:
         return fenced
 
     def empty_like(self, x, dtype=None, shape=None, **_):
-        """The axes lie in memory as those of ``x`` do."""
+        """Allocates an array whose axes have the same memory order as the axes of ``x``."""
         shape = x.shape if shape is None else shape
         order = sorted(range(x.ndim), key=lambda i: -x.strides[i])
         made = self.empty([shape[i] for i in order], dtype or x.dtype)
         return made.transpose(np.argsort(order))
 
     def copy_last(self, x):
-        """Channels lie side by side."""
+        """Copies an array, with channels adjacent in memory."""
         fenced = self.empty_like(channels_last.empty_last(x.shape, x.dtype))
         fenced[...] = x
         return fenced
@@ -47,14 +49,15 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def _tiles():
-    """Tiles as in a new process: reproducible communicators of other tests have turned them off."""
+    """Enables convolution by tiles, because reproducible communicators of other tests disable
+    it."""
     with thresholds.using(tiles=1 << 24):
         yield
 
 
 @pytest.fixture
 def memory(monkeypatch):
-    """The :class:`Memory` from which NumPy and kernels get their arrays."""
+    """Returns the :class:`Memory` from which NumPy and kernels get their arrays."""
     memory = Memory()
     monkeypatch.setattr(np, "empty", memory.empty)
     monkeypatch.setattr(np, "empty_like", memory.empty_like)
@@ -63,7 +66,7 @@ def memory(monkeypatch):
 
 @pytest.fixture
 def computed(monkeypatch):
-    """A list that grows with each call that a loop computes."""
+    """Returns a list to which each call of a compiled loop is appended."""
     computed, compute = [], loops.Loop.compute
     monkeypatch.setattr(
         loops.Loop, "compute", lambda *a, **k: computed.append(1) or compute(*a, **k)
@@ -73,13 +76,14 @@ def computed(monkeypatch):
 
 @pytest.fixture
 def with_onednn(monkeypatch):
-    """As where oneDNN is installed."""
+    """Makes oneDNN appear to be installed."""
     monkeypatch.setattr(onednn, "why_absent", lambda: None)
 
 
 @pytest.fixture
 def load_onednn(monkeypatch):
-    """Function that says what loading oneDNN returns: a library, or why there is none."""
+    """Returns a function that sets the result of loading oneDNN: a library, or the reason why there
+    is none."""
 
     def load(library):
         for module in (onednn, onednn_library):
@@ -90,7 +94,7 @@ def load_onednn(monkeypatch):
 
 @pytest.fixture
 def onednn_threads():
-    """Function that sets the number of oneDNN's threads until the test ends."""
+    """Returns a function that sets the number of oneDNN's threads until the test ends."""
     library = onednn_library.load()
     before = library.threads
 

@@ -1,4 +1,4 @@
-"""NumPy's BLAS on one thread, beside oneDNN's."""
+"""Tests NumPy's BLAS on one thread, besides oneDNN's threads."""
 
 import threading
 import types
@@ -14,7 +14,7 @@ from mpchain.kernels.reference import product
 
 @pytest.fixture
 def numbers(monkeypatch):
-    """The numbers of threads that were set in place of OpenBLAS's."""
+    """Returns the list of thread numbers that were set instead of OpenBLAS's."""
     numbers = [4]
     monkeypatch.setattr(blas, "_openblas", lambda: (lambda: numbers[-1], numbers.append))
     return numbers

@@ -1,4 +1,5 @@
-"""Arrays whose channels lie side by side: who makes and keeps them, and that nobody notices."""
+"""Tests arrays whose channels are adjacent in memory: which functions make and keep them, and that
+results are equal."""
 
 import functools
 
@@ -92,9 +93,10 @@ def test_sums_of_sequences(keepdims):
 
 @needs_numba
 def test_statistics_far_from_zero():
-    # With a mean of 3000 deviations, sums of squares in single precision would keep no digit.
+    # With a mean of 3000 standard deviations, sums of squares in single precision would lose all
+    # digits.
     x = as_last(_random(64, 8, 12, 12) + np.float32(1000))
-    x[0] = 0  # nor does the first pixel tell the mean
+    x[0] = 0  # the first pixel does not estimate the mean, either
     one = np.ones((1, 8, 1, 1), np.float32)
     y, mean, _, var = kernels.batch_normalization(x, one, 0 * one, (0, 2, 3), 0.0)
     assert is_only_last(y)
@@ -126,7 +128,7 @@ def test_normalization_of_what_is_not_finite(value):
         gx, _, _ = kernels.batch_normalization_gradient(x, x, one, mean, inverse_std, (0, 2, 3))
         for result in (y, gx):
             is_finite = np.isfinite(result).all((0, 2, 3))
-            assert np.delete(is_finite, 2).all()  # other channels take no harm
+            assert np.delete(is_finite, 2).all()  # other channels remain finite
             assert value == 3e38 or not is_finite[2]
 
 
@@ -178,7 +180,7 @@ def test_neighbors_of_convolutions_keep_the_layout(name):
         grads = [p.grad.copy() for link in links for p in link.params()]
         results.append([y.array, gh.array, *grads])
     for found, expected in zip(*results, strict=True):
-        # The bias before a normalization has no gradient but roundings.
+        # The gradient of a bias before a normalization consists of rounding errors only.
         atol = 1e-5 * max(10, np.abs(expected).max())
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
 

@@ -1,4 +1,4 @@
-"""The choice of a kernel is remembered by all that it may depend on, and by nothing else."""
+"""Tests that the choice of a kernel is stored for exactly the facts on which it may depend."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def total():
-    """An operation with a kernel for few elements; its attribute ``asked`` lists the questions."""
+    """Returns an operation with a kernel for few elements; its attribute ``asked`` lists the
+    queries."""
 
     @Operation.given("x that is a vector", lambda x, scale=1: x.ndim == 1)
     def total(x, scale=1):
@@ -38,7 +39,7 @@ def total():
 def test_equal_calls_ask_once(total):
     x = np.ones(3)
     assert [total(x), total(x + 1), total(x, 1), total(x, 1)] == ["few"] * 4
-    assert len(total.asked) == 2  # without a scale, and with one
+    assert len(total.asked) == 2  # there is one query without a scale, and one with it
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_other_kinds_of_arrays_are_asked_each_time(total):
 
     x = np.ones(3).view(Own)
     assert [total(x), total(x)] == ["few", "few"]
-    # The argument has no hash.
+    # the list has no hash
     assert [total(np.ones(3), []), total(np.ones(3), [])] == ["few", "few"]
     assert len(total.asked) == 4
 
@@ -123,7 +124,7 @@ def test_no_more_choices_than_the_most(total, monkeypatch):
 
 
 class _Closed(np.ndarray):
-    """An array whose values nobody may look at."""
+    """An array whose values must not be read."""
 
     def _refuse(self, *args, **kwargs):
         raise AssertionError("a choice that depends on values")

@@ -1,4 +1,7 @@
-"""Convolution and pooling over random geometries, with NaN in all fresh memory.
+"""Tests convolution and pooling for random geometries, with NaN in all new memory.
+
+The values are small integers, whose sums are exact, so kernels must agree bit by bit. A kernel that
+leaves memory unwritten, or reads past the ends of its arrays, returns NaN.
 
 The values are small integers, whose sums are exact: kernels must agree to the bit. A kernel that
 leaves memory unwritten, or reads past the ends of its arrays, returns NaN.
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def _blocks(ordinary, slow, size):
-    """Seeds and sizes of blocks of geometries; the slow blocks have 1000 each."""
+    """Returns seeds and sizes of blocks of geometries; the slow blocks have 1000 each."""
     blocks = [pytest.param(seed, size, id=f"{size} of seed {seed}") for seed in range(ordinary)]
     return blocks + [
         pytest.param(seed, 1000, id=f"1000 of seed {seed}", marks=pytest.mark.nightly)
@@ -46,7 +49,7 @@ MEMBERS = {"output": "xW", "input": "yW", "filter": "xy"}
 
 
 def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
-    """Describes each kernel of the family whose result differs from the reference's."""
+    """Yields descriptions of the family's kernels whose results differ from the reference's."""
     shapes = {
         "x": (n, c, *window.in_size),
         "W": (o, c // window.groups, *window.ksize),
@@ -71,7 +74,7 @@ def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
                     onednn_library.load().buffer.fill(255)
                 result = kernel.compute(*arguments)
                 is_wrong = result != right
-                if kernel.library == "winograd":  # fractions round
+                if kernel.library == "winograd":  # fractions are rounded
                     is_wrong = ~(abs(result - right) <= 1e-5 * abs(right).max())
                 if is_wrong.any():
                     n_wrong = is_wrong.sum()
@@ -81,7 +84,8 @@ def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
     return wrong
 
 
-# oneDNN 3.2 computes these wrong with AVX-512: n, c, o, groups, in_size, ksize, stride, pad.
+# oneDNN 3.2 computes these cases wrongly with AVX-512: n, c, o, groups, in_size, ksize, stride,
+# pad.
 REFUSED = {
     "stride 2": (2, 3, 8, 1, (4, 6, 6), (5, 3, 3), (2, 2, 2), (3, 1, 1)),
     "one channel": (3, 1, 3, 1, (6, 3, 7), (6, 1, 5), (2, 1, 1), (5, 0, 1)),
@@ -132,7 +136,7 @@ def test_onednn_refuses_only_the_filter_gradients_that_it_computes_wrong(name, w
 
 
 def _draw_convolution(rng, deep):
-    """Returns a random case; a deep one has few slices, a large window and much padding."""
+    """Returns a random case; a deep case has few slices, a large window and much padding."""
     ndim = 3 if deep else rng.integers(1, 4)
     while True:
         k, s, p, d, size = rng.integers([1, 1, 0, 1, 1], [6, 4, 6, 4, 9], (ndim, 5)).T.tolist()
@@ -164,7 +168,7 @@ def test_convolutions(seed, size, memory):
 
 
 def _draw_square_convolution(rng, channels=40):
-    """Returns a random case of few taps, most of them with several tiles."""
+    """Returns a random case with a small window; most cases have several tiles."""
     k, stride = [(2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (6, 2)][rng.integers(6)]
     while True:
         size, pad = (tuple(v) for v in rng.integers([1, 0], [24, k + 2], (2, 2)).T.tolist())
@@ -177,10 +181,10 @@ def _draw_square_convolution(rng, channels=40):
 
 @pytest.fixture
 def compiled_tiles():
-    """Compiles their loops, which cannot be done while NumPy's functions are replaced."""
+    """Compiles the loops of the tiles, which is impossible while NumPy's functions are replaced."""
     if onednn_library.why_absent() or load_numba() is None:
         pytest.skip("needs the extra cpu")
-    # Numba compiles for arrays with gaps, and for those without, which filters of one channel have.
+    # numba compiles for arrays with gaps and for arrays without, such as filters of one channel.
     for k, stride, n, c, o in itertools.product((2, 3, 4), (1, 2), *[(1, 2)] * 3):
         window = _window((5, 5), (k, k), (stride, stride), (1, 1))
         x, W = np.ones((n, c, 5, 5), "f"), np.ones((o, c, k, k), "f")
@@ -224,13 +228,14 @@ def _spread(array, window, fill):
 
 
 def _plain_pooling(kind, x, gy, window):
-    """Returns values and gradients: each element of a window gets its part of gy."""
+    """Returns values and gradients; each element of a window gets its part of gy."""
     size = np.prod(window.in_size)
     positions = np.arange(size).reshape(window.in_size)
     positions = np.broadcast_to(_spread(positions, window, -1), (*gy.shape, window.n_elements))
     if kind == "max":
         windows = _spread(x, window, -np.inf)
-        places = windows.argmax(-1)[..., None]  # the first of equal ones; NaN is the largest
+        # Of equal elements, the first one is chosen; NaN is the largest.
+        places = windows.argmax(-1)[..., None]
         y = np.take_along_axis(windows, places, -1)[..., 0]
         positions, parts = np.take_along_axis(positions, places, -1), gy[..., None]
     else:
@@ -240,7 +245,7 @@ def _plain_pooling(kind, x, gy, window):
     gx = np.zeros((*x.shape[:2], size + 1))
     n, c = np.indices(x.shape[:2])
     n, c = (v.reshape(*v.shape, *(1,) * (positions.ndim - 2)) for v in (n, c))
-    np.add.at(gx, (n, c, positions), parts)  # the padding's part goes to the last element
+    np.add.at(gx, (n, c, positions), parts)  # the last element gets the part of the padding
     return y, gx[..., :-1].reshape(x.shape)
 
 
@@ -260,7 +265,7 @@ def _draw_pooling(rng):
     ndim = rng.integers(1, 4)
     while True:
         k, s, p, size = rng.integers([1, 1, 0, 1], [6, 5, 5, 9], (ndim, 4)).T.tolist()
-        p = [min(p, k - 1) for p, k in zip(p, k)]  # a mean of no elements is not defined
+        p = [min(p, k - 1) for p, k in zip(p, k)]  # a mean of no elements is undefined
         cover_all = bool(rng.integers(2))
         window = _window(*map(tuple, (size, k, s, p)), cover_all=cover_all)
         if min(window.out_size) > 0:
@@ -288,7 +293,7 @@ def test_poolings(seed, size, memory):
                     for v in (x, gy)
                 ]
                 results = _pool(kind, *copies, window, cover_all)
-            # Maxima are exact; means have the rounding of a division.
+            # Maxima are exact; means have the rounding error of a division.
             rtol = 0 if kind == "max" else 20 * np.finfo(dtype).eps
             for name, result, expected in zip(("y", "gx"), results, right):
                 if not np.allclose(result, expected, rtol, 10 * rtol, equal_nan=True):

@@ -1,4 +1,4 @@
-"""The registry of kernels, and every kernel against the specification."""
+"""Tests the registry of kernels, and every kernel against the specification."""
 
 import itertools
 import types
@@ -96,7 +96,7 @@ def _as_tuple(result):
 
 
 def test_every_operation_has_cases():
-    # Random words, which are no function of arrays of floats: tests/test_random.py has them.
+    # Random words are not a function of float arrays; tests/test_random.py tests them.
     assert set(kernels.operations) - {"random_words"} == set(CASES)
 
 
@@ -118,7 +118,7 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
             for result, right in zip(results, expected, strict=True):
                 assert result.dtype == right.dtype and result.shape == right.shape
                 result, right = mpchain.cuda.to_cpu((result, right))
-                # A sum is as exact as the largest of them is.
+                # A sum is as exact as its largest term.
                 largest = np.abs(right[np.isfinite(right)]).max(initial=0)
                 atol = tolerance * max(1, largest)
                 np.testing.assert_allclose(result, right, tolerance, atol, str(kernel))
@@ -130,7 +130,8 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
 def test_every_kernel_takes_some_of_the_cases():
     for operation, cases in CASES.items():
         for kernel in kernels.operations[operation].kernels[:-1]:
-            # Stacks of matrices go to NumPy's BLAS where there are several threads: test_blas.py.
+            # With several threads, NumPy's BLAS multiplies stacks of matrices; test_blas.py tests
+            # this.
             if kernel.library.startswith(("cu", "blas")) or (
                 kernel.library == "onednn" and onednn.why_absent()
             ):
@@ -204,7 +205,7 @@ def test_pointwise_convolutions_of_many_channels(operation):
         return kernels.operations[operation].select(*_arguments(operation, name)).library
 
     assert runs("pointwise") == "numpy_cpu"
-    assert runs("many channels pointwise") == "reference"  # one product for all samples
+    assert runs("many channels pointwise") == "reference"  # one product computes all samples
 
 
 @pytest.mark.parametrize("operation", ["batch_normalization", "batch_normalization_gradient"])
@@ -237,7 +238,7 @@ def test_onednn_computes_every_geometry(name):
             continue
         (kernel,) = (k for k in kernels.operations[operation].kernels if k.library == "onednn")
         right = kernels.operations[operation].kernels[-1].compute(*arguments)
-        for _ in range(2):  # the second time it is there
+        for _ in range(2):  # the second time, the primitive exists
             result = kernel.compute(*arguments)
             atol = 1e-5 * max(1, np.abs(right).max())
             np.testing.assert_allclose(result, right, 1e-5, atol)
@@ -287,7 +288,8 @@ def test_autotune_measures_once_and_takes_the_fastest(clock):
         assert calls == ["slow", "slow", "quick", "quick"]
         assert total.select(x.astype(np.float32)).library == "reference"
         assert len(calls) == 8
-        assert total.select(None).library == "onednn"  # no array: nothing to measure
+        # Without an array, there is nothing to measure.
+        assert total.select(None).library == "onednn"
 
 
 # The predicates of our own kernels.
@@ -307,7 +309,8 @@ def test_what_the_pointwise_kernels_take():
     assert "numpy_cpu: no: not NumPy arrays of float32 or float64" in explained
 
 
-# Each row breaks the contract of an operation: the case, the argument's position, what is given.
+# Each row breaks the contract of an operation: the case, the position of an argument, and the wrong
+# argument.
 BROKEN = [
     ("linear", "few rows", 2, lambda b: b[:-1]),
     ("linear", "few rows", 2, lambda b: b.astype(np.float64)),

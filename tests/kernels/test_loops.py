@@ -1,4 +1,4 @@
-"""Formulas in one loop have the values of NumPy's passes."""
+"""Tests that formulas in one compiled loop have the values of NumPy's operations."""
 
 import operator
 
@@ -42,7 +42,7 @@ FUNCTIONS = "clipped_relu hard_sigmoid leaky_relu maximum minimum relu".split()
 
 @pytest.fixture
 def at_once():
-    """Formulas are compiled when they are first called."""
+    """Compiles formulas when they are first called."""
     with thresholds.using(compiled_loop=-1):
         yield
 
@@ -74,10 +74,10 @@ def test_the_same_values_as_numpy(name, dtype, at_once):
 @pytest.mark.parametrize(
     "formula",
     [
-        lambda x: np.exp(x) + 1,  # NumPy's is faster
+        lambda x: np.exp(x) + 1,  # NumPy is faster
         lambda x: np.expm1(x * 2) + 1,
-        lambda x: x + 1,  # one pass, too
-        lambda x: 3 / x + 1,  # NumPy warns of divisions by zero
+        lambda x: x + 1,  # NumPy needs only one operation, too
+        lambda x: 3 / x + 1,  # NumPy warns about divisions by zero
         lambda x: np.greater(x, 0),
         lambda x: x,
         lambda x, a: a * 2 + 1,
@@ -92,9 +92,9 @@ def test_formulas_without_a_loop(formula):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda x, y, a: (x[:, 1:], y[:, 1:], a),  # gaps
-        lambda x, y, a: (x, y[:1, :9], a),  # These shapes do not broadcast.
-        lambda x, y, a: (x.reshape(-1, 8), y.reshape(-1, 8)[:1], a),  # short rows
+        lambda x, y, a: (x[:, 1:], y[:, 1:], a),  # the arrays have gaps
+        lambda x, y, a: (x, y[:1, :9], a),  # the shapes do not broadcast
+        lambda x, y, a: (x.reshape(-1, 8), y.reshape(-1, 8)[:1], a),  # the rows are short
         lambda x, y, a: (x, y.T, a),
         lambda x, y, a: (x, y.astype(np.float64), a),
         lambda x, y, a: (x.astype(">f4"), y.astype(">f4"), a),
@@ -114,7 +114,7 @@ def test_arguments_that_a_loop_does_not_take(change, at_once):
 @pytest.mark.parametrize("places", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_arrays_that_repeat_one_number_are_taken(places, is_last, at_once):
-    """Sums and means have such gradients."""
+    """Sums and means have gradients of this form."""
     loop, _ = loop_of(lambda x, y, a: x * (y - a))
     inputs = arrays(2, np.float32, (4, 8, 64, 64))
     if is_last:
@@ -161,7 +161,7 @@ def test_arrays_that_broadcast(shapes, dtype, is_special, at_once):
 
 @pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
 def test_views_that_repeat_rows(shapes, at_once):
-    loop, _ = loop_of(lambda x, y: x * y)  # NumPy computes it where nothing repeats
+    loop, _ = loop_of(lambda x, y: x * y)  # NumPy computes the product unless an array repeats
     inputs = [
         np.broadcast_to(arrays(1, np.float32, s)[0], np.broadcast_shapes(*shapes)) for s in shapes
     ]
@@ -179,14 +179,14 @@ def test_channels_last_and_arrays_that_broadcast(shape, at_once):
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(found, x * y + 1)
     assert is_only_last(found)
-    repeated = np.broadcast_to(as_last(x[:1]), x.shape)  # The samples are repeated.
+    repeated = np.broadcast_to(as_last(x[:1]), x.shape)  # the array repeats over samples
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(loop(x, repeated), x * repeated + 1)
 
 
 @pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
 def test_quotients(shapes, at_once):
-    """NumPy, which warns, divides by zeros and by arrays that are not much smaller."""
+    """Divisions by zeros, or by arrays that are not much smaller, run in NumPy, which warns."""
     loop, _ = loop_of(lambda x, y: x / y)
     x, y = (arrays(1, np.float32, shape)[0] for shape in shapes)
     y.reshape(-1)[0] = 0
@@ -201,7 +201,7 @@ def test_quotients(shapes, at_once):
 
 
 def test_operators_of_rows_and_their_derivatives(at_once):
-    """The third derivatives, too, are those of NumPy's passes."""
+    """The third derivatives also equal those of NumPy's operations."""
     g, x, y = (a / 4 for a in np.random.RandomState(0).rand(3, 300, 256).astype(np.float32))
 
     def results():
@@ -222,7 +222,7 @@ def test_operators_of_rows_and_their_derivatives(at_once):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("reduce", ["mean", "no"])
 def test_losses_of_binary_labels_and_their_derivatives(reduce, dtype):
-    """By loops, to the third order, they are those of NumPy's passes; some labels are ignored."""
+    """Loops compute the same as NumPy's operations, to the third order; some labels are ignored."""
     random = np.random.RandomState(0)
     x = random.uniform(-4, 4, (300, 300)).astype(dtype)
     x[0, :6] = 3e4, -3e4, 120, -120, 1e-30, 0
@@ -240,7 +240,7 @@ def test_losses_of_binary_labels_and_their_derivatives(reduce, dtype):
     with mpchain.using_config("kernels", ("reference",)):
         others = results()
     v = Variable(x)
-    F.sum(F.sigmoid_cross_entropy(v, t, reduce=reduce)).backward()  # without a graph
+    F.sum(F.sigmoid_cross_entropy(v, t, reduce=reduce)).backward()  # this call makes no graph
     found.append(v.grad)
     with mpchain.using_config("kernels", ("reference",)):
         v.cleargrad()
@@ -305,4 +305,4 @@ def test_captured_steps_compute_by_loops(function, computed):
         computed.clear()
         np.testing.assert_array_equal(captured(x).array, expected)
     assert captured.reason is None
-    assert len(computed) == 3  # forward, backward, and the gradient of the square
+    assert len(computed) == 3  # the loops are forward, backward, and the gradient of the square

@@ -1,4 +1,5 @@
-"""Steps of recurrent cells by compiled loops and products by packed matrices, against NumPy."""
+"""Tests steps of recurrent cells by compiled loops, and products with packed matrices, against
+NumPy."""
 
 import itertools
 
@@ -97,7 +98,7 @@ def test_a_value_that_is_none_stays_in_its_row(name):
 @needs_numba
 @pytest.mark.parametrize("name", CELLS)
 def test_small_gates_keep_their_digits(name):
-    # The hyperbolic tangent of tiny numbers is these numbers.
+    # The hyperbolic tangent of a tiny number is this number.
     step = numba_cells.compiled_step
     with thresholds.using(compiled=0):
         assert step(name, [np.ones((2, 4), np.float32)]) is not None
@@ -168,7 +169,7 @@ def test_packed_matrices_multiply_as_others(n, k, m, is_transposed):
 
 @needs_onednn
 def test_a_packed_matrix_is_that_of_its_time():
-    # Two of one shape, whose primitives are shared, keep their own numbers.
+    # Two matrices of one shape share their primitives, but keep their own values.
     random = np.random.RandomState(0)
     first, second = (random.randn(64, 256).astype("f") for _ in range(2))
     a, y = random.randn(32, 64).astype("f"), np.empty((32, 256), "f")

@@ -1,4 +1,4 @@
-"""Compiled loops where their cache cannot be written or read."""
+"""Tests compiled loops whose cache cannot be written or read."""
 
 import importlib.util
 import os
@@ -60,7 +60,7 @@ def test_neither_package_nor_home_can_be_written(tmp_path):
     package = tmp_path / "mpchain"
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(pathlib.Path(mpchain.__file__).parent, package, ignore=ignore)
-    # Even root cannot make a folder below a file.
+    # Even root cannot make a folder at the path of a file.
     (package / "kernels/cpu/__pycache__").touch()
     nowhere = {name: "/proc/nowhere" for name in ("HOME", "XDG_CACHE_HOME")}
     environment = {**os.environ, **nowhere, "PYTHONPATH": str(tmp_path)}
@@ -81,19 +81,19 @@ def test_neither_package_nor_home_can_be_written(tmp_path):
 
 @pytest.fixture
 def cache_in(monkeypatch):
-    """Function that sets the folder of numba's cache, as NUMBA_CACHE_DIR does."""
+    """Returns a function that sets the folder of numba's cache, as NUMBA_CACHE_DIR does."""
     return lambda path: monkeypatch.setattr(numba.config, "CACHE_DIR", str(path))
 
 
 @pytest.fixture
 def package_in(monkeypatch):
-    """Function that says in which folder the package is."""
+    """Returns a function that sets the folder of the package."""
     return lambda path: monkeypatch.setattr(numba_cpu, "__file__", str(path / "numba_cpu.py"))
 
 
 @pytest.fixture
 def loop(tmp_path, cache_in):
-    """A function from a file of its own, and a folder for its cache."""
+    """Returns a function from a separate file, and a folder for its cache."""
     (tmp_path / "loops.py").write_text(
         "def double(x):\n    for i in range(x.size):\n        x[i] *= 2\n"
     )
@@ -157,7 +157,7 @@ for path in pathlib.Path("cache").glob("*/*.nb?"):
 
 
 def test_flipped_bits_end_no_process(loop, tmp_path):
-    """LLVM aborts when it loads some of these files."""
+    """LLVM aborts the process when it loads some of these files."""
     paths = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", DAMAGE],
@@ -173,7 +173,7 @@ def test_flipped_bits_end_no_process(loop, tmp_path):
 
 @pytest.fixture
 def said(monkeypatch):
-    """What was said about folders."""
+    """Returns a list of the messages about folders."""
     said = []
     say = lambda text: said.append(text) if text != loop_cache.COMPILES else None
     monkeypatch.setattr(loop_cache, "say", say)
@@ -208,8 +208,8 @@ def _be_writable_by_a_group(path):
 def test_folders_of_others_are_not_used(
     tmp_path, monkeypatch, cache_in, package_in, said, make, words
 ):
-    """What is in them would be unpickled, and executed."""
-    (tmp_path / "__pycache__").touch()  # the package cannot be written
+    """Files in these folders would be unpickled, and so executed."""
+    (tmp_path / "__pycache__").touch()  # the package folder cannot be written
     package_in(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -269,7 +269,7 @@ for factor in range(2):
     compile_written_loop("example", text)(np.ones(3))
 """
     paths = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    for n in (n_lines, 0):  # the second time they are in the cache
+    for n in (n_lines, 0):  # the second time, the loops are in the cache
         done = subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, **paths, "OMPI_COMM_WORLD_RANK": rank},
@@ -302,7 +302,7 @@ TEXT = "def double(x):\n    for i in range(x.size):\n        x[i] *= 2"
 
 def test_written_loops_are_cached_beside_their_text(tmp_path, package_in):
     package_in(tmp_path)
-    for _ in range(2):  # the second finds the file, and what was compiled
+    for _ in range(2):  # the second run finds the file and the compiled loop
         _check(compile_written_loop("example", TEXT))
         (path,) = tmp_path.glob("__pycache__/*.txt")
         assert path.read_text() == TEXT and len(list(path.parent.iterdir())) == 2

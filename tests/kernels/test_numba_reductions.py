@@ -1,4 +1,5 @@
-"""Reductions of rows by compiled loops: unusual values, memory, layouts, threads, higher orders."""
+"""Tests reductions of rows by compiled loops: unusual values, memory, layouts, threads and higher
+orders."""
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ SOFTMAX = {
     "log_softmax_gradient": (1,),
 }
 SCANS = {"running_sums": [(False,), (True,)], "products_of_others": [()]}
-SHAPE = (301, 230)  # a row is left of groups of four
+SHAPE = (301, 230)  # the last elements of a row do not fill a group of four
 
 
 def kernel_of(operation, library="numba_cpu"):
@@ -31,7 +32,8 @@ def kernel_of(operation, library="numba_cpu"):
 
 
 def unusual(dtype, seed=0):
-    """Rows of which the first have NaN of both signs, infinities, large, tiny and equal numbers."""
+    """Returns rows of which the first contain NaN of both signs, infinities, and large, tiny and
+    equal numbers."""
     x = np.random.RandomState(seed).randn(*SHAPE).astype(dtype)
     for row, value in enumerate((np.nan, -np.nan, np.inf, -np.inf)):
         x[row, 3] = value
@@ -44,7 +46,7 @@ def unusual(dtype, seed=0):
 
 
 def by_both(operation, *arguments, shape=SHAPE):
-    """The results by loops, in memory that was full of NaN, and by the reference."""
+    """Returns the results of loops, in memory that was full of NaN, and of the reference."""
     loop, other = kernel_of(operation), kernel_of(operation, "reference")
     assert loop.refuse(*arguments) is None
     out = np.full(shape, np.nan, arguments[0].dtype)
@@ -67,7 +69,8 @@ def test_softmax(name, dtype):
     eps = np.finfo(dtype).eps
     tiny = 4 * np.finfo(dtype).smallest_subnormal
     scale = np.abs(arrays[0][np.isfinite(arrays[0])]).max() if "gradient" in name else 0
-    rows = slice(12, -12) if scale else slice(None)  # without infinities, which hide the others
+    # Infinities are excluded, because they hide the other numbers.
+    rows = slice(12, -12) if scale else slice(None)
     np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
     np.testing.assert_allclose(y[rows], expected[rows], 8 * eps, (9 * eps) if scale else tiny)
 
@@ -126,7 +129,7 @@ def test_scans_have_the_bits_of_numpy(name, dtype):
     for constants in SCANS[name]:
         y, expected = by_both(name, unusual(dtype), *constants)
         np.testing.assert_array_equal(y, expected)
-    x = unusual(dtype).T  # columns
+    x = unusual(dtype).T  # the reduced rows are columns in memory
     if name == "products_of_others":
         assert kernel_of(name).refuse(x) is None
         with np.errstate(all="ignore"):
@@ -135,7 +138,7 @@ def test_scans_have_the_bits_of_numpy(name, dtype):
             )
 
 
-EXTREMA = {  # shapes and axes
+EXTREMA = {  # each row has shapes and axes
     "rows": (SHAPE, (1,)),
     "columns": (SHAPE, (0,)),
     "middle": ((3, SHAPE[0], SHAPE[1]), (1,)),
@@ -153,7 +156,7 @@ def test_extrema_are_those_of_numpy(name, dtype, is_least):
     x = np.resize(unusual(dtype), shape)
     x[-1, -1] = np.inf if is_least else -np.inf
     of_nan = np.array([0x7FC00000, 0xFFC00000], np.uint32).view(np.float32).astype(dtype)
-    x.reshape(-1)[5], x.reshape(-1)[7 * x.shape[-1]] = of_nan  # The NaNs have both signs.
+    x.reshape(-1)[5], x.reshape(-1)[7 * x.shape[-1]] = of_nan  # both signs of NaN occur
     if name in ("none", "all"):
         assert kernel_of("extremum").refuse(x, axes, is_least) is not None
         return

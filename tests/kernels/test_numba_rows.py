@@ -1,4 +1,5 @@
-"""Normalization of samples by compiled loops: unusual values, memory, threads, higher orders."""
+"""Tests normalization of samples by compiled loops: unusual values, memory, threads and higher
+orders."""
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_rows_with_unusual_values_stay_by_themselves(kind, dtype):
             x[row] = value + (0 if value == 0 else x[row] * value * 1e-3)
         else:
             x[row].reshape(-1)[3] = value
-    x[6] = 5  # without variance
+    x[6] = 5  # this row has no variance
     forward, backward = (
         kernel_of("sample_normalization"),
         kernel_of("sample_normalization_gradient"),
@@ -78,7 +79,7 @@ def test_gradients_of_parameters_are_of_all_rows(kind, dtype):
     backward = kernel_of("sample_normalization_gradient")
     wide = [v.astype(np.float64) for v in arguments]
     expected = kernels.sample_normalization_gradient.kernels[-1].compute(*wide, axis)
-    for part in (1 << 16, 100, 1000):  # A part has one row, some rows, or all rows.
+    for part in (1 << 16, 100, 1000):  # threads get one row, some rows, or all rows
         with thresholds.using(sum_part=part):
             for y, right in zip(backward.compute(*arguments, axis), expected, strict=True):
                 assert y.dtype == dtype and y.shape == right.shape

@@ -1,4 +1,4 @@
-"""Products of matrices by oneDNN, and its threads."""
+"""Tests products of matrices by oneDNN, and its threads."""
 
 import os
 import subprocess
@@ -92,7 +92,8 @@ def test_products_are_written_where_they_belong():
 
 def test_a_field_of_packed_records_has_gaps():
     a, b = _matrices(130, 130, 130)
-    records = np.zeros(a.shape, [("value", "f"), ("flag", "u1")])  # 5 bytes from one to the next
+    # Neighboring values are 5 bytes apart.
+    records = np.zeros(a.shape, [("value", "f"), ("flag", "u1")])
     records["value"] = a
     for x, y in ((records["value"], b), (records["value"].T, b), (b, records["value"])):
         assert kernels.product.select(x, y).library == "reference"
@@ -267,7 +268,7 @@ def has_bfloat16(library):
 
 
 def _assert_rounded(y, expected):
-    """``y`` is bfloat16, and by at most one of its steps another number."""
+    """Checks that ``y`` is bfloat16 and differs by at most one unit in its last place."""
     assert y.dtype == _BFLOAT16
     size = np.abs(expected).max()
     np.testing.assert_allclose(y.astype("f"), expected, rtol=2**-7, atol=size * 2**-9)
@@ -286,7 +287,7 @@ def test_products_of_bfloat16_are_summed_in_single_precision(has_bfloat16, turns
         out = np.empty((m, n), _BFLOAT16)
         assert kernels.product(a, b, out) is out
         _assert_rounded(out, expected)
-    long = np.ones((1, 4096), _BFLOAT16)  # sums in bfloat16 would end at 256
+    long = np.ones((1, 4096), _BFLOAT16)  # sums in bfloat16 would stop at 256
     assert float(kernels.product(long, np.ones((4096, 100), _BFLOAT16))[0, 0]) == 4096
 
 

@@ -1,4 +1,4 @@
-"""The specification itself, against plain loops and SciPy."""
+"""Tests the specification of the operations against plain loops and SciPy."""
 
 import itertools
 
@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 
 
 def _windows(n):
-    """Random geometries of one to three axes, dilated, strided, padded, with and without cover."""
+    """Yields random geometries of one to three axes: dilated, strided, padded, with and without
+    cover_all."""
     random = np.random.RandomState(0)
     windows = []
     while len(windows) < n:
@@ -37,7 +38,8 @@ EVERY_WINDOW = pytest.mark.parametrize("window", _windows(60), ids=lambda w: str
 
 
 def _elements(window):
-    """For each window and each of its elements: (window, number of the element, where in x)."""
+    """Yields (window, index of the element, position in x) for each window and each of its
+    elements."""
     places = list(itertools.product(*map(range, window.ksize)))
     for out in itertools.product(*map(range, window.out_size)):
         for number, place in enumerate(places):
@@ -50,7 +52,7 @@ def _inside(position, window):
 
 
 def _values_of_windows(x, window, outside=0.0):
-    """The windows of x: (n_elements, N, C, *out_size)."""
+    """Returns the windows of x as an array (n_elements, N, C, *out_size)."""
     values = np.full((window.n_elements, *x.shape[:2], *window.out_size), outside)
     for out, number, position in _elements(window):
         if _inside(position, window):
@@ -89,7 +91,7 @@ def test_convolution_family(window):
         expected[:, outs] = np.einsum("ock,knc...->no...", filters, values[:, :, ins])
     y = reference.convolution_output(x, W, window)
     np.testing.assert_allclose(y, expected, 1e-12, 1e-12)
-    # The other two members are this one's adjoints.
+    # The other two members of the family are adjoints of this member.
     v = _random(*y.shape)
     form = (v * y).sum()
     gx, gW = reference.convolution_input(v, W, window), reference.convolution_filter(x, v, window)

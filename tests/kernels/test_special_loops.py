@@ -1,4 +1,4 @@
-"""Special functions as compiled polynomials: exact to 5 units in the last place."""
+"""Tests special functions as compiled polynomials, which are exact to 5 units in the last place."""
 
 import mpmath
 import numpy as np
@@ -44,7 +44,7 @@ def loop_of(name):
 
 
 def computed(name, x):
-    """The values by the loop, in memory that was full of NaN."""
+    """Returns the values of the loop, in memory that was full of NaN."""
     with thresholds.using(special_loop=0, loop=0):
         constants = CONSTANTS.get(name, ())
         assert loop_of(name)(x, *constants) is not None
@@ -52,13 +52,13 @@ def computed(name, x):
 
 
 def points(dtype, far):
-    far = far if dtype == np.float64 else far / 2.9  # the rest would be subnormal
+    far = far if dtype == np.float64 else far / 2.9  # larger arguments would give subnormal results
     near = np.logspace(-8, 0, 60)
     return np.concatenate([np.linspace(-far, far, 801), -near, near]).astype(dtype)
 
 
 def units(found, exact, dtype):
-    """Errors in units in the last place of the exact values."""
+    """Returns errors in units in the last place of the exact values."""
     with mpmath.workdps(40):
         return [
             float(abs(mpmath.mpf(float(y)) - e)) / float(np.spacing(dtype(abs(e))))
@@ -171,8 +171,8 @@ def _real_lgamma(x):
 
 
 _RANDOM = np.random.RandomState(0)
-# Rows for single precision have the function, SciPy's function, points, and units in the last
-# place.
+# Functions for single precision only: the function, SciPy's function, points, and the error in
+# units in the last place.
 SINGLE = {
     "erfinv": (
         mpmath.erfinv,
@@ -186,7 +186,7 @@ SINGLE = {
         [
             _RANDOM.uniform(-12, 20, 500),
             np.logspace(-40, 36, 90),
-            1 + np.logspace(-6.9, -1, 60),  # near zeros
+            1 + np.logspace(-6.9, -1, 60),  # these points are near zeros
             2 - np.logspace(-6.9, -1, 60),
             -np.logspace(-40, 6, 90),
         ],
@@ -213,7 +213,7 @@ def test_functions_of_single_precision(name):
     loop = loops.loop_of_special(name)
     x = np.concatenate(points).astype(np.float32)
     found = loop.compute(x, out=np.full_like(x, np.nan))
-    poles = ~np.isfinite(found)  # integers
+    poles = ~np.isfinite(found)  # the poles are at integers
     assert not poles.any() or (name != "erfinv" and np.all(x[poles] == np.round(x[poles])))
     with mpmath.workdps(40):
         exact = [function(mpmath.mpf(float(v))) for v in x[~poles]]
@@ -222,7 +222,7 @@ def test_functions_of_single_precision(name):
     extremes = np.array([*EXTREMES, 1, -1, 2, -2, 8, -8, 0.5, 1e30, -1e30], np.float32)
     with np.errstate(all="ignore"):
         expected = np.asarray(of_scipy(extremes.astype(np.float64))).astype(np.float32)
-    if name == "trigamma":  # SciPy takes the least negative numbers for zero
+    if name == "trigamma":  # SciPy treats the smallest negative numbers as zero
         expected[np.isinf(loop.compute(extremes))] = np.inf
     np.testing.assert_allclose(loop.compute(extremes), expected, 1e-6, 1e-44)
 
@@ -278,7 +278,7 @@ def test_gelu_and_its_gradient_take_one_pass_each(computed):
     y.grad = np.ones_like(x.array)
     y.backward()
     assert len(computed) == 2
-    F.gelu(x.array[1:])  # small: by SciPy
+    F.gelu(x.array[1:])  # SciPy computes small arrays
     assert len(computed) == 2
 
 

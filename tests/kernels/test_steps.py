@@ -1,4 +1,4 @@
-"""Steps on arrays: blocks, gathered arrays and compiled loops give the same, to the bit."""
+"""Tests that steps by blocks, on gathered arrays and by compiled loops have the same bits."""
 
 import sys
 import threading
@@ -48,7 +48,7 @@ def descend(p, g, lr):
 
 @pytest.fixture
 def compiling(monkeypatch):
-    """Every step is compiled at once, and what was compiled is listed."""
+    """Compiles every step at once; returns a list of the compiled steps."""
     pytest.importorskip("numba", reason="numba compiles the steps")
     compile_text, texts = steps._compiled, []
     monkeypatch.setattr(steps, "_compiled", lambda t: texts.append(t) or compile_text(t))
@@ -57,7 +57,8 @@ def compiling(monkeypatch):
 
 
 def whole(step, written, grad, scalars):
-    """The specification: the step applied to the whole arrays, half gradients in float32."""
+    """Applies the step to the whole arrays, with half-precision gradients cast to float32: the
+    specification."""
     if grad.dtype == np.float16:
         grad = grad.astype(np.float32)
     results = step(written[0].copy(), grad, *(x.copy() for x in written[1:]), **scalars)
@@ -65,7 +66,7 @@ def whole(step, written, grad, scalars):
 
 
 def three_steps(name, arguments, dtype, size):
-    """The arrays after three steps, and what they should be."""
+    """Returns the arrays after three steps, and the expected arrays."""
     rule = getattr(optimizers, name)(**arguments)
     written = [np.random.normal(size=size).astype(dtype)]
     written += [np.zeros(size, dtype) for _ in rule.states]
@@ -93,8 +94,8 @@ def test_compiled_loops(name, arguments, dtype, compiling):
     for actual, expected in zip(*three_steps(name, arguments, dtype, 40001), strict=True):
         np.testing.assert_array_equal(actual, expected)
     assert len(compiling) == 3
-    if name != "RAdamRule":  # RAdam takes other steps at first.
-        assert len(set(compiling)) == 1  # other numbers, the same loop
+    if name != "RAdamRule":  # the first steps of RAdam differ
+        assert len(set(compiling)) == 1  # steps with other numbers use the same loop
 
 
 def test_what_is_compiled(compiling):
@@ -222,7 +223,8 @@ def test_gradients_of_any_layout(compiling):
 
 
 def test_compiling_waits_until_it_is_worth_it(compiling):
-    anew = lambda p, g, lr: descend(p, g, lr)  # a step of which nothing was taken yet
+    # This step is a new function, for which nothing is compiled yet.
+    anew = lambda p, g, lr: descend(p, g, lr)
     p, g = np.ones((2, 40000), np.float32)
     counts = []
     with thresholds.using(compiled_step=100_000):
@@ -271,7 +273,8 @@ def test_gathered_memory_is_shared_by_no_two_threads_and_by_few_shapes():
 
 
 def test_gathered_steps_of_all_layouts_leave_no_trace_of_others():
-    """Two optimizers with the same shapes by turns; arrays in any order, some of no elements."""
+    """Two optimizers with the same shapes alternate; arrays have any memory order, and some are
+    empty."""
 
     def made(seed):
         random = np.random.RandomState(seed)

@@ -1,4 +1,4 @@
-"""Kernels that work on several threads: the same results, and errors arrive where they belong."""
+"""Tests kernels on several threads: results do not change, and errors reach the caller."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The numbers that were measured, and what sets them."""
+"""Tests the measured thresholds, and the context that sets them."""
 
 import ast
 import inspect

@@ -1,4 +1,6 @@
-"""Convolutions by tiles: the transforms, which are exact, and their limits as kernels.
+"""Tests convolutions by tiles: the transforms, which are exact, and the limits of the kernels.
+
+tests/kernels/test_geometries.py tests random geometries.
 
 tests/kernels/test_geometries.py has random geometries.
 """
@@ -28,7 +30,7 @@ def _random(*shape):
 
 
 def _compute(member, *arguments):
-    """Computes a convolution by tiles, whatever its size."""
+    """Computes a convolution by tiles for any size."""
     operation = kernels.operations[f"convolution_{member}"]
     (kernel,) = (k for k in operation.kernels if k.library == "winograd")
     return kernel.compute(*arguments)
@@ -143,7 +145,7 @@ def test_errors_do_not_grow_with_channels(channels):
     right = F.convolution_2d(x.astype(float), W.astype(float), pad=1).array
     with mpchain.using_config("kernels", ("winograd",)):
         y = F.convolution_2d(x, W, pad=1).array
-    # Sums of all channels at once are wrong by 7.7e-7, 1.0e-6 and 1.4e-6.
+    # Sums over all channels at once would have errors of 7.7e-7, 1.0e-6 and 1.4e-6.
     assert ((y - right) ** 2).mean() ** 0.5 < 9e-7 * (right**2).mean() ** 0.5
 
 

@@ -1,4 +1,4 @@
-"""TimerHook of links."""
+"""Tests TimerHook of links."""
 
 import io
 
@@ -11,7 +11,7 @@ from mpchain.link_hooks import TimerHook
 
 
 class Tree(mpchain.Chain):
-    """Calls itself."""
+    """A link that calls itself."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""SpectralNormalization."""
+"""Tests SpectralNormalization."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def x():
 
 
 def _iterated(W, u, eps=1e-6):
-    """One power iteration: (u, v)."""
+    """Makes one power iteration; returns (u, v)."""
     v = W.T @ u
     v = v / (np.linalg.norm(v) + eps)
     u = W @ v
@@ -58,7 +58,7 @@ def test_gradient_treats_the_vectors_as_constants(x):
     F.sum(layer(x) ** 2).backward()
     u, v = _iterated(W, u0)
     sigma = u @ W @ v
-    gW = (2 * x @ (W / sigma).T).T @ x  # This is the gradient by W / sigma.
+    gW = (2 * x @ (W / sigma).T).T @ x  # the gradient is of W / sigma
     expected = gW / sigma - (gW * W).sum() / sigma**2 * np.outer(u, v)
     np.testing.assert_allclose(layer.W.grad, expected)
 
@@ -101,7 +101,7 @@ def test_after_many_iterations_the_norm_is_one(kind):
 
 @pytest.mark.parametrize("kind", _links())
 def test_gradient_is_that_of_the_true_norm(kind):
-    """After many iterations u^T W v has the derivative of the largest singular value."""
+    """After many iterations, u^T W v has the derivative of the largest singular value."""
     layer, shape, axis = _links()[kind]
     x = np.random.RandomState(2).randn(*shape)
     plain = type(layer).from_params(layer.W.array.copy())
@@ -271,7 +271,7 @@ def test_the_first_vector_comes_from_the_configured_generator():
 
 
 def test_recomputation_uses_the_same_vectors(x):
-    """Also when the link is called again in between."""
+    """The link may also be called again in between."""
     plain, forgetting = _linear(), _linear()
     forgetting.W_u = plain.W_u.copy()
     other = np.random.RandomState(4).randn(5, 3)
@@ -326,7 +326,7 @@ def test_wrong_use(x):
     ids=["convolution", "deconvolution_2d", "deconvolution_nd"],
 )
 def test_the_weight_as_a_matrix(link, axis, shape):
-    # The singular values differ, so that power iteration converges.
+    # The singular values differ, so that the power iteration converges.
     rows = np.random.RandomState(0).randn(*shape) * [[3], [1]]
     link.W.array = rows.reshape(link.W.array.swapaxes(0, axis).shape).swapaxes(0, axis).astype("f")
     hook = SpectralNormalization(n_power_iteration=50)

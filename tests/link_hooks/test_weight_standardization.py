@@ -1,4 +1,4 @@
-"""WeightStandardization."""
+"""Tests WeightStandardization."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_gradient_reaches_the_parameter():
     weight = layer.W
     F.sum(layer(x)).backward()
     assert layer.W is weight
-    # The standardized weight does not change when a constant is added to W.
+    # The standardized weight does not change if a constant is added to W.
     np.testing.assert_allclose(weight.grad.sum(axis=1), 0, atol=1e-10)
 
 
