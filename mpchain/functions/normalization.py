@@ -316,12 +316,27 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
 
     See J. L. Ba et al., Layer normalization, arXiv:1607.06450.
     """
+    if _is_plain_layer(x, gamma, beta):
+        return _sample_normalization(x, gamma, beta, (-1,), eps)
     axis = _trailing_axes("layer_normalization", x, gamma=gamma, beta=beta)
     of_gpu = _on_gpu is not None and x.dtype.char == "e" and is_gpu_array(as_array(x)) and x.size
     if of_gpu or (x.dtype is gamma.dtype and x.dtype.char in "fd"):  # GPUs read half precision
         return _sample_normalization(x, gamma, beta, axis, eps)
     y = _sample_normalization(widened(x), widened(gamma), widened(beta), axis, eps)
     return cast(y, x.dtype)
+
+
+def _is_plain_layer(x, gamma, beta):
+    """Returns whether no more checks are needed: NumPy arrays, or Variables of them, of one dtype,
+    x (..., D), gamma and beta (D,)."""
+    x, gamma, beta = [getattr(value, "_array", value) for value in (x, gamma, beta)]
+    if x.__class__ is not np.ndarray or gamma.__class__ is not np.ndarray:
+        return False
+    if beta.__class__ is not np.ndarray or x.dtype.char not in "fd" or not x.ndim:
+        return False
+    if gamma.dtype is not x.dtype or beta.dtype is not x.dtype:
+        return False
+    return gamma.shape == beta.shape == x.shape[-1:]
 
 
 def _trailing_axes(name, x, **parameters):

@@ -27,6 +27,7 @@ import numpy as np
 from mpchain import observers
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.formulas.text import compile_text
 from mpchain.kernels import thresholds
 from mpchain.observers import current
 from mpchain.typing import Array
@@ -121,6 +122,7 @@ class Operation(Generic[P, R]):
         # Keyed by the first array's type and dtype: functions, and their reasons to refuse.
         self._asked: dict = {}
         self._chosen: dict = {}  # functions, keyed by everything that a choice may depend on
+        self._keys: dict = {}  # functions that return these keys, by the number of arguments
         # Whether there are kernels for NumPy arrays to choose from.
         self._has_choice = False
         thresholds.forgets(self._chosen)
@@ -205,15 +207,11 @@ class Operation(Generic[P, R]):
                 return self.select(*args).compute(*args)
             if not self._has_choice:
                 return self._choose(args)(*args)
-            # The key of an array begins with a tuple; the key of another argument begins with a
-            # class.
-            key = []
-            for x in args:
-                if x.__class__ is np.ndarray:
-                    key += x.shape, x.strides, x.dtype
-                else:
-                    key += x.__class__, x
-            key = tuple(key)
+            key_of = self._keys.get(len(args))
+            if key_of is None:
+                are_arrays = tuple([x.__class__ is np.ndarray for x in args])
+                key_of = self._keys[len(args)] = _key_function(are_arrays)
+            key = key_of(*args)
             try:
                 compute = self._chosen[key]
             except KeyError:
@@ -280,6 +278,36 @@ def explain_by(what: str) -> None:
     """
     if _explained.by is not None:
         _explained.by = [what]
+
+
+@functools.cache
+def _key_function(are_arrays):
+    """Returns a function of arguments that returns a key of all that a choice may depend on.
+
+    It is fastest where the arguments at the same positions are arrays; the keys are the same.
+    """
+    names = [f"a{i}" for i in range(len(are_arrays))]
+    tests = [f"{x}.__class__ is {'' if a else 'not '}ndarray" for x, a in zip(names, are_arrays)]
+    parts = [
+        f"{x}.shape, {x}.strides, {x}.dtype" if is_array else f"{x}.__class__, {x}"
+        for x, is_array in zip(names, are_arrays)
+    ]
+    listed = ", ".join(names)
+    text = f"def key({listed}):\n    if {' and '.join(tests)}:\n        return {', '.join(parts)}\n"
+    text += f"    return key_of_any({listed})"
+    known = {"ndarray": np.ndarray, "key_of_any": _key_of_any}
+    return compile_text("key of arguments", text, known)
+
+
+def _key_of_any(*args):
+    # The key of an array begins with a tuple; the key of another argument begins with a class.
+    key = []
+    for x in args:
+        if x.__class__ is np.ndarray:
+            key += x.shape, x.strides, x.dtype
+        else:
+            key += x.__class__, x
+    return tuple(key)
 
 
 def _refuse_kind(x, library, dtypes):

@@ -133,15 +133,19 @@ compiled_loop = 1 << 26
 """The number of elements that take a formula about as long as compiling it: a second or two."""
 
 special_loop = 1 << 10
-"""The least elements of an array for which special functions, such as erf, are compiled."""
+"""The least elements of an array for which special functions, such as erf, and formulas of several
+operations run as one loop."""
 
 compiled = 1 << 16
-"""The least elements of an array for which softmax, reductions and the like are compiled."""
+"""The least elements of an array for which reductions and the like are compiled."""
 
-compiled_images = 1 << 13
-"""The same for batch normalization and pooling, for which NumPy needs several passes."""
+compiled_softmax = 1 << 10
+"""The same for softmax, for which NumPy needs several calls."""
 
-compiled_samples = 1 << 12
+compiled_images = 1 << 9
+"""The same for batch normalization and pooling."""
+
+compiled_samples = 1 << 9
 """The same for normalization of samples, where each sample is a row."""
 
 compiled_rows = 1 << 13

@@ -85,6 +85,13 @@ def cache(compiled: Any) -> None:
     compiled._cache = _cache_class()(compiled.py_func)
 
 
+def remove(compiled: Any) -> None:
+    """Removes the cache that :func:`cache` gave to a compiled function, because it failed."""
+    from numba.core import caching
+
+    compiled._cache = caching.NullCache()
+
+
 @functools.cache
 def _cache_class():
     from numba.core import caching, event

@@ -39,6 +39,8 @@ _AMONG = 4
 _EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as one of these
 _MUCH = 16  # least ratio of the sizes of a result and of a divisor that is checked for zeros
 _MOST_PLANS = 256  # number of plans that a loop remembers
+_CALLS = 1 << 12  # the number of elements that take as long as the calls of a formula
+_LONG = 3  # the least operations of a formula for which NumPy's calls take longer than the loop's
 _ROW = 1 << 10  # assumed row length if the arrays do not determine it
 
 
@@ -109,7 +111,8 @@ class Loop:
         numbers: function that returns the numbers that the loop needs, given the constants.
         names: the parameters of the formula: arrays, followed by constants.
         is_special: whether the loop calls functions of :mod:`mpchain.kernels.cpu.special_loops`.
-        is_slow: whether one of these functions is slow in SciPy, so that small arrays gain, too.
+        is_slow: whether NumPy makes many calls, or one of these functions is slow in SciPy, so that
+            small arrays gain, too.
         only_rows: whether arrays of one shape are left to NumPy, whose single pass is as fast.
         divisors: the indices of numbers that must not be zero, because NumPy would warn.
         divides: whether the second array is a divisor, which must not contain zeros either.
@@ -141,7 +144,10 @@ class Loop:
         self._is_special, self._is_slow, self._only_rows = is_special, is_slow, only_rows
         self._divisors, self._divides = divisors, divides
         self._plans: dict = {}
+        self._quick: dict = {}  # functions of arguments that ask nothing anew, by layouts
+        self._of_constants: dict = {}
         thresholds.forgets(self._plans)
+        thresholds.forgets(self._quick)
 
     @property
     def least(self) -> int:
@@ -151,8 +157,14 @@ class Loop:
     def __call__(self, *arguments: Any) -> Array | None:
         if config.kernels or config.autotune or (self._only_rows and _are_whole(*arguments[:2])):
             return None
-        plan = self._plan(arguments)
-        if plan is None or not plan.pays or (self._has_constants and not self._fits(arguments)):
+        key = self._key(arguments)
+        quick = self._quick.get(key)
+        if quick is not None and current.recorder is None:
+            return quick(arguments)
+        plan = self._plan_of(key, arguments)
+        if plan is None or not plan.pays:
+            return None
+        if self._has_constants and not self._fits(arguments[self._n_arrays :]):
             return None
         if current.recorder is not None:
             return current.recorder.compute(self, arguments)
@@ -161,14 +173,61 @@ class Loop:
         if not self._is_special:
             seen = self.n_elements.get(plan.text, 0)
             if seen <= thresholds.compiled_loop:
-                seen += math.prod(plan.shape)
+                seen += max(math.prod(plan.shape), _CALLS)
                 self.n_elements[plan.text] = seen
                 if seen <= thresholds.compiled_loop:
                     return None
+        if not (plan.is_last or self._divides):
+            self._remember(key, plan)
         return self.compute(*arguments, plan=plan)
 
-    def _fits(self, arguments):
-        constants = arguments[self._n_arrays :]
+    def _remember(self, key, plan):
+        """Remembers a function that computes arrays of these layouts on one thread."""
+        text, shape, dtype, _, takes, sizes, n_rows, numbers, _ = plan
+        if self._is_special and math.prod(shape) >= thresholds.threads:
+            return
+        run = _compiled_special(text, dtype) if self._is_special else _compiled(text)
+        n, empty = self._n_arrays, np.empty
+        before, after = ((), ()) if sizes is None else ((0, n_rows), (sizes,))
+
+        def compute(arguments):
+            own = numbers
+            if own is None:
+                own = self._numbers_in(dtype, arguments[n:])
+                if own is None:
+                    return None
+            y = empty(shape, dtype)
+            flat = [take(x) for take, x in zip(takes, arguments)]
+            run(*before, own, *after, y.reshape(-1), *flat)
+            return y
+
+        def compute_whole(arguments):
+            y = empty(shape, dtype)
+            run(numbers, y.reshape(-1), arguments[0].reshape(-1))
+            return y
+
+        is_whole = n == 1 and sizes is None and takes[0] is _flat and numbers is not None
+        if len(self._quick) >= _MOST_PLANS:
+            self._quick.clear()
+        self._quick[key] = compute_whole if is_whole else compute
+
+    def _numbers_in(self, dtype, constants):
+        """Returns the numbers that the loop needs; None if it does not support the constants."""
+        key = dtype, *map(type, constants), *constants
+        try:
+            return self._of_constants[key]
+        except KeyError:
+            pass
+        except TypeError:  # a constant that is not even a number
+            return None
+        found = np.array(self._numbers(*constants), dtype) if self._fits(constants) else None
+        if 0 not in constants:  # zeros of both signs have one key
+            if len(self._of_constants) >= _MOST_PLANS:
+                self._of_constants.clear()
+            self._of_constants[key] = found
+        return found
+
+    def _fits(self, constants):
         if not all([type(x) in _NUMBERS for x in constants]):
             return False
         if not self._divisors:
@@ -194,7 +253,7 @@ class Loop:
         self, *arguments: Any, out: Array | None = None, plan: _Plan | None = None
     ) -> Array:
         """Returns the result for arguments that the loop supports."""
-        plan = plan or self._plan(arguments)
+        plan = plan or self._plan_of(self._key(arguments), arguments)
         text, shape, dtype, is_last, takes, sizes, n_rows, numbers, _ = cast(_Plan, plan)
         new = channels_last.result_last if is_last else channels_last.empty
         y = np.empty(shape, dtype) if out is None and not is_last else new(shape, dtype, out=out)
@@ -218,15 +277,28 @@ class Loop:
             in_parts(lambda i, j: run(i, j, numbers, sizes, *flat), n_rows, y.size)
         return y
 
-    def _plan(self, arguments):
-        """Returns the plan for arrays, remembered by their layouts; None if the loop cannot compute
-        them."""
-        key = []
-        for x in arguments[: self._n_arrays]:
-            if not isinstance(x, np.ndarray):
-                return None
-            key += x.shape, x.strides, x.dtype
-        key = tuple(key)
+    def _key(self, arguments):
+        """Returns the layouts of the arrays; None if one is no array."""
+        x = arguments[0]
+        if not isinstance(x, np.ndarray):
+            return None
+        if self._n_arrays == 1:
+            return x.shape, x.strides, x.dtype
+        y = arguments[1]
+        if not isinstance(y, np.ndarray):
+            return None
+        if self._n_arrays == 2:
+            return x.shape, x.strides, x.dtype, y.shape, y.strides, y.dtype
+        rest = arguments[2 : self._n_arrays]
+        if not all([isinstance(z, np.ndarray) for z in rest]):
+            return None
+        return tuple([(z.shape, z.strides, z.dtype) for z in arguments[: self._n_arrays]])
+
+    def _plan_of(self, key, arguments):
+        """Returns the plan for arrays of these layouts, remembered; None if the loop cannot
+        compute them."""
+        if key is None:
+            return None
         try:
             return self._plans[key]
         except KeyError:
@@ -396,7 +468,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         compile_text(f"numbers of {formula.__name__}", "\n    ".join(of_numbers), own.known),
         names,
         is_special,
-        is_slow,
+        is_slow or len(of_arrays) >= _LONG,
         not is_faster,
         [list(numbers).index(number_in_python(x)) for x in divisors if _is_number(x)],
         is_quotient,

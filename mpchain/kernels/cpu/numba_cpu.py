@@ -3,6 +3,7 @@
 Compiling takes a second or two, once for each dtype; compiled loops are cached on disk if possible.
 """
 
+import contextlib
 import functools
 import hashlib
 import math
@@ -77,26 +78,25 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
         array([2., 2.])
     """
     options |= {"nogil": True, "error_model": "numpy"}
-    njit = load_numba().njit
-    compiled = njit(**options)(function)
-    try:
+    compiled = load_numba().njit(**options)(function)
+    with contextlib.suppress(RuntimeError):  # there is no folder for the cache
         loop_cache.cache(compiled)
-    except RuntimeError:  # there is no folder for the cache
-        return lambda *args: compiled(*map(as_writable, args))
+    compile_for = compiled._compile_for_args
 
-    def run(*args):
-        nonlocal compiled
-        for x in args:
-            if x.__class__ is np.ndarray and not x.flags.writeable:
-                args = list(map(as_writable, args))
-                break
+    def compile_or_adapt(*args):
+        """Returns the function to call, when numba meets arguments of new types."""
+        writable = [*map(as_writable, args)]
+        if any(x is not y for x, y in zip(writable, args)):
+            return lambda *args: compiled(*writable)
         try:
-            compiled(*args)
+            return compile_for(*args)
         except Exception:  # the cache failed; any other error is raised again
-            compiled = njit(**options)(function)
-            compiled(*args)
+            loop_cache.remove(compiled)
+            return compile_for(*args)
 
-    return run
+    # A check of the arguments in each call takes longer than a loop over a small array.
+    compiled._compile_for_args = compile_or_adapt
+    return compiled
 
 
 def as_writable(x):

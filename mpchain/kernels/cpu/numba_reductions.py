@@ -107,7 +107,7 @@ def _subtract_both(x, a, b):
 
 
 def _refuse(x, axis, scale=1.0, other=None):
-    if x.size < thresholds.compiled:
+    if x.size < thresholds.compiled_softmax:
         return TOO_SMALL
     if axis % x.ndim != x.ndim - 1 or not x.flags.c_contiguous:
         return "not along the last axis of a contiguous array"

@@ -5,6 +5,7 @@ channels of a sample (n_rows, channels, pixels). Sums are in double precision. S
 computed in parts that do not depend on the number of threads.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -35,9 +36,18 @@ def _refuse(axis, x, *others):
     return "another shape of gamma" if _groups(x, gamma, axis) is None else why_not_compiled()
 
 
-def _in_rows(x, n_rows, groups):
-    x = np.ascontiguousarray(x)
-    return x.reshape(n_rows, *((-1,) if not groups else (x.shape[2], -1)))
+@functools.lru_cache(maxsize=256)
+def _shapes(shape, of_gamma, axis):
+    """Returns the shapes of the statistics, of arrays in rows, and of parameters."""
+    kept, of_row = shape[: -len(axis)], shape[-len(axis) :]
+    statistics, n_rows = (*kept, *(1 for _ in axis)), math.prod(kept)
+    if of_gamma == of_row:
+        return statistics, (n_rows, math.prod(of_row)), (math.prod(of_row),)
+    return statistics, (n_rows, shape[2], math.prod(shape[3:])), shape[1:3]
+
+
+def _in_rows(x, shape):
+    return np.ascontiguousarray(x).reshape(shape)
 
 
 @reference.sample_normalization.kernel(
@@ -47,15 +57,14 @@ def _in_rows(x, n_rows, groups):
 )
 def _sample_normalization(x, gamma, beta, axis, eps, out=None):
     """Computes the same as the reference, one row at a time."""
-    groups, kept = _groups(x, gamma, axis), (*x.shape[: -len(axis)], *(1 for _ in axis))
-    n_rows = math.prod(kept)
+    kept, of_rows, of_parameters = _shapes(x.shape, gamma.shape, axis)
     y = empty(x.shape, x.dtype, out=out)
     mean, inverse_std = np.empty(kept, x.dtype), np.empty(kept, x.dtype)
-    parameters = [p.reshape(groups, -1) if groups else p.reshape(-1) for p in (gamma, beta)]
-    arrays = [_in_rows(x, n_rows, groups), y.reshape(_in_rows(y, n_rows, groups).shape)]
-    loop = _normalize_groups if groups else _normalize_layers
+    loop = _normalize_layers if len(of_rows) == 2 else _normalize_groups
+    arrays = _in_rows(x, of_rows), y.reshape(of_rows)
+    parameters = gamma.reshape(of_parameters), beta.reshape(of_parameters)
     statistics = mean.reshape(-1), inverse_std.reshape(-1)
-    in_parts_of(loop, n_rows, x.size, *arrays, eps, *parameters, *statistics)
+    in_parts_of(loop, of_rows[0], x.size, *arrays, eps, *parameters, *statistics)
     return y, mean, inverse_std
 
 
@@ -66,17 +75,17 @@ def _sample_normalization(x, gamma, beta, axis, eps, out=None):
 )
 def _sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None):
     """Computes the same as the reference, one row at a time."""
-    groups, n_rows = _groups(x, gamma, axis), mean.size
-    gx = empty(x.shape, x.dtype, out=out)
-    arrays = [_in_rows(a, n_rows, groups) for a in (g, x, gx)]
-    by = gamma.reshape(groups, -1) if groups else gamma.reshape(-1)
+    _, of_rows, of_parameters = _shapes(x.shape, gamma.shape, axis)
+    gx, n_rows = empty(x.shape, x.dtype, out=out), of_rows[0]
+    arrays = _in_rows(g, of_rows), _in_rows(x, of_rows), gx.reshape(of_rows)
     n_each = max(thresholds.sum_part // (x.size // n_rows), 1)
-    sums = np.zeros((-(-n_rows // n_each), 2, *by.shape))
-    loop = _normalize_groups_backward if groups else _normalize_layers_backward
-    numbers = by, mean.reshape(-1), inverse_std.reshape(-1), sums
+    sums = np.zeros((-(-n_rows // n_each), 2, *of_parameters))
+    loop = _normalize_layers_backward if len(of_rows) == 2 else _normalize_groups_backward
+    numbers = gamma.reshape(of_parameters), mean.reshape(-1), inverse_std.reshape(-1), sums
     in_parts_of(loop, len(sums), x.size, n_each, *arrays, *numbers)
-    of_gamma, of_beta = sums.sum(axis=0).astype(x.dtype)
-    return gx, of_gamma.reshape(gamma.shape), of_beta.reshape(gamma.shape)
+    total = sums[0] if len(sums) == 1 else sums.sum(axis=0)
+    of_gamma, of_beta = total.astype(x.dtype).reshape(2, *gamma.shape)
+    return gx, of_gamma, of_beta
 
 
 # Compiled code
