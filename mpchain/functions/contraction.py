@@ -31,6 +31,16 @@ def _broadcast(shape0, shape1):
     return all(m == n or 1 in (m, n) for m, n in zip(shape0[::-1], shape1[::-1]))
 
 
+def _fit_plainly(a, b):
+    """Returns whether a product needs no more checks: NumPy arrays, or Variables of them, that are
+    matrices or equal stacks of matrices."""
+    a, b = getattr(a, "_array", a), getattr(b, "_array", b)
+    if a.__class__ is not np.ndarray or b.__class__ is not np.ndarray:
+        return False
+    m, n = a.shape, b.shape
+    return len(m) == len(n) > 1 and m[-1] == n[-2] and m[:-2] == n[:-2]
+
+
 def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Variable:
     """Matrix product of two arrays, or of two stacks of matrices that broadcast.
 
@@ -49,6 +59,8 @@ def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Va
         >>> F.matmul(np.ones((2, 3)), np.ones((3, 4))).shape
         (2, 4)
     """
+    if not (transa or transb) and _fit_plainly(a, b):
+        return _matrix_product(a, b)
     a, b = as_variable(a), as_variable(b)
     check(a.ndim > 0 and b.ndim > 0, "matmul", "a and b need at least one axis", a=a, b=b)
     rows = (-2,) if a.ndim == 1 else ()

@@ -54,9 +54,28 @@ def _batch_normalization(x, gamma, beta, axis, eps, follow=None) -> tuple[Output
     return y, (mean, inverse_std)
 
 
+_accepted = {}  # what _shape_of_parameters returned, by everything that it looks at
+_MOST_ACCEPTED = 1024
+
+
 def _shape_of_parameters(name, x, axis, gamma, **parameters):
     """Returns the reduced axes, and the shape in which gamma and other parameters broadcast to
     x."""
+    try:
+        key = name, axis, x.shape, x.dtype, gamma.shape, gamma.dtype
+        key += tuple([None if v is None else (v.shape, v.dtype) for v in parameters.values()])
+        return _accepted[key]
+    except (AttributeError, KeyError, TypeError):  # the checks explain what is wrong, if anything
+        found = _check_parameters(name, x, axis, gamma, **parameters)
+    if len(_accepted) >= _MOST_ACCEPTED:
+        _accepted.clear()
+    if axis is None or isinstance(axis, (int, tuple)):
+        _accepted[key] = found
+    return found
+
+
+def _check_parameters(name, x, axis, gamma, **parameters):
+    """Does the same as :func:`_shape_of_parameters`, without remembering it."""
     check(x.ndim > 0 and is_floating(x.dtype), name, "x must be floating point, with axes", x=x)
     if axis is None:
         axis = (0, *range(gamma.ndim + 1, x.ndim))
