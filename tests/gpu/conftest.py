@@ -1,4 +1,4 @@
-"""What tests on the double of CuPy share."""
+"""Fixtures of tests on the double of CuPy."""
 
 import sys
 
@@ -9,7 +9,7 @@ from mpchain.kernels.gpu import cuda_reductions, cuda_steps, cudnn
 
 @pytest.fixture
 def double(request):
-    """What happened on the double; see Ledger in doubles/cupy/_machine.py."""
+    """Returns the ledger of the double; see Ledger in doubles/cupy/_machine.py."""
     if request.config.option.gpu != "double":
         pytest.skip("counts on the double of CuPy: --gpu=double")
     import cupy
@@ -19,7 +19,7 @@ def double(request):
 
 @pytest.fixture
 def library(double, monkeypatch):
-    """The double of cuDNN, in place of cuDNN; what a test changes of it is restored."""
+    """Replaces cuDNN with its double; changes that a test makes to the double are undone."""
     import cudnn_double
 
     before = dict(vars(cudnn_double))
@@ -33,7 +33,8 @@ def library(double, monkeypatch):
 
 @pytest.fixture
 def new_reductions():
-    """Has kernels of reductions written anew, in the test and after it."""
+    """Discards the kernels of reductions before and after the test, so that their text is written
+    again."""
     _forget_reductions()
     yield
     _forget_reductions()
@@ -46,15 +47,14 @@ def _forget_reductions():
 
 @pytest.fixture
 def limit_arguments(monkeypatch):
-    """Function that says how many bytes of arguments a kernel has."""
+    """Returns a function that sets how many bytes of arguments a kernel accepts."""
     return lambda n_bytes: monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: n_bytes)
 
 
 @pytest.fixture
 def set_reductions(monkeypatch):
-    """Function that sets the text of reductions (by what changes it), the blocks of a grid and the
-    parts of sums.
-    """
+    """Returns a function that sets the text of reductions (by a function that changes it), the
+    number of blocks of a grid and the number of parts of sums."""
 
     def set_reductions(change=None, **values):
         _forget_reductions()

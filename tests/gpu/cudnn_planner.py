@@ -1,4 +1,9 @@
-"""Plans cuDNN's graphs for GPUs that are not there: python -m tests.gpu.cudnn_planner < REQUESTS.
+"""Plans cuDNN's graphs for absent GPUs: python -m tests.gpu.cudnn_planner < REQUESTS.
+
+The program reads lines of JSON, and writes a line for each. The wheels nvidia-cudnn-frontend and
+nvidia-cudnn-cu13 plan, and compile some kernels by NVRTC, from a description of a GPU, which cuDNN
+calls device properties. doubles/cudnn_double/driver.c answers their calls of the CUDA runtime and
+the driver.
 
 Reads, and writes for each, a line of JSON. The wheels nvidia-cudnn-frontend and nvidia-cudnn-cu13
 plan, and compile some kernels by NVRTC, from a description of a GPU, which cuDNN calls properties
@@ -60,7 +65,7 @@ GPUS = {
 
 
 def why_absent():
-    """Returns what is missing for planning; None if nothing is."""
+    """Returns what planning lacks; None if it is possible."""
     if shutil.which("gcc") is None:
         return "needs gcc"
     if importlib.util.find_spec("cudnn") is None or importlib.util.find_spec("nvidia") is None:
@@ -68,7 +73,7 @@ def why_absent():
     return None
 
 
-# This program and the tests make requests from these arguments, keyed by name.
+# The plans, {name: arguments}, from which both this program and the tests make requests.
 
 
 def convolution(n, c, o, size, k, s=1, p=0, d=1, groups=1):
@@ -131,7 +136,7 @@ OPERANDS = {"output": "xW", "output + bias": "xW", "input": "yW", "filter": "xy"
 
 
 def make_request(operation, dtype, case):
-    """Returns the request of mpchain for a case."""
+    """Returns mpchain's request for a case."""
     if operation in OPERANDS:
         first, second = (tuple(case[name]) for name in OPERANDS[operation])
         window = Window(*(tuple(x) if isinstance(x, (tuple, list)) else x for x in case["window"]))
@@ -160,7 +165,7 @@ def make_request(operation, dtype, case):
 
 
 def _load_driver():
-    """Compiles the answers, and loads them in place of the CUDA runtime and the driver."""
+    """Compiles the answers, and loads them instead of the CUDA runtime and the driver."""
     folder = pathlib.Path(tempfile.gettempdir()) / f"cudnn_double_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     loaded = []

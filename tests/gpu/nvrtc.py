@@ -1,4 +1,7 @@
-"""NVRTC by ctypes: compiles CUDA C for any GPU, without a GPU and without a driver.
+"""Calls NVRTC by ctypes, which compiles CUDA C for any GPU, without a GPU and without a driver.
+
+The wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime contain the compiler and its headers; CuPy's
+wheel contains CuPy's headers.
 
 The wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime hold the compiler and its headers, CuPy's
 wheel those of CuPy.
@@ -33,19 +36,20 @@ def load():
 
 
 def compile_text(text, architecture, options=()):
-    """Returns what the compiler has to say of a text, and the number of bytes of its result."""
+    """Returns the compiler's log for a text, and the number of bytes of its result."""
     log, binary = compiled(text, architecture, options)
     return log, len(binary)
 
 
 def compiled(text, architecture, options=()):
-    """Returns what the compiler has to say of a text, and its result, empty if it has none."""
+    """Returns the compiler's log for a text, and its result, which is empty if compilation
+    failed."""
     library, headers = load()
     program = ctypes.c_void_p()
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"text.cu", 0, None, None):
         raise RuntimeError("NVRTC creates no program")
     words = [f"--gpu-architecture={architecture}", *(f"-I{folder}" for folder in headers)]
-    # CuPy puts -ftz=true after the options of its callers.
+    # CuPy also puts -ftz=true after the options of its callers.
     words += ["-std=c++17", "-default-device", "-DCUPY_USE_JITIFY=0", *options, "-ftz=true"]
     encoded = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
     failed = library.nvrtcCompileProgram(program, len(words), encoded)

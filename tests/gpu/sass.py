@@ -1,4 +1,6 @@
-"""The machine code of kernels, as the disassembler of NVIDIA shows it: loops, loads, calls, spills.
+"""Reads the machine code of kernels from NVIDIA's disassembler: loops, loads, calls, spills.
+
+The wheel nvidia-cuda-nvdisasm contains the disassembler, which needs neither a GPU nor a driver.
 
 The wheel nvidia-cuda-nvdisasm holds the disassembler. It runs without a GPU and without a driver.
 """
@@ -19,11 +21,11 @@ _REGISTER = re.compile(r"\bR(\d+)\b")
 
 
 class Instruction(NamedTuple):
-    """An instruction.
+    """A machine instruction.
 
     Attributes:
-        name: such as ``LDG.E``.
-        operands: the text of its operands; the first one is written by most.
+        name: the name, such as ``LDG.E``.
+        operands: the text of the operands; most instructions write the first operand.
     """
 
     name: str
@@ -31,12 +33,13 @@ class Instruction(NamedTuple):
 
     @property
     def is_load(self) -> bool:
-        """Returns whether it reads the memory of the GPU."""
+        """Returns whether the instruction reads the memory of the GPU."""
         return self.name.startswith("LDG")
 
     @property
     def is_call(self) -> bool:
-        """Returns whether it calls a function. Some calls are jumps to a label of the kernel."""
+        """Returns whether the instruction calls a function; some calls are jumps to a label of the
+        kernel."""
         return self.name.startswith("CALL") and "$" in self.operands
 
     def written(self) -> set:
@@ -46,25 +49,25 @@ class Instruction(NamedTuple):
         return set(range(int(first), int(first) + width))
 
     def read(self) -> set:
-        """The registers that it may read."""
+        """The registers that the instruction may read."""
         _, _, rest = self.operands.partition(",")
         is_store = self.name.startswith(("ST", "ISETP", "FSETP", "BRA"))
         return set(map(int, _REGISTER.findall(self.operands if is_store else rest)))
 
 
 class Code(NamedTuple):
-    """A kernel.
+    """The machine code of a kernel.
 
     Attributes:
-        instructions: in the order of the text.
-        labels: the numbers of the instructions that they are before.
+        instructions: the instructions in the order of the text.
+        labels: maps each label to the number of the instruction after it.
     """
 
     instructions: list[Instruction]
     labels: dict[str, int]
 
     def loops(self) -> list[list[Instruction]]:
-        """The loops that contain no other ones."""
+        """The loops that contain no other loops."""
         found = []
         for i, instruction in enumerate(self.instructions):
             target = re.search(r"`\((\.L\w+)\)", instruction.operands)
@@ -80,17 +83,17 @@ class Code(NamedTuple):
         return [self.instructions[b:e] for b, e in sorted(set(inner))]
 
     def n_registers(self) -> int:
-        """How many registers a thread has, by the highest one that is named."""
+        """The number of registers of a thread, from the highest register in the code."""
         named = (n for x in self.instructions for n in _REGISTER.findall(x.operands))
         return 1 + max(map(int, named))
 
     def n_spills(self) -> int:
-        """How many instructions use memory in the place of registers."""
+        """The number of instructions that use memory instead of registers."""
         return sum(x.name.startswith(("LDL", "STL")) for x in self.instructions)
 
 
 def loads_before_use(loop: list[Instruction]) -> int:
-    """How many loads a loop begins before it uses what one of them has loaded.
+    """Returns how many loads a loop begins before it uses the result of one of them.
 
     Example:
         >>> loop = [Instruction("LDG.E", "R2, [R8]"), Instruction("LDG.E", "R3, [R9]")]
@@ -123,7 +126,7 @@ def load():
 
 
 def disassembled(binary: bytes) -> Code:
-    """Returns the code of the only kernel in what NVRTC has made."""
+    """Returns the code of the only kernel in a binary that NVRTC made."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()

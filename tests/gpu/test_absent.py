@@ -1,4 +1,4 @@
-"""Programs that use no GPU do not load CuPy, even where it is installed."""
+"""Tests that programs that use no GPU do not load CuPy, even if it is installed."""
 
 import os
 import pathlib

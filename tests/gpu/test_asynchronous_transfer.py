@@ -1,4 +1,4 @@
-"""Batches that are copied while the GPU works on the one before."""
+"""Tests batches that are copied while the GPU computes with the previous batch."""
 
 import numpy as np
 import pytest

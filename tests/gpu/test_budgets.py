@@ -1,4 +1,7 @@
-"""What training steps ask of a GPU, counted on the double: kernels, and waits of the host.
+"""Tests how many kernels training steps launch on a GPU, and how often the host waits, on the
+double.
+
+The limits are today's numbers; a change that needs more must give a reason.
 
 The limits are what the steps need today; a change that needs more has to say why.
 """
@@ -65,7 +68,7 @@ class _LanguageModel(mpchain.Chain):
 
 
 def _step(double, model, optimizer, *batch):
-    """Returns the launches, the waits and the bytes moved of a training step after the first."""
+    """Returns the launches, the waits and the moved bytes of the second training step."""
     model.to_device("@cupy:0")
     optimizer.setup(model)
     for _ in range(2):
@@ -92,7 +95,7 @@ BYTES = {
     "transformer": 610_136,
     "language model": 528_876,
 }
-"""What their kernels read and write, each array once."""
+"""The bytes that the kernels of a step read and write; each array counts once per kernel."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -116,7 +119,7 @@ _HALF = [
 
 @pytest.mark.parametrize("name, most, scale", _HALF)
 def test_a_step_of_mixed_precision(name, most, scale, double):
-    """The optimizer, with its float32 copies, takes one launch, which also removes the loss scale.
+    """The optimizer, with its float32 copies, needs one launch, which also removes the loss scale.
 
     A dynamic scale takes some more, as many for any number of parameters.
     """
@@ -152,7 +155,7 @@ def test_layer_normalization_reads_half_precision_as_it_is(double):
 
 
 def test_dropout_of_nothing_launches_nothing(double):
-    """It takes its place in the sequence of draws."""
+    """The call still takes its place in the sequence of draws."""
     x = mpchain.Variable(mpchain.get_device("@cupy:0").send(np.ones(8, np.float16)))
     double.reset()
     F.dropout(x, 0.0)
@@ -162,7 +165,7 @@ def test_dropout_of_nothing_launches_nothing(double):
 
 
 def test_causal_attention_masks_once(double):
-    """Backward, the weights of later keys are zero anyway."""
+    """In backward, the weights of later keys are zero, so no mask is needed."""
     arrays = np.random.RandomState(0).randn(3, 2, 2, 5, 8).astype(np.float16)
     results = {}
     for name in ("@numpy", "@cupy:0"):

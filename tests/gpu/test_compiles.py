@@ -1,4 +1,4 @@
-"""Every kernel that mpchain writes compiles for the GPUs of today without a warning."""
+"""Tests that every kernel that mpchain writes compiles for today's GPUs without a warning."""
 
 import contextlib
 import functools
@@ -44,10 +44,11 @@ pytestmark = pytest.mark.skipif(nvrtc.load() is None, reason=nvrtc.REASON)
 
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
 C_TYPES = {"float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16"}
-# NumPy has no bfloat16: kernels for it are those for float16, with the other type.
+# NumPy has no bfloat16: kernels for bfloat16 have the text of kernels for float16 with another
+# type.
 IN_NUMPY = {dtype: dtype.removeprefix("b") for dtype in C_TYPES}
 _HEADERS = "#include <cupy/float16.cuh>\n#include <cupy/bfloat16.cuh>\ntypedef {} T;\n"
-# CuPy writes this type for contiguous arrays.
+# CuPy writes this text for contiguous arrays.
 _ELEMENTWISE = """
 #line 1 "{name}"
 extern "C" __global__ void {name}({parameters}, CIndexer<1, true> _ind) {{
@@ -61,7 +62,7 @@ extern "C" __global__ void {name}({parameters}, CIndexer<1, true> _ind) {{
 
 
 def _declarations(order):
-    """Yields mpchain's elementwise functions, and those that are their derivatives."""
+    """Yields mpchain's elementwise functions, and the functions that are their derivatives."""
     found = [d for d in registry.values() if d.is_own and d.is_elementwise]
     for _ in range(order):
         yield from found
@@ -92,7 +93,7 @@ def _elementwise_kernels():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "elementwise", record)
-        # The writer would write other texts of the same functions.
+        # the writer then writes other texts of the same formulas
         patch.setattr(writer, "_on_gpu", None)
         for declaration in _declarations(2):
             n_arrays = len(declaration.array_names)
@@ -108,7 +109,7 @@ def _elementwise_kernels():
             parts = [x] * n_forgets, [(x, x)] * n_writes, [x] * n_forgets, x
             for formula, gradients in ((recurrent._cell, []), (recurrent._cell_gradients, [x, x])):
                 n_arrays = 2 * n_forgets + 2 * n_writes + 1 + len(gradients)
-                with pytest.raises(TypeError):  # There is no kernel to call.
+                with pytest.raises(TypeError):  # there is no kernel to call
                     formula(*gradients, *parts)
     return written
 
@@ -136,7 +137,7 @@ def _elementwise_text(kind):
 
 
 def _rules():
-    """Yields a rule for each optimizer whose step is elementwise, ready to take it."""
+    """Yields a rule for each optimizer with an elementwise step, ready for the step."""
     for name in optimizers.__all__ if hasattr(optimizers, "__all__") else dir(optimizers):
         optimizer = getattr(optimizers, name)
         if isinstance(optimizer, type) and issubclass(optimizer, GradientMethod):
@@ -148,7 +149,8 @@ def _rules():
 
 @contextlib.contextmanager
 def _replayed(graph):
-    """Context manager: kernels are noted for replays of a graph, or run where that is None."""
+    """Context manager: records kernels for replays of a graph, or runs them if ``graph`` is
+    None."""
     observers.current.graph = graph
     try:
         yield
@@ -157,7 +159,7 @@ def _replayed(graph):
 
 
 def _step(rule, dtypes):
-    """Returns the arguments of a step of more arrays than fit into one kernel."""
+    """Returns the arguments of a step with more arrays than fit into one kernel."""
     *written, grads = ([np.zeros(2, dtype)] * 4096 for dtype in dtypes)
     return rule.step, written, grads, lambda n_left_out=0: rule.scalars()
 
@@ -296,7 +298,7 @@ def _own_kernels(dtype):
         x, t = np.zeros((2, 3), dtype), np.zeros(2, np.int32)
         y, kept = cuda_losses.cross_entropy(x, t, 0, None, -1, "mean")
         cuda_losses.cross_entropy_gradient(y, x, kept)
-        # Long and few sums are split into parts.
+        # sums are divided into two parts, as for few long sums
         patch.setattr(cuda_reductions, "_parts", lambda **shape: 2)
         for name in ("batch_normalization", "batch_normalization_gradient"):
             for kernel in kernels.operations[name].kernels:
@@ -375,6 +377,6 @@ def test_kernels_of_operations(dtype, architecture):
         if len(arguments) == 2:
             _check(arguments[0].replace(IN_NUMPY[dtype], dtype), architecture)
         else:
-            # ElementwiseKernel refuses some names of parameters.
+            # CuPy refuses some names of parameters
             cupy.ElementwiseKernel(*arguments)
             _check(_with_types(*arguments, dtype), architecture)

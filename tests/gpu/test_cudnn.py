@@ -1,4 +1,4 @@
-"""cuDNN's kernels on its double, which runs graphs node by node on the memory they are given."""
+"""Tests cuDNN's kernels on its double, which runs graphs node by node on the given memory."""
 
 import contextlib
 import functools
@@ -70,7 +70,7 @@ def _compute(operation, arguments):
 
 
 def _right(operation, arguments):
-    """Returns what the reference computes in double precision."""
+    """Returns the results of the reference in double precision."""
     wide = [x.get().astype(float) if hasattr(x, "get") else x for x in arguments]
     return kernels.operations[operation].kernels[-1].compute(*wide)
 
@@ -156,7 +156,7 @@ def test_plans_that_were_used_least_recently_are_forgotten(library):
 
 @pytest.fixture
 def two_plans(library, monkeypatch):
-    """As if no more than two plans were kept."""
+    """Limits the cache to two plans."""
     made = functools.lru_cache(maxsize=2)(cudnn.cached_plan.__wrapped__)
     monkeypatch.setattr(cudnn, "cached_plan", made)
     return made
@@ -176,7 +176,7 @@ def test_memory_of_forgotten_plans_serves_their_stream_again(two_plans, library,
                 results += [_compute("convolution_output", case) for case in cases]
         stream.synchronize()
     assert two_plans.cache_info().misses == 12 and two_plans.cache_info().currsize == 2
-    # No workspace is in use any more; a stream gets memory again without waiting.
+    # No workspace is in use; a stream gets freed memory again without waiting.
     assert pool.used_bytes() - used == sum(y.nbytes for y in results)
     for y, right, dtype in zip(results, rights * 4, [*TOLERANCE] * 4, strict=True):
         np.testing.assert_allclose(y.get(), right, TOLERANCE[dtype], 10 * TOLERANCE[dtype])
@@ -215,7 +215,7 @@ def test_captured_steps_keep_the_plans_that_they_launch(library):
         (np.float16, {}, "fast"),
         (np.float16, {"cudnn_deterministic": True}, "exact"),
         (np.float16, {"use_cudnn_tensor_core": "never"}, "exact"),
-        (np.float32, {}, "fast"),  # TF32, as convolutions everywhere
+        (np.float32, {}, "fast"),  # TF32 is the default for convolutions
         (np.float32, {"use_cudnn_tensor_core": "never"}, "exact"),
         (np.float32, {"use_cudnn_tensor_core": "always"}, "fast"),
         (np.float64, {}, "exact"),
@@ -232,7 +232,7 @@ def test_the_configuration_chooses_the_plan(dtype, options, plan, library):
 
 @pytest.mark.parametrize("cores, right", [("auto", "fast"), ("never", "exact")])
 def test_engines_of_the_front_end_are_taken_only_if_asked_for(cores, right, library, monkeypatch):
-    """They declare no numerical notes, so that no setting would hold."""
+    """These engines declare no numerical notes, so that settings of precision would not apply."""
     library.python_engines = ["conv_sm100[TILE=128]", "conv_sm107"]
     arguments = _arguments("convolution_output", "large", np.float16)
     with mpchain.using_config("use_cudnn_tensor_core", cores):
@@ -254,7 +254,8 @@ def test_no_engine_of_the_front_end_computes_gradients_of_attention(library, mon
 
 
 def test_sums_of_half_precision_are_widened(library):
-    """Those of a forward that other kernels computed; cuDNN would read past their end."""
+    """Another forward kernel computed these sums in half precision; cuDNN would read past their
+    end."""
     arguments = _arguments("attention_gradient", "heads", np.float16)
     assert arguments[5].dtype == np.float16
     for found, right in zip(
@@ -424,13 +425,13 @@ ATTENTION = ["attention", "attention_gradient"]
 
 
 def _heads_inside(x):
-    """(B, heads, L, E) as a view of (B, L, heads, E)."""
+    """Returns (B, heads, L, E) as a view of (B, L, heads, E)."""
     xp = mpchain.get_array_module(x)
     return xp.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
 def _part_of_several(x):
-    """A view of every third head, as of joint projections."""
+    """Returns a view of every third head, as with joint projections."""
     xp = mpchain.get_array_module(x)
     whole = xp.zeros((len(x), x.shape[2], 3 * x.shape[1], x.shape[3]), x.dtype)
     view = whole[:, :, : x.shape[1]].transpose(0, 2, 1, 3)
@@ -460,7 +461,7 @@ def test_attention(operation, layout, library, double):
             refused = _kernel(operation).refuse(*arguments)
             assert refused == "cuDNN has no plan: hidden_dim should be multiple of 8"
             continue
-        if n == 5:  # the gradient takes y and the sums to be those of the other arguments
+        if n == 5:  # the gradient assumes that y and the sums belong to the other arguments
             arguments[4:6] = map(mpchain.get_device("@cupy:0").send, _forward(arguments))
         double.reset()
         results, rights = _compute(operation, arguments), _right(operation, arguments)
@@ -573,7 +574,7 @@ def test_other_gpus_and_streams(library, double):
 
 
 def test_work_on_another_stream_has_no_order_with_the_arrays(library, double):
-    """The double notices a handle whose stream is not that of the arrays."""
+    """The double notices a handle whose stream is not the arrays' stream."""
     import cupy
 
     arguments = _arguments("convolution_output", "2d")

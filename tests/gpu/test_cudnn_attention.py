@@ -1,4 +1,5 @@
-"""Attention with masks and biases by cuDNN's kernels, on its double; dropout is never cuDNN's."""
+"""Tests attention with masks and biases by cuDNN's kernels, on its double; cuDNN never computes
+dropout."""
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from mpchain.random import SampleGenerator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 SHAPES = (2, 3, 6, 8), (2, 3, 5, 8), (2, 3, 5, 16)
-"""Of query, key and value."""
+"""The shapes of query, key and value."""
 
 
 def _draw(*shape, dtype=np.float16):
@@ -18,7 +19,7 @@ def _draw(*shape, dtype=np.float16):
 
 
 def _rows():
-    """A mask that leaves some queries without keys."""
+    """Returns a mask that leaves some queries without keys."""
     mask = np.random.rand(2, 3, 6, 5) > 0.4
     mask[0, 1, 2] = mask[1, :, 0] = False
     return mask
@@ -62,7 +63,7 @@ def test_masks_and_biases(name, is_causal, library):
 
 def test_queries_without_keys_get_zeros(library):
     values, mask = [_draw(*shape) for shape in SHAPES], np.ones((6, 5), bool)
-    mask[2], mask[3, :4] = False, False  # With a causal mask, the second query has no key either.
+    mask[2], mask[3, :4] = False, False  # with a causal mask, the second query has no key either
     for is_causal in (False, True):
         y, *_ = _derivatives("@cupy:0", values, {"mask": mask}, is_causal=is_causal)
         assert (np.abs(y).max(axis=(0, 1, 3)) == 0).tolist() == [
@@ -77,7 +78,7 @@ def test_a_mask_takes_few_launches(library, double):
     F.scaled_dot_product_attention(*arrays, mask=mask)
     double.reset()
     F.scaled_dot_product_attention(*arrays, mask=mask)
-    # The mask becomes a bias, whose rows are written out; three are for queries without keys.
+    # The mask becomes a bias with written-out rows; three kernels are for queries without keys.
     assert [name for name, _ in double.launches.elements()].count("cudnn") == 1
     assert double.launches.total() <= 6, double.launches
     assert not double.synchronizations

@@ -1,4 +1,7 @@
-"""The graphs of cuDNN: planned by cuDNN itself for GPUs that are not there.
+"""Tests that cuDNN can plan mpchain's graphs for GPUs that are not present.
+
+Each graph must also equal the graph that the double makes from the same calls, so what the double
+computes in test_cudnn.py is what cuDNN's graph means.
 
 Each is, besides, the graph that the double makes of the same calls: so what the double computes in
 test_cudnn.py is what cuDNN's graph means.
@@ -27,7 +30,7 @@ DTYPES = ["float16", "bfloat16", "float32", "float64"]
 
 
 def plan(requests, timeout):
-    """Returns what cuDNN answers to requests: (GPU, operation, dtype, case)."""
+    """Returns cuDNN's answers to requests: (GPU, operation, dtype, case)."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.cudnn_planner"],
         input="\n".join(map(json.dumps, requests)),
@@ -41,7 +44,7 @@ def plan(requests, timeout):
 
 
 def _check(requests, seconds):
-    """Checks that cuDNN plans each request, and that the double makes the same graph of it."""
+    """Checks that cuDNN plans each request, and that the double makes the same graph."""
     import cudnn_double
 
     requests, lowered = [*requests], []
@@ -55,8 +58,9 @@ def _check(requests, seconds):
 
 
 def _meaning(graph):
-    """Returns the nodes and tensors of a graph, without names and what is written in two ways."""
-    if isinstance(graph["tensors"], dict):  # Other graphs have the library's form already.
+    """Returns the nodes and tensors of a graph, without names and without differences of
+    notation."""
+    if isinstance(graph["tensors"], dict):  # the graph is not yet in the form of the library
         graph = _as_of_the_library(graph)
     tensors = {x["uid"]: x for x in graph["tensors"]}
     virtual = sorted(uid for uid, x in tensors.items() if x["is_virtual"])

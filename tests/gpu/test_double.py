@@ -1,4 +1,4 @@
-"""The double of CuPy: each of its refusals, and that it computes what CuPy computes otherwise."""
+"""Tests the double of CuPy: each of its refusals, and that other results equal CuPy's."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 
 
 def _environment():
-    """The variables of a process that finds the real CuPy, if there is one."""
+    """Returns the variables of a process that finds the real CuPy, if it is installed."""
     doubles = str(FOLDER / "doubles")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p != doubles)}
@@ -231,7 +231,7 @@ class TestDevices:
 
 @pytest.mark.gpu
 class TestOrder:
-    """What runs at the same time on a GPU."""
+    """Work that runs at the same time on a GPU."""
 
     def _unordered(self, cupy, work):
         place = rf"{__file__.rpartition('/')[2]}:\d+ has no order with .*{__name__[-11:]}.py:\d+"

@@ -1,4 +1,4 @@
-"""Examples compute on a GPU what they compute on the host."""
+"""Tests that examples compute the same on a GPU as on the host."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Formulas of several results as one kernel."""
+"""Tests formulas with several results in one kernel."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def _formula(pair, z):
 
 
 def _check(arguments, n_kernels):
-    """Compares with the host, and counts the kernels of the formula on the double."""
+    """Compares results with the host, and counts the kernels of the formula on the double."""
     device = mpchain.get_device("@cupy:0")
     (x, y), z = arguments
     if hasattr(device.xp, "double"):

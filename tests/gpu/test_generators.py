@@ -1,4 +1,4 @@
-"""CuPy's generators: what is drawn on the side leaves no trace in them."""
+"""Tests that draws from other generators do not change CuPy's generators."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Captures of streams on the double of CuPy: what graphs compute, and what is refused."""
+"""Tests captures of streams on the double of CuPy: the results of graphs, and what is refused."""
 
 import gc
 
@@ -19,7 +19,7 @@ def xp(double):
 
 
 class Capturing:
-    """Captures in a stream, with memory of a pool; ``graph`` afterwards."""
+    """Captures in a stream, with memory of a pool; afterwards, ``graph`` is the graph."""
 
     def __init__(self, xp):
         self.pool, self.stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)
@@ -111,7 +111,7 @@ def test_products_are_captured(shapes, dtype, xp):
 
 
 def refused(xp, error, match, work, is_over=True):
-    """Checks that captured work is refused, and there is no graph if ``is_over``."""
+    """Checks that captured work is refused, and that there is no graph if ``is_over``."""
     stream, pool = xp.cuda.Stream(non_blocking=True), xp.cuda.MemoryPool()
     with stream, xp.cuda.using_allocator(pool.malloc):
         stream.begin_capture()
@@ -302,7 +302,7 @@ class TestMemory:
         with Capturing(xp) as capturing:
             y += (x + 1) * 2
         with xp.cuda.using_allocator(capturing.pool.malloc):
-            assert xp.ones(3).size == 3  # lives no longer than this
+            assert xp.ones(3).size == 3  # the array is deleted at the end of this line
         capturing.graph.launch()
         np.testing.assert_array_equal(y.get(), 4)
 

@@ -1,4 +1,4 @@
-"""Our own kernels on a GPU: how many launches an operation takes."""
+"""Tests the number of launches that operations need with mpchain's own kernels on a GPU."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,8 @@ MOST = {
     "unfold_windows": 1,
     "fold_windows": 1,
 }
-"""The launches of each operation, but for arguments of half precision that have to be widened."""
+"""The number of launches of each operation; arguments in half precision may need casts in
+addition."""
 
 REFERENCE = {"no samples", "one gamma", "one", "too many for one kernel"}
 """Cases that the reference computes."""
@@ -55,7 +56,7 @@ def _arguments(arguments, dtype):
 def test_launches(operation, dtype, double):
     for name, make in CASES[operation].items():
         if operation.startswith("sample") and dtype == np.float16:
-            continue  # This kernel gets arrays that are widened.
+            continue  # this case gets widened arrays
         arguments = tuple(_arguments(make(), dtype))
         chosen = kernels.operations[operation].select(*arguments)
         if chosen.library == "reference" and name in REFERENCE:
@@ -64,15 +65,16 @@ def test_launches(operation, dtype, double):
         double.reset()
         chosen.compute(*arguments)
         names = [name for name, _ in double.launches.elements() if name != "astype"]
-        # A copy repeats the filters of groups.
+        # a copy repeats the filters of groups
         is_grouped = getattr(arguments[-1], "groups", 1) > 1
-        is_in_parts = any(name.endswith("_from_parts") for name in names)  # joins long sums
+        # These kernels join long sums.
+        is_in_parts = any(name.endswith("_from_parts") for name in names)
         assert len(names) <= MOST[operation] + is_grouped + is_in_parts, names
         assert not double.synchronizations
 
 
 def _heads(x):
-    """(B, heads, L, D) as (B, L, heads, D) in memory."""
+    """Returns (B, heads, L, D) as an array with memory order (B, L, heads, D)."""
     return x.swapaxes(1, 2).copy().swapaxes(1, 2)
 
 
@@ -154,7 +156,7 @@ def test_products_in_every_layout(name):
     np.testing.assert_allclose(product(a, b).get(), right, 1e-12, 1e-12)
     gaps = mpchain.get_array_module(a).empty((*right.shape, 2))[..., 0]
     np.testing.assert_allclose(product(a, b, gaps).get(), right, 1e-12, 1e-12)
-    single = product(a.astype("f"), b.astype("f"))  # Products keep the order of axes.
+    single = product(a.astype("f"), b.astype("f"))  # these products keep the order of axes
     np.testing.assert_allclose(single.get(), right, 1e-4, 1e-4)
     half = product(a.astype("e"), b.astype("f"))
     assert half.dtype == np.float32
@@ -196,7 +198,7 @@ def test_projections_by_one_product(shape, rows, biases, products, double):
 
 
 def test_statistics_of_large_values_and_many_elements():
-    """Welford's sums do not cancel where the mean is large against the deviation."""
+    """Welford's sums do not cancel if the mean is large compared with the deviation."""
     x = np.random.randn(8, 3, 20, 20).astype(np.float32) + 1000
     one = np.ones((1, 3, 1, 1), np.float32)
     x[:, 2] = 0
@@ -240,7 +242,7 @@ def test_random_words_are_those_of_the_host(double):
 
 @pytest.mark.parametrize("shape", [(4, 3, 5), (8, 2), (5, 7)])
 def test_dropout_by_sample_is_that_of_the_host(shape, double):
-    """Also of a multiple of the samples, and of what belongs to no sample."""
+    """Also tests draws for multiples of the samples, and for arrays that belong to no sample."""
     results = []
     for device in ("@numpy", "@cupy:0"):
         x = mpchain.Variable(mpchain.get_device(device).send(np.ones(shape, np.float32)))
@@ -322,7 +324,7 @@ def test_launches_of_dropout(double):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_rows_that_are_too_far_apart_for_cublas_are_copied(turned, double, monkeypatch):
-    monkeypatch.setattr(cublas, "_LARGEST", 64)  # instead of 2^31 - 1
+    monkeypatch.setattr(cublas, "_LARGEST", 64)  # the real limit is 2^31 - 1
     values = np.random.randn(3, 4, 70), np.random.randn(3, 5, 6)
     whole, b = map(mpchain.get_device("@cupy:0").send, values)
     a = whole[..., :5]
@@ -338,7 +340,8 @@ def test_rows_that_are_too_far_apart_for_cublas_are_copied(turned, double, monke
 
 @pytest.mark.parametrize("function, n_launches", [(F.linear, 2), (F.matmul, 1)])
 def test_products_of_half_precision(function, n_launches, double):
-    """Not widened, and yet summed in single: in half the sum would stop at 2048."""
+    """Products are not cast, but summed in single precision; in half precision, the sum would stop
+    at 2048."""
     send, ones = mpchain.get_device("@cupy:0").send, np.ones((1, 3000), np.float16)
     x, bias = send(ones), [send(ones[0, :1])] if n_launches == 2 else []
     W = x if bias else x.T

@@ -1,4 +1,4 @@
-"""A dynamic loss scale on GPUs: the steps of hosts, without waiting for the GPU."""
+"""Tests a dynamic loss scale on GPUs: steps equal those on hosts, without waiting for the GPU."""
 
 import warnings
 
@@ -30,7 +30,7 @@ def _model(device, dtype="f"):
 
 
 def _train(model, optimizer, steps, observe=lambda: None):
-    """Takes steps with gradients that are the same on all devices, some of them not finite."""
+    """Takes steps with gradients that are the same on all devices, and are sometimes not finite."""
     for step in steps:
         draw = np.random.RandomState(step)
         for param in model.params():
@@ -95,7 +95,7 @@ def test_half_precision(fp32, when):
 @pytest.mark.parametrize("dtype", ["e", "f"])
 @pytest.mark.parametrize("hook", [None, optimizer_hooks.WeightDecay(0.1)], ids=["plain", "decay"])
 def test_constant_scale(dtype, hook):
-    """The step takes the scale out of gradients in half precision, else one kernel does."""
+    """The step removes the scale from gradients in half precision; otherwise, one kernel does."""
     results = []
     for device in ("@numpy", "@cupy:0"):
         model = _model(device, dtype)
@@ -202,7 +202,7 @@ def test_saved_and_restored(after, tmp_path, when):
 def test_arrays_that_are_not_finite_are_named(limit_arguments):
     import cupy
 
-    limit_arguments(200)  # eight fit into one kernel
+    limit_arguments(200)  # eight parameters fit into one kernel
     arrays = [(str(i), cupy.ones(2, "efd"[i % 3])) for i in range(40)]
     arrays.append(("empty", cupy.ones(0)))
     arrays.append(("turned", cupy.ones((2, 3)).T))

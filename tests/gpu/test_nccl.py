@@ -1,4 +1,4 @@
-"""NcclCommunicator of one rank, on the doubles of CuPy and NCCL."""
+"""Tests NcclCommunicator with one rank, on the doubles of CuPy and NCCL."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_sources_are_kept_until_nccl_has_read_them(communicator):
     request = communicator.iallgather(cupy.ones((3, 4), "f").T)
     assert request.Wait().shape == (1, 4, 3)
     request = communicator.iallgather(cupy.ones(3, "f"))
-    del request  # without waiting
+    del request  # nobody waits for the request
     assert not cupy.double.faults
 
 
@@ -60,7 +60,7 @@ def test_work_of_nccl_comes_after_kernels_before_it_and_before_those_after_it(co
 
 @pytest.mark.gpu
 def test_what_is_complete_keeps_no_sources(communicator):
-    """Also where the work ends while it is asked for."""
+    """Work may also end while it is polled."""
     import cupy
 
     class Event:

@@ -1,4 +1,6 @@
-"""The double of NCCL: what it computes for each binding, and each of its refusals.
+"""Tests the double of NCCL: its results for each binding, and each of its refusals.
+
+The ranks are threads of this process, each with an imitated GPU.
 
 The ranks are threads of this process, each with an imitated GPU.
 """
@@ -61,7 +63,7 @@ class Rank:
 
 
 def on_ranks(cupy, function, n=2, binding="pynccl", devices=None, ends="destroy"):
-    """Returns what a function of a Rank returns on each."""
+    """Runs a function of a Rank on each rank; returns the results."""
     identity = new_identity(binding)
 
     def run(rank):
@@ -174,7 +176,8 @@ def test_a_message_of_another_size(cupy):
 
 
 class _Work:
-    """A ticket of work that is done, or never; other threads run while it is asked."""
+    """A ticket of work that is complete, or never completes; other threads run while it is
+    polled."""
 
     def __init__(self, done):
         self._done = done
@@ -262,7 +265,7 @@ def test_abort_ends_a_wait(cupy, binding):
 
 
 def _refused(cupy, match, function):
-    """A call on one rank is refused, and noted, for a reason."""
+    """Checks that a call on one rank is refused, and that the fault is recorded with a reason."""
     with pytest.raises(RuntimeError, match=match):
         on_ranks(cupy, function, n=1)
     cupy.double.reset()
@@ -337,7 +340,7 @@ def test_a_missing_event_after(cupy):
             x += 1
 
     on_ranks(cupy, call, n=1)
-    assert len(cupy.double.faults) == 2  # The other communicator is freed, too.
+    assert len(cupy.double.faults) == 2  # the memory is also freed
     cupy.double.reset()
 
 
@@ -348,7 +351,7 @@ def test_a_source_that_is_dropped(cupy):
         rank.run("all_reduce", x, y, stream=stream)
         del x
         stream.synchronize()
-        return y.get().tolist()  # the double has kept it
+        return y.get().tolist()  # the double has kept the memory
 
     assert on_ranks(cupy, call, n=1) == [[1, 1, 1]]
     (fault,) = cupy.double.faults
@@ -415,12 +418,12 @@ def test_split(cupy):
         pynccl.comm_destroy(part.value)
         return x
 
-    assert on_ranks(cupy, split) == [[1, 1, 1]] * 2  # the order of the keys
+    assert on_ranks(cupy, split) == [[1, 1, 1]] * 2  # the result has the order of the keys
 
 
 @pytest.fixture
 def one_gpu_for_two(cupy, monkeypatch):
-    """Three ranks can use two GPUs."""
+    """Lets three ranks use two GPUs."""
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs 2 GPUs")
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
@@ -428,7 +431,7 @@ def one_gpu_for_two(cupy, monkeypatch):
 
 
 def test_survivors_continue(cupy, binding, one_gpu_for_two):
-    """After one of three ranks is lost, in a collective that the others have begun."""
+    """One of three ranks is lost in a collective that the other ranks have begun."""
     identity = new_identity(binding)
 
     def survive(rank):
@@ -442,8 +445,8 @@ def test_survivors_continue(cupy, binding, one_gpu_for_two):
         thread.start()
         stream.synchronize()
         thread.join(20)
-        assert np.isnan(x.get()).all()  # undefined
-        rank.nccl.revoke()  # again
+        assert np.isnan(x.get()).all()  # the values are undefined
+        rank.nccl.revoke()  # a second call has no effect
         assert rank.nccl.find_error() is None
         with pytest.raises(NcclError, match="the communicator was revoked or aborted"):
             rank.run("all_reduce", x, x)
@@ -452,7 +455,7 @@ def test_survivors_continue(cupy, binding, one_gpu_for_two):
             left = rank.nccl.shrink([1])
         else:
             left = Connection(2, identity, rank.rank // 2, binding)
-        rank.nccl.abort()  # again
+        rank.nccl.abort()  # a second call has no effect
         rank.nccl, y = left, cupy.full(3, rank.rank + 1, "f")
         rank.run("all_reduce", y, y)
         y = y.get().tolist()
@@ -470,7 +473,7 @@ def test_what_a_revoked_communicator_refuses(cupy, one_gpu_for_two):
         with pytest.raises(pynccl.Error, match="ncclAllReduce: invalid usage"):
             pynccl.all_reduce(x.data.ptr, x.data.ptr, 3, TYPES["float32"], SUM, comm, 0)
         assert "only shrink and abort may follow" in pynccl.get_last_error(comm)
-        with pytest.raises(pynccl.Error):  # NCCL would hang: it must be aborted
+        with pytest.raises(pynccl.Error):  # NCCL would hang, so the communicator must be aborted
             rank.nccl.destroy()
 
     on_ranks(cupy, call, ends="abort", **one_gpu_for_two)
@@ -478,7 +481,7 @@ def test_what_a_revoked_communicator_refuses(cupy, one_gpu_for_two):
 
 @pytest.fixture
 def replace_calls(monkeypatch):
-    """Function that replaces calls of NCCL by name."""
+    """Returns a function that replaces calls of NCCL by name."""
 
     def replace_calls(**calls):
         for name, call in calls.items():
@@ -489,7 +492,8 @@ def replace_calls(monkeypatch):
 
 @pytest.mark.parametrize("status", [1, 7])
 def test_revoking_fails_or_takes_a_while(cupy, replace_calls, status):
-    """A communicator that cannot be revoked is aborted; one whose work ends later can shrink."""
+    """A communicator that cannot be revoked is aborted; a communicator whose work ends later can
+    shrink."""
     states = iter([7, 7, 0])
 
     def revoke(comm, flags):
@@ -502,7 +506,7 @@ def test_revoking_fails_or_takes_a_while(cupy, replace_calls, status):
     if nccl.can_shrink:
         nccl.shrink([]).destroy()
         assert list(states) == []
-    nccl.abort()  # again, or not before
+    nccl.abort()  # this call may be the second, or the first
 
 
 def test_old_versions_cannot_shrink(cupy, replace_calls):

@@ -1,4 +1,4 @@
-"""The double of NCCL in streams that capture: what graphs do, and what is refused."""
+"""Tests the double of NCCL in streams that capture: the results of graphs, and what is refused."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.gpu
 
 
 def _refused(cupy, match, function, n=1):
-    """A call is refused for a reason."""
+    """Checks that a call is refused for a reason."""
 
     def call(rank):
         try:
             function(rank)
         except RuntimeError as error:
-            # The frames of a traceback would keep graphs alive.
+            # the frames of the traceback would keep graphs
             raise error.with_traceback(None) from None
 
     with pytest.raises(RuntimeError, match=match):
@@ -28,7 +28,8 @@ def _refused(cupy, match, function, n=1):
 
 
 class Capturing:
-    """Captures on a stream of its own, with memory of a pool of its own; ``graph`` afterwards."""
+    """Captures on its own stream, with memory of its own pool; afterwards, ``graph`` is the
+    graph."""
 
     def __init__(self, cupy):
         self.cupy, self.stream = cupy, cupy.cuda.Stream(non_blocking=True)

@@ -1,4 +1,5 @@
-"""Optimizers on GPUs: one kernel for the parameters of a dtype, with the bits of the host."""
+"""Tests optimizers on GPUs, which need one kernel for the parameters of a dtype and have the same
+bits as on hosts."""
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ RULES += ["AdaGrad", "AdaDelta", "SMORMS3", "CorrectedMomentumSGD", "MSVAG"]
 
 
 def _trained(device, optimizer, dtypes="f", n_steps=3, change=lambda model, step: None):
-    """Returns the parameters after some steps with gradients that are the same on all devices."""
+    """Returns the parameters after steps with gradients that are the same on all devices."""
     draw, model = np.random.RandomState(0), mpchain.ChainList()
     for dtype in dtypes:
         for shape in SHAPES:
@@ -132,7 +133,8 @@ def test_gradients_are_clipped_without_waiting(threshold, dtypes, request):
         import cupy
 
         actual = trained("@cupy:0", lambda model, step: cupy.double.reset())
-        assert {name for name, _ in cupy.double.synchronizations} == {"get"}  # the results
+        # Only reading the results waits.
+        assert {name for name, _ in cupy.double.synchronizations} == {"get"}
     else:
         actual = trained("@cupy:0")
     for array, expected in zip(actual, trained("@numpy"), strict=True):
@@ -143,7 +145,8 @@ HALVES = {"float16": np.dtype(np.float16), "bfloat16": as_dtype("bfloat16")}
 
 
 def _trained_on_copies(device, name, dtype, scale=None, hook=False, observe=lambda step: None):
-    """Returns parameters of half and of single precision, and the float32 copies of the former."""
+    """Returns parameters of half and single precision, and the float32 copies of the half-precision
+    parameters."""
     draw, model = np.random.RandomState(0), mpchain.ChainList()
     for kind in (HALVES[dtype], np.dtype("f")):
         for shape in SHAPES:
@@ -161,7 +164,7 @@ def _trained_on_copies(device, name, dtype, scale=None, hook=False, observe=lamb
         for param in model.params():
             grad = np.asarray(draw.randn(*param.shape)).astype(param.dtype)
             param.grad = param.device.send(grad)
-        if step == 2:  # What others set takes effect.
+        if step == 2:  # a value that the program sets is used
             model[0].p.array[1] = 0.5
             model[4].p.array[...] = np.nan
         observe(step)
@@ -200,5 +203,5 @@ class TestFloat32Copies:
 
         counts = []
         _trained_on_copies("@cupy:0", "Adam", dtype, observe=observe)
-        sent = ["asarray"] * 2 * len(SHAPES)  # the next gradients
+        sent = ["asarray"] * 2 * len(SHAPES)  # the next gradients are sent
         assert sorted(counts[-1]) == sorted(["mpchain_step"] * 2 + sent)

@@ -1,4 +1,4 @@
-"""Arrays of one GPU, used while another one is current."""
+"""Tests arrays of one GPU that are used while another GPU is current."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def _train(device, make_optimizer, dtype, is_current):
     np.random.seed(0)
     model = _Net(dtype)
     x = np.random.rand(4, 1, 8, 8).astype(dtype)
-    model(x, np.zeros(4, int))  # initializes on the host
+    model(x, np.zeros(4, int))  # this call initializes the model on the host
     model.to_device(device)
     optimizer = make_optimizer()
     optimizer.setup(model)
@@ -97,7 +97,7 @@ def test_copyto_from_the_host_copies_once(double):
     double.reset()
     mpchain.backend.copyto(target, np.arange(6.0).reshape(2, 3))
     assert [name for name, _ in double.launches.elements()] == ["set"]
-    assert double.synchronizations.total() == 1  # the source may change now
+    assert double.synchronizations.total() == 1  # after the wait, the source may change
     mpchain.backend.copyto(target.T, np.arange(3.0)[:, None])
     assert target.get().tolist() == [[0, 1, 2]] * 2
 

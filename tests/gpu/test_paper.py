@@ -1,4 +1,4 @@
-"""Counts of launches, bytes and operations for estimates, without computing."""
+"""Tests the counts of launches, bytes and operations for estimates, without computing."""
 
 import math
 
@@ -36,8 +36,8 @@ def test_what_is_not_computed_is_counted_alike(name, double):
 
 
 def test_operations_of_a_convolution_and_what_it_copies(double, library):
-    """The input's gradient is not wanted, so that two convolutions of three are left. cuDNN copies
-    arrays in half precision whose channels come first."""
+    """The input needs no gradient, so two of three convolutions remain. cuDNN copies arrays in half
+    precision whose channels come first."""
     x = mpchain.get_device("@cupy:0").send(np.ones((2, 3, 32, 32), "e"))
     with mpchain.using_config("dtype", mpchain.mixed16):
         layer = L.Convolution2D(3, 8, 3, pad=1, nobias=True)
@@ -48,7 +48,8 @@ def test_operations_of_a_convolution_and_what_it_copies(double, library):
     assert [each.flops for each in work] == [2.0 * 2 * 32 * 32 * 8 * 3 * 9] * 2
     assert [each.copied for each in work] == [0, 0]  # mpchain has moved the channels to the end
 
-    from tests.gpu.doubles.cudnn_double.nodes import describe_work  # The import loads the double.
+    # Importing this module also imports the double.
+    from tests.gpu.doubles.cudnn_double.nodes import describe_work
 
     graph = {"tensors": [], "nodes": [{"tag": "CONV_FPROP", "inputs": {}, "outputs": {}}]}
     shapes = {"X": (2, 3, 4, 5), "W": (8, 3, 1, 1), "Y": (2, 8, 4, 5)}
@@ -57,12 +58,12 @@ def test_operations_of_a_convolution_and_what_it_copies(double, library):
         kind = {"data_type": "HALF", "is_virtual": False}
         graph["tensors"].append({"uid": uid, "dim": shape, "stride": strides, **kind})
         graph["nodes"][0]["outputs" if port == "Y" else "inputs"][port] = uid
-    # A filter of one element a channel is as if the channels were last.
+    # With one element per channel, the memory order of the filter is as if the channels were last.
     assert describe_work(graph)["copied"] == 2 * 2 * 2 * 4 * 5 * (3 + 8)
 
 
 def test_time_of_a_kernel():
-    """The memory's bandwidth bounds a sum, of which narrow loads reach a part."""
+    """The memory's bandwidth limits a sum, and narrow loads reach only a part of it."""
     wide, narrow = (card.Kernel("sum", 3e9, grain=grain).seconds() for grain in (0, 2))
     assert wide == 3e9 / (0.9 * card.BANDWIDTH)
     assert 2 < narrow / wide < 4
@@ -78,7 +79,8 @@ def test_time_of_a_step():
 
 def test_the_least_of_gpt2_has_its_parameters():
     assert least.of("GPT-2")["optimizer"] == least.ADAM * 124_439_808
-    assert least.of("ResNet-50")["optimizer"] == least.SGD * 25_556_032  # without a bias of 1000
+    # A bias of 1000 elements is missing.
+    assert least.of("ResNet-50")["optimizer"] == least.SGD * 25_556_032
 
 
 def test_operations_of_pytorch():

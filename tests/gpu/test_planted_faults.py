@@ -1,4 +1,4 @@
-"""The tests on the double of CuPy find faults that are planted in the source."""
+"""Tests that the tests on the double of CuPy find faults that are planted in the source."""
 
 import ast
 import shutil
@@ -14,7 +14,7 @@ each_fault = pytest.mark.parametrize(
 
 @each_fault
 def test_source_is_where_a_fault_is_planted(fault):
-    """Otherwise, change tests/tools/gpu_faults.py with the source."""
+    """If this test fails, change tests/tools/gpu_faults.py with the source."""
     assert ast.parse(with_fault(fault))
 
 
@@ -48,7 +48,7 @@ class A:
 def test_faults_are_planted_by_function_and_node(fault, line):
     changed = replaced(REFORMATTED, fault)
     assert line in changed.splitlines()
-    assert "wait(a, b)" in changed  # the other function still has it
+    assert "wait(a, b)" in changed  # the other function still contains this text
     original = ast.parse(REFORMATTED)
     assert ast.dump(original) != ast.dump(ast.parse(changed))
 

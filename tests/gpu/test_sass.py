@@ -1,4 +1,8 @@
-"""The machine code of sums: what keeps a GPU's memory busy, or lets it wait for one load at a time.
+"""Tests the machine code of sums: how many loads a thread begins before it waits for one.
+
+A thread that uses each value before it loads the next one waits for the memory each time; such sums
+ran at a twentieth of the bandwidth. A division may be a call, across which the compiler moves no
+load.
 
 A thread that uses each value before it asks for the next one waits for the memory each time: such
 sums ran at a twentieth of its bandwidth. A division may be a call, over which no load moves.
@@ -16,11 +20,11 @@ _KERNELS = {
     for kernel in (sums, *(cuda_reductions._stages(sums) if sums.has_parts else ()))
 }
 _DIVIDES = {"statistics_from_parts"}
-"""It joins means with a division, of a few parts in each thread."""
+"""Kernels that divide to join means, each thread for only a few parts."""
 _LONG = {"statistics_of_parts", "parameter_gradients_of_parts", "column_sums_of_parts"}
 _DTYPES = "ef"
-_THREADS = 256  # threads in a block
-_LOADS = 4  # before the first use of a value
+_THREADS = 256  # the number of threads in a block
+_LOADS = 4  # the number of loads before the first use of a value
 
 needs_tools = pytest.mark.skipif(
     nvrtc.load() is None or sass.load() is None,
@@ -38,7 +42,7 @@ def _code(kernel, dtype, architecture):
 
 
 def _cases():
-    """The long sums of a training step; every night, all sums for all GPUs."""
+    """Yields the long sums of a training step; in nightly tests, all sums for all GPUs."""
     for architecture in ("sm_80", "sm_90", "sm_100"):
         for name in _KERNELS:
             for dtype in _DTYPES:
@@ -53,7 +57,7 @@ def _cases():
 def test_sums_load_ahead(name, dtype, architecture):
     code = _code(_KERNELS[name], dtype, architecture)
     loops = [loop for loop in code.loops() if any(x.is_load for x in loop)]
-    # Each has a second one, for the last few elements.
+    # Each kernel has a second loop for the last few elements.
     main = [loop for loop in loops if sum(x.is_load for x in loop) >= _LOADS]
     assert main and len(loops) >= 2
     for loop in main:

@@ -1,4 +1,5 @@
-"""What the double finds of CUDA texts by random orders of threads and notes of every access."""
+"""Tests the faults that the double finds in CUDA texts, by random orders of threads and records of
+every access."""
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def _random(*shape):
     return np.random.uniform(-2, 2, shape)
 
 
-# More sums than one block has groups, along rows, columns and channels.
+# There are more sums than a block has groups, along rows, columns and channels.
 ROWS, COLUMNS, KEPT = (40, 33), (33, 40), (1, 70, 1, 1)
 MEAN = _random(40, 1), np.abs(_random(40, 1)) + 0.5
 OPERATIONS = {
@@ -73,7 +74,7 @@ N_BARRIERS = STATISTICS_KERNEL.text("efff", "f").count("__syncthreads();")
 )
 @pytest.mark.parametrize("barrier", range(N_BARRIERS))
 def test_a_barrier_that_is_missing_is_found(barrier, operation, dtype, set_reductions):
-    """The last one keeps the sums of a block until the next round of its grid-stride loop."""
+    """The last barrier keeps the sums of a block until the next round of its grid-stride loop."""
 
     def change(text):
         parts = text.split("__syncthreads();")
@@ -128,7 +129,7 @@ PARTS = {
 @ALL_DTYPES
 @pytest.mark.parametrize("name", PARTS)
 def test_sums_in_parts_are_those_of_all(name, dtype, set_reductions):
-    """Also where the last part has fewer elements, or none."""
+    """The last part may have fewer elements, or none."""
     x, gamma, beta, axis = PARTS[name]
     g, x, gamma, beta = (_send(v.astype(dtype)) for v in (_random(*x.shape), x, gamma, beta))
     found = []
@@ -157,8 +158,8 @@ def test_an_outlier_that_comes_first_does_not_spoil_the_variance():
     np.testing.assert_allclose(var.get().ravel(), x.astype(float).var(), 1e-5)
 
 
-# Shapes of ResNet-50 (64 images: N, channels, size) and GPT-2 small (8 texts of 1,024 words: rows,
-# n) follow.
+# The shapes are from ResNet-50 with 64 images, and GPT-2 small with 8 texts of 1,024 words: (N,
+# channels, size), (rows, n).
 STATISTICS = [(64, c, s * s) for c, s in ((64, 112), (64, 56), (256, 56), (128, 28), (512, 28))]
 STATISTICS += [(64, c, s * s) for c, s in ((256, 14), (1024, 14), (512, 7), (2048, 7))]
 
@@ -172,7 +173,7 @@ def test_few_iterations_of_each_thread(shape):
     n_elements = shape[0] * shape[1] * shape[2]
     assert n_elements / (n_blocks * n_threads) <= 256
     assert n_blocks >= 128 or n_elements < 1 << 18
-    if parts > 1:  # the second kernel
+    if parts > 1:  # the second kernel joins the parts
         joined = cuda_reductions._channels(parts, shape[1], 1)
         _, (n_blocks,), (n_threads,) = cuda_reductions._sized(**joined)
         assert parts * shape[1] / (n_blocks * n_threads) <= 256
@@ -221,7 +222,7 @@ def test_sums_that_are_left_to_cupy(x, axis, double):
 
 
 def _kernel(body, n=64, block=32, n_blocks=2):
-    """Runs statements on int* x of n elements."""
+    """Runs statements on int* x with n elements."""
     text = f'extern "C" __global__ void own(int* x) {{ {body} }}'
     x = cuda.cupy.zeros(n, np.int32)
     cuda.cupy.RawKernel(text, "own")((n_blocks,), (block,), (x,))
@@ -273,7 +274,8 @@ def test_flags_are_set_by_all_threads_without_a_race():
 
 @pytest.mark.parametrize("dtype, is_zero", [(np.float32, True), (np.float64, False)])
 def test_subnormal_numbers_are_zero_in_single_precision(dtype, is_zero):
-    """As CuPy compiles; but for halves, whose subnormal numbers are single precision's normal."""
+    """CuPy compiles in this way; subnormal numbers of half precision are normal in single
+    precision."""
     tiny = cuda.cupy.full(4, np.finfo(dtype).smallest_subnormal, dtype)
     twice = cuda.cupy.ElementwiseKernel("T x", "T y", "y = x * (T)2", "twice")(tiny)
     assert (float(twice[0]) == 0) == is_zero

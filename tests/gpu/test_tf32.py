@@ -1,4 +1,5 @@
-"""The switch for TF32: with it tensor cores round the factors of products in single precision."""
+"""Tests the switch for TF32, with which tensor cores round the factors of products in single
+precision."""
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from tests.gpu.test_graphs import Capturing
 
 pytestmark = pytest.mark.gpu
 EXACT, ROUNDED, DOUBLE = 68, 77, 70
-"""CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 and CUBLAS_COMPUTE_64F, as in cublas_api.h."""
+"""CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 and CUBLAS_COMPUTE_64F of cublas_api.h."""
 
 
 @pytest.fixture
 def types(double, monkeypatch):
-    """The types in which cuBLAS computed, in order."""
+    """Returns a list of the types in which cuBLAS computed, in order."""
     found, multiply = [], cuda.cupy.cuda.cublas.multiply
 
     def observe(*args):
@@ -30,7 +31,7 @@ def types(double, monkeypatch):
 
 
 def _computed(function, shapes, dtype):
-    """Returns what a function and its gradients compute on the GPU."""
+    """Returns the results of a function and its gradients on the GPU."""
     draw = np.random.RandomState(0)
     values = [(draw.randn(*shape) / 2).astype(dtype) for shape in shapes]
     xs = [mpchain.Variable(mpchain.get_device("@cupy:0").send(value)) for value in values]
@@ -58,7 +59,8 @@ def test_all_products_round_where_it_is_on(name, dtype, rounded, types):
         with using_config("use_cudnn_tensor_core", "always"):
             actual = _computed(function, shapes, dtype)
     assert set(types) <= {rounded}
-    if dtype == "f":  # CuPy multiplies two matrices of other precision, by calls not counted here
+    # CuPy multiplies two matrices of other dtypes by calls that are not counted here.
+    if dtype == "f":
         assert len(types) == 3
     for x, y in zip(actual, expected, strict=True):  # the double does not round
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)

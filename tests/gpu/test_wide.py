@@ -1,4 +1,5 @@
-"""Elementwise kernels whose threads load 128 bits: the same values, for all places in memory."""
+"""Tests elementwise kernels whose threads load 128 bits, which have the same values at all
+positions in memory."""
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def _send(x):
 
 
 def _check(a, b, number=0.75):
-    """Takes arrays of the GPU."""
+    """Compares results for arrays of the GPU with the host."""
     ys = _KERNEL(a, b, number)
     for y, x in zip(ys, _expected(a.get(), b.get(), number), strict=True):
         assert y.dtype == a.dtype
@@ -78,7 +79,7 @@ def test_channels_last_stay_last(double):
 
 @on_gpu
 def test_a_function_loads_wide_words(double):
-    """A step of a network moves no fewer bytes by that, but keeps more of them under way."""
+    """Wide loads do not move fewer bytes, but more bytes are in flight."""
     x = mpchain.Variable(_send(np.ones((3, 8), "e")))
     y = F.relu(x)
     y.grad = y.array
@@ -94,7 +95,7 @@ _LAYOUTS = {"channels last": (2, 3, 5, 16), "one piece each": (2, 8, 2, 8), "nei
 @pytest.mark.parametrize("layout", _LAYOUTS)
 @pytest.mark.parametrize("dtype", ["e", "f", "d"])
 def test_normalization_of_batches(dtype, layout, double):
-    """Its kernels load wide words where those have one channel, or all of each."""
+    """The kernels load wide words where a word has one channel, or all channels of an element."""
     x, g = np.random.RandomState(0).uniform(-1, 1, (2, *_LAYOUTS[layout])).astype(dtype)
     if layout == "channels last":
         x, g = x.transpose(0, 3, 1, 2), g.transpose(0, 3, 1, 2)
@@ -123,7 +124,7 @@ def test_normalization_of_batches(dtype, layout, double):
 
 @on_gpu
 def test_half_precision_stays_with_the_channels_last(double, library):
-    """Convolution, normalization, ReLU and sum; backpropagation, too, copies no large array."""
+    """Convolution, normalization, ReLU, sum and their backward copy no large array."""
     with mpchain.using_config("dtype", mpchain.mixed16):
         first = L.Convolution2D(2, 16, 3, pad=1, nobias=True)
         second, norm = L.Convolution2D(16, 16, 1, nobias=True), L.BatchNormalization(16)
@@ -148,7 +149,8 @@ def test_half_precision_stays_with_the_channels_last(double, library):
 @pytest.mark.parametrize("dtype", ["e", "f"])
 @pytest.mark.parametrize("has_sum", [False, True])
 def test_dropout_draws_the_same_by_wide_loads(has_sum, dtype, double):
-    """Rows of the words of a thread, and others, which CuPy's kernel takes."""
+    """The shapes include rows that are multiples of a thread's words, and other rows, which CuPy's
+    kernel computes."""
     for shape, is_wide in (((6, 40), True), ((5, 2056), True), ((3, 6), False)):
         x, h = np.random.RandomState(0).uniform(-1, 1, (2, *shape)).astype(dtype)
         counters = kernels.Counters(7, shape[0], 1, 2, 3, 4)

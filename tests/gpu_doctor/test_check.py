@@ -15,7 +15,7 @@ def test_cpu_is_as_the_cpu(name):
 
 
 def altered(deed):
-    """A check whose result is altered on the device that is not the first."""
+    """Returns a check whose result is wrong on every device except the first."""
     calls = []
 
     def check(device_name):

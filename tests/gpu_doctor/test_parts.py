@@ -57,7 +57,7 @@ def test_a_lost_gpu_ends_the_process(monkeypatch, capsys):
             raise RuntimeError("cudaErrorIllegalAddress")
 
     monkeypatch.setitem(parts.PARTS, "nccl", part)
-    assert parts.main(["nccl"]) == 0  # the GPU goes on
+    assert parts.main(["nccl"]) == 0  # the GPU still works
     monkeypatch.setattr(cuda.cupy.cuda, "Device", Lost)
     capsys.readouterr()
     assert parts.main(["nccl"]) == parts.GPU_IS_LOST

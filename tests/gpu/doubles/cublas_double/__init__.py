@@ -1,4 +1,7 @@
-"""Builds and loads cuBLAS's C interface, over the double of CuPy's binding.
+"""Builds and loads a double of cuBLAS's C interface, which calls the double of CuPy's binding.
+
+The library is loaded under cuBLAS's own name, libcublas.so.13, and has the functions that mpchain
+calls without CuPy.
 
 It is loaded under cuBLAS's own name, libcublas.so.13, and has the functions that mpchain calls
 without CuPy.
@@ -25,7 +28,7 @@ _streams, _workspaces = {}, {}
 
 @functools.cache
 def load():
-    """Returns the library, compiled once for all processes."""
+    """Returns the library, which is compiled once for all processes."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise RuntimeError("the double of cuBLAS needs g++")
@@ -44,7 +47,7 @@ def load():
 
 @_Call
 def _call(function, arguments):
-    """Calls a function; errors, which C cannot see, become faults and a status."""
+    """Calls a function; an exception, which C cannot see, becomes a fault and an error status."""
     try:
         (_set_stream, _set_workspace, _multiply)[function](arguments)
     except Exception as error:
@@ -56,7 +59,8 @@ def _call(function, arguments):
 def _set_stream(arguments):
     handle, number = arguments[:2]
     _streams[handle] = _machine.stream_of(number)
-    _workspaces.pop(handle, None)  # a stream has cuBLAS's own, which a capture would allocate
+    # The stream then uses cuBLAS's own workspace, which a capture would allocate.
+    _workspaces.pop(handle, None)
 
 
 def _set_workspace(arguments):

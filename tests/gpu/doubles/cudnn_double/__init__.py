@@ -1,4 +1,9 @@
-"""A double of cuDNN's front end for the double of CuPy: a graph runs node by node, in NumPy.
+"""A double of cuDNN's front end for the double of CuPy: NumPy computes a graph node by node.
+
+Tests replace the module ``cudnn`` with it. Its graphs read and write memory at the given addresses,
+with the strides of their tensors, in the stream of the handle. It has the calls that mpchain makes,
+in the order that cuDNN requires, and refuses other calls. test_cudnn_plans.py checks that its
+graphs have the same meaning as graphs of the real front end.
 
 Tests put it in place of the module ``cudnn``. Its graphs read and write the memory at the addresses
 that they are given, by the strides that they were made with, in the stream of the handle. It has
@@ -31,14 +36,14 @@ norm_forward_phase = enum.Enum("norm_forward_phase", "INFERENCE TRAINING")
 _DTYPES = {"HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64"}
 
 executed = []
-"""The plans that ran, in order: (tags of the nodes, name of the plan)."""
+"""The executed plans, in order: (tags of the nodes, name of the plan)."""
 
 python_engines = []
-"""Names of engines that the front end ranks before the plans of cuDNN: its faked manifest."""
+"""Names of engines that the front end ranks before cuDNN's plans: a fake manifest."""
 
 
 class Plan(NamedTuple):
-    """An entry of the ranked list; those of the front end's own engines declare no notes."""
+    """An entry of the ranked list; entries of the front end's own engines declare no notes."""
 
     name: str
     notes: frozenset
@@ -53,11 +58,11 @@ class Engine(NamedTuple):
 
 
 class cudnnGraphNotSupportedError(Exception):
-    """There is no plan for a graph."""
+    """cuDNN has no plan for a graph."""
 
 
 class Handle:
-    """Belongs to the device that was current when it was made."""
+    """A handle, which belongs to the device that was current when it was made."""
 
     def __init__(self):
         self.device_id = _machine.here.device
@@ -70,17 +75,17 @@ def create_handle():
 
 
 def destroy_handle(handle):
-    """Ends the life of a handle."""
+    """Destroys a handle."""
     handle.device_id = None
 
 
 def set_stream(handle, stream):
-    """Says on which stream the handle's graphs run; a number."""
+    """Sets the stream, by its number, on which the handle's graphs run."""
     handle.stream = stream
 
 
 class Tensor:
-    """A tensor of a graph; virtual until it is said to be a result."""
+    """A tensor of a graph; it is virtual unless it is declared a result."""
 
     def __init__(self, uid, dim=None, stride=None, kind=None, by_value=False):
         self.uid, self.dim, self.stride, self.kind = uid, dim, stride, kind
@@ -107,7 +112,7 @@ class Tensor:
         return self
 
     def describe(self):
-        """Returns what the front end's JSON says of it."""
+        """Returns the tensor's entry in the front end's JSON."""
         return {
             "uid": self.uid,
             "dim": self.dim,
@@ -219,7 +224,7 @@ class pygraph:
         ]
         return json.dumps({"nodes": described, "tensors": [t.describe() for t in self._tensors]})
 
-    # ---- the steps to a plan
+    # ---- The steps from a graph to a plan.
 
     def _step(self, name):
         if _STEPS.index(self._state) != _STEPS.index(name) - 1:
@@ -284,10 +289,10 @@ class pygraph:
     def get_workspace_size(self):
         return self.plans[self._plan_index].n_bytes
 
-    # ---- running
+    # ---- Execution.
 
     def execute(self, pointers, workspace, handle):
-        """Runs the nodes on the memory at these addresses, in the stream of the handle."""
+        """Runs the nodes on the memory at the given addresses, in the stream of the handle."""
         if self._state != "built_plans":
             raise RuntimeError(f"a graph that is {self._state} cannot run")
         if handle.device_id != _machine.here.device:
@@ -345,13 +350,13 @@ class pygraph:
 
 
 def _view(pointer, x):
-    """Returns the array that a tensor is, and its block of memory."""
+    """Returns the array of a tensor, and its block of memory."""
     dtype = _DTYPES[x["data_type"]]
     return view_at(pointer, x["dim"], x["stride"], dtype, f"tensor {x['uid']}", ALIGNMENT)
 
 
 def _by_value(pointer, x):
-    """Returns what is at an address of the host."""
+    """Returns the number at an address of the host."""
     dtype = np.dtype(_DTYPES[x["data_type"]])
     ctypes_type = np.ctypeslib.as_ctypes_type(dtype)
     return np.full(x["dim"], ctypes_type.from_address(pointer).value, dtype)

@@ -1,4 +1,6 @@
-"""What the nodes of a graph of cuDNN compute, in NumPy and double precision.
+"""Computes the nodes of cuDNN's graphs, in NumPy and double precision.
+
+A graph has the form that the front end prints: {"nodes": [...], "tensors": [...]}.
 
 A graph is what the front end prints of it: {"nodes": [...], "tensors": [...]}.
 """
@@ -26,7 +28,8 @@ def interpret(graph, values):
 
 
 def why_unsupported(graph):
-    """Returns why cuDNN has no plan for a graph, as far as it is known here; else None."""
+    """Returns why cuDNN has no plan for a graph, for the cases that this double knows; otherwise
+    None."""
     types = {x["data_type"] for x in graph["tensors"]}
     tags = {node["tag"] for node in graph["nodes"]}
     if "DOUBLE" in types and not any(tag.startswith("CONV") for tag in tags):
@@ -43,11 +46,12 @@ def why_unsupported(graph):
     return None
 
 
-# Convolutions: for each element of the window, the product of a filter and a part of x.
+# Convolutions: for each element of the window, the product of a filter and a slice of x.
 
 
 def _elements(node, x_shape, W_shape, y_shape):
-    """Yields (element of the window, which part of the padded x meets it), and how x is padded."""
+    """Yields pairs of indices: an element of the window, and the slice of the padded x that this
+    element of the filter multiplies."""
     axes = [*zip(node["stride"], node["dilation"], y_shape[2:])]
     for place in itertools.product(*map(range, W_shape[2:])):
         parts = [slice(e * d, e * d + (n - 1) * s + 1, s) for e, (s, d, n) in zip(place, axes)]
@@ -73,7 +77,7 @@ def _grouped(x, n_groups, axis):
 
 
 def _convolve(node, ins, shapes):
-    """Fills the open slot of y = x * W: the one that is no input."""
+    """Computes the one of x, y and W in y = x * W that is no input."""
     x = ins.get("X", None)
     x_shape = x.shape if x is not None else shapes["DX"]
     y_shape = ins["DY"].shape if "DY" in ins else _output_shape(node, x.shape, ins["W"].shape)
@@ -100,7 +104,7 @@ def _convolve(node, ins, shapes):
     return {"DX": padded[inner], "Y": y, "DW": W}
 
 
-# Normalizations, over all axes but the second (batch) or but the first (layer).
+# Normalizations over all axes except the second (batch) or the first (layer).
 
 
 def _axes(node):
@@ -207,11 +211,12 @@ _NODES = {
 }
 
 
-# The following functions estimate a node's work on a GPU.
+# Work of graphs on a GPU.
 
 
 def describe_work(graph):
-    """Returns the floating point operations of a graph, and the bytes that cuDNN copies beside.
+    """Returns the floating-point operations of a graph, and the bytes that cuDNN copies in
+    addition.
 
     Convolutions in half precision want the channels last: cuDNN copies other arrays.
     """

@@ -1,4 +1,10 @@
-"""A strict double of CuPy on host memory: it refuses what CuPy refuses, and what it cannot see.
+"""A strict double of CuPy on host memory, which refuses what CuPy refuses, and faults that CuPy
+cannot see.
+
+It computes with NumPy, and has exactly the names and parameters of the real CuPy
+(``mpchain.testing.cupy_contract``). In addition to NumPy, it has devices, streams and events, so
+that accesses to memory without an order are errors. ``cupy.double`` records what happened. The
+environment variable CUPY_DOUBLE_DEVICES sets the number of devices (2).
 
 It computes with NumPy, and has the names and parameters of the real CuPy, and no others
 (``mpchain.testing.cupy_contract``). It knows what NumPy does not: devices, streams and events, so
@@ -26,12 +32,12 @@ __getattr__ = _functions.finder("cupy", _np)
 
 
 def get_array_module(*args):
-    """Returns this module if one of the arguments is an array of it, else NumPy."""
+    """Returns this module if an argument is one of its arrays, otherwise NumPy."""
     return sys.modules[__name__] if any(isinstance(x, ndarray) for x in args) else _np
 
 
 def fuse(*args, **kwargs):
-    """Returns the function as it is: the double fuses nothing."""
+    """Returns the function unchanged, because the double fuses nothing."""
     return args[0] if args and callable(args[0]) else lambda function: function
 
 

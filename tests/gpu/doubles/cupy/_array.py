@@ -1,4 +1,4 @@
-"""The array: it computes with NumPy, and refuses what CuPy's array refuses."""
+"""The array class, which computes with NumPy, and refuses what CuPy's array refuses."""
 
 import contextlib
 import functools
@@ -33,24 +33,25 @@ VIEWS = set(
     " imag moveaxis ravel real reshape rollaxis rot90 split squeeze swapaxes transpose view vsplit"
     " nan_to_num einsum".split()
 )
-"""Functions that may return views, which launch nothing."""
+"""Functions that may return views, and then launch nothing."""
 ALLOCATE = {"empty", "empty_like"}
-"""Functions that launch nothing: memory without values."""
+"""Functions that launch nothing, because they return memory without values."""
 WAITS = set("argwhere bincount compress extract flatnonzero nonzero unique delete".split())
-"""Functions that wait for the device, since the shape of the result depends on values."""
+"""Functions that wait for the device, because the shape of the result depends on values."""
 JOIN = set("column_stack concatenate dstack hstack stack vstack".split())
-"""Functions that launch a kernel for each array, if there are 8 at most."""
+"""Functions that launch a kernel for each array if there are at most 8 arrays."""
 
 DRAWS = set("rand random random_sample ranf sample".split())
-"""Draws by cuRAND's own kernel; another one changes what it has drawn."""
+"""Functions that draw by cuRAND's kernel; a second kernel converts the drawn numbers."""
 
 
 class OutOfBoundsError(RuntimeError):
-    """An index is outside of the array, which CuPy does not notice; it is no IndexError there."""
+    """An index is outside of the array, which CuPy does not notice. It is not an IndexError,
+    because CuPy raises none."""
 
 
 def refuse_host_arrays(name, tree):
-    """Raises TypeError if a NumPy array is among arguments, as CuPy does."""
+    """Raises TypeError if an argument is a NumPy array, as CuPy does."""
     for item in tree:
         if isinstance(item, np.ndarray):
             raise TypeError(f"Unsupported type {type(item)} (cupy.{name})")
@@ -59,7 +60,7 @@ def refuse_host_arrays(name, tree):
 
 
 def to_host(tree, arrays):
-    """Returns the arguments with host views for arrays, which are appended to a list."""
+    """Replaces arrays among the arguments with host views, and appends the arrays to a list."""
     if isinstance(tree, ndarray):
         arrays.append(tree)
         return tree._host
@@ -71,7 +72,7 @@ def to_host(tree, arrays):
 
 
 def from_host(result, arrays=()):
-    """Returns a NumPy result with an array for each array and each scalar, like CuPy.
+    """Replaces each array and scalar of a NumPy result with an array, as CuPy does.
 
     Results that share memory with one of the arguments ``arrays`` are views of it.
     """
@@ -108,7 +109,7 @@ def _leaves(result):
 
 
 def run(name, function, args, kwargs, writes=()):
-    """Computes with NumPy, as a kernel of the current stream."""
+    """Computes with NumPy, as a kernel of the current stream would."""
     arrays = []
     host_args, host_kwargs = to_host(args, arrays), to_host(kwargs, arrays)
     capture = in_use()
@@ -128,7 +129,8 @@ def run(name, function, args, kwargs, writes=()):
     result = from_host(_quietly(function, host_args, host_kwargs), arrays)
     used = {id(array._memory) for array in arrays}
     new = [array for array in _leaves(result) if id(array._memory) not in used]
-    if name in VIEWS and new and busy:  # NumPy made a copy, which has read too early.
+    # The result is a copy, and the function read its input too early.
+    if name in VIEWS and new and busy:
         finish(arrays)
         return run(name, function, args, kwargs, writes)
     written = [*_leaves([kwargs.get("out")]), *writes]
@@ -169,7 +171,7 @@ def _host_leaves(result):
 
 
 def finish(arrays):
-    """Waits for what other libraries have yet to do with arrays."""
+    """Waits for pending work of other libraries on the arrays."""
     for array in arrays:
         array._memory.finish()
 
@@ -261,7 +263,7 @@ class ndarray:
         except AttributeError:
             return NotImplemented
 
-    # ---- copies between host and device
+    # ---- Copies between host and device.
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         with self.device:
@@ -354,7 +356,7 @@ class ndarray:
         with self.device:
             return self.copy()
 
-    # ---- elements
+    # ---- Elements.
 
     def __len__(self):
         return len(self._host)
@@ -393,7 +395,7 @@ class ndarray:
 
 @contextlib.contextmanager
 def _refused_if_out_of_bounds(index):
-    """Refuses what CuPy computes silently: array indices out of bounds, which it wraps around."""
+    """Refuses array indices out of bounds, which CuPy wraps around without an error."""
     try:
         yield
     except IndexError as error:
@@ -406,7 +408,7 @@ def _refused_if_out_of_bounds(index):
 def _get(host, index):
     with _refused_if_out_of_bounds(index):
         result = host[index]
-        if isinstance(result, np.generic):  # CuPy returns an element as a view.
+        if isinstance(result, np.generic):  # an element of CuPy's array is a view
             result = host[(*(index if isinstance(index, tuple) else [index]), ...)]
         return result
 
@@ -437,7 +439,7 @@ def _discard(function, x, y):
 
 
 def _operators():
-    """Yields (name, method) of all operators that the contract has."""
+    """Yields (name, method) for all operators in the contract."""
     binary = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()
     yield "__divmod__", lambda self, other: (self // other, self % other)
     for word in [*binary, "lt", "le", "eq", "ne", "gt", "ge"]:
@@ -471,7 +473,7 @@ def _apply(name, host, *args, **kwargs):
 
 
 def _as_method(function):
-    """Returns a plain function, which binds to an object when it is looked up."""
+    """Returns a plain function, which becomes a method when it is looked up on an object."""
     return lambda self, *args, **kwargs: function(self, *args, **kwargs)
 
 

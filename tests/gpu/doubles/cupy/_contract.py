@@ -1,4 +1,4 @@
-"""What the real CuPy has, and the checks of names and parameters."""
+"""Checks names and parameters against those of the real CuPy."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ CONTRACT = json.loads((_ROOT / "mpchain" / "testing" / "cupy_contract.json").rea
 
 @functools.cache
 def parameters_of(module, name):
-    """Returns the names of the parameters; None where CuPy does not say, or takes any."""
+    """Returns the names of the parameters; None if CuPy does not show them, or accepts any."""
     entry = CONTRACT[module][name]
     names = entry.removeprefix("function(").removesuffix(")")
     if not entry.startswith("function") or "..." in names or "*" in names:
@@ -19,7 +19,7 @@ def parameters_of(module, name):
 
 
 def check_parameters(module, name, args, kwargs):
-    """Raises TypeError for arguments that the real function does not take."""
+    """Raises TypeError for arguments that the real function does not accept."""
     names = parameters_of(module, name)
     if names is None:
         return
@@ -33,6 +33,6 @@ def check_parameters(module, name, args, kwargs):
 
 
 def check_name(module, name):
-    """Raises AttributeError for what the real module or class does not have."""
+    """Raises AttributeError for names that the real module or class does not have."""
     if name not in CONTRACT[module]:
         raise AttributeError(f"{module!r} has no attribute {name!r}")

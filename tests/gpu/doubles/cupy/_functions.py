@@ -1,4 +1,4 @@
-"""CuPy's functions: NumPy's, by the names and parameters of the contract."""
+"""CuPy's functions, which are NumPy's functions with the names and parameters of the contract."""
 
 import functools
 
@@ -15,13 +15,14 @@ ON_HOST = set(
     "broadcast_shapes can_cast common_type finfo iinfo iscomplexobj isrealobj isscalar issubdtype"
     " may_share_memory min_scalar_type ndim promote_types result_type shape size".split()
 )
-"""Functions that look at no values, and whose results are no arrays."""
+"""Functions that read no values, and whose results are no arrays."""
 WRITE = set("copyto fill_diagonal place put put_along_axis putmask".split())
-"""Functions that write to their first argument."""
+"""Functions that write into their first argument."""
 
 
 class ufunc:
-    """An elementwise function: of arrays and scalars, with out, dtype and casting only."""
+    """An elementwise function of arrays and scalars, with only the options out, dtype and
+    casting."""
 
     def __init__(self, function):
         self._function = function
@@ -40,7 +41,7 @@ class ufunc:
         if not all(isinstance(x, ndarray) for x in outs):
             raise TypeError(f"return arrays must be of ArrayType (cupy.{self.__name__})")
         if kwargs.get("dtype") is not None:
-            # CuPy casts the arguments of any kind to a dtype that is asked for.
+            # CuPy casts arguments of any kind to a given dtype.
             kwargs.setdefault("casting", "unsafe")
         if outs:
             kwargs["out"] = outs[0] if self.nout == 1 else tuple(outs)
@@ -70,7 +71,7 @@ class ufunc:
 
 
 def call(module, name, function, *args, **kwargs):
-    """Calls NumPy's function of that name where CuPy takes these arguments."""
+    """Calls NumPy's function of the same name if CuPy accepts the arguments."""
     check_parameters(module, name, args, kwargs)
     kwargs.pop("blocking", None)
     if module == "cupy.linalg":
@@ -99,7 +100,7 @@ def _copied(function, *args, **kwargs):
 
 
 def finder(module, source):
-    """Returns the module's __getattr__: names of the contract, computed by those of ``source``."""
+    """Returns a ``__getattr__`` for the module, which finds names of the contract in ``source``."""
 
     @functools.cache
     def find(name):
@@ -128,7 +129,8 @@ def copyto(dst, src, casting="same_kind", where=None):
 
 
 def where(condition, x=None, y=None):
-    """Chooses elements; with one argument, finds the nonzero ones, which waits for the device."""
+    """Selects elements; with one argument, finds the nonzero elements, which waits for the
+    device."""
     if x is None and y is None:
         return condition.nonzero()
     if not hasattr(condition, "astype"):

@@ -1,4 +1,9 @@
-"""Captures of streams, and the graphs that come of them.
+"""Captures of streams, and the graphs that they produce.
+
+Captured work is computed, because the shapes of results are needed, but without effect: at the end,
+memory that existed before gets its values back, and new memory is filled with NaN. A graph computes
+all of the work again at the same addresses. Like CUDA's graphs, it keeps no memory, but it notices
+memory that was freed and may have got another owner.
 
 What is captured is computed nevertheless, as shapes of results are needed, but without effect: at
 the end memory that existed before gets its values back, and what was made is filled with NaN. A
@@ -14,7 +19,8 @@ from cupy._records import CaptureError, CUDARuntimeError, History, bytes_of
 
 
 class _Use:
-    """A graph's use of a block of memory; ``is_made`` if the graph writes there before it reads."""
+    """A graph's use of a block of memory; ``is_made`` if the graph writes the block before it reads
+    it."""
 
     def __init__(self, memory, is_made):
         self.memory, self.fate, self.line = weakref.ref(memory), memory.fate, memory.line
@@ -22,7 +28,7 @@ class _Use:
         self.history, self.writes = History(), False
 
     def why_lost(self, n_served):
-        """Returns why the memory may belong to others, or None."""
+        """Returns why the memory may belong to another array, or None."""
         if self.memory() is not None:
             return None
         pool = self.fate.pool()
@@ -30,7 +36,7 @@ class _Use:
             return "was returned to CUDA with its pool"
         since = max(self.fate.freed_at, n_served[pool])
         if self.is_made and pool.returned_at <= since and not pool.serves_since(since):
-            return None  # Other arrays in that memory are overwritten.
+            return None  # the graph overwrites values that others have written meanwhile
         if pool is _machine.pool or pool.n_served > since:
             return "was freed and may have another owner"
         return None
@@ -49,12 +55,12 @@ class Capture:
         self._invalid = False
 
     def refuse(self, code, what):
-        """Raises CUDA's error for a call, after which there can be no graph."""
+        """Raises CUDA's error for a call that makes the graph impossible."""
         self._invalid = True
         raise CUDARuntimeError(f"cudaErrorStreamCapture{code}: {what}")
 
     def allocate(self, memory):
-        """Takes note of memory that is allocated in a stream that captures."""
+        """Records memory that is allocated in a stream that captures."""
         if memory.fate.pool() is _machine.pool:
             self._invalid = True
             raise CaptureError(
@@ -64,12 +70,12 @@ class Capture:
         self._made[id(memory.host)] = memory.host
 
     def refuse_outside(self, memory):
-        """Raises CUDARuntimeError if memory, which a stream outside uses, is the graph's."""
+        """Raises CUDARuntimeError if a stream outside of the capture uses memory of the graph."""
         if id(memory.host) in self._made:
             self.refuse("Isolation", "a stream that does not capture uses what the graph computes")
 
     def keep(self, arrays):
-        """Keeps the values of arrays, which are about to be computed with."""
+        """Keeps the values of arrays that are about to be used."""
         self.keep_blocks([array._memory for array in arrays])
 
     def keep_blocks(self, blocks):
@@ -87,12 +93,12 @@ class Capture:
         return use.history
 
     def stamps_of(self, memory):
-        """Returns the stamps of these accesses."""
+        """Returns the stamps of the accesses within this capture."""
         use = self._uses.get(memory.fate)
         return [] if use is None else use.history.stamps()
 
     def end(self, stream):
-        """Undoes what was computed; returns the graph."""
+        """Undoes the computed work; returns the graph."""
         is_unjoined = any(
             not stream._knows((other._number, other._clock[other._number]))
             for other in self.streams
@@ -114,7 +120,7 @@ class Capture:
 
 
 class Graph:
-    """Captured work."""
+    """A graph of captured work."""
 
     def __init__(self, *args, **kwargs):
         raise NotImplementedError(
@@ -132,10 +138,10 @@ class Graph:
         return self
 
     def upload(self, stream=None):
-        """Does nothing: there is nothing to prepare."""
+        """Does nothing, because the double needs no preparation."""
 
     def launch(self, stream=None):
-        """Does the work, as one piece of work of a stream."""
+        """Runs the work, as one piece of work of a stream."""
         stream = stream or get_current_stream()
         if stream.capture is not None:
             raise CaptureError("the double has no graphs within graphs")
@@ -155,12 +161,12 @@ class Graph:
 
 
 def in_use():
-    """Returns the capture that the current stream takes part in, or None."""
+    """Returns the capture in which the current stream takes part, or None."""
     return get_current_stream().capture
 
 
 def refuse_library(name):
-    """Raises NotImplementedError in a stream that captures, as CuPy does for that library."""
+    """Raises NotImplementedError in a stream that captures, as CuPy does for the library."""
     if in_use() is not None:
         raise NotImplementedError(
             f"calling {name} API during stream capture is currently unsupported"
@@ -168,7 +174,7 @@ def refuse_library(name):
 
 
 def refuse_copy():
-    """Raises CaptureError for a copy from the host, in a stream that captures."""
+    """Raises CaptureError for a copy from the host in a stream that captures."""
     if in_use() is not None:
         in_use()._invalid = True
         raise CaptureError(

@@ -1,4 +1,4 @@
-"""Kernels of CUDA C text: compiled by g++, run over the host memory of the arrays."""
+"""Kernels of CUDA C text, which g++ compiles, and which run over the host memory of the arrays."""
 
 import ctypes
 import functools
@@ -75,7 +75,8 @@ def _parameters(text):
 
 
 def _decide_types(parameters, args):
-    """Returns the dtype of each parameter, by CuPy's rules; TypeError if they contradict."""
+    """Returns the dtype of each parameter, by CuPy's rules; raises TypeError if dtypes
+    contradict."""
     letters = {}
     for parameter, arg in zip(parameters, args):
         if not isinstance(arg, ndarray):
@@ -100,7 +101,7 @@ def _check_arguments(name, args):
 
 
 class _Kernel:
-    """What elementwise and reduction kernels share: parameters, types and the call."""
+    """Base of elementwise and reduction kernels: parameters, types and the call."""
 
     def __init__(self, in_params, out_params, name, preamble):
         self.in_params, self.out_params = _parameters(in_params), _parameters(out_params)
@@ -168,7 +169,7 @@ class _Kernel:
 
 
 class ElementwiseKernel(_Kernel):
-    """A kernel that is given by what it does for one element."""
+    """A kernel whose text computes one element."""
 
     def __init__(
         self,
@@ -273,7 +274,7 @@ class ReductionKernel(_Kernel):
         elif out.shape != out_shape:
             raise ValueError(f"Out shape is mismatched: {out.shape} instead of {out_shape}")
         total = ndarray._of(out._host.reshape(reduced), out._memory)
-        # The elements of one result come after one another, in the order of the array.
+        # The elements of one result are adjacent, in the order of the array.
         ins = [
             x if not isinstance(x, ndarray) or parameter.is_raw else self._ordered(x, shape, axes)
             for x, parameter in zip(args, self.in_params)
@@ -306,7 +307,8 @@ class ReductionKernel(_Kernel):
 
     @staticmethod
     def _ordered(x, shape, axes):
-        """Returns a view whose reduced axes are the last; NumPy's broadcast ones have stride 0."""
+        """Returns a view whose reduced axes are the last; axes that NumPy broadcasts have stride
+        0."""
         host = np.lib.stride_tricks.as_strided(
             x._host,
             shape,
@@ -319,8 +321,8 @@ class ReductionKernel(_Kernel):
 
 
 class RawKernel:
-    """A kernel in CUDA C, with the threads of a block one after another or, if they wait for one
-    another by ``__syncthreads``, in turns."""
+    """A kernel in CUDA C. The threads of a block run one after another, or in turns if they wait
+    for each other by ``__syncthreads``."""
 
     def __init__(self, code, name, options=(), backend="nvrtc", **kwargs):
         self.code, self.name, self.options, self.backend = code, name, options, backend
@@ -352,7 +354,8 @@ class RawKernel:
                 arrays += [array for _, array in found]
                 writes += [array for is_const, array in found if not is_const]
             elif isinstance(arg, SCALARS):
-                values.append(np.array(arg))  # CuPy passes int as 8 bytes and float as a double.
+                # CuPy passes an int as 8 bytes and a float as a double.
+                values.append(np.array(arg))
             else:
                 raise TypeError(f"Unsupported type {type(arg)} (kernel {self.name})")
         check_current_device(self.name, arrays)
@@ -399,8 +402,9 @@ class RawKernel:
         launch(self.name, arrays, writes, again)
 
     def _noted(self, arrays_of, code, arrays, dims):
-        """The library of the text that notes accesses, and the arrays' places; None for large
-        launches, and for texts that cannot be changed so, which the ledger lists."""
+        """Returns the library of the text that records accesses, and the ranges of the arrays.
+        Returns None for large launches, and for texts that cannot be changed in this way, which the
+        ledger lists."""
         ranges = _simt.ranges_of(array._host for array in arrays)
         if not _simt.takes(dims, ranges):
             return None
@@ -412,7 +416,8 @@ class RawKernel:
             return None
 
     def _pointed_to(self, struct):
-        """Returns (whether it is const, array) for the arrays that a struct of arguments names."""
+        """Yields (whether it is const, array) for the arrays to which a struct of arguments
+        points."""
         blocks = {block.ptr: block for block in list(pool.blocks)}
         found = []
         for name in struct.dtype.names:
@@ -435,7 +440,7 @@ class RawKernel:
 
 
 class RawModule:
-    """Several kernels of one text."""
+    """Several kernels in one text."""
 
     def __init__(self, *, code=None, path=None, options=(), backend="nvrtc", **kwargs):
         if code is None:

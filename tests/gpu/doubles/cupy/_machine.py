@@ -1,4 +1,8 @@
-"""The imitated machine: devices, streams, events and memory, and the order of what happens on them.
+"""The imitated machine: devices, streams, events and memory, and the order of work on them.
+
+Work runs at once, on the host. Vector clocks find what a GPU could do at the same time: each
+stream, and the host, counts its work, and remembers how much work of each other stream precedes its
+next work. An access to memory that no order separates from an earlier access is an error.
 
 Work runs at once, on the host. What a GPU would do at the same time is found by vector clocks:
 each stream, and the host, counts its work and remembers how much of the others' work comes before
@@ -28,17 +32,17 @@ _lock = threading.RLock()
 
 
 class Ledger:
-    """What happened: for tests to look at.
+    """A record of what happened, for tests.
 
     Attributes:
         launches: {(name of the kernel, file:line): times}.
         moved: {name of the kernel: bytes of the arrays that it reads and writes, each once}.
         work: the launches in order, each a ``Work``.
-        computes: whether kernels and products compute; False counts them alone, in little time.
+        computes: whether kernels and products compute; False only counts them, which is fast.
         synchronizations: {(what waited, file:line): times} of the host's waits for a device.
         faults: accesses without an order, and memory freed while another stream used it.
         kernels: the texts of all kernels that were compiled.
-        not_noted: why the accesses of kernels could not be noted, by their names.
+        not_noted: for each kernel whose accesses could not be recorded, the reason.
     """
 
     def __init__(self):
@@ -46,7 +50,7 @@ class Ledger:
         self.reset()
 
     def reset(self):
-        """Forgets everything that happened."""
+        """Discards all records."""
         self.work = []
         self.launches, self.moved = collections.Counter(), collections.Counter()
         self.synchronizations = collections.Counter()
@@ -77,7 +81,7 @@ def _is_inside(file):
 
 
 class _Here(threading.local):
-    """The current device, streams and allocator of memory of a thread."""
+    """The current device, streams and memory allocator of a thread."""
 
     device = 0
     allocator = None
@@ -90,13 +94,13 @@ here = _Here()
 
 
 class Device:
-    """A device; entering it makes it the current one."""
+    """A device; entering it makes it the current device."""
 
     compute_capability = "90"
 
     @property
     def mem_info(self):
-        """Free and all bytes of the device, by the pools' account."""
+        """Returns the free and the total bytes of the device, as the pools count them."""
         return memory_size - _held(self.id), memory_size
 
     def __init__(self, device=None):
@@ -137,7 +141,7 @@ class Device:
 
 
 class _Agent:
-    """Does work in order. Its clock holds how much of each agent's work precedes its next."""
+    """Does work in order. Its clock holds how much of each agent's work precedes its next work."""
 
     _numbers = itertools.count(1)
 
@@ -150,7 +154,7 @@ class _Agent:
         return self._number, self._clock[self._number]
 
     def _learn(self, clock):
-        if clock.items() <= self._clock.items():  # the usual case, found in C
+        if clock.items() <= self._clock.items():  # this is the usual case, which C decides
             return
         for number, count in clock.items():
             if self._clock.get(number, 0) < count:
@@ -165,7 +169,7 @@ _streams = weakref.WeakSet()
 
 
 def _members(weak_set):
-    with _lock:  # other threads add to it
+    with _lock:  # other threads add entries
         return list(weak_set)
 
 
@@ -204,7 +208,7 @@ class Event:
 
 
 class Stream(_Agent):
-    """A queue of work; ``non_blocking`` ones do not wait for the null stream."""
+    """A queue of work; a ``non_blocking`` stream does not wait for the null stream."""
 
     ptds = False
 
@@ -301,16 +305,17 @@ def null_stream(device_id):
 
 
 def get_current_stream(device_id=None):
-    """Returns the current stream of a device; the current one's by default."""
+    """Returns the current stream of a device; None means the current device."""
     device_id = here.device if device_id is None else device_id
     return here.streams.get(device_id) or null_stream(device_id)
 
 
 def _joined(stream):
-    """Lets a stream know what CUDA puts before its next work without an event; returns it.
+    """Adds the work that CUDA orders before the stream's next work without an event; returns the
+    stream.
 
-    The null stream and the blocking streams of its device wait for one another. Everything waits
-    for what the host has waited for.
+    The null stream and the blocking streams of its device wait for each other. All work follows the
+    work for which the host has waited.
     """
     stream._learn(_host._clock)
     if stream._is_null:
@@ -323,7 +328,8 @@ def _joined(stream):
 
 
 def stream_of(number):
-    """Returns the stream of the current device with that number, or another one's; else None."""
+    """Returns the stream with a number, on the current device or another one; None if there is
+    none."""
     if number == 0:
         return null_stream(here.device)
     return next((stream for stream in _members(_streams) if stream.ptr == number), None)
@@ -337,7 +343,7 @@ def refuse_to_wait(streams):
 
 
 def wait_on_host(what, *streams):
-    """Lets the host wait for streams, and counts that."""
+    """Lets the host wait for streams, and counts the wait."""
     refuse_to_wait(streams or [get_current_stream()])
     ledger.synchronizations[what, place()] += 1
     for stream in streams or [get_current_stream()]:
@@ -349,8 +355,8 @@ _in_flight = []
 
 
 def _unfinished(clock):
-    """Returns the tickets of the work of other libraries that comes before a clock."""
-    with _lock:  # a watchdog asks, too, and must not remove what is added meanwhile
+    """Returns the tickets of other libraries' work that precedes a clock."""
+    with _lock:  # a watchdog also calls this, and must not remove new entries
         _in_flight[:] = [work for work in _in_flight if not work[1].is_done()]
         return [ticket for stamp, ticket, _ in _in_flight if clock.get(stamp[0], 0) >= stamp[1]]
 
@@ -369,11 +375,11 @@ def _wait(clock):
 
 
 hooks = []
-"""The memory hooks that are entered."""
+"""The memory hooks that are currently entered."""
 
 
 class Memory:
-    """A block of the pool. Dropping it gives it back to the stream that it was allocated on."""
+    """A block of a pool; dropping it returns it to the stream on which it was allocated."""
 
     def __init__(self, host):
         self.host = host
@@ -399,7 +405,8 @@ class Memory:
             pool.blocks.add(self)
 
     def __del__(self):
-        if _host is None or not hasattr(self, "fate"):  # the interpreter ends; there is no memory
+        # The interpreter is ending, or there is no memory.
+        if _host is None or not hasattr(self, "fate"):
             return
         owner = self.fate.pool()
         if owner is not None:
@@ -422,7 +429,7 @@ class Memory:
                 return
 
     def finish(self, ticket=None):
-        """Waits for what other libraries have yet to do, unless that precedes a ticket anyway."""
+        """Waits for pending work of other libraries, unless that work precedes a ticket anyway."""
         for earlier in self._tickets:
             if ticket is None or ticket.comm != earlier.comm:
                 earlier.wait()
@@ -435,10 +442,11 @@ class Memory:
         return self.ptr <= pointer < self.ptr + self.size
 
     def access(self, stream, writes, ticket=None):
-        """Notes an access by a stream's next work; RaceError if an earlier one is not before it.
+        """Records an access by a stream's next work; raises RaceError if no order separates it from
+        an earlier access.
 
-        A ticket is that of a library which does the work later, in the order of the tickets of one
-        communicator; others wait for it.
+        A ticket belongs to a library that does the work later, in the order of the tickets of one
+        communicator; other accesses wait for the ticket.
         """
         line = place()
         with _lock:
@@ -460,7 +468,7 @@ class Memory:
                     )
                     ledger.faults.append(fault)
                     raise RaceError(fault)
-        self.finish(ticket)  # without the lock: it may wait for another thread
+        self.finish(ticket)  # the call may wait for another thread, so it must not hold the lock
         with _lock:
             stamp = stream._tick(), line
             self._tickets = [other for other in self._tickets if not other.is_done()]
@@ -485,7 +493,7 @@ class MemoryPointer:
 
 
 memory_size = 80 << 30
-"""The bytes of each device."""
+"""The number of bytes of each device."""
 
 _pools = weakref.WeakSet()
 
@@ -503,7 +511,8 @@ def _arena(stream):
 
 
 class DeviceMemory:
-    """Memory by cudaMalloc, as ``cupy.cuda.Memory``: refused if the device has no more.
+    """Memory by cudaMalloc, like ``cupy.cuda.Memory``; raises an error if the device has too little
+    memory.
 
     Pools count it, so it is none to compute in.
     """
@@ -517,17 +526,17 @@ class DeviceMemory:
 
 
 class MemoryPool:
-    """Counts the memory of arrays, and keeps what is freed for its own next arrays alone.
+    """Counts the memory of arrays, and keeps freed memory for its own next arrays.
 
     Args:
-        allocator: what asks CUDA for memory.
+        allocator: the function that requests memory from CUDA.
 
     Attributes:
-        n_served: how many blocks it gave.
+        n_served: the number of blocks that the pool has served.
         returned_at: the value of ``n_served`` when memory was last returned to CUDA.
-        held: bytes that CUDA gave to the pool, by device.
-        kept: of these, bytes that no array uses, by the stream that they were allocated on: they
-            serve that stream alone.
+        held: the number of bytes that CUDA gave to the pool, by device.
+        kept: the number of held bytes that no array uses, by the stream on which they were
+            allocated; only this stream can get them.
     """
 
     def __init__(self, allocator=None):
@@ -539,9 +548,9 @@ class MemoryPool:
             _pools.add(self)
 
     def take(self, device_id, size):
-        """Takes memory for an array; OutOfMemoryError if the device has no more.
+        """Takes memory for an array; raises OutOfMemoryError if the device has too little memory.
 
-        What it keeps is taken whole or in parts: the double does not know fragments.
+        Kept memory can be taken whole or in part, because the double does not imitate fragments.
         """
         size, arena = _rounded(size), _arena(get_current_stream(device_id))
         with _lock:
@@ -559,7 +568,7 @@ class MemoryPool:
             self.held[device_id] += size
 
     def give_back(self, stream, size):
-        """Keeps the memory of an array that is gone, for the stream that it was allocated on."""
+        """Keeps the memory of a deleted array, for the stream on which it was allocated."""
         self.kept[_arena(stream)] += _rounded(size)
 
     def _free(self, device_id):
@@ -569,16 +578,16 @@ class MemoryPool:
         self.returned_at = self.n_served = self.n_served + 1
 
     def serves_since(self, n_served):
-        """Whether arrays live that it served after so many others."""
+        """Returns whether arrays exist that the pool served after ``n_served`` other blocks."""
         blocks = (b for b in _members(pool.blocks) if b.fate.pool() is self)
         return any(block.served_at > n_served for block in blocks)
 
     def malloc(self, size):
-        """Returns the pool: the double allocates arrays, not bytes."""
+        """Returns the pool, because the double allocates arrays, not bytes."""
         return self
 
     def block_of(self, pointer):
-        """Returns the block that an address is in; None if there is none."""
+        """Returns the block that contains an address; None if there is none."""
         return next((block for block in _members(self.blocks) if block.covers(pointer)), None)
 
     def used_bytes(self):
@@ -588,7 +597,7 @@ class MemoryPool:
         return self.held[here.device]
 
     def free_all_blocks(self, stream=None):
-        """Returns free memory to CUDA, also that of graphs."""
+        """Returns free memory to CUDA, including memory of graphs."""
         with _lock:
             self._free(here.device)
 
@@ -604,7 +613,8 @@ pool = MemoryPool()
 
 @contextlib.contextmanager
 def using_allocator(allocator=None):
-    """Context manager: this thread allocates by a function, such as the method of a pool."""
+    """Context manager: this thread allocates by the given function, such as the method of a
+    pool."""
     outer, here.allocator = here.allocator, allocator
     try:
         yield
@@ -613,12 +623,12 @@ def using_allocator(allocator=None):
 
 
 def get_allocator():
-    """Returns what this thread allocates by."""
+    """Returns the function by which this thread allocates."""
     return here.allocator or pool.malloc
 
 
 class MemoryHook:
-    """Is told of each allocation while it is entered."""
+    """A hook that is called at each allocation while it is entered."""
 
     name = "MemoryHook"
 
@@ -649,7 +659,7 @@ def alloc_pinned_memory(size):
 
 
 def check_current_device(name, arrays):
-    """Raises as CuPy does, where GPUs cannot access each other, for arrays of another device."""
+    """Raises CuPy's error, as on hosts without peer access, for arrays of another device."""
     for array in arrays:
         device_id = array.data.device_id
         if device_id != here.device:
@@ -661,10 +671,10 @@ def check_current_device(name, arrays):
 
 
 def count_moved(name, hosts, **work):
-    """Counts the bytes of arrays, of broadcast ones those that there are, for a kernel.
+    """Counts the bytes that a kernel moves; broadcast arrays count by their own elements.
 
     Args:
-        work: other attributes of ``Work``.
+        work: further attributes of ``Work``.
     """
     total = 0
     for host in {id(host): host for host in hosts}.values():
@@ -675,16 +685,16 @@ def count_moved(name, hosts, **work):
 
 
 def grain_of(reads, writes):
-    """Returns the bytes that a thread loads, if it computes one element."""
+    """Returns the number of bytes that a thread loads if it computes one element."""
     size = max((x.size for x in writes), default=0)
     return sum(x.itemsize for x in reads if x.size == size)
 
 
 def launch(name, reads, writes, again=None, **work):
-    """Counts a kernel in the current stream, and notes its accesses to memory.
+    """Counts a kernel in the current stream, and records its accesses to memory.
 
-    If the stream captures, ``again`` is what launches of the graph call. ``work`` are attributes of
-    ``Work``.
+    If the stream captures, launches of the graph call ``again``. ``work`` are further attributes
+    of ``Work``.
     """
     stream = get_current_stream()
     if stream.capture is None:
@@ -701,7 +711,8 @@ def launch(name, reads, writes, again=None, **work):
 
 
 def copy_between_devices(source, target):
-    """Notes a copy. In a null stream it waits for both devices, and their later work for it."""
+    """Records a copy. In a null stream, the copy waits for both devices, whose later work waits for
+    it."""
     ledger.launches["copy", place()] += 1
     stream = get_current_stream()
     streams = _streams_of(source.device_id) if stream._is_null else []
@@ -714,7 +725,7 @@ def copy_between_devices(source, target):
 
 
 def check_dtype(dtype):
-    """Returns the NumPy dtype; ValueError for one that CuPy does not have."""
+    """Returns the NumPy dtype; raises ValueError for a dtype that CuPy does not have."""
     dtype = np.dtype(dtype)
     is_plain = dtype.kind in "biufc" and (dtype.itemsize < 16 or dtype.kind == "c")
     if not is_plain and dtype.name != "bfloat16":

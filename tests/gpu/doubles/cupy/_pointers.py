@@ -1,4 +1,4 @@
-"""Arrays at addresses that other libraries are given."""
+"""Finds arrays at addresses that other libraries get."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from cupy._records import bytes_of
 
 
 def block_at(pointer, size, what, alignment=1):
-    """Returns the block of the current device that holds so many bytes at an address."""
+    """Returns the block of the current device that holds ``size`` bytes at an address."""
     block = _machine.pool.block_of(pointer)
     if block is None or pointer + size > block.ptr + block.size:
         raise RuntimeError(f"{what}: {size} bytes at {pointer:#x} are not in an array's memory")
@@ -19,7 +19,7 @@ def block_at(pointer, size, what, alignment=1):
 
 
 def view_at(pointer, shape, strides, dtype, what, alignment=1):
-    """Returns the array of that shape and strides, in elements, and its block of memory."""
+    """Returns the array of the given shape and strides (in elements), and its block of memory."""
     dtype = np.dtype(dtype)
     strides = [n * dtype.itemsize for n in strides]
     size = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize

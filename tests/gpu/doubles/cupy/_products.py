@@ -1,4 +1,5 @@
-"""Products of matrices: what CuPy launches for them beside the product, and cuBLAS itself."""
+"""Products of matrices: kernels that CuPy launches in addition to the product, and cuBLAS
+itself."""
 
 import numpy as np
 
@@ -7,7 +8,7 @@ OTHER_PRODUCTS = {"__imatmul__", "vdot", "inner", "tensordot", "einsum"}
 
 
 def launches_beside(operands, out):
-    """Returns the names of what CuPy 14 launches beside the kernel of the product itself.
+    """Returns the names of the kernels that CuPy 14 launches in addition to the product.
 
     Of two matrices it copies those without contiguous rows or columns. Of stacks it copies all that
     are not contiguous, widens half precision, and finds repeated matrices by kernels.
@@ -32,14 +33,15 @@ def launches_beside(operands, out):
 
 
 def count_flops(a, b):
-    """Returns the multiplications and additions of a product."""
+    """Returns the number of multiplications and additions of a product."""
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     inner, columns = b.shape[-2:] if b.ndim > 1 else (len(b), 1)
     return 2.0 * np.prod(stack) * (a.size // max(np.prod(a.shape[:-2]), 1)) * columns * bool(inner)
 
 
 def without_values(a, b, out=None):
-    """Returns an array as a product of stacks of matrices would be, whose values are undefined."""
+    """Returns an array with the shape and dtype of a product of stacks of matrices, and undefined
+    values."""
     if out is not None:
         return out
     if min(a.ndim, b.ndim) < 2:

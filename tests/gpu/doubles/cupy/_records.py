@@ -1,4 +1,4 @@
-"""What is noted of memory, and the errors that come of it."""
+"""Records about memory, and the errors that follow from them."""
 
 import weakref
 from typing import NamedTuple
@@ -7,14 +7,14 @@ import numpy as np
 
 
 class Work(NamedTuple):
-    """A launch.
+    """A launch of a kernel.
 
     Attributes:
-        name: of the kernel.
-        n_bytes: of the arrays that it reads and writes, each once.
-        flops: of products, else 0.
-        grain: bytes that a thread loads for an element, where each thread has one; else 0.
-        copied: bytes that a library copies beside, to change the order of axes.
+        name: the name of the kernel.
+        n_bytes: the bytes of the arrays that the kernel reads and writes, each once.
+        flops: the number of floating-point operations of a product; 0 for other kernels.
+        grain: the bytes that a thread loads for one element; 0 if threads have several elements.
+        copied: the bytes that a library copies in addition, to change the order of axes.
     """
 
     name: str
@@ -25,14 +25,14 @@ class Work(NamedTuple):
 
 
 class RaceError(RuntimeError):
-    """Two accesses to memory that no event and no wait puts in order."""
+    """Two accesses to memory that no event and no wait orders."""
 
 
 class CUDARuntimeError(RuntimeError):
     """An error that the CUDA runtime would return.
 
     Attributes:
-        status: its number, of those that mpchain asks for; -1 for others.
+        status: the number of the error if mpchain checks for it; -1 for other errors.
     """
 
     @property
@@ -41,7 +41,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class OutOfMemoryError(MemoryError):
-    """A device has not enough memory."""
+    """A device has too little memory."""
 
     def __init__(self, size, held):
         super().__init__(
@@ -50,31 +50,32 @@ class OutOfMemoryError(MemoryError):
 
 
 class CaptureError(RuntimeError):
-    """What would become a wrong graph, though CUDA does not notice."""
+    """A capture that would become a wrong graph, although CUDA does not notice."""
 
 
 class History:
-    """The accesses to a block of memory that later ones need an order with.
+    """The accesses to a block of memory that later accesses must follow.
 
     Attributes:
         written: (stamp, line) of the last write, or None.
-        read: the same of reads since then, by the number of the stream.
+        read: (stamp, line) of the last read since this write, by the number of the stream.
     """
 
     def __init__(self):
         self.written, self.read = None, {}
 
     def stamps(self):
-        """Returns all (stamp, line)."""
+        """Returns the (stamp, line) of all accesses."""
         return [*self.read.values(), *filter(None, [self.written])]
 
 
 class Fate:
-    """What became of a block of memory, which outlives it.
+    """The fate of a block of memory; this object outlives the block.
 
     Attributes:
-        pool: refers to the pool that has the block.
-        freed_at: how many blocks the pool had served when this one was freed; None if it lives.
+        pool: a reference to the pool of the block.
+        freed_at: the number of blocks that the pool had served when this block was freed; None
+            while the block exists.
     """
 
     def __init__(self, pool):
@@ -82,7 +83,7 @@ class Fate:
 
 
 def bytes_of(host):
-    """The bytes of an array that owns its memory, whose axes are in any order."""
+    """Returns the bytes of an array that owns its memory, with axes in any order."""
     order = np.argsort([-n for n in host.strides], kind="stable")
     found = host.transpose(order).reshape(-1)
     assert np.may_share_memory(found, host) or not host.size

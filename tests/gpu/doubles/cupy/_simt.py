@@ -1,4 +1,4 @@
-"""RawKernels on simt.hpp: their texts with pointers that note every access."""
+"""Runs RawKernels on simt.hpp: their texts get pointers that record every access."""
 
 import ctypes
 import itertools
@@ -9,16 +9,16 @@ import threading
 import numpy as np
 
 MOST_BYTES, MOST_THREADS = 1 << 18, 1 << 15
-"""Larger launches run without notes; the orders of their threads would be no others."""
+"""Larger launches run without records; other orders of their threads would not find more."""
 N_ORDERS = 2
 IS_ON = os.environ.get("CUPY_DOUBLE_SIMT", "1") != "0"
 
 _seeds = itertools.count(1)
-_one_at_a_time = threading.Lock()  # the library notes the accesses of one launch
+_one_at_a_time = threading.Lock()  # the library records the accesses of one launch at a time
 
 
 def noting(code, name, types):
-    """Returns the text with pointers that note, and the types of its parameters."""
+    """Returns the text with recording pointers, and the types of its parameters."""
     code = re.sub(
         r"__shared__\s+(\w+)\s+(\w+)\[(\w+)\];", r"Shared<\1> \2(\3, _shared_memory);", code
     )
@@ -55,21 +55,22 @@ def ranges_of(arrays):
 
 
 def takes(dims, ranges):
-    """Whether a launch is small enough to be noted."""
+    """Returns whether a launch is small enough to be recorded."""
     n_bytes = sum(end - begin for begin, end in ranges)
     return IS_ON and n_bytes <= MOST_BYTES and np.prod(dims[:6]) <= MOST_THREADS
 
 
 def run(library, name, pointers, dims, ranges, written):
-    """Runs a kernel in several orders; RuntimeError for faults, or results that depend on these.
+    """Runs a kernel in several orders; raises RuntimeError for faults, or if results depend on the
+    order.
 
     Args:
-        library: of the text.
-        name: of the kernel.
-        pointers: to the arguments.
-        dims: grid, block and bytes of shared memory.
+        library: the compiled library of the text.
+        name: the name of the kernel.
+        pointers: the pointers to the arguments.
+        dims: the grid, the block and the number of bytes of shared memory.
         ranges: see :func:`ranges_of`.
-        written: the host's arrays that the kernel may write.
+        written: the host arrays that the kernel may write.
     """
     flat = (ctypes.c_long * (2 * len(ranges)))(*(int(x) for pair in ranges for x in pair))
     before = [host.copy() for host in written]

@@ -1,4 +1,4 @@
-"""Random numbers: NumPy's, of one generator for each device that differs from NumPy's."""
+"""Random numbers from NumPy, with one generator for each device that differs from NumPy's own."""
 
 import functools
 import os
@@ -15,7 +15,7 @@ _states = {}
 
 
 class RandomState:
-    """A generator. Like CuPy's, it cannot show its state."""
+    """A generator; like CuPy's, it cannot return its state."""
 
     def __init__(self, seed=None, method=None):
         self.seed(seed)
@@ -23,7 +23,7 @@ class RandomState:
     def seed(self, seed=None):
         # CuPy's own kernels get this number, which the host counts.
         self._rk_seed = int.from_bytes(os.urandom(8)) if seed is None else int(seed)
-        # The same seed draws other numbers than NumPy's generator.
+        # The same seed must not draw the same numbers as NumPy's generator.
         seed = None if seed is None else [int(seed) % 2**32, 0x6770]
         self._generator = np.random.RandomState(seed)
 
@@ -58,7 +58,7 @@ def get_random_state():
 
 
 def set_random_state(rs):
-    """Makes a generator that of the current device."""
+    """Sets the generator of the current device."""
     if not isinstance(rs, RandomState):
         raise TypeError(f"Random state must be an instance of RandomState. Actual: {type(rs)}")
     _states[_machine.here.device] = rs

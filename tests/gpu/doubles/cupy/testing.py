@@ -1,4 +1,4 @@
-"""Comparisons of arrays of any device."""
+"""Compares arrays of any device."""
 
 import numpy as _np
 

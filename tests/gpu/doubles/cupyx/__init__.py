@@ -1,6 +1,6 @@
-"""What mpchain uses of cupyx, on the imitated device."""
+"""The parts of cupyx that mpchain uses, on the imitated device."""
 
 
 def scatter_add(a, slices, value):
-    """Adds at indices; deprecated, as it is in CuPy."""
+    """Adds values at indices; deprecated, as in CuPy."""
     a.scatter_add(slices, value)

@@ -1,4 +1,7 @@
-"""Builds and loads the double of NCCL, which reports to the double of CuPy what it uses.
+"""Builds and loads the double of NCCL, which reports its use of memory to the double of CuPy.
+
+The library is loaded under NCCL's own name, libnccl.so.2, so that all bindings find it instead of
+NCCL.
 
 It is loaded under NCCL's own name, libnccl.so.2, so that all bindings find it in place of NCCL.
 """
@@ -34,7 +37,7 @@ _CURRENT = 2**64 - 1
 
 
 def build():
-    """Compiles the library, once for all processes; returns its file."""
+    """Compiles the library once for all processes; returns its file."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise RuntimeError("the double of NCCL needs g++")
@@ -63,10 +66,10 @@ def load():
 
 
 class Ticket:
-    """A call of NCCL that has been begun.
+    """A call of NCCL that has begun.
 
     Attributes:
-        comm: its communicator.
+        comm: the communicator of the call.
     """
 
     def __init__(self, comm, number):
@@ -76,7 +79,7 @@ class Ticket:
         return bool(load().ncclDoubleIsDone(self.comm, self._number))
 
     def wait(self):
-        """Waits until it is done; notes a fault, and raises, if it has failed."""
+        """Waits until the call is complete; if it failed, records a fault and raises an error."""
         _check_result(self.comm, load().ncclDoubleWait(self.comm, self._number))
 
 
@@ -88,7 +91,7 @@ def _check_result(comm, result):
 
 
 class _CapturedGroup:
-    """Calls of a group that a graph holds; launches of the graph make them again."""
+    """Calls of a group that a graph contains; launches of the graph repeat the calls."""
 
     def __init__(self, comm, index):
         self._comm, self._index, self._forget = comm, index, load().ncclDoubleForget
@@ -121,7 +124,7 @@ def _current_device():
 def _access(name, device, stream, pointer, n_bytes, writes, comm, number, why):
     try:
         _check(name.decode(), device, stream, pointer, n_bytes, bool(writes), comm, number)
-    except Exception as error:  # C shall not see it
+    except Exception as error:  # an exception must not reach C
         text = str(error)
         if text not in _machine.ledger.faults:
             _machine.ledger.faults.append(text)
@@ -131,7 +134,7 @@ def _access(name, device, stream, pointer, n_bytes, writes, comm, number, why):
 
 
 def _check(name, device, stream_number, pointer, n_bytes, writes, comm, number):
-    """Notes an access of NCCL to memory; raises for what NCCL cannot see."""
+    """Records an access of NCCL to memory; raises an error for faults that NCCL cannot see."""
     name = f"nccl{name}"
     if _machine.here.device != device:
         raise ValueError(
@@ -151,5 +154,5 @@ def _check(name, device, stream_number, pointer, n_bytes, writes, comm, number):
     if not block.covers(pointer + n_bytes - 1):
         end = block.ptr + block.size - pointer
         raise ValueError(f"{name} uses {n_bytes} bytes of a buffer with {end}")
-    # Captured work has no number: it is done when the graph is launched.
+    # Captured work has no number, because it is done when the graph is launched.
     block.access(stream, writes, Ticket(comm, number) if number else None)

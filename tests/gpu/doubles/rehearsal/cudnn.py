@@ -1,4 +1,4 @@
-"""The double of cuDNN under the name of cuDNN, for rehearsals of the GPU doctor."""
+"""Loads the double of cuDNN under cuDNN's name, for rehearsals of the GPU doctor."""
 
 import sys
 

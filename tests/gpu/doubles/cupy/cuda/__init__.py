@@ -23,7 +23,7 @@ Stream.null = null_stream(0)
 
 
 def is_available():
-    """Returns True: the devices are always there."""
+    """Returns True, because the imitated devices are always present."""
     return True
 
 

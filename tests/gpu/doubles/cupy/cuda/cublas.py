@@ -1,4 +1,4 @@
-"""cuBLAS: products of stacked matrices, which are stored by columns."""
+"""A double of cuBLAS: products of stacked matrices, which are stored by columns."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ _COMPUTE = {
 
 
 class CUBLASError(RuntimeError):
-    """What cuBLAS refuses."""
+    """cuBLAS refuses the arguments."""
 
 
 def _number(pointer, dtype):
@@ -47,7 +47,8 @@ def gemmStridedBatchedEx(*args):
 
 
 def multiply(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, *others):
-    """The same, in streams that capture, too; for the C interface."""
+    """Multiplies stacks of matrices, also in streams that capture; the C interface calls this
+    function."""
     B, Btype, ldb, strideB, beta, C, Ctype, ldc, strideC, count, compute, _ = others
     if handle != _machine.here.device + 1:
         raise CUBLASError("CUBLAS_STATUS_NOT_INITIALIZED: the handle of another device")
@@ -69,7 +70,7 @@ def multiply(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, *ot
 
     def again():
         with np.errstate(all="ignore"):
-            # The bits equal those of CuPy's product of two matrices.
+            # the bits then equal those of CuPy's product of two matrices
             if count == 1 and a.dtype == wide:
                 c[0].T[...] = b[0].T.dot(a[0].T)
             else:

@@ -1,4 +1,4 @@
-"""CuPy's own binding of NCCL, if CuPy is installed too, over the double of NCCL."""
+"""CuPy's own binding of NCCL, if CuPy is installed, too; it uses the double of NCCL."""
 
 import nccl_double
 

@@ -1,4 +1,4 @@
-"""Marks for a profiler, which nobody sees."""
+"""Marks for a profiler, which have no effect."""
 
 
 def RangePush(message, id_color=-1):

@@ -19,7 +19,7 @@ def getDevice():
 
 
 def setDevice(device):
-    """Makes a device the current one."""
+    """Makes a device the current device."""
     Device(device).use()
 
 
@@ -29,9 +29,9 @@ def deviceSynchronize():
 
 
 def getDeviceProperties(device):
-    """Returns what is known of a device."""
+    """Returns the known properties of a device."""
     sizes = {"totalGlobalMem": 80 << 30, "major": 9, "minor": 0}
-    # Ranks are processes of one machine: their doubles of device 0 are one device.
+    # Ranks are processes of one machine: device 0 of all of them is the same device.
     return {"name": b"double", "uuid": bytes([*range(15), int(device)]), **sizes}
 
 
