@@ -282,6 +282,8 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
         "of no axes": lambda: (_random(3), np.array([1, 0, 1]), 2),
         "of matrices": lambda: (_random(2, 2, 3, 4), np.array([[1, 0], [1, 2]], np.int32), 3),
         "many": lambda: (_random(30, 30, 80), np.random.randint(-9, 9, (30, 30), np.int8), 9),
+        "of one index": lambda: (_random(200, 3), np.full(200, 2), 4),
+        "in runs": lambda: (_random(200, 3), np.repeat([3, 0, 2, 4], [32, 31, 65, 72]), 5),
     },
     "concatenate": {
         "rows": lambda: (0, _random(3, 5), _random(1, 5)),

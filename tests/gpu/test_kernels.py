@@ -8,6 +8,7 @@ import mpchain.functions as F
 from mpchain import kernels
 from mpchain.functions.attention import project_heads
 from mpchain.kernels.gpu import cublas, cuda_windows
+from mpchain.kernels.gpu.cuda_rows import rows_per_chunk
 from mpchain.kernels.reference import product
 from mpchain.random import SampleGenerator
 from mpchain.testing.kernel_cases import CASES
@@ -281,6 +282,26 @@ def test_sums_of_rows_in_a_fixed_order(name, dtype, double):
     tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
     np.testing.assert_allclose(y.get(), right, tolerance, tolerance * 30)
     assert y.dtype == dtype
+
+
+@pytest.mark.parametrize("n", [1, 1000, 10_000, 1_000_000])
+def test_no_thread_adds_many_rows(n):
+    """Also if all rows have one index, such as that of padding."""
+    length = rows_per_chunk(n)
+    assert max(length, -(-n // length)) <= max(32, 1.01 * n**0.5)
+
+
+@pytest.mark.parametrize("n_rows", [31, 32, 33, 63, 64, 65, 97, 300])
+@pytest.mark.parametrize("n", [1, 2, 3, 40])
+def test_sums_of_rows_at_the_ends_of_chunks(n_rows, n):
+    """Whole numbers: their sums have no rounding."""
+    random = np.random.RandomState(n_rows)
+    rows, ids = random.randint(-9, 9, (n_rows, 2)).astype("f"), random.randint(0, n, n_rows)
+    right = np.zeros((n, 2), "f")
+    np.add.at(right, ids, rows)
+    send = mpchain.get_device("@cupy:0").send
+    with mpchain.using_config("cudnn_deterministic", True):
+        np.testing.assert_array_equal(kernels.sum_rows(send(rows), send(ids), n).get(), right)
 
 
 def test_the_gradient_of_an_embedding_is_the_same_each_time_if_that_is_wanted(double):

@@ -13,15 +13,33 @@ from mpchain.typing import Array
 
 _MOST = 32  # number of arrays that one kernel joins
 
-# The first thread of rows with equal indices adds all of them.
-_TEXT = """
-const ptrdiff_t place = i / width, column = i % width;
-const ptrdiff_t id = ids[order[place]];
-if (place == 0 || ids[order[place - 1]] != id) {
+# A thread adds a chunk of the sorted rows, for one column. The sum of rows with equal indices that
+# several chunks contain has a part where these rows begin, and parts that continue an earlier one.
+_CHUNKS = """
+const ptrdiff_t chunk = i / width, column = i % width, begin = chunk * length;
+const ptrdiff_t end = begin + length < n ? begin + length : n;
+for (ptrdiff_t k = begin; k < end;) {
+  const ptrdiff_t first = k, id = ids[order[k]];
   W sum = 0;
-  for (ptrdiff_t k = place; k < n && ids[order[k]] == id; k++)
-    sum += rows[order[k] * width + column];
-  y[id * width + column] = sum;
+  for (; k < end && ids[order[k]] == id; k++) sum += rows[order[k] * width + column];
+  const bool continues = first == begin && begin && ids[order[begin - 1]] == id;
+  const bool goes_on = k == end && end < n && ids[order[end]] == id;
+  if (continues || goes_on) parts[(2 * chunk + continues) * width + column] = sum;
+  else y[id * width + column] = sum;
+}
+"""
+# The chunk in which rows with equal indices begin joins their parts.
+_JOINED = """
+const ptrdiff_t chunk = i / width, column = i % width, begin = chunk * length;
+const ptrdiff_t end = begin + length;
+if (end < n && ids[order[end]] == ids[order[end - 1]]) {
+  const ptrdiff_t id = ids[order[end]];
+  if (!begin || ids[order[begin - 1]] != id) {
+    W sum = parts[2 * chunk * width + column];
+    for (ptrdiff_t c = chunk + 1; c * length < n && ids[order[c * length]] == id; c++)
+      sum += parts[(2 * c + 1) * width + column];
+    y[id * width + column] = sum;
+  }
 }
 """
 
@@ -72,13 +90,31 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     xp, shape = cuda.get_array_module(rows), rows.shape[ids.ndim :]
     width = math.prod(shape)
     places = ids.reshape(-1).astype(np.int64) % n  # -1 means the last row
-    y = xp.zeros((n, *shape), rows.dtype)
-    kernel = cuda.elementwise(
-        "raw int64 ids, raw int64 order, raw T rows, int64 width, int64 n, W zero",
-        "raw T y",
-        _TEXT,
-        "mpchain_sum_rows",
-    )
-    zero = np.zeros((), np.float64 if rows.dtype == np.float64 else np.float32)[()]
-    kernel(places, places.argsort(), rows, width, ids.size, zero, y, size=ids.size * width)
+    y, order = xp.zeros((n, *shape), rows.dtype), places.argsort()
+    length = rows_per_chunk(ids.size)
+    n_chunks = -(-ids.size // length)
+    parts = xp.empty((2 * n_chunks, width), np.promote_types(rows.dtype, np.float32))
+    add, join = _kernels()
+    given = places, order, width, ids.size, length
+    add(rows, *given, parts, y, size=n_chunks * width)
+    if n_chunks > 1:
+        join(parts, *given, y, size=(n_chunks - 1) * width)
     return y
+
+
+def rows_per_chunk(n: int) -> int:
+    """Returns how many of n sorted rows a thread adds, before sums of chunks are joined.
+
+    Example:
+        >>> rows_per_chunk(10), rows_per_chunk(10_000)
+        (32, 100)
+    """
+    return max(32, math.isqrt(n))
+
+
+def _kernels():
+    """Returns the kernel that adds the rows of chunks, and the one that joins their sums."""
+    indices = "raw int64 ids, raw int64 order, int64 width, int64 n, int64 length"
+    add = f"raw T rows, {indices}", "raw W parts, raw T y", _CHUNKS, "mpchain_sum_rows"
+    join = f"raw W parts, {indices}", "raw T y", _JOINED, "mpchain_join_sums_of_rows"
+    return cuda.elementwise(*add), cuda.elementwise(*join)
