@@ -20,12 +20,12 @@ import numpy as np
 
 from mpchain import annexes
 from mpchain.backends import cuda
-from mpchain.captured.comparison import are_all_close
+from mpchain.captured.comparison import are_all_close, are_same
 from mpchain.captured.graph_memory import GraphMemory
 from mpchain.captured.ranks import capture_update
 from mpchain.captured.recorder import Draws
 from mpchain.captured.results import simple_of, why_not_returned, without_graph
-from mpchain.captured.state import Carried, State
+from mpchain.captured.state import Carried, State, other_values
 from mpchain.observers import Graph, Recording
 from mpchain.optimizer import Optimizer
 from mpchain.typing import Array
@@ -117,6 +117,7 @@ class CudaGraph(Graph):
         self._updates: list[tuple[Optimizer, list]] = []
         self._states: list[tuple[dict, str, Array]] = []
         self._scales: list[tuple] = []
+        self._written: list[int] = []
         with self.device:
             self._memory = GraphMemory()
             with self._memory.serving():
@@ -125,7 +126,9 @@ class CudaGraph(Graph):
                 n_bytes = cublas.workspace_bytes(capability) if cublas else 0
                 self.workspace = self._cupy.empty(n_bytes, np.uint8)
                 self._stored: Any = self._cupy.zeros(_MOST_NUMBERS, np.float64)
-                self._inputs = [x.copy() for x in arrays]
+                # The comparison with a step would not notice if launches lost its arguments, and
+                # the graph's memory already held them.
+                self._inputs = [other_values(x) for x in arrays]
                 self._carried = Carried(_parts(state.links))
 
     # Queries of code during a capture
@@ -342,7 +345,10 @@ class CudaGraph(Graph):
         """Runs the prepared step on arguments; returns its result."""
         with self.device:
             self._begin(arrays)
-            return self._launched()
+            result = self._launched()
+            for i in self._written:
+                self._cupy.copyto(arrays[i], self._inputs[i])
+            return result
 
     def _begin(self, arrays):
         self._store_numbers()
@@ -421,7 +427,9 @@ class CudaGraph(Graph):
             self._graph.launch()
             drawn = [(what, array) for what, _, array in self._draws]
             grads = [g for _, g in self._grads]
-            expected = self._outcome(grads, self._result, self._carried.computed())
+            expected = self._outcome(grads, self._result, self._carried.computed(), self._inputs)
+            written = zip(arrays, expected["arguments"], strict=True)
+            self._written = [i for i, (x, y) in enumerate(written) if not are_same(x.get(), y)]
             updated = self._values_of_params()
             for array, value in before:
                 array.set(value)
@@ -430,7 +438,7 @@ class CudaGraph(Graph):
             if self._graph is None:
                 return result, listener.reason or "the GPU's memory does not suffice for its graph"
             grads = [p.grad for p, _ in self._grads]
-            found = self._outcome(grads, result, self._carried.found())
+            found = self._outcome(grads, result, self._carried.found(), arrays)
             params = [value for _, value in before[: len(updated)]]
             reason = listener.reason or _difference(expected, found)
             if not (reason or _move_alike(params, updated, self._values_of_params())):
@@ -503,7 +511,7 @@ class CudaGraph(Graph):
     def _values_of_params(self):
         return [p.array.get() for p in self.state.params]
 
-    def _outcome(self, grads, result, carried):
+    def _outcome(self, grads, result, carried, arguments):
         """Returns copies, on the host, of a step's results."""
         results: list[Array] = []
         without_graph(result, results.append)
@@ -511,7 +519,7 @@ class CudaGraph(Graph):
         parts = {"gradients": grads, "results": results, "persistent values": persistents}
         parts["states of optimizers"] = [v for _, _, v in self._states]
         parts["arrays"] = self._others
-        parts["state that links carry"] = carried
+        parts |= {"state that links carry": carried, "arguments": arguments}
         return {k: [x.get() for x in xs if cuda.is_gpu_array(x)] for k, xs in parts.items()}
 
 

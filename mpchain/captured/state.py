@@ -199,7 +199,7 @@ class Carried:
         self._links = list(links)
         self._before = self._kept()
         self._read = {
-            key: (place, Variable(value.array.copy(), requires_grad=False))
+            key: (place, Variable(other_values(value.array), requires_grad=False))
             for key, (place, value) in self._before.items()
         }
         self._left: list[tuple[Place, Any]] = []
@@ -258,6 +258,20 @@ class Carried:
     def found(self) -> list:
         """Returns the values that links keep, by place."""
         return [_array_of(place.get()) for place, _ in self._left]
+
+
+def other_values(array: Any) -> Any:
+    """Returns a new GPU array of the same shape and dtype: NaN, or integers in the same range.
+
+    Example:
+        >>> other_values(cupy.array([3, 1, 1]))  # doctest: +SKIP
+        array([1, 3, 3])
+    """
+    if array.dtype.kind == "b":
+        return ~array
+    if array.dtype.kind in "iu":
+        return array.max() + array.min() - array if array.size else array.copy()
+    return cuda.cupy.full(array.shape, np.nan, array.dtype)
 
 
 def _array_of(value):

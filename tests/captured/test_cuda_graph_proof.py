@@ -11,7 +11,9 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
+from mpchain.backends.dtypes import as_dtype
 from mpchain.captured.cuda_graph import CudaGraph
+from mpchain.captured.state import Carried
 from tests.captured.test_captured import batch_of, perceptron
 from tests.captured.test_cuda_graph import GPU, assert_same, classifier_step, run_both, send
 
@@ -133,3 +135,58 @@ def test_numbers_that_change_are_refused():
 
     counter = Counter()
     refused(lambda x, t: (x * 2, counter()), "it returns other numbers in each step")
+
+
+DTYPES = ["f", "e", "d", "bfloat16", "i", "B", "?"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arguments_that_do_not_reach_the_graph_are_found_before_the_first_launch(
+    monkeypatch, dtype
+):
+    """Also in the call that captures: the graph's memory does not hold its arguments."""
+    monkeypatch.setattr(mpchain.cuda.cupy, "copyto", lambda to, array: None)
+    model = on_gpu(L.Linear(5, 3))
+    step = mpchain.capture(lambda x: F.sum(model(x.astype("f"))).array)
+    x = (mpchain.cuda.cupy.arange(20).reshape(4, 5) % 7).astype(as_dtype(dtype))
+    with pytest.warns(UserWarning, match="a replay computed other results"):
+        found = [float(step(x)) for _ in range(4)]
+    assert len(set(found)) == 1
+
+
+def test_state_that_does_not_reach_the_graph_is_found_before_the_first_launch(monkeypatch):
+    monkeypatch.setattr(Carried, "load", lambda self: None)
+    model = on_gpu(L.LSTM(5, 3))
+    step = mpchain.capture(lambda x: model(x).array)
+    x, _ = send(batch_of(0))
+    with pytest.warns(UserWarning, match="a replay computed other (results|state)"):
+        for _ in range(3):
+            step(x)
+
+
+def test_arguments_that_a_step_writes_are_written_by_launches():
+    model = on_gpu(L.Linear(5, 3))
+
+    def step(x, t):
+        x += model(x).array.sum()
+        return x * 2
+
+    captured = mpchain.capture(step)
+    for i in range(6):
+        mine, other = send(batch_of(i)), send(batch_of(i))
+        np.testing.assert_allclose(captured(*mine).get(), step(*other).get(), rtol=1e-5)
+        for x, y in zip(mine, other, strict=True):
+            np.testing.assert_allclose(x.get(), y.get(), rtol=1e-5)
+    assert captured.reason is None
+
+
+def test_arguments_that_share_memory_which_a_step_writes_are_refused():
+    def step(x, y):
+        x += 1
+        return y * 2
+
+    captured = mpchain.capture(step)
+    with pytest.warns(UserWarning, match="a replay computed other results"):
+        for i in range(5):
+            x, _ = send(batch_of(i))
+            np.testing.assert_allclose(captured(x, x).get(), 2 * (batch_of(i)[0] + 1), rtol=1e-6)
