@@ -619,6 +619,12 @@ class TestMemory:
             step = self._limited(cupy, monkeypatch, 0.999)
         assert "does not suffice" in step.reason
 
+    def test_a_step_that_needs_more_than_was_foreseen_goes_on_as_always(self, cupy, monkeypatch):
+        monkeypatch.setattr(GraphMemory, "is_short", lambda self: False)
+        with pytest.warns(UserWarning, match="the GPU's memory does not suffice for its graph"):
+            step = self._limited(cupy, monkeypatch, 0.6)
+        assert "does not suffice" in step.reason
+
     def test_arrays_that_a_step_keeps_are_not_written_over(self, cupy, monkeypatch):
         kept = []
         with pytest.warns(UserWarning, match="keeps arrays that it computes, and the GPU's mem"):
@@ -646,7 +652,8 @@ class TestMemory:
 
     def test_replays_keep_the_memory_of_one_step(self, cupy, monkeypatch):
         peak, right = self._peak(cupy)
-        self._limit(cupy, monkeypatch, int(peak * 2.3) + (32 << 20))
+        self._limit(cupy, monkeypatch, int(peak * 2.3) + (80 << 20))
+        monkeypatch.delattr(GraphMemory, "lent")  # the step runs beside the graph
         update, x, model = self._train(cupy)
         step = mpchain.capture(update)
         for _ in range(4):

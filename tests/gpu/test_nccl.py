@@ -5,6 +5,8 @@ import pytest
 
 import mpchain
 from mpchain.distributed.communicators.nccl import NcclCommunicator, check_one_rank_per_gpu
+from mpchain.distributed.gradients.buckets import GradientReducer
+from mpchain.variable import Parameter
 
 
 def test_two_ranks_on_one_gpu_are_named():
@@ -56,6 +58,36 @@ def test_work_of_nccl_comes_after_kernels_before_it_and_before_those_after_it(co
     x = cupy.ones((3, 4), "f") * 2
     assert (communicator.iallgather(x).Wait() + 1).get().tolist() == [[[3] * 4] * 3]
     assert not cupy.double.faults
+
+
+@pytest.mark.gpu
+def test_events_of_collectives_measure_no_time(communicator, monkeypatch):
+    """Events that do take twice as long."""
+    import cupy
+
+    are_timing, begin = [], cupy.cuda.Event.__init__
+
+    def observe(self, block=False, disable_timing=False, interprocess=False):
+        are_timing.append(not disable_timing)
+        begin(self, block, disable_timing, interprocess)
+
+    monkeypatch.setattr(cupy.cuda.Event, "__init__", observe)
+    communicator.iallgather(cupy.ones(3, "f")).Wait()
+    assert are_timing == [False, False]
+
+
+@pytest.mark.gpu
+def test_gradients_in_buckets_begin_at_multiples_of_16_bytes(communicator):
+    """NCCL sums arrays that begin elsewhere element by element. Small ones come last."""
+    import cupy
+
+    shapes = {"/b": (10,), "/W": (16, 10), "/c": (3,), "/V": (4, 4, 2)}
+    params = {name: Parameter(cupy.zeros(shape, np.float16)) for name, shape in shapes.items()}
+    reducer = GradientReducer(communicator)
+    reducer.watch(params)
+    (bucket,) = reducer._make_buckets([*params])
+    begins = {name: place.start * 2 for name, place in bucket.layout.slices.items()}
+    assert begins == {"/W": 0, "/V": 320, "/b": 384, "/c": 404}
 
 
 @pytest.mark.gpu

@@ -75,6 +75,14 @@ def test_a_sum_that_uses_each_value_at_once_is_found():
     assert loops and all(sass.loads_before_use(loop) == 1 for loop in loops)
 
 
+@needs_tools
+def test_texts_are_compiled_as_by_cupy():
+    """Numbers below 1.2e-38 are zero, even if a caller asks for another thing."""
+    text = 'extern "C" __global__ void own(float* x) { *x = *x * 3.0f; }'
+    _, binary = nvrtc.compiled(text, "sm_90", ["-ftz=false"])
+    assert "FMUL.FTZ" in [x.name for x in sass.disassembled(binary).instructions]
+
+
 LISTING = """
 .text.own:
         /*0000*/                   MOV R1, c[0x0][0x28] ;

@@ -4,6 +4,7 @@ every access."""
 import numpy as np
 import pytest
 
+import mpchain
 from mpchain import functions as F
 from mpchain import kernels
 from mpchain.backends import cuda
@@ -148,6 +149,38 @@ def test_sums_in_parts_are_those_of_all(name, dtype, set_reductions):
             np.testing.assert_allclose(a, b, tolerance, tolerance)
         for a, b in zip(arrays, found[0], strict=True):
             np.testing.assert_allclose(a, b, tolerance, tolerance * np.abs(b).max())
+
+
+def test_which_sums_are_computed_in_parts(double, set_reductions):
+    """Of a batch's statistics and gradients, and of losses, which are one long sum."""
+    draw = np.random.RandomState(0)
+    values = draw.randn(40, 5).astype("f"), np.ones(5, "f"), np.ones(5, "f")
+    t, found = draw.randint(-1, 5, 40), []
+    for n_parts in (1, 3):
+        set_reductions(_parts=lambda most=n_parts, **shape: most)
+        double.reset()
+        variables = [mpchain.Variable(_send(value)) for value in values]
+        loss = F.softmax_cross_entropy(F.batch_normalization(*variables), _send(t))
+        loss.backward()
+        found.append([loss.array.get(), *(v.grad.get() for v in variables)])
+        names = {name for name, _ in double.launches}
+        for sums in ("statistics", "parameter_gradients", "mean_loss"):
+            assert (f"mpchain_{sums}_of_parts" in names) == (n_parts > 1)
+            assert (f"mpchain_{sums}_from_parts" in names) == (n_parts > 1)
+    variables = [mpchain.Variable(value) for value in values]
+    loss = F.softmax_cross_entropy(F.batch_normalization(*variables), t)
+    loss.backward()
+    for arrays in found:
+        for a, b in zip(arrays, [loss.array, *(v.grad for v in variables)], strict=True):
+            np.testing.assert_allclose(a, b, 1e-4, 1e-6)
+
+
+@pytest.mark.parametrize("n", [8192, 10_000_000])
+def test_few_iterations_of_each_thread_for_a_loss(n):
+    sizes = cuda_reductions.row_sums(1, n)
+    parts = cuda_reductions._parts(**sizes)
+    _, (n_blocks,), (n_threads,) = cuda_reductions._sized(**sizes, parts=parts)
+    assert n / (n_blocks * n_threads) <= 256
 
 
 def test_an_outlier_that_comes_first_does_not_spoil_the_variance():

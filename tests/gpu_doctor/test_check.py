@@ -14,6 +14,15 @@ def test_cpu_is_as_the_cpu(name):
     assert found == {"ok": True, "error": 0.0}
 
 
+def test_what_is_most_likely_to_fail_is_tried():
+    parts = ["dropout", "embedding, half", "embedding, deterministic", "dynamic loss scale"]
+    parts += ["mixed_bf16", "TF32", "double precision", "transposed", "group normalization"]
+    parts += ["rows of 3,000, half", "more than 2**31", "by cuDNN", "on another stream"]
+    for part in parts:
+        assert any(part in name for name in gpu_check.CHECKS), part
+    assert gpu_check.MODELS.keys() == {"MLP", "ConvNet", "LSTM", "transformer"}
+
+
 def altered(deed):
     """Returns a check whose result is wrong on every device except the first."""
     calls = []

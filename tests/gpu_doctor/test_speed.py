@@ -40,6 +40,30 @@ def test_steps_of_pytorch_train(precision, mode):
         assert last < first
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_pytorch_is_measured_at_its_best(is_last, monkeypatch):
+    """With a fused optimizer; and all convolutions have the channels last if they shall."""
+    torch = pytest.importorskip("torch")
+    options, layouts = {}, []
+    optimizer, convolve = torch.optim.SGD, torch.nn.Conv2d._conv_forward
+
+    def make(params, *args, **kwargs):
+        options.update(kwargs)
+        return optimizer(params, *args, **kwargs)
+
+    def observe(self, x, weight, bias):
+        kind = torch.channels_last
+        layouts.append([v.is_contiguous(memory_format=kind) for v in (x, weight)])
+        return convolve(self, x, weight, bias)
+
+    monkeypatch.setattr(torch.optim, "SGD", make)
+    monkeypatch.setattr(torch.nn.Conv2d, "_conv_forward", observe)
+    speed.torch_step("ResNet-50", "single", speed.SMALL["ResNet-50"], "cpu", is_last)()
+    assert options["fused"] is True
+    assert layouts[0] == [is_last, is_last]
+    assert not is_last or all(map(all, layouts))
+
+
 @pytest.mark.parametrize("name", speed.SMALL)
 def test_both_train_models_of_one_size(name):
     torch = pytest.importorskip("torch")
