@@ -136,7 +136,7 @@ def _drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
         kernel = cuda.elementwise(ins, "T y", f"{_DROP}y = {value};", name)
         return kernel(*arrays, factor, least, n, *numbers)
     text = _wide_drop(name, value, "x" if h is None else "hx", x.dtype.char)
-    y, many = cuda.cupy.empty(x.shape, x.dtype), WIDTH // x.itemsize
+    y, many = cuda.get_array_module(x).empty(x.shape, x.dtype), WIDTH // x.itemsize
     sizes = np.int64(x.size // many), np.int64(n // many)
     n_blocks = min(-(-x.size // (many * THREADS)), BLOCKS)
     kernel = cuda.raw(text, f"{name}_wide")
