@@ -62,7 +62,7 @@ def test_an_initializer_is_called_once_the_shape_is_known():
     p = Parameter(initializer, name="W")
     assert not p.is_initialized and p.array is None and p.grad is None
     assert p.label == "uninitialized" and repr(p) == "variable W(None)"
-    with pytest.raises(RuntimeError, match=r"^Parameter 'W' has no array yet, and so no shape"):
+    with pytest.raises(RuntimeError, match=r"^Parameter 'W' has no array yet, so it has no shape"):
         p.shape
     assert initializer.arrays == []
     p.initialize((2, 3))

@@ -131,7 +131,7 @@ def scaled_dot_product_attention(
         Variable (..., L, V).
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
 
     Example:
         >>> query, key, value = np.zeros((2, 4, 8)), np.zeros((2, 5, 8)), np.ones((2, 5, 3))
@@ -290,7 +290,7 @@ def multi_head_attention(
         Variable (B, L, O).
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
 
     Example:
         >>> x, W = np.zeros((2, 4, 6)), np.zeros((6, 6))

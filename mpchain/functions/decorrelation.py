@@ -80,7 +80,7 @@ def decorrelated_batch_normalization(
     Args:
         x: Variable or array (N, C, ...), floating point.
         groups: the number of groups of channels, which must divide C.
-        eps: added to the variances.
+        eps: number that is added to the variances.
         running_mean: array (groups, C / groups), updated in place by ``decay``; or None.
         running_projection: array (groups, C / groups, C / groups), updated in place by ``decay``
             with the projection times M / (M - 1) for M elements per channel; or None.

@@ -169,7 +169,7 @@ def rotary_embedding(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
         ValueError: ``base`` is not positive.
 
     Example:

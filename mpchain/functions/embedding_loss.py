@@ -1,4 +1,4 @@
-"""Losses on embeddings: distances, covariances, and sampled scores."""
+"""Losses of embeddings, based on distances, covariances, and sampled scores."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _root(x, power=0.5):
-    """``x ** power`` for x >= 0; the derivative at zero is zero."""
+    """Returns ``x ** power`` for x >= 0; the derivative at zero is zero."""
     zero = (as_array(x) == 0).astype(x.dtype)
     return (sqrt(x + zero) if power == 0.5 else (x + zero) ** power) - zero
 
@@ -32,14 +32,14 @@ def _root(x, power=0.5):
 def contrastive(
     x0: Input, x1: Input, y: Input, margin: float = 1, reduce: str = "mean"
 ) -> Variable:
-    """Contrastive loss: pulls like pairs together and pushes unlike ones apart, up to a margin.
+    """Contrastive loss: pulls like pairs together and pushes unlike pairs apart, up to a margin.
 
     With the distance d = norm(x0 - x1), the loss is
     (y d ** 2 + (1 - y) max(margin - d, 0) ** 2) / 2.
 
     Args:
         x0, x1: Variables or arrays (N, D), floating point.
-        y: array of integers (N,): 1 for a like pair, 0 for an unlike one.
+        y: array of integers (N,): 1 for a like pair, 0 for an unlike pair.
         margin: the distance from which unlike pairs have no loss.
         reduce: 'mean' over the pairs, or 'no' for one loss per pair.
 
@@ -47,7 +47,7 @@ def contrastive(
         Variable: a scalar, or (N,) with reduce='no'.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: ``margin`` is not positive, or ``reduce`` is unknown.
 
     Example:
@@ -73,7 +73,7 @@ def contrastive(
 def _check_vectors(name, **arrays):
     first = next(iter(arrays.values()))
     fits = all(x.shape == first.shape and is_floating(x.dtype) for x in arrays.values())
-    rule = "the vectors must be floating point (N, D), of one shape"
+    rule = "the vectors must be floating point (N, D), and have the same shape"
     check(fits and first.ndim == 2, name, rule, **arrays)
 
 
@@ -105,7 +105,9 @@ def triplet(
     """
     arrays = {"anchor": anchor, "positive": positive, "negative": negative}
     fits = all(x.shape == anchor.shape and is_floating(x.dtype) for x in arrays.values())
-    rule = "anchor, positive, negative must be floating point (N, D, ...), of one shape"
+    rule = (
+        "anchor, positive and negative must be floating point (N, D, ...), and have the same shape"
+    )
     check(fits and anchor.ndim >= 2, "triplet", rule, **arrays)
     if margin <= 0:
         raise ValueError(f"triplet: margin must be positive, but is {margin}")
@@ -118,7 +120,7 @@ def _covariance(name, **arrays):
         if x.ndim != 2 or not is_floating(x.dtype):
             fail(name, f"{argument} must be floating point (N, D)", **{argument: x})
     x, y = arrays.values()
-    check(len(x) == len(y), name, "there must be as many samples in both", **arrays)
+    check(len(x) == len(y), name, "both arguments must have the same number of samples", **arrays)
     x, y = (v - mean(v, 0, keepdims=True) if len(v) else as_variable(v) for v in (x, y))
     return matmul(x, y, transa=True) / max(len(x), 1)
 
@@ -159,7 +161,7 @@ def cross_covariance(y: Input, z: Input, reduce: str = "half_squared_sum") -> Va
 def decov(h: Input, reduce: str = "half_squared_sum") -> Variable:
     """DeCov: penalty on the covariances between the units of a layer.
 
-    The loss is half the sum of the squares of the covariances off the diagonal.
+    The loss is half the sum of the squares of the off-diagonal covariances.
 
     Args:
         h: Variable or array (N, D), floating point.
@@ -197,16 +199,16 @@ def discriminative_margin_based_clustering_loss(
 ) -> tuple[Variable, Variable, Variable]:
     """Clusters the pixels of each instance and pushes the centers of instances apart.
 
-    The three terms of an image are the mean over its instances of the mean of
-    max(norm(center - pixel) - delta_v, 0) ** 2 over their pixels; the mean over pairs of instances
-    of max(2 delta_d - norm(center - other center), 0) ** 2; and the mean of norm(center). Each is
+    The three terms of an image are the mean over its instances of the mean of max(norm(center -
+    pixel) - delta_v, 0) ** 2 over the pixels of the instance; the mean over pairs of instances of
+    max(2 delta_d - norm(center - other center), 0) ** 2; and the mean of norm(center). Each term is
     averaged over the images.
 
     Args:
         embeddings: Variable or array (N, D, height, width), floating point.
         labels: array of integers (N, height, width): instances from 1 to D; 0 is background. The
             center of an instance without pixels is zero.
-        delta_v: the distance from its center within which a pixel has no loss.
+        delta_v: the distance from the center of its instance within which a pixel has no loss.
         delta_d: half the distance beyond which two centers have no loss.
         max_embedding_dim: D, which is also the largest number of instances.
         norm: the order of the norm.
@@ -217,7 +219,7 @@ def discriminative_margin_based_clustering_loss(
         their factors.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: a label is out of range.
 
     Example:
@@ -245,7 +247,7 @@ def discriminative_margin_based_clustering_loss(
     instances = xp.arange(1, k + 1).reshape(1, k, 1)
     members = (labels.reshape(n, 1, height * width) == instances).astype(embeddings.dtype)
     shares = members / xp.maximum(members.sum(axis=2, keepdims=True), 1)
-    centers = matmul(pixels, shares, transb=True)  # (N, D, instances)
+    centers = matmul(pixels, shares, transb=True)  # the shape is (N, D, instances)
 
     def length(x):
         return _root(sum(absolute(x) ** norm, axis=1), 1 / norm)
@@ -262,9 +264,15 @@ def discriminative_margin_based_clustering_loss(
 
 
 def _check_scored(name, x, t, W):
-    """Checks inputs (N, D), labels (N,) and one weight vector (D,) per label."""
+    """Raises InvalidType unless ``x`` is (N, D), ``t`` holds integers (N,), and ``W`` is (V, D)."""
     fits = x.ndim == W.ndim == 2 and is_floating(x.dtype, W.dtype)
-    check(fits and x.shape[1] == W.shape[1], name, "x (N, D) and W (V, D) must fit", x=x, W=W)
+    check(
+        fits and x.shape[1] == W.shape[1],
+        name,
+        "x must be (N, D), and W must be (V, D) with the same D",
+        x=x,
+        W=W,
+    )
     check_widths(name, {"x": x}, {"W": W})
     fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
     check(fits, name, "t must hold an integer per sample", t=t, x=x)
@@ -297,15 +305,16 @@ def negative_sampling(
             shape; for example the method ``sample`` of :class:`mpchain.utils.WalkerAlias`.
         sample_size: number of labels drawn for each sample.
         reduce: 'sum', or 'no' for one loss per sample.
-        return_samples: also return the labels, (N, 1 + sample_size), ``t`` first.
+        return_samples: whether to return the labels too, as an array (N, 1 + sample_size) whose
+            first column is ``t``.
 
     Returns:
         Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, a pair of this
             Variable and the labels.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
-        ValueError: a label out of range, or ``reduce`` is unknown.
+        InvalidType: the shapes or dtypes of the arguments do not match.
+        ValueError: a label is out of range, or ``reduce`` is unknown.
 
     Example:
         >>> sampler = mpchain.utils.WalkerAlias(np.ones(5)).sample
@@ -349,8 +358,8 @@ def black_out(x: Input, t: Input, W: Input, samples: Input, reduce: str = "mean"
         Variable: a scalar, or (N,) with reduce='no'.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
-        ValueError: a label out of range, or ``reduce`` is unknown.
+        InvalidType: the shapes or dtypes of the arguments do not match.
+        ValueError: a label is out of range, or ``reduce`` is unknown.
 
     Example:
         >>> x, t, W = np.zeros((2, 3)), np.array([0, 4]), np.zeros((5, 3))
@@ -370,7 +379,8 @@ def black_out(x: Input, t: Input, W: Input, samples: Input, reduce: str = "mean"
     check_labels(name, samples, len(W), argument="samples")
     xp = get_array_module(t)
     log_p = log_softmax(_scores(x, W, xp.concatenate([t[:, None], samples], axis=1)))
-    # 1 - p is accurate where p is small; for the largest p it is the sum of the others.
+    # 1 - p is accurate where p is small; for the largest p, the sum of the other probabilities is
+    # used instead.
     largest = log_p.array.argmax(axis=1)[:, None] == xp.arange(log_p.shape[1])
     lowest, one = (xp.asarray(v, log_p.dtype) for v in (-np.inf, -1))
     of_others = logsumexp(where(largest, lowest, log_p), axis=1)

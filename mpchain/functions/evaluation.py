@@ -1,4 +1,4 @@
-"""Metrics of predictions; they are not differentiated."""
+"""Metrics of predictions, which have no gradient."""
 
 import math
 
@@ -28,7 +28,7 @@ def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
         Variable: a scalar of the dtype of ``y``; 0 if no sample counts.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
 
     Example:
         >>> y, t = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])
@@ -59,13 +59,13 @@ def binary_accuracy(y: Input, t: Input) -> Variable:
 
     Args:
         y: Variable or array of any shape: scores; at least 0 predicts label 1.
-        t: array of integers of the shape of ``y``: 0, 1, or -1, which does not count.
+        t: array of integers of the shape of ``y``: 0, 1, or -1; elements of label -1 do not count.
 
     Returns:
         Variable: a scalar of the dtype of ``y``; 0 if no element counts.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
 
     Example:
         >>> F.binary_accuracy(np.array([1.5, -0.5]), np.array([1, 1])).item()
@@ -81,7 +81,8 @@ def binary_accuracy(y: Input, t: Input) -> Variable:
 
 
 def _counts(name, y, t, label_num, ignore_label):
-    """Returns, per label, the numbers of samples with the label, predicted to have it, and both."""
+    """Returns, for each label, the number of samples with the label, the number of samples that are
+    predicted to have the label, and the number of samples for which both hold."""
     y, t = as_array(y), as_array(t)
     fits = y.ndim >= 2 and is_floating(y.dtype) and t.dtype.kind in "iu"
     check(fits, name, "y must be floating point (N, C, ...), t integers", y=y, t=t)
@@ -118,7 +119,7 @@ def classification_summary(
     Args:
         y: Variable or array (N, C, d1, ...): scores.
         t: array of integers (N, d1, ...): labels.
-        label_num: number of labels; None means one more than the largest in ``t``.
+        label_num: number of labels; None means one more than the largest label in ``t``.
         beta: weight of the recall relative to the precision.
         ignore_label: samples with this label do not count.
 
@@ -126,7 +127,7 @@ def classification_summary(
         tuple of four Variables (label_num,): three of float64, the support of integers.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: a label is out of range.
 
     Example:
@@ -205,7 +206,7 @@ def r2_score(
     sample_weight: Input | None = None,
     multioutput: str = "uniform_average",
 ) -> Variable:
-    """Coefficient of determination: 1 - residual / total sum of squares.
+    """Coefficient of determination: 1 - (residual sum of squares) / (total sum of squares).
 
     Args:
         pred: Variable or array (N, ...), floating point: predictions.
@@ -218,7 +219,7 @@ def r2_score(
         values are constant.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: ``multioutput`` is unknown.
 
     Example:
@@ -229,7 +230,7 @@ def r2_score(
     check_option(name, "multioutput", multioutput, ("uniform_average", "raw_values"))
     pred, true = as_array(pred), as_array(true)
     fits = pred.shape == true.shape and pred.ndim and is_floating(pred.dtype, true.dtype)
-    rule = "pred and true must have one shape (N, ...) and be floating point"
+    rule = "pred and true must have the same shape (N, ...) and be floating point"
     check(fits, name, rule, pred=pred, true=true)
     xp = get_array_module(true)
     weight = xp.ones(len(true), true.dtype) if sample_weight is None else as_array(sample_weight)

@@ -16,7 +16,8 @@ def _adjoint(gys, real_shape, is_inverse, norm):
 
 @differentiable(joint=_adjoint, n_arrays=2)
 def _transform(real, imag, is_inverse, norm) -> tuple[Output, ...]:
-    """Transforms along the last axis; ``norm`` is as in :func:`numpy.fft.fft`."""
+    """Applies the discrete Fourier transform, or its inverse, along the last axis; ``norm`` is the
+    argument of :func:`numpy.fft.fft`."""
     xp = get_array_module(real)
     function = xp.fft.ifft if is_inverse else xp.fft.fft
     y = function(real + imag * xp.asarray(1j, xp.result_type(real.dtype, xp.complex64)), norm=norm)
@@ -28,7 +29,7 @@ def _pair(name, x):
         raise TypeError(f"{name}: x must be a pair (real, imag), but is {type(x).__name__}")
     real, imag = x
     alike = real.shape == imag.shape and real.dtype == imag.dtype
-    check(alike, name, "real and imag must have one shape and dtype", real=real, imag=imag)
+    check(alike, name, "real and imag must have the same shape and dtype", real=real, imag=imag)
     fits = is_floating(real.dtype) and real.ndim > 0 and real.shape[-1] > 0
     check(fits, name, "real and imag must be floating point, with a last axis", real=real)
     return real, imag
@@ -38,7 +39,7 @@ def fft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
     """Discrete Fourier transform along the last axis: y[k] = sum over j of x[j] e^(-2 pi i jk/n).
 
     Args:
-        x: the pair (real, imag) of Variables or arrays of one shape, floating point.
+        x: the pair (real, imag) of Variables or arrays of the same shape, floating point.
 
     Returns:
         tuple of Variables: the real and the imaginary part.
@@ -60,7 +61,7 @@ def ifft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
     """Inverse of :func:`fft`: y[j] = (1/n) sum over k of x[k] e^(2 pi i jk/n).
 
     Args:
-        x: the pair (real, imag) of Variables or arrays of one shape, floating point.
+        x: the pair (real, imag) of Variables or arrays of the same shape, floating point.
 
     Returns:
         tuple of Variables: the real and the imaginary part.

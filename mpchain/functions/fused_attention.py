@@ -36,7 +36,7 @@ def attention_weights(
 def composed_attention(
     query: Input, key: Input, value: Input, scale: float, is_causal: bool, bias: Array | None = None
 ) -> Variable:
-    """Computes the same as :func:`fused_attention`, composed of other functions.
+    """Computes attention by other functions; the result is that of :func:`fused_attention`.
 
     Example:
         >>> x = np.ones((1, 2, 3, 4))
@@ -60,7 +60,7 @@ def _derivative(g, query, key, value, y, aux, scale, is_causal, bias):
 
 @differentiable(joint=_derivative, n_arrays=3)
 def fused_attention(query, key, value, scale, is_causal, bias=None) -> tuple[Output, object]:
-    """See :func:`mpchain.kernels.reference.attention`; the bias has no gradient."""
+    """Returns :func:`mpchain.kernels.reference.attention`; the bias has no gradient."""
     y, log_sums = kernels.attention(query, key, value, scale, is_causal, bias)
     return y, (log_sums,)
 

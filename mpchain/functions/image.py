@@ -39,19 +39,18 @@ def im2col(
     cover_all: bool = False,
     dilate: Sizes = 1,
 ) -> Variable:
-    """Rearranges the elements of each window as channels.
+    """Moves the elements of each window to the channel axis.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
         ksize, stride, dilate: size, stride and dilation of the windows.
-        pad: number of zeros on both sides.
-        cover_all: add a window if elements would be left over.
+        pad: number of zeros on both sides of each spatial axis.
 
     Returns:
         Variable (N, C * kh * kw, out_h, out_w).
 
     Raises:
-        InvalidType: the rank is wrong, or a window is larger than the padded image.
+        InvalidType: ``x`` does not have 4 axes, or a window is larger than the padded image.
 
     Example:
         >>> F.im2col(np.zeros((2, 3, 8, 8)), 3, pad=1).shape
@@ -72,14 +71,14 @@ def resize_images(
         x: Variable or array (N, C, H, W), floating point.
         output_shape: the new height and width.
         mode: ``'bilinear'`` interpolation, or ``'nearest'`` element.
-        align_corners: for ``'bilinear'``, align the centers of the corner pixels; otherwise their
-            outer corners.
+        align_corners: for ``'bilinear'``, whether to align the centers of the corner pixels of both
+            images; if False, the outer corners of these pixels are aligned.
 
     Returns:
         Variable (N, C, *output_shape).
 
     Raises:
-        InvalidType: the rank is wrong, or a size is not positive.
+        InvalidType: ``x`` does not have 4 axes, or a size is not positive.
         ValueError: ``mode`` is unknown.
 
     Example:
@@ -99,9 +98,10 @@ _MODES = ("nearest", "nearest-exact", "area", *_NDIM)
 
 
 def _resize(name, x, sizes, scales, mode, align_corners):
-    """Resamples the spatial axes one by one; a scale of None means the quotient of the sizes."""
+    """Resamples the spatial axes one after the other. A scale of None means the quotient of the new
+    size and the old size."""
     x = as_variable(x)
-    check(min(x.shape[2:]) > 0, name, "x must not be empty in space", x=x)
+    check(min(x.shape[2:]) > 0, name, "the spatial axes of x must not be empty", x=x)
     factors = [size // old for size, old in zip(sizes, x.shape[2:])]
     whole = tuple(old * factor for old, factor in zip(x.shape[2:], factors)) == sizes
     if mode.startswith("nearest") and whole and scales in ((None,) * len(sizes), tuple(factors)):
@@ -138,14 +138,15 @@ def interpolate(
         mode: ``'nearest'``, ``'nearest-exact'`` or ``'area'``, for any number of axes;
             ``'linear'`` for one spatial axis, ``'bilinear'`` and ``'bicubic'`` for two,
             ``'trilinear'`` for three.
-        align_corners: for the linear and cubic modes, align the centers of the corner pixels;
-            otherwise their outer corners.
+        align_corners: for the linear and cubic modes, whether to align the centers of the corner
+            pixels; if False, the outer corners of these pixels are aligned.
 
     Returns:
         Variable (N, C, *size).
 
     Raises:
-        InvalidType: rank, ``size`` or ``scale_factor`` does not fit.
+        InvalidType: the rank of ``x`` does not match ``mode``, or ``size`` or ``scale_factor`` does
+            not match ``x``.
         ValueError: ``mode`` is unknown, or ``size`` and ``scale_factor`` are both given or both
             missing.
 
@@ -170,7 +171,7 @@ def interpolate(
         (sizes,), scales = spatial("interpolate", n, size=size), (None,) * n
     else:
         scales = (scale_factor,) * n if is_real(scale_factor) else tuple(scale_factor or ())
-        rule = "scale_factor must be one number or {n}, each positive"
+        rule = "scale_factor must be one positive number, or {n} positive numbers"
         positive = len(scales) == n and min(scales) > 0
         check(positive, "interpolate", rule, scale_factor=scale_factor, n=n)
         sizes = tuple(math.floor(old * scale) for old, scale in zip(x.shape[2:], scales))
@@ -182,7 +183,7 @@ def interpolate(
 def spatial_transformer_grid(theta: Input, output_shape: Sizes) -> Variable:
     """Applies an affine transformation to the points of a regular grid.
 
-    The grid spans [-1, 1] in both directions; a point (x, y) maps to theta (x, y, 1)^T.
+    The grid covers [-1, 1] in both directions. A point (x, y) is mapped to theta (x, y, 1)^T.
 
     Args:
         theta: Variable or array (N, 2, 3), floating point.
@@ -212,16 +213,18 @@ def spatial_transformer_grid(theta: Input, output_shape: Sizes) -> Variable:
 
 
 def _corners(u, size):
-    """Returns the two elements next to each position on an axis, and whether each exists."""
+    """Returns the indices of the two elements next to each position on an axis, and whether each of
+    these elements exists."""
     xp = get_array_module(u)
-    # NaN has no neighbors; it propagates through the weights.
+    # NaN has no neighbors; the weights propagate the NaN.
     first = xp.nan_to_num(xp.floor(u.clip(-2, size + 1)), nan=-2.0)
     corners = xp.stack([first, first + 1])
     return corners, (corners >= 0) & (corners < size)
 
 
 def spatial_transformer_sampler(x: Input, grid: Input) -> Variable:
-    """Samples images at the points of a grid by bilinear interpolation; zero outside.
+    """Samples images at the points of a grid by bilinear interpolation. Pixels outside of the image
+    are zero.
 
     The centers of the corner pixels are at -1 and 1. Both images and grid receive gradients.
 
@@ -233,7 +236,7 @@ def spatial_transformer_sampler(x: Input, grid: Input) -> Variable:
         Variable (N, C, out_h, out_w).
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
 
     Example:
         >>> grid = F.spatial_transformer_grid(np.eye(2, 3)[None], (1, 3))
@@ -255,8 +258,8 @@ def spatial_transformer_sampler(x: Input, grid: Input) -> Variable:
     u, v = positions[:, 0], positions[:, 1]
     columns, has_column = _corners(as_array(u), w)
     rows, has_row = _corners(as_array(v), h)
-    # The axes are upper and lower, left and right corner: (2, 2, N, points). At the center of a
-    # pixel, the derivative from above is used.
+    # The arrays have the axes (upper or lower, left or right, N, points). At the center of a pixel,
+    # the derivative toward larger coordinates is used.
     signs = xp.asarray([[[-1]], [[1]]], x.dtype)
     weights = ((v - rows) * signs + 1)[:, None] * ((u - columns) * signs + 1)[None]
     inside = has_row[:, None] & has_column[None]

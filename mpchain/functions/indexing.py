@@ -1,4 +1,4 @@
-"""Indexing, and its adjoint: adding values at indices."""
+"""Indexing, and the adjoint of indexing, which adds values at indices."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 _MANY = 8
-"""If an array has fewer elements than this for each added value, all its elements are numbered."""
+"""The limit of the quotient of an array's number of elements and the number of added values. Below
+the limit, the selected elements are found by numbering all elements of the array."""
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 
@@ -58,7 +59,8 @@ def _places(shape, slices):
 
 
 def _axis_of_vector(slices):
-    """Returns the axis indexed by the only integer vector in a tuple of full slices."""
+    """Returns the axis that an integer vector indexes, if all other indices are full slices; else
+    None."""
     if not isinstance(slices, tuple) or not slices or not isinstance(slices[-1], np.ndarray):
         return None
     is_vector = slices[-1].ndim == 1 and slices[-1].dtype.kind in "iu"
@@ -83,7 +85,7 @@ def add_at(x: Array, slices: Any, values: Array) -> None:
         if not numba_cpu.add_rows(x, values, slices):
             x += kernels.sum_rows(values, slices, len(x))
     elif x.flags.c_contiguous and _are_many(values, x.shape):
-        # NumPy adds at indices of a vector, in the same order, several times faster.
+        # NumPy adds at flat indices of a vector several times faster, and in the same order.
         np.add.at(x.reshape(-1), _places(x.shape, slices), values.reshape(-1))
     else:
         np.add.at(x, slices, values)
@@ -97,7 +99,8 @@ def _scatter_item(y, slices, shape):
 def _scattered(y, slices, shape):
     if isinstance(y, np.ndarray) and _are_rows(slices, y):
         return kernels.sum_rows(y, slices, shape[0])
-    # Where indices repeat, half precision would lose small values.
+    # Values are added in single precision, because half precision would lose small values where
+    # indices repeat.
     wide = np.float32 if y.dtype == np.float16 and not _are_distinct(slices) else y.dtype
     x = get_array_module(y).zeros(shape, wide)
     if _are_distinct(slices):
@@ -113,7 +116,8 @@ def _get_item(x, slices):
         return one_call(getitem, x, slices)
     axis = _axis_of_vector(slices) if x.__class__ is np.ndarray else None
     if axis is not None and axis < x.ndim:
-        return x.take(slices[axis], axis)  # np.take needs less time, and reads memory row by row
+        # np.take takes less time than indexing, because it reads memory row by row
+        return x.take(slices[axis], axis)
     return x[slices]
 
 
@@ -141,8 +145,8 @@ def get_item(x: Input, slices: object) -> Variable:
 vars(get_item)["on"] = _get_item.on
 
 
-# The functions below select elements at distinct indices, a linear map, or put them back, its
-# adjoint.
+# The functions below select elements at distinct indices, or compute the adjoint, which puts
+# elements at distinct indices of an array of zeros.
 
 
 @differentiable(lambda g, x_shape, where: _place.on(g, where, x_shape))
@@ -169,7 +173,7 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
         indices: array of integers (x.shape[axis],): element ``i`` of the result is element
             ``indices[i]`` of ``x``; each index occurs once.
         axis: the axis.
-        inv: apply the inverse permutation: element ``i`` moves to ``indices[i]``.
+        inv: whether to apply the inverse permutation, which moves element ``i`` to ``indices[i]``.
 
     Returns:
         Variable of the shape of ``x``.
@@ -192,7 +196,7 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
     indices = converted(xp, indices)
     order = indices.argsort()
     if not bool((indices[order] == xp.arange(indices.size)).all()):
-        rule = f"indices must hold each of 0 to {indices.size - 1} once"
+        rule = f"indices must hold each integer from 0 to {indices.size - 1} once"
         raise ValueError(f"permutate: {rule}, not {indices}")
     return _take(x, (slice(None),) * axis + (order if inv else indices,))
 
@@ -207,7 +211,7 @@ def check_labels(
     Example:
         >>> check_labels("f", np.array([0, 2, -1]), 3, ignored=-1)
     """
-    if type(t) is np.ndarray and t.size:  # the usual case takes half the time this way
+    if type(t) is np.ndarray and t.size:  # this branch takes half the time in the usual case
         if low <= np.minimum.reduce(t, axis=None) and np.maximum.reduce(t, axis=None) < n:
             return
     if is_gpu_array(t) and not config.debug:
@@ -228,13 +232,13 @@ def select_item(x: Input, t: Input) -> Variable:
 
     Args:
         x: Variable or array (N, C).
-        t: Variable or array of integers (N,); negative ones count from the end.
+        t: Variable or array of integers (N,); negative indices count from the end.
 
     Returns:
         Variable (N,).
 
     Raises:
-        InvalidType: a rank, dtype or size does not fit.
+        InvalidType: ``x`` is not (N, C), or ``t`` does not hold integers (N,).
         ValueError: an index is out of range.
 
     Example:
@@ -262,18 +266,18 @@ def _added(a, b, slices):
 
 
 def scatter_add(a: Input, slices: Any, b: Input) -> Variable:
-    """Adds values at indices, like ``a[slices] += b``, but repeated indices accumulate.
+    """Adds values at indices like ``a[slices] += b``, where values at repeated indices accumulate.
 
     Args:
         a: Variable or array.
-        slices: the same as in :func:`get_item`.
+        slices: the index, with the types that :func:`get_item` accepts.
         b: Variable or array of the shape of ``a[slices]``.
 
     Returns:
         Variable of the shape of ``a``.
 
     Raises:
-        InvalidType: the shape of ``b`` is not that of ``a[slices]``.
+        InvalidType: the shape of ``b`` differs from the shape of ``a[slices]``.
 
     Example:
         >>> F.scatter_add(np.zeros(3), [0, 0, 2], np.array([1.0, 2.0, 3.0])).array
@@ -284,7 +288,13 @@ def scatter_add(a: Input, slices: Any, b: Input) -> Variable:
     if _are_rows(slices, b) and b.shape == slices.shape + a.shape[1:]:
         return _scatter_add(a, b, slices)
     chosen = as_array(a)[slices]
-    check(chosen.shape == b.shape, "scatter_add", "b must fit a[slices]", b=b, chosen=chosen)
+    check(
+        chosen.shape == b.shape,
+        "scatter_add",
+        "b must have the shape of a[slices]",
+        b=b,
+        chosen=chosen,
+    )
     return _scatter_add(a, b, slices)
 
 
@@ -293,7 +303,8 @@ def diagonal(x: Input, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Varia
 
     Args:
         x: Variable or array with two axes or more.
-        offset: offset from the main diagonal; positive is above it.
+        offset: offset from the main diagonal; diagonals above the main diagonal have positive
+            offsets.
         axis1, axis2: the axes of rows and columns.
 
     Returns:
@@ -321,7 +332,7 @@ def diagonal(x: Input, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Varia
 def as_strided(
     x: Input, shape: Sequence[int], strides: Sequence[int], storage_offset: int | None = None
 ) -> Variable:
-    """Selects elements at regular distances; an element may be selected several times.
+    """Selects elements at regular distances. An element may be selected several times.
 
     Element (i, j, ...) of the result is element storage_offset + i strides[0] + j strides[1] + ...
     of ``x`` in row-major order; the memory layout of ``x`` does not matter.
@@ -333,10 +344,11 @@ def as_strided(
         storage_offset: index of the first element; None means 0.
 
     Returns:
-        Variable of that shape.
+        Variable of this shape.
 
     Raises:
-        InvalidType: ``shape`` and ``strides`` do not fit each other, or reach beyond ``x``.
+        InvalidType: ``shape`` and ``strides`` differ in length, or select elements outside of
+            ``x``.
 
     Example:
         >>> as_strided(np.arange(4.0), (3, 2), (1, 1)).array.tolist()
@@ -350,12 +362,13 @@ def as_strided(
         places = places[..., None] + np.arange(size) * stride
     inside = places.size == 0 or (0 <= places.min() and places.max() < x.size)
     reach = {"shape": shape, "strides": strides, "storage_offset": storage_offset}
-    check(inside, "as_strided", "every element must be one of x", x=x, **reach)
+    check(inside, "as_strided", "all selected elements must be elements of x", x=x, **reach)
     return get_item(reshape(x, (x.size,)), get_array_module(x).asarray(places))
 
 
 def _along(indices, axis):
-    """Returns the full index for ``indices`` along ``axis``, as in ``take_along_axis``."""
+    """Returns the tuple of index arrays that selects ``indices`` along ``axis``, as
+    ``take_along_axis`` does."""
     lanes = list(map(get_array_module(indices).asarray, np.indices(indices.shape, sparse=True)))
     lanes[axis] = indices
     return tuple(lanes)
@@ -372,7 +385,7 @@ def _taken_along(x, indices, axis):
 
 @differentiable(lambda g, indices, axis: _take_along.on(g, indices, axis))
 def _put_along(y, indices, axis, shape):
-    """Puts elements at distinct indices; other elements are 0."""
+    """Puts elements at distinct indices along an axis of an array of zeros."""
     return one_call(_put, y, indices, axis, shape)
 
 
@@ -396,14 +409,14 @@ def sort(x: Input, axis: int = -1, descending: bool = False) -> tuple[Variable, 
     Args:
         x: Variable or array.
         axis: the axis.
-        descending: sort from the largest to the smallest.
+        descending: whether to sort from the largest element to the smallest.
 
     Returns:
         tuple: a differentiable Variable of the shape of ``x``, and the array of the original
             indices along the axis.
 
     Raises:
-        InvalidType: there is no such axis.
+        InvalidType: ``x`` has no such axis.
 
     Example:
         >>> y, indices = F.sort(np.array([3.0, 1.0, 2.0]))
@@ -425,14 +438,15 @@ def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variab
         x: Variable or array.
         k: number of elements.
         axis: the axis.
-        largest: False returns the smallest elements, the smallest first.
+        largest: whether to return the largest elements; if False, the smallest elements are
+            returned, the smallest first.
 
     Returns:
         tuple: a differentiable Variable of the shape of ``x``, except for ``k`` elements along the
             axis, and the array of the original indices along the axis.
 
     Raises:
-        InvalidType: there is no such axis, or it has fewer elements than ``k``.
+        InvalidType: ``x`` has no such axis, or it has fewer elements than ``k``.
 
     Example:
         >>> y, indices = F.topk(np.array([3.0, 1.0, 2.0]), 2)
@@ -451,7 +465,7 @@ def _extremes(x, k, axis, largest):
     """Returns the indices of the ``k`` largest or smallest elements, in sorted order."""
     if 4 * k >= x.shape[axis]:
         return _order(x, axis, largest)[(slice(None),) * axis + (slice(k),)]
-    # A partition finds the few elements, so only these are sorted.
+    # A partition finds the k elements, so that only k elements are sorted.
     xp = get_array_module(x)
     few = (slice(None),) * axis + (slice(x.shape[axis] - k, None) if largest else slice(k),)
     indices = xp.argpartition(x, -max(k, 1) if largest else k, axis)[few]
@@ -460,7 +474,7 @@ def _extremes(x, k, axis, largest):
 
 
 def one_hot(t: Input, num_classes: int, dtype: DTypeLike = None) -> Variable:
-    """One-hot vectors of labels: one at the label, zero elsewhere.
+    """One-hot vectors of labels: each vector is one at the index of the label, and zero elsewhere.
 
     Args:
         t: Variable or array of integers, of any shape.
@@ -472,7 +486,7 @@ def one_hot(t: Input, num_classes: int, dtype: DTypeLike = None) -> Variable:
 
     Raises:
         InvalidType: ``t`` does not hold integers.
-        ValueError: a label is not at least 0 and below ``num_classes``.
+        ValueError: a label is negative, or not below ``num_classes``.
 
     Example:
         >>> F.one_hot(np.array([0, 2]), 3).array

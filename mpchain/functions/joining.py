@@ -17,7 +17,7 @@ from mpchain.variable import Variable, as_variable
 
 
 def with_zeros(gys: Sequence[Input | None], shapes: Sequence[Sequence[int]]) -> list[Input]:
-    """Returns the gradients of several outputs, with None replaced by zeros.
+    """Returns the gradients of several outputs, where zeros replace None.
 
     Example:
         >>> with_zeros([np.ones(2), None], [(2,), (3,)])
@@ -59,7 +59,7 @@ def concat(xs: Sequence[Input], axis: int = 1) -> Output:
         Variable.
 
     Raises:
-        InvalidType: shapes differ along other axes, or there is no such axis.
+        InvalidType: shapes differ along other axes, or an array has no such axis.
 
     Example:
         >>> F.concat([np.zeros((2, 1)), np.ones((2, 2))], axis=1).array
@@ -76,7 +76,7 @@ def _joined(xs, axis):
 
 
 def stacked(xs: Sequence[Array], axis: int) -> Array:
-    """Joins arrays of one shape along a new axis; on GPUs, in one kernel.
+    """Joins arrays of the same shape along a new axis; on GPUs, one kernel joins all arrays.
 
     Example:
         >>> stacked([np.zeros(2), np.ones(2)], 1)
@@ -102,7 +102,9 @@ def check_joinable(name: str, xs: Sequence[Input], axis: int) -> None:
         alike = x.ndim == xs[0].ndim and all(
             m == n or i == axis % x.ndim for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))
         )
-        check(alike, name, "shapes must agree but for the axis", x=x, first=xs[0], axis=axis)
+        check(
+            alike, name, "shapes must be equal except along the axis", x=x, first=xs[0], axis=axis
+        )
 
 
 def split_axis(
@@ -112,16 +114,16 @@ def split_axis(
 
     Args:
         x: Variable or array.
-        indices_or_sections: the number of equal parts, or the indices at which the parts after
-            the first begin.
+        indices_or_sections: the number of equal parts, or the indices at which the second part and
+            all later parts begin.
         axis: the axis.
-        force_tuple: return a tuple even for a single part.
+        force_tuple: whether to return a tuple if there is only one part.
 
     Returns:
         tuple of Variables.
 
     Raises:
-        InvalidType: there is no such axis, or it does not divide into equal parts.
+        InvalidType: ``x`` has no such axis, or its size is not a multiple of the number of parts.
 
     Example:
         >>> F.split_axis(np.arange(6.0), 3, axis=0)[1].array
@@ -133,7 +135,14 @@ def split_axis(
     if isinstance(indices_or_sections, (int, np.integer)):
         n, size = int(indices_or_sections), x.shape[axis]
         fits = n > 0 and size % n == 0
-        check(fits, "split_axis", "the axis must divide into equal parts", x=x, axis=axis, n=n)
+        check(
+            fits,
+            "split_axis",
+            "the size of the axis must be a multiple of the number of parts",
+            x=x,
+            axis=axis,
+            n=n,
+        )
         indices_or_sections = range(size // n, size, size // n)
     parts = _split(x, tuple(int(i) for i in indices_or_sections), axis)
     return parts if force_tuple or len(parts) > 1 else parts[0]
@@ -149,7 +158,7 @@ def broadcast(*args: Input) -> Any:
         tuple of Variables, one per argument; for a single argument, the Variable itself.
 
     Raises:
-        InvalidType: the shapes do not broadcast, or there is no array.
+        InvalidType: the shapes do not broadcast, or ``args`` is empty.
 
     Example:
         >>> [x.shape for x in F.broadcast(np.zeros((2, 1)), np.zeros(3))]
@@ -184,7 +193,7 @@ def stack(xs: Sequence[Input], axis: int = 0) -> Variable:
     """Joins arrays along a new axis.
 
     Args:
-        xs: list of Variables or arrays of one shape.
+        xs: list of Variables or arrays of the same shape.
         axis: index of the new axis in the result.
 
     Returns:
@@ -199,14 +208,14 @@ def stack(xs: Sequence[Input], axis: int = 0) -> Variable:
     """
     check(len(xs) > 0, "stack", "xs must hold at least one array", xs=xs)
     for x in xs:
-        check(x.shape == xs[0].shape, "stack", "all shapes must agree", x=x, first=xs[0])
+        check(x.shape == xs[0].shape, "stack", "all shapes must be equal", x=x, first=xs[0])
     n = xs[0].ndim + 1
     check(-n <= axis < n, "stack", "axis must be an axis of the result", first=xs[0], axis=axis)
     return _stack(xs, axis % n)
 
 
 def separate(x: Input, axis: int = 0) -> tuple[Variable, ...]:
-    """Splits an array along an axis and drops that axis: the inverse of :func:`stack`.
+    """Splits an array along an axis and removes the axis: the inverse of :func:`stack`.
 
     Args:
         x: Variable or array.
@@ -216,7 +225,7 @@ def separate(x: Input, axis: int = 0) -> tuple[Variable, ...]:
         tuple of Variables, one per element of the axis.
 
     Raises:
-        InvalidType: there is no such axis.
+        InvalidType: ``x`` has no such axis.
 
     Example:
         >>> [x.array.tolist() for x in F.separate(np.arange(6.0).reshape(2, 3))]
@@ -228,16 +237,17 @@ def separate(x: Input, axis: int = 0) -> tuple[Variable, ...]:
 
 
 def hstack(xs: Sequence[Input]) -> Variable:
-    """Concatenates arrays along the second axis; vectors along their only axis.
+    """Concatenates arrays along the second axis, and vectors along their only axis.
 
     Args:
-        xs: list of Variables or arrays of one shape except along that axis; numbers become vectors.
+        xs: list of Variables or arrays, equal in shape except along this axis; numbers become
+            vectors of one element.
 
     Returns:
         Variable.
 
     Raises:
-        InvalidType: the shapes do not fit.
+        InvalidType: the shapes do not match.
 
     Example:
         >>> F.hstack([np.zeros((2, 1)), np.ones((2, 3))]).shape
@@ -253,13 +263,13 @@ def vstack(xs: Sequence[Input]) -> Variable:
     """Concatenates arrays along the first axis; vectors become rows of a matrix.
 
     Args:
-        xs: list of Variables or arrays of one shape except along that axis.
+        xs: list of Variables or arrays of the same shape except along that axis.
 
     Returns:
         Variable.
 
     Raises:
-        InvalidType: the shapes do not fit.
+        InvalidType: the shapes do not match.
 
     Example:
         >>> F.vstack([np.zeros(3), np.ones((2, 3))]).shape
@@ -271,16 +281,16 @@ def vstack(xs: Sequence[Input]) -> Variable:
 
 
 def dstack(xs: Sequence[Input]) -> Variable:
-    """Concatenates arrays along the third axis; (n,) counts as (1, n, 1), (m, n) as (m, n, 1).
+    """Concatenates arrays along the third axis; (n,) counts as (1, n, 1), and (m, n) as (m, n, 1).
 
     Args:
-        xs: list of Variables or arrays of one shape except along that axis.
+        xs: list of Variables or arrays of the same shape except along that axis.
 
     Returns:
         Variable.
 
     Raises:
-        InvalidType: the shapes do not fit.
+        InvalidType: the shapes do not match.
 
     Example:
         >>> F.dstack([np.zeros((2, 3)), np.ones((2, 3))]).shape
@@ -315,7 +325,7 @@ def _padded(xs, length, padding):
 
 
 def pad_sequence(xs: Sequence[Input], length: int | None = None, padding: float = 0) -> Variable:
-    """Pads sequences to one length and stacks them.
+    """Pads sequences to the same length and stacks the padded sequences.
 
     Args:
         xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes.
@@ -347,12 +357,18 @@ def _check_sequences(name, xs):
     for x in xs:
         check(x.ndim > 0, name, "every sequence must have an axis", x=x)
         alike = x.shape[1:] == xs[0].shape[1:] and x.dtype == xs[0].dtype
-        check(alike, name, "sequences must agree but for their lengths", x=x, first=xs[0])
+        check(
+            alike,
+            name,
+            "sequences must be equal in shape and dtype except for their lengths",
+            x=x,
+            first=xs[0],
+        )
 
 
 def _count_longer(lengths):
-    """Returns, for each t, how many sequences have an element t; the first sequence is the
-    longest."""
+    """Returns, for each t, the number of sequences that are longer than t; the first sequence is
+    the longest."""
     return (len(lengths) - np.cumsum(np.bincount(lengths))[:-1]).tolist()
 
 
@@ -369,7 +385,7 @@ def _transpose_sequence(xs) -> tuple[Output, ...]:
     lengths = np.array([len(x) for x in xs])
     xp = get_array_module(*xs)
     elements, counts = _joined(xs, 0), _count_longer(lengths)
-    if counts[-1] == len(xs):  # all sequences are of one length
+    if counts[-1] == len(xs):  # all sequences have the same length
         n = len(counts)
         steps = elements.reshape(len(xs), n, *elements.shape[1:]).swapaxes(0, 1).copy("C")
         return tuple([steps[t] for t in range(n)])
@@ -383,15 +399,16 @@ def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:
     """Transposes a list of sequences into a list of time steps.
 
     Args:
-        xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes, none
-            longer than the one before it.
+        xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes, and
+            sorted from the longest to the shortest.
 
     Returns:
         tuple of Variables: element ``t`` holds, in order, element ``t`` of all sequences that are
         long enough.
 
     Raises:
-        InvalidType: a sequence is longer than the one before it, or dtypes or other sizes differ.
+        InvalidType: a sequence is longer than the previous sequence, or dtypes or other sizes
+            differ.
 
     Example:
         >>> steps = F.transpose_sequence([np.array([1.0, 2.0]), np.array([3.0])])
@@ -403,6 +420,6 @@ def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:
     _check_sequences("transpose_sequence", xs)
     for i, (before, x) in enumerate(itertools.pairwise(xs), 1):
         if before.shape[0] < x.shape[0]:
-            rule = f"lengths must not increase: see xs[{i - 1}] and xs[{i}]"
+            rule = f"lengths must not increase, but xs[{i}] is longer than xs[{i - 1}]"
             fail("transpose_sequence", rule, before=before, x=x)
     return _transpose_sequence(xs) if xs[0].shape[0] else ()

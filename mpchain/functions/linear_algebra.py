@@ -1,4 +1,4 @@
-"""Inverse, determinant and Cholesky factor of matrices."""
+"""Inverses, determinants and Cholesky factors of matrices."""
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def _determinant(a):
 
 
 def _check_matrices(name, a, ndim):
-    rule = "a must be floating point, with {ndim} axes, of which the last two are of one size"
+    rule = "a must be floating point and have {ndim} axes, the last two of the same size"
     fits = a.ndim == ndim and is_floating(a.dtype) and a.shape[-1] == a.shape[-2]
     check(fits, name, rule, a=a, ndim=ndim)
 
@@ -57,7 +57,7 @@ def inv(a: Input) -> Variable:
 
     Raises:
         InvalidType: ``a`` is not a square matrix.
-        ValueError: the matrix is singular (a numpy.linalg.LinAlgError).
+        ValueError: the matrix is singular. The error is a ``numpy.linalg.LinAlgError``.
 
     Example:
         >>> F.inv(np.array([[2.0, 0.0], [0.0, 4.0]])).array
@@ -79,7 +79,7 @@ def batch_inv(a: Input) -> Variable:
 
     Raises:
         InvalidType: ``a`` does not hold square matrices.
-        ValueError: a matrix is singular (a numpy.linalg.LinAlgError).
+        ValueError: a matrix is singular. The error is a ``numpy.linalg.LinAlgError``.
 
     Example:
         >>> F.batch_inv(np.full((2, 1, 1), 4.0)).array.ravel()
@@ -94,7 +94,8 @@ def det(a: Input) -> Variable:
 
     Args:
         a: Variable or array (n, n), floating point, or (n, n, 1, 1), the shape of the weight of a
-            1x1 convolution. The derivative needs the matrix's inverse.
+            1x1 convolution. The derivative fails for a singular matrix, because it needs the
+            inverse.
 
     Returns:
         Variable, a scalar.
@@ -116,7 +117,8 @@ def batch_det(a: Input) -> Variable:
     """Determinants of a batch of matrices.
 
     Args:
-        a: Variable or array (B, n, n), floating point. The derivative needs the matrices' inverses.
+        a: Variable or array (B, n, n), floating point. The derivative fails for singular matrices,
+            because it needs the inverses.
 
     Returns:
         Variable (B,).
@@ -148,7 +150,7 @@ def _cholesky(a):
 
 
 def cholesky(a: Input) -> Variable:
-    """Cholesky factor: the lower triangular L with L L^T = a.
+    """Cholesky factor: the lower triangular matrix L for which L L^T = a.
 
     Args:
         a: Variable or array (n, n), floating point, symmetric and positive definite; only its lower
@@ -159,7 +161,8 @@ def cholesky(a: Input) -> Variable:
 
     Raises:
         InvalidType: ``a`` is not a square matrix.
-        ValueError: the matrix is not positive definite (a numpy.linalg.LinAlgError).
+        ValueError: the matrix is not positive definite. The error is a
+            ``numpy.linalg.LinAlgError``.
 
     Example:
         >>> F.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).array

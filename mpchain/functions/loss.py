@@ -1,4 +1,4 @@
-"""Losses of classification."""
+"""Classification losses."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,8 @@ def check_option(function: str, argument: str, value: object, allowed: Sequence[
 def reduced(
     function: str, loss: Variable, reduce: str, allowed: Sequence[str] = ("sum", "mean", "no")
 ) -> Variable:
-    """Returns the sum or mean of losses, or the losses themselves; the mean of no losses is zero.
+    """Returns the sum or mean of losses, or the losses themselves. The mean of an empty array of
+    losses is zero.
 
     Example:
         >>> reduced("f", Variable(np.array([1.0, 3.0])), "mean").item()
@@ -51,7 +52,8 @@ def reduced(
 
 
 def _denominator(count, t, normalize, dtype):
-    """Returns the divisor for the sum of losses: the number of valid labels, or of samples."""
+    """Returns the divisor for the sum of losses: the number of labels that are not ignored, or the
+    number of samples."""
     if normalize:
         return counting.denominator(count, t, dtype)
     return counting.divisor(max(len(t), 1), dtype)
@@ -100,15 +102,15 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
         loss = (loss * factor).astype(x.dtype, copy=False)
         return loss, kept._replace(scale=kept.scale * factor)
     is_ignored = t == ignore_label
-    # Recorded arrays and GPU arrays are not checked: a later replay may have ignored labels, and
-    # reading a GPU array would wait for the GPU.
+    # Recorded arrays are not checked, because a later replay may have ignored labels. GPU arrays
+    # are not checked, because reading them would wait for the GPU.
     has_ignored = type(t) is not np.ndarray or is_ignored.any()
     if has_ignored:
         t = xp.where(is_ignored, 0, t)
     grid = [np.arange(len(t))] if t.ndim == 1 else np.indices(t.shape, sparse=True)
     first, *others = map(xp.asarray, grid)
     labels = (first, t, *others)
-    # The exponentials are kept, since they are the most expensive part.
+    # The exponentials are kept for backward, because they take most of the time.
     if t.ndim == 1 and x.size >= thresholds.compiled_softmax and isinstance(x, np.ndarray):
         exp_x, total, most = kernels.exponentials(x)
         of_labels = x[labels] - most[:, 0]
@@ -155,13 +157,13 @@ def softmax_cross_entropy(
         x: Variable or array (N, C, d1, ...), floating point: unnormalized log-probabilities.
         t: array of integers (N, d1, ...): labels; or an array of the shape of ``x``: distributions
             over axis 1.
-        normalize: with labels and reduce='mean', divide by the number of labels not ignored,
-            otherwise by N.
-        cache_score: ignored; for compatibility with Chainer.
+        normalize: with labels and reduce='mean', whether to divide the sum of the losses by the
+            number of labels that are not ignored; if False, the divisor is N.
+        cache_score: ignored; accepted for compatibility with Chainer.
         class_weight: array (C,): factors on the loss by label.
         ignore_label: samples with this label have no loss.
         reduce: 'mean', or 'no' for one loss per sample.
-        enable_double_backprop: ignored; for compatibility with Chainer.
+        enable_double_backprop: ignored; accepted for compatibility with Chainer.
         soft_target_loss: with distributions, 'cross-entropy' or 'kl-divergence'.
         label_smoothing: fraction of each target, from 0 to 1, spread evenly over all classes.
 
@@ -169,7 +171,7 @@ def softmax_cross_entropy(
         Variable: a scalar, or (N, d1, ...) with reduce='no'.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: a label or ``label_smoothing`` is out of range, or an option is unknown.
 
     Example:
@@ -230,7 +232,7 @@ def _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss):
         loss += (t * xp.log(xp.where(t > 0, t, 1))).sum(axis=1)
     if reduce == "no":
         return loss
-    # No sample is ignored: without further axes the count is the number of samples.
+    # No sample is ignored, so without further axes the count is the number of samples.
     if normalize and loss.ndim > 1:
         return sum(loss) / counting.denominator(loss.size, loss, x.dtype)
     return sum(loss) / max(len(t), 1)
@@ -281,7 +283,7 @@ def sigmoid_cross_entropy(
 
     Args:
         x: Variable or array of any shape, floating point: the log-odds of label 1.
-        t: array of integers of the shape of ``x``: 0, 1, or -1, which has no loss.
+        t: array of integers of the shape of ``x``: 0, 1, or -1; elements of label -1 have no loss.
         normalize: with reduce='mean', divide by the number of labels that are not -1; else by the
             batch size.
         reduce: 'mean', or 'no' for one loss per element.
@@ -290,7 +292,7 @@ def sigmoid_cross_entropy(
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: a label is out of range, or an option is unknown.
 
     Example:
@@ -320,7 +322,7 @@ def focal_loss(
 
     Args:
         x: Variable or array of any shape, floating point: the log-odds of label 1.
-        t: array of integers of the shape of ``x``: 0, 1, or -1, which has no loss.
+        t: array of integers of the shape of ``x``: 0, 1, or -1; elements of label -1 have no loss.
         alpha: weight of label 1, from 0 to 1; None gives both labels the weight 1.
         gamma: the exponent, which sets how fast the loss falls as p rises; 0 gives the cross
             entropy.
@@ -332,7 +334,7 @@ def focal_loss(
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: a label is out of range, or an option is unknown.
 
     Example:
@@ -349,7 +351,7 @@ def focal_loss(
     if alpha is not None:
         weight *= xp.where(t == 1, alpha, 1 - alpha).astype(x.dtype)
     z = x * sign
-    # (1 - p) ** gamma = exp(-gamma softplus(z)) is differentiable at p = 1 too.
+    # The form exp(-gamma softplus(z)) of (1 - p) ** gamma is differentiable even at p = 1.
     loss = exp(softplus(z) * -gamma) * softplus(-z) * weight
     if reduce == "no":
         return loss
@@ -357,12 +359,13 @@ def focal_loss(
 
 
 def hinge(x: Input, t: Input, norm: str = "L1", reduce: str = "mean") -> Variable:
-    """One-versus-all hinge loss: max(0, 1 - s x), with s = 1 for the label, else -1.
+    """One-versus-all hinge loss: max(0, 1 - s x), where s is 1 for the label's score, and -1 for
+    all other scores.
 
     Args:
         x: Variable or array (N, C), floating point: scores.
         t: array of integers (N,): labels.
-        norm: 'L1', or 'L2' for the square.
+        norm: 'L1', or 'L2' for the square of the loss.
         reduce: 'mean' over the samples of the sum over the classes, or 'no' for one loss per
             element.
 
@@ -370,7 +373,7 @@ def hinge(x: Input, t: Input, norm: str = "L1", reduce: str = "mean") -> Variabl
         Variable: a scalar, or (N, C) with reduce='no'.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: a label is out of range, or an option is unknown.
 
     Example:

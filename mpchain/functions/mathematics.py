@@ -176,10 +176,10 @@ def squared_difference(x1: Input, x2: Input) -> Variable:
     """Elementwise squared difference: (x1 - x2) ** 2.
 
     Args:
-        x1, x2: Variables or arrays of one shape.
+        x1, x2: Variables or arrays of the same shape.
 
     Returns:
-        Variable of that shape.
+        Variable of this shape.
 
     Raises:
         InvalidType: the shapes differ.
@@ -195,7 +195,7 @@ def squared_difference(x1: Input, x2: Input) -> Variable:
 
 @elementwise(lambda g: g, lambda g, x, divisor: -g * np.trunc(x / divisor))
 def fmod(x: Input, divisor: Input) -> Output:
-    """Elementwise remainder of a division, with the sign of ``x``; the two broadcast.
+    """Elementwise remainder of a division, with the sign of ``x``; ``x`` and ``divisor`` broadcast.
 
     Args:
         x: Variable or array, floating point: the dividend.
@@ -217,7 +217,8 @@ def fmod(x: Input, divisor: Input) -> Output:
     any_dtype=True,
 )
 def maximum(x1: Input, x2: Input) -> Output:
-    """Elementwise maximum of two arrays, which broadcast; at a tie, the first gets the gradient.
+    """Elementwise maximum of two arrays, which broadcast. For equal elements, ``x1`` gets the
+    gradient.
 
     Args:
         x1, x2: Variables or arrays.
@@ -238,7 +239,8 @@ def maximum(x1: Input, x2: Input) -> Output:
     any_dtype=True,
 )
 def minimum(x1: Input, x2: Input) -> Output:
-    """Elementwise minimum of two arrays, which broadcast; at a tie, the first gets the gradient.
+    """Elementwise minimum of two arrays, which broadcast. For equal elements, ``x1`` gets the
+    gradient.
 
     Args:
         x1, x2: Variables or arrays.
@@ -260,7 +262,8 @@ def minimum(x1: Input, x2: Input) -> Output:
     any_dtype=True,
 )
 def where(condition: Input, x: Input, y: Input) -> Output:
-    """Elementwise choice: ``x`` where the condition holds, else ``y``; all three broadcast.
+    """Elementwise choice: ``x`` where the condition is True, else ``y``; the three arrays
+    broadcast.
 
     Args:
         condition: array of bool.
@@ -298,7 +301,8 @@ def clip(x: Input, x_min: float | None, x_max: float | None) -> Variable:
 
     Args:
         x: Variable or array of any shape, floating point.
-        x_min, x_max: the interval; None means no limit. Gradients pass at the limits.
+        x_min, x_max: the bounds of the interval; None means no limit. The derivative is one at the
+            bounds.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -312,7 +316,9 @@ def clip(x: Input, x_min: float | None, x_max: float | None) -> Variable:
     """
     x_min, x_max = -math.inf if x_min is None else x_min, math.inf if x_max is None else x_max
     if not x_min < x_max:
-        raise ValueError(f"clip: x_min must be less than x_max, but they are {x_min} and {x_max}")
+        raise ValueError(
+            f"clip: x_min must be less than x_max, but x_min is {x_min} and x_max is {x_max}"
+        )
     return _clip(x, x_min, x_max)
 
 
@@ -321,7 +327,7 @@ def _flat(function, x):
 
 
 def ceil(x: Input) -> Variable:
-    """Elementwise ceiling; it has no gradient.
+    """Elementwise ceiling; the result has no gradient.
 
     Args:
         x: Variable or array of any shape.
@@ -337,7 +343,7 @@ def ceil(x: Input) -> Variable:
 
 
 def floor(x: Input) -> Variable:
-    """Elementwise floor; it has no gradient.
+    """Elementwise floor; the result has no gradient.
 
     Args:
         x: Variable or array of any shape.
@@ -353,7 +359,7 @@ def floor(x: Input) -> Variable:
 
 
 def fix(x: Input) -> Variable:
-    """Elementwise rounding towards zero; it has no gradient.
+    """Elementwise rounding towards zero; the result has no gradient.
 
     Args:
         x: Variable or array of any shape.
@@ -369,7 +375,7 @@ def fix(x: Input) -> Variable:
 
 
 def sign(x: Input) -> Variable:
-    """Elementwise sign: -1, 0 or 1; it has no gradient.
+    """Elementwise sign: -1, 0 or 1; the result has no gradient.
 
     Args:
         x: Variable or array of any shape.

@@ -24,23 +24,23 @@ from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
 PerLayer: TypeAlias = Sequence[Sequence[Input]]
-"""A list of weights or biases for each layer and direction."""
+"""For each layer and direction, a list of weights or biases."""
 
 Steps: TypeAlias = Sequence[Input]
-"""A Variable or array for each time step."""
+"""For each time step, a Variable or array."""
 
-# A layer multiplies the inputs of all time steps by its weights at once; only the product with the
-# state remains in the loop over time. On the host, that loop is one node of the graph.
+# A layer multiplies the inputs of all time steps by its weights in one product, so that the loop
+# over time only multiplies the state. On the host, the loop is one node of the graph.
 
 
 class _Cell(NamedTuple):
-    """A kind of recurrent cell.
+    """The functions of a type of recurrent cell.
 
     Attributes:
         joined: a function that takes the lists of weights and of biases of a layer, and returns the
             weight and the bias for the input, and a list of arguments for ``step``.
-        step: a function that takes that list, the input's contribution to the gates, and the
-            states, and returns the new states.
+        step: a function that takes the list of arguments from ``joined``, the input's contribution
+            to the gates, and the states, and returns the new states.
         on_arrays: the object that computes all steps on arrays; see
             :mod:`mpchain.kernels.recurrence`.
     """
@@ -55,7 +55,8 @@ def _join(parts, order):
 
 
 def _joined_lstm(ws, bs):
-    """Joins the eight weights and biases, ordered i, f, a, o."""
+    """Joins the eight weights and the eight biases of an LSTM, whose gates are in the order i, f,
+    a, o."""
     order, of_state = (2, 0, 1, 3), (6, 4, 5, 7)
     b = _join(bs, order) + _join(bs, of_state)
     return _join(ws, order), b, [_join(ws, of_state)]
@@ -68,7 +69,7 @@ def _lstm_step(matrices, p, state):
 
 
 def _joined_gru(ws, bs):
-    """Joins the six weights and biases, ordered r, z, n."""
+    """Joins the six weights and the six biases of a GRU, whose gates are in the order r, z, n."""
     order, of_state = (0, 1, 2), (3, 4, 5)
     return _join(ws, order), _join(bs, order), [_join(ws, of_state), _join(bs, of_state)]
 
@@ -118,7 +119,8 @@ def _recurrent_layer(
 
 
 def _composed_layer(inputs, cell, lengths, n_states, is_backwards):
-    """Computes the same as :func:`_recurrent_layer`, step by step."""
+    """Computes the results of :func:`_recurrent_layer` by a call of ``cell.step`` for each time
+    step."""
     p, matrices, state = inputs[0], inputs[1:-n_states], inputs[-n_states:]
     scan = _scan_backwards if is_backwards else _scan
     bounds = list(itertools.accumulate(lengths))[:-1]
@@ -127,7 +129,7 @@ def _composed_layer(inputs, cell, lengths, n_states, is_backwards):
 
 
 def _scan(step, state, inputs):
-    """Runs steps over inputs whose numbers of rows decrease as sequences end.
+    """Runs ``step`` over the time steps; the inputs have fewer rows as sequences end.
 
     Returns:
         tuple: the list of outputs and the final state.
@@ -146,8 +148,8 @@ def _scan(step, state, inputs):
 
 
 def _scan_backwards(step, state, inputs):
-    """Does the same as :func:`_scan` from the last input to the first; sequences start at their
-    ends."""
+    """Runs ``step`` from the last time step to the first; see :func:`_scan`. A sequence begins at
+    its last element."""
     sizes = [p.shape[0] for p in inputs]
     bounds = sorted({*sizes, state[0].shape[0]})
     waiting = list(zip(*[split_axis(s, bounds[:-1], 0) for s in state]))
@@ -201,8 +203,14 @@ def _check_layers(name, n_layers, n_directions, states, ws, bs, xs):
     rows = hx.shape[1]
     for x in xs:
         fits = x.ndim == 2 and x.shape[1] == xs[0].shape[1] and x.dtype == hx.dtype
-        check(fits, name, "every x must be (B_t, I), of the dtype of hx", x=x, hx=hx)
-        check(x.shape[0] <= rows, name, "xs and hx must be sorted, longest first", x=x, rows=rows)
+        check(fits, name, "every x must be (B_t, I) and have the dtype of hx", x=x, hx=hx)
+        check(
+            x.shape[0] <= rows,
+            name,
+            "xs and hx must be sorted by length, the longest sequence first",
+            x=x,
+            rows=rows,
+        )
         rows = x.shape[0]
     lengths = {"n": n, "n_ws": len(ws), "n_bs": len(bs)}
     check(len(ws) == len(bs) == n, name, "ws and bs must hold {n} lists", **lengths)
@@ -240,8 +248,8 @@ def n_step_lstm(
         n_layers: the number of layers.
         dropout_ratio: dropout ratio of the input of every layer but the first, in training.
         hx, cx: Variables or arrays (n_layers, B, N): the initial states.
-        ws: for each layer a list of 8 Variables or arrays: the first four (N, I), or (N, N) beyond
-            the first layer; the others (N, N).
+        ws: for each layer a list of 8 Variables or arrays: the first four are (N, I), or (N, N) in
+            all layers but the first; the other four are (N, N).
         bs: for each layer a list of 8 Variables or arrays (N,).
         xs: for each time step a Variable or array (B_t, I), where B_t never increases: the
             sequences are sorted by their lengths, the longest first.
@@ -251,7 +259,7 @@ def n_step_lstm(
         of the last layer's hidden states, for each time step (B_t, N).
 
     Raises:
-        InvalidType: a shape, dtype or number of weights does not fit.
+        InvalidType: a shape, a dtype or the number of weights does not match.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 4 + [np.zeros((3, 3))] * 4]
@@ -270,16 +278,16 @@ def n_step_bilstm(
 ) -> tuple[Variable, Variable, tuple[Variable, ...]]:
     """Layers of LSTM in both directions over a batch of sequences.
 
-    This works like :func:`n_step_lstm`, but each layer has two states and two lists of weights,
-    with the forward direction first, and the input of every layer but the first is the concatenated
-    output of both directions.
+    The function differs from :func:`n_step_lstm` in two ways: each layer has two states and two
+    lists of weights, with the forward direction first; and the input of every layer but the first
+    is the concatenated output of both directions.
 
     Args:
         n_layers: the number of layers.
         dropout_ratio: dropout ratio of the input of every layer but the first, in training.
         hx, cx: Variables or arrays (2 n_layers, B, N): the initial states.
-        ws: 2 n_layers lists of 8 weights: the first four of each list (N, I), or (N, 2 N) beyond
-            the first layer; the others (N, N).
+        ws: 2 n_layers lists of 8 weights: the first four of each list are (N, I), or (N, 2 N) in
+            all layers but the first; the other four are (N, N).
         bs: 2 n_layers lists of 8 biases (N,).
         xs: for each time step a Variable or array (B_t, I), where B_t never increases.
 
@@ -288,7 +296,7 @@ def n_step_bilstm(
         layer's outputs, for each time step (B_t, 2 N).
 
     Raises:
-        InvalidType: a shape, dtype or number of weights does not fit.
+        InvalidType: a shape, a dtype or the number of weights does not match.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 4 + [np.zeros((3, 3))] * 4] * 2
@@ -315,8 +323,8 @@ def n_step_gru(
         n_layers: the number of layers.
         dropout_ratio: dropout ratio of the input of every layer but the first, in training.
         hx: Variable or array (n_layers, B, N): the initial states.
-        ws: for each layer a list of 6 Variables or arrays: the first three (N, I), or (N, N) beyond
-            the first layer; the others (N, N).
+        ws: for each layer a list of 6 Variables or arrays: the first three are (N, I), or (N, N) in
+            all layers but the first; the other three are (N, N).
         bs: for each layer a list of 6 Variables or arrays (N,).
         xs: for each time step a Variable or array (B_t, I), where B_t never increases.
 
@@ -325,7 +333,7 @@ def n_step_gru(
         states, for each time step (B_t, N).
 
     Raises:
-        InvalidType: a shape, dtype or number of weights does not fit.
+        InvalidType: a shape, a dtype or the number of weights does not match.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 3 + [np.zeros((3, 3))] * 3]
@@ -347,14 +355,15 @@ def n_step_bigru(
 ) -> tuple[Variable, tuple[Variable, ...]]:
     """Layers of gated recurrent units in both directions over a batch of sequences.
 
-    It differs from :func:`n_step_gru` as :func:`n_step_bilstm` differs from :func:`n_step_lstm`.
+    The function differs from :func:`n_step_gru` as :func:`n_step_bilstm` differs from
+    :func:`n_step_lstm`.
 
     Args:
         n_layers: the number of layers.
         dropout_ratio: dropout ratio of the input of every layer but the first, in training.
         hx: Variable or array (2 n_layers, B, N): the initial states.
-        ws: 2 n_layers lists of 6 weights: the first three of each list (N, I), or (N, 2 N) beyond
-            the first layer; the others (N, N).
+        ws: 2 n_layers lists of 6 weights: the first three of each list are (N, I), or (N, 2 N) in
+            all layers but the first; the other three are (N, N).
         bs: 2 n_layers lists of 6 biases (N,).
         xs: for each time step a Variable or array (B_t, I), where B_t never increases.
 
@@ -363,7 +372,7 @@ def n_step_bigru(
         each time step (B_t, 2 N).
 
     Raises:
-        InvalidType: a shape, dtype or number of weights does not fit.
+        InvalidType: a shape, a dtype or the number of weights does not match.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 3 + [np.zeros((3, 3))] * 3] * 2
@@ -398,8 +407,8 @@ def n_step_rnn(
         n_layers: the number of layers.
         dropout_ratio: dropout ratio of the input of every layer but the first, in training.
         hx: Variable or array (n_layers, B, N): the initial states.
-        ws: for each layer a list of 2 Variables or arrays: (N, I), or (N, N) beyond the first
-            layer; and (N, N).
+        ws: for each layer a list of 2 Variables or arrays: the first is (N, I), or (N, N) in all
+            layers but the first; the second is (N, N).
         bs: for each layer a list of 2 Variables or arrays (N,).
         xs: for each time step a Variable or array (B_t, I), where B_t never increases.
         activation: f, ``'tanh'`` or ``'relu'``.
@@ -409,7 +418,7 @@ def n_step_rnn(
         states, for each time step (B_t, N).
 
     Raises:
-        InvalidType: a shape, dtype or number of weights does not fit.
+        InvalidType: a shape, a dtype or the number of weights does not match.
         ValueError: ``activation`` is unknown.
 
     Example:
@@ -436,13 +445,15 @@ def n_step_birnn(
 ) -> tuple[Variable, tuple[Variable, ...]]:
     """Layers of simple recurrent units in both directions over a batch of sequences.
 
-    It differs from :func:`n_step_rnn` as :func:`n_step_bilstm` differs from :func:`n_step_lstm`.
+    The function differs from :func:`n_step_rnn` as :func:`n_step_bilstm` differs from
+    :func:`n_step_lstm`.
 
     Args:
         n_layers: the number of layers.
         dropout_ratio: dropout ratio of the input of every layer but the first, in training.
         hx: Variable or array (2 n_layers, B, N): the initial states.
-        ws: 2 n_layers lists of 2 weights: (N, I), or (N, 2 N) beyond the first layer; and (N, N).
+        ws: 2 n_layers lists of 2 weights: the first is (N, I), or (N, 2 N) in all layers but the
+            first; the second is (N, N).
         bs: 2 n_layers lists of 2 biases (N,).
         xs: for each time step a Variable or array (B_t, I), where B_t never increases.
         activation: ``'tanh'`` or ``'relu'``.
@@ -452,7 +463,7 @@ def n_step_birnn(
         each time step (B_t, 2 N).
 
     Raises:
-        InvalidType: a shape, dtype or number of weights does not fit.
+        InvalidType: a shape, a dtype or the number of weights does not match.
         ValueError: ``activation`` is unknown.
 
     Example:

@@ -26,15 +26,15 @@ from mpchain.variable import Parameter, Variable, as_array, as_variable
 def dropout(
     x: Input, ratio: float = 0.5, *, mask: Array | None = None, return_mask: bool = False
 ) -> Variable | Any:
-    """Zeroes random elements and scales the others by 1 / (1 - ratio).
+    """Sets random elements to zero and multiplies all other elements by 1 / (1 - ratio).
 
     If ``config.train`` is False, returns ``x``.
 
     Args:
         x: Variable or array of any shape, floating point.
         ratio: the probability of zeroing an element, at least 0 and below 1.
-        mask: array of the shape of ``x``: the factors to use instead of random ones.
-        return_mask: also return the factors (None if nothing is dropped).
+        mask: array of the shape of ``x``: the factors on the elements; None draws random factors.
+        return_mask: whether to return the factors too (None if nothing is dropped).
 
     Returns:
         Variable of the shape of ``x``; with ``return_mask``, a pair of this Variable and the mask.
@@ -66,7 +66,7 @@ def dropout(
 
 
 def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
-    """Returns h + dropout(x), which GPUs compute in one kernel.
+    """Returns ``h + dropout(x)``, a Variable. On GPUs, one kernel computes the result.
 
     Args:
         h, x: Variables or arrays, floating point, that broadcast.
@@ -86,7 +86,7 @@ def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     return h + dropout(x, ratio)
 
 
-# On GPUs, dropout is one kernel that draws its own random numbers; backward draws the same ones
+# On GPUs, dropout is one kernel that draws its own random numbers; backward draws the same numbers
 # again.
 
 
@@ -120,7 +120,8 @@ def _add_dropped(h, x, counters, ratio):
 
 
 class _Masks:
-    """Stands in for a random generator, so that a recorder can repeat its draws."""
+    """An object that recorders treat as a random generator, so that replays repeat the draws of
+    masks."""
 
     def mask(self, xp, shape, dtype, ratio, shared):
         counters = random.counters(xp, shape, shared)
@@ -144,7 +145,7 @@ def dropout_mask(x: Input, ratio: float) -> Array:
         return observers.draws(_Masks()).mask(xp, x.shape, x.dtype, ratio, shared)
     keep = random.source(xp, shared).random_sample(x.shape) >= ratio
     if is_only_last(as_array(x)):
-        keep = reordered(keep)  # NumPy is slow where layouts differ
+        keep = reordered(keep)  # NumPy is slow on arrays of different memory layouts
     return _factors(keep, x.dtype, ratio)
 
 
@@ -163,10 +164,10 @@ def gaussian(
     """Differentiable samples of normal distributions: mean + exp(ln_var / 2) eps.
 
     Args:
-        mean, ln_var: Variables or arrays of one shape, floating point: means, and logarithms of
-            the variances.
-        eps: array of that shape, to use instead of samples of the standard normal distribution.
-        return_eps: also return ``eps``.
+        mean, ln_var: Variables or arrays of the same shape, floating point: means, and logarithms
+            of the variances.
+        eps: array of this shape; None draws samples of the standard normal distribution.
+        return_eps: whether to return ``eps`` too.
 
     Returns:
         Variable of the shape of ``mean``; with ``return_eps``, a pair of this Variable and the
@@ -183,7 +184,7 @@ def gaussian(
     """
     mean, ln_var = as_variable(mean), as_variable(ln_var)
     fits = mean.shape == ln_var.shape and is_floating(mean.dtype, ln_var.dtype)
-    rule = "mean and ln_var must have one shape and be floating point"
+    rule = "mean and ln_var must have the same shape and be floating point"
     check(fits, "gaussian", rule, mean=mean, ln_var=ln_var)
     if eps is None:
         eps = draws(mean).standard_normal(mean.shape)
@@ -197,8 +198,8 @@ def gaussian(
 def gumbel_softmax(log_pi: Input, tau: float = 0.1, axis: int = 1) -> Variable:
     """Differentiable approximate samples of categorical distributions (Gumbel-softmax).
 
-    The result is softmax((log_pi + g) / tau) with noise g of the standard Gumbel distribution; it
-    approaches one-hot vectors as ``tau`` approaches zero.
+    The result is softmax((log_pi + g) / tau) with noise g of the standard Gumbel distribution. The
+    result approaches one-hot vectors as ``tau`` approaches zero.
 
     Args:
         log_pi: Variable or array, floating point: log-probabilities of the categories, which may be
@@ -239,7 +240,8 @@ def simplified_dropconnect(
     mask: Array | None = None,
     use_batchwise_mask: bool = True,
 ) -> Variable:
-    """Linear map with random weights zeroed and the others scaled by 1 / (1 - ratio).
+    """Linear map in which random weights are zero and all other weights are multiplied by 1 / (1 -
+    ratio).
 
     Args:
         x: Variable or array (N, ...), floating point; the axes after the first are flattened to
@@ -248,15 +250,16 @@ def simplified_dropconnect(
         b: Variable or array (O,), or None.
         ratio: the probability of zeroing a weight, at least 0 and below 1.
         train: whether to zero and scale weights.
-        mask: array (N, O, I) or (O, I), of bool or numbers: the weights to keep, instead of random
-            ones; it is applied even if ``train`` is False.
-        use_batchwise_mask: draw a mask for each sample.
+        mask: array (N, O, I) or (O, I), of bool or numbers: the weights to keep; None draws random
+            weights. A given mask is applied even if ``train`` is False.
+        use_batchwise_mask: whether to draw a mask for each sample; if False, all samples share a
+            mask.
 
     Returns:
         Variable (N, O).
 
     Raises:
-        InvalidType: shapes do not fit.
+        InvalidType: the shapes of the arguments do not match.
         ValueError: the ratio is out of range.
 
     Example:
@@ -295,7 +298,7 @@ def simplified_dropconnect(
 
 
 def zoneout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
-    """Keeps random elements of the previous state and takes the others from the next one.
+    """Keeps random elements of the previous state and takes all other elements from the next state.
 
     If ``config.train`` is False, returns ``x``.
 
@@ -322,7 +325,7 @@ def zoneout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
         raise ValueError(f"zoneout: ratio must be from 0 to 1, but is {ratio}")
     h, x = as_variable(h), as_variable(x)
     fits = h.shape == x.shape and is_floating(h.dtype, x.dtype)
-    check(fits, "zoneout", "h and x must have one shape and be floating point", h=h, x=x)
+    check(fits, "zoneout", "h and x must have the same shape and be floating point", h=h, x=x)
     if not config.train:
         return x
     uniform = draws(x).random_sample(x.shape)

@@ -39,7 +39,8 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
 
 
 def _spread_over(shape, axis):
-    """Returns the shape of parameters, with size one for the reduced axes of an array."""
+    """Returns the shape in which parameters broadcast: ``shape`` with size one for the axes
+    ``axis``."""
     return tuple([1 if i in axis else n for i, n in enumerate(shape)])
 
 
@@ -108,17 +109,18 @@ def batch_normalization(
     Args:
         x: Variable or array (N, C, ...), floating point.
         gamma, beta: Variables or arrays of the shape of the axes that are not reduced: (C,).
-        eps: added to the variance.
-        running_mean, running_var: arrays (C,), updated in place; the running variance is unbiased.
+        eps: number that is added to the variance.
+        running_mean, running_var: arrays (C,) that are updated in place, or None; the running
+            variance is unbiased.
         decay: the fraction of the running statistics that is kept.
-        axis: the axes to reduce; None means all axes but those of gamma, which follow the first
-            axis.
+        axis: the axes to reduce; None means all axes except the axes of ``gamma``, which follow the
+            first axis.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: gamma or beta do not fit, or are of a narrower dtype than ``x``.
+        InvalidType: ``gamma`` or ``beta`` has the wrong shape, or a narrower dtype than ``x``.
 
     Example:
         >>> x = np.array([[1.0, 10.0], [3.0, 30.0]])
@@ -136,8 +138,8 @@ def batch_normalization(
 
 
 def _following(x, axis, running_mean, running_var, decay):
-    """Returns a function that updates running statistics; None without them or for an empty
-    batch."""
+    """Returns a function that updates the running statistics; None if there are no running
+    statistics, or for an empty batch."""
     count = math.prod(x.shape[a] for a in axis)
     if not count or (running_mean is None and running_var is None):
         return None
@@ -145,7 +147,7 @@ def _following(x, axis, running_mean, running_var, decay):
 
 
 def _follow(running_mean, running_var, decay, count, mean, var):
-    """Updates the running statistics with those of a batch."""
+    """Updates the running statistics with the statistics of a batch."""
     unbiased = count / max(count - 1, 1)
     if _on_gpu is not None and is_gpu_array(running_mean) and is_gpu_array(running_var):
         _on_gpu.follow_statistics((running_mean, running_var), (mean, var), decay, unbiased)
@@ -170,14 +172,15 @@ def fixed_batch_normalization(
     Args:
         x: Variable or array (N, C, ...), floating point.
         gamma, beta, mean, var: Variables or arrays (C,).
-        eps: added to the variance.
+        eps: number that is added to the variance.
         axis: the reduced axes, as in :func:`batch_normalization`.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: shapes do not fit, or gamma or beta are of a narrower dtype than ``x``.
+        InvalidType: a shape does not match ``x``, or ``gamma`` or ``beta`` has a narrower dtype
+            than ``x``.
 
     Example:
         >>> x, ones, zeros = np.array([[1.0, 10.0]]), np.ones(2), np.zeros(2)
@@ -233,15 +236,15 @@ def batch_renormalization(
 
     With normalized = (x - mean) / std of the batch, the result is
     gamma (normalized r + d) + beta, where r = std / running_std and
-    d = (mean - running_mean) / running_std are limited to [1 / rmax, rmax] and [-dmax, dmax]
-    and have no gradient.
+    d = (mean - running_mean) / running_std are limited to [1 / rmax, rmax] and [-dmax, dmax], and
+    have no gradient.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
         gamma, beta: Variables or arrays (C,).
         rmax: the limit of r, at least 1.
         dmax: the limit of d, at least 0.
-        eps: added to the variances.
+        eps: number that is added to the variances.
         running_mean, running_var: arrays (C,): the running statistics.
         decay: the fraction of the running statistics that is kept.
         update_statistics: whether to update the running statistics in place, after the correction;
@@ -251,7 +254,7 @@ def batch_renormalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: shapes do not fit.
+        InvalidType: the shapes of the arguments do not match.
         TypeError: the running statistics are missing.
 
     Example:
@@ -280,11 +283,12 @@ def batch_renormalization(
     return _batch_normalization(x, gamma * r, shift, axis, eps, follow)
 
 
-# Normalization of each sample separately
+# The functions below normalize each sample separately.
 
 
 def _gradients(g, gamma, normalized, inverse, axis, is_centered):
-    """Returns the gradients of the input and of gamma; ``inverse`` is the scale of the input."""
+    """Returns the gradients of the input and of gamma; ``inverse`` is the factor by which
+    normalization multiplies the input."""
     n = g.size // max(inverse.size, 1)
     h = g * gamma
     gx = h - normalized * (np.sum(h * normalized, axis=axis, keepdims=True) / n)
@@ -319,9 +323,9 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
 
     Args:
         x: Variable or array (N, D), floating point; or (..., D1, D2, ...), which is normalized over
-            the trailing axes that ``gamma`` has.
+            the trailing axes that have the shape of ``gamma``.
         gamma, beta: Variables or arrays (D,), or (D1, D2, ...).
-        eps: added to the variance.
+        eps: number that is added to the variance.
 
     Returns:
         Variable of the shape of ``x``.
@@ -339,7 +343,8 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
         return _sample_normalization(x, gamma, beta, (-1,), eps)
     axis = _trailing_axes("layer_normalization", x, gamma=gamma, beta=beta)
     of_gpu = _on_gpu is not None and x.dtype.char == "e" and is_gpu_array(as_array(x)) and x.size
-    if of_gpu or (x.dtype is gamma.dtype and x.dtype.char in "fd"):  # GPUs read half precision
+    # the kernel for GPUs also accepts half precision
+    if of_gpu or (x.dtype is gamma.dtype and x.dtype.char in "fd"):
         return _sample_normalization(x, gamma, beta, axis, eps)
     y = _sample_normalization(widened(x), widened(gamma), widened(beta), axis, eps)
     return cast(y, x.dtype)
@@ -359,7 +364,8 @@ def _is_plain_layer(x, gamma, beta):
 
 
 def _trailing_axes(name, x, **parameters):
-    """Returns the trailing axes of ``x`` that the parameters have, as negative numbers."""
+    """Returns the trailing axes of ``x`` that have the shape of the parameters, as negative
+    numbers."""
     shape = parameters["gamma"].shape
     check(x.ndim > 0 and is_floating(x.dtype), name, "x must be floating point, with axes", x=x)
     for argument, value in parameters.items():
@@ -380,13 +386,13 @@ def group_normalization(
         x: Variable or array (N, C, ...), floating point.
         groups: the number of groups, which must divide C.
         gamma, beta: Variables or arrays (C,): scale and shift of the channels.
-        eps: added to the variance.
+        eps: number that is added to the variance.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: shapes do not fit.
+        InvalidType: the shapes of the arguments do not match.
         ValueError: ``groups`` does not divide the channels.
 
     Example:
@@ -421,13 +427,13 @@ def instance_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-
     Args:
         x: Variable or array (N, C, d1, ...), floating point.
         gamma, beta: Variables or arrays (C,).
-        eps: added to the variance.
+        eps: number that is added to the variance.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: shapes do not fit.
+        InvalidType: the shapes of the arguments do not match.
 
     Example:
         >>> F.instance_normalization(np.zeros((2, 6, 8)), np.ones(6), np.zeros(6)).shape
@@ -459,16 +465,16 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
     The result is gamma x / sqrt(mean(x ** 2) + eps).
 
     Args:
-        x: Variable or array (..., D), floating point; normalized over the trailing axes that
-            ``gamma`` has.
+        x: Variable or array (..., D), floating point; the norm is over the trailing axes that have
+            the shape of ``gamma``.
         gamma: Variable or array (D,), or with the shape of several trailing axes of ``x``.
-        eps: added to the mean square.
+        eps: number that is added to the mean square.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: gamma does not fit.
+        InvalidType: the shape of ``gamma`` does not match the trailing axes of ``x``.
 
     Example:
         >>> F.rms_normalization(np.array([[1.0, 3.0]]), np.ones(2)).array.round(2)
@@ -481,7 +487,8 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
 
 
 def _norm(x, axis):
-    """Returns the Euclidean norm, whose derivative at zero is zero, and where it is zero."""
+    """Returns the Euclidean norm, whose derivative at zero is zero, and an array that is True where
+    the norm is zero."""
     if isinstance(x, np.ndarray):
         squares = summed(x * x, axis[0] if len(axis) == 1 else axis, True)
     else:
@@ -512,7 +519,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
 
     Args:
         x: Variable or array, floating point.
-        eps: added to the norm.
+        eps: number that is added to the norm.
         axis: the axes over which the norm is computed.
 
     Returns:
@@ -530,12 +537,13 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
     check(is_floating(x.dtype), "normalize", "x must be floating point", x=x)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, "normalize", "x must have every axis", x=x, axis=axis)
-    # In half precision, infinite gradients would stop training whenever a row is zero.
+    # The limit avoids infinite gradients in half precision, which would stop training whenever a
+    # row is zero.
     limit = 65504.0 if x.dtype == np.float16 else None
     return cast(_normalize(widened(x), eps, axes, limit), x.dtype)
 
 
-# The sum over neighboring channels is its own adjoint.
+# The sum over neighboring channels is its own adjoint, so its derivative is the same sum.
 @differentiable(lambda g, reach: _neighbors.on(g, reach))
 def _neighbors(x, reach):
     """Returns the sum over the channels from i - reach to i + reach, for each channel i."""

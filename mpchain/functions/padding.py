@@ -1,4 +1,4 @@
-"""Padding of axes."""
+"""Padding of the axes of an array."""
 
 import functools
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from mpchain.typing import Input
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_variable
 
-_LARGE = 1 << 13  # number of elements; in smaller arrays, filling only the ends takes longer
+_LARGE = 1 << 13  # filling only the ends takes longer in arrays with fewer elements
 _ALLOWED = {
     "constant": {"constant_values": 0},
     **{mode: {} for mode in ("edge", "wrap")},
@@ -31,7 +31,7 @@ _ALLOWED = {
 @differentiable(lambda g, x_shape, widths: g[_inner(x_shape, widths)])
 def _pad_with_constants(x, widths, values):
     if x.__class__ is np.ndarray and len({value for pair in values for value in pair}) == 1:
-        # For small arrays, NumPy's pad takes longer than this code.
+        # On small arrays, this code takes less time than NumPy's pad.
         shape, value = [a + n + b for n, (a, b) in zip(x.shape, widths)], values[0][0]
         y = np.empty(shape, x.dtype) if x.size >= _LARGE else np.full(shape, value, x.dtype)
         if x.size >= _LARGE:
@@ -69,7 +69,8 @@ def pad(
         Variable.
 
     Raises:
-        InvalidType: ``pad_width`` does not fit ``x``, or is negative.
+        InvalidType: ``pad_width`` has pairs for another number of axes than ``x`` has, or is
+            negative.
         ValueError: the mode or a keyword is unknown, or an axis to pad is empty.
 
     Example:
@@ -79,7 +80,7 @@ def pad(
     x = as_variable(x)
     widths = _per_axis("pad_width", pad_width, x.ndim)
     whole = all(isinstance(n, int) and n >= 0 for pair in widths for n in pair)
-    rule = "pad_width must be integers, none negative"
+    rule = "pad_width must hold integers that are not negative"
     check(whole, "pad", rule, x=x, pad_width=pad_width)
     options = _options(mode, keywords)
     if mode == "constant":
@@ -108,7 +109,7 @@ def _options(mode, keywords):
 
 
 def _per_axis(name, value, n):
-    """Returns a pair (before, after) for each axis; None and strings are repeated."""
+    """Returns a pair (before, after) for each axis; None and strings are repeated for all axes."""
     if value is None or isinstance(value, str):
         return (value,) * n
     try:
@@ -119,7 +120,8 @@ def _per_axis(name, value, n):
 
 
 def _pad_axis(x, axis, width, mode, settings):
-    """Pads one axis; later axes then see what earlier ones added, as in NumPy."""
+    """Pads one axis. The padding of an axis includes the elements that were added along earlier
+    axes, as in NumPy."""
     size = x.shape[axis]
     if mode in ("mean", "linear_ramp") or settings.get("reflect_type") == "odd":
         return _pad_by_matrix(x, axis, width, mode, settings)
@@ -148,7 +150,8 @@ def _pad_by_extremes(x, axis, width, mode, stat_length):
 
 
 def _as_slice(places, x):
-    """Returns the indices as a slice, whose gradient is cheaper, if they are evenly spaced."""
+    """Returns evenly spaced indices as a slice, whose gradient takes less time; other indices are
+    returned unchanged."""
     steps = set(np.diff(places).tolist()) or {1}
     if len(steps) > 1 or 0 in steps:
         return x.xp.asarray(places)
@@ -170,7 +173,7 @@ def _pad_by_matrix(x, axis, width, mode, settings):
 
 @functools.lru_cache(maxsize=256)
 def _matrix(size, width, mode, **settings):
-    """Returns the matrix and the constant of the padding of an axis, an affine map."""
+    """Returns the matrix and the constant vector of the affine map by which an axis is padded."""
     constant = np.pad(np.zeros(size), width, mode, **settings)
     columns = [np.pad(unit, width, mode, **settings) - constant for unit in np.eye(size)]
     return np.stack(columns, 1), constant

@@ -25,7 +25,8 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _windows(place, name, n, x, *sizes, **options):
-    """Returns windows over or onto ``x``, which must be floating point with ``n`` spatial axes."""
+    """Returns the windows that ``place``, windows_over or windows_onto, makes for ``x``, which must
+    be floating point with ``n`` spatial axes."""
     return _cached_windows(place, name, n, x.shape, x.dtype, *sizes, **options)
 
 
@@ -37,8 +38,8 @@ def _cached_windows(place, name, n, shape, dtype, ksize, stride, pad, **options)
     return place(name, x, ksize, ksize if stride is None else stride, pad, **options)
 
 
-# The functions below are linear maps over windows: their sums, a selected element of each, and the
-# adjoints.
+# The functions below are linear maps: the sum of each window, the selection of an element of each
+# window, and the adjoints of both.
 
 
 @differentiable(lambda g, window: _spread_windows.on(g, window))
@@ -74,22 +75,23 @@ def max_pooling_nd(
     cover_all: bool = True,
     return_indices: bool = False,
 ) -> Variable | Any:
-    """Maximum of each window; the first of equal elements receives the gradient.
+    """Maximum of each window. If elements are equal, the first element receives the gradient.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
         ksize: window size.
-        stride: distance of the windows; None means ``ksize``.
-        pad: number of padded elements on both sides; they are never the maximum.
-        cover_all: add a window where elements would be left over.
-        return_indices: also return the index of each maximum in its window.
+        stride: distance between windows; None means ``ksize``.
+        pad: number of padded elements on both sides of each spatial axis; padded elements are never
+            the maximum.
+        cover_all: whether to add a last window, so that windows cover all elements.
+        return_indices: whether to return the index of each maximum in its window too.
 
     Returns:
         Variable (N, C, ...); with ``return_indices``, a pair of this Variable and an array of
         integers of its shape.
 
     Raises:
-        InvalidType: rank, dtype or a size does not fit, or no window fits.
+        InvalidType: a rank, dtype or size does not match, or ``x`` is smaller than a window.
 
     Example:
         >>> F.max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
@@ -166,15 +168,15 @@ def average_pooling_nd(
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
         ksize: window size.
-        stride: distance of the windows; None means ``ksize``.
+        stride: distance between windows; None means ``ksize``.
         pad: number of padded elements on both sides.
-        pad_value: 0 counts padded elements as zeros; None leaves them out of the mean.
+        pad_value: 0 counts padded elements as zeros; None excludes padded elements from the mean.
 
     Returns:
         Variable (N, C, ...).
 
     Raises:
-        InvalidType: rank, dtype or a size does not fit, or no window fits.
+        InvalidType: a rank, dtype or size does not match, or ``x`` is smaller than a window.
 
     Example:
         >>> F.average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
@@ -238,15 +240,16 @@ def unpooling_nd(
     outsize: Sizes | None = None,
     cover_all: bool = True,
 ) -> Variable:
-    """Copies each element over its window; where windows overlap, the copies are added.
+    """Copies each element to all elements of its window. Where windows overlap, the copies are
+    added.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
         ksize: window size.
-        stride: distance of the windows; None means ``ksize``.
-        pad: number of elements dropped on both sides.
-        outsize: spatial size of the result; None means the smallest.
-        cover_all: the ``cover_all`` of the inverted pooling.
+        stride: distance between windows; None means ``ksize``.
+        pad: number of elements that are removed on both sides of each spatial axis.
+        outsize: spatial size of the result; None means the smallest possible size. cover_all: the
+        argument ``cover_all`` of the pooling that is inverted.
 
     Returns:
         Variable (N, C, *outsize).
@@ -333,13 +336,13 @@ def upsampling_2d(
         indexes: array of integers of the shape of ``x``: indices in the windows, as returned by
             :func:`max_pooling_2d` with ``return_indices``.
         ksize, stride, pad, cover_all: the arguments of the inverted pooling.
-        outsize: spatial size of the result; None means the smallest.
+        outsize: spatial size of the result; None means the smallest possible size.
 
     Returns:
         Variable (N, C, *outsize).
 
     Raises:
-        InvalidType: shapes or sizes do not fit.
+        InvalidType: shapes or sizes do not match.
 
     Example:
         >>> x = np.array([[[[1.0, 5.0], [2.0, 4.0]]]])
@@ -361,20 +364,22 @@ def upsampling_2d(
 def spatial_pyramid_pooling_2d(
     x: Input, pyramid_height: int, pooling: str | None = None
 ) -> Variable:
-    """Max pooling into 1, 4, 16, ... bins: a vector of one size for images of any size.
+    """Max pooling into 1, 4, 16, ... bins, which gives vectors of the same size for images of any
+    size.
 
-    All bins of a level have one size. The maximum of a bin outside the image is minus infinity.
+    All bins of a level have the same size. The maximum of a bin outside the image is minus
+    infinity.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
         pyramid_height: the number of levels; level ``l`` has 2^l by 2^l bins.
-        pooling: ``'max'``, the only kind; it must be given.
+        pooling: ``'max'``, the only supported value; the argument is required.
 
     Returns:
         Variable (N, C * (4^pyramid_height - 1) / 3, 1, 1).
 
     Raises:
-        InvalidType: the rank is wrong, or ``pyramid_height`` is not positive.
+        InvalidType: ``x`` does not have 4 axes, or ``pyramid_height`` is not positive.
         ValueError: ``pooling`` is not 'max'.
 
     Example:
@@ -388,7 +393,12 @@ def spatial_pyramid_pooling_2d(
     if pooling != "max":
         raise ValueError(f"{name}: pooling must be 'max', not {pooling!r}")
     nonempty = x.ndim == 4 and is_floating(x.dtype) and min(x.shape[2:]) > 0
-    check(nonempty, name, "x must be floating point with 4 axes, and not empty in space", x=x)
+    check(
+        nonempty,
+        name,
+        "x must be floating point with 4 axes, and its spatial axes must not be empty",
+        x=x,
+    )
     check(pyramid_height > 0, name, "pyramid_height must be positive", height=pyramid_height)
     levels = []
     for n in (2**level for level in range(pyramid_height)):
@@ -402,7 +412,7 @@ def spatial_pyramid_pooling_2d(
 def _adaptive_sizes(name, x, outsize):
     n = x.ndim - 2
     check(n > 0 and is_floating(x.dtype), name, "x must be floating point, (N, C, d1, ...)", x=x)
-    check(min(x.shape[2:]) > 0, name, "x must not be empty in space", x=x)
+    check(min(x.shape[2:]) > 0, name, "the spatial axes of x must not be empty", x=x)
     if not isinstance(outsize, Integral) and len(outsize) == n:
         outsize = tuple(size if o is None else o for o, size in zip(outsize, x.shape[2:]))
     return spatial(name, n, outsize=outsize)[0]
@@ -411,18 +421,18 @@ def _adaptive_sizes(name, x, outsize):
 def adaptive_average_pooling_nd(x: Input, outsize: int | Sequence[int | None]) -> Variable:
     """Adaptive average pooling: means over a given number of bins.
 
-    With ``o`` bins on an axis of ``n`` elements, bin ``i`` holds the elements from floor(i n / o)
-    up to, but not including, ceil((i + 1) n / o).
+    With ``o`` bins on an axis of ``n`` elements, bin ``i`` holds the elements from index floor(i n
+    / o) up to, but not including, index ceil((i + 1) n / o).
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
-        outsize: number of bins, for each axis; None keeps an axis.
+        outsize: number of bins for each axis; None keeps the size of an axis.
 
     Returns:
         Variable (N, C, *outsize).
 
     Raises:
-        InvalidType: rank or ``outsize`` does not fit.
+        InvalidType: ``outsize`` does not match the rank of ``x``.
 
     Example:
         >>> F.adaptive_average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array
@@ -455,20 +465,20 @@ def adaptive_max_pooling_nd(
 ) -> Variable | Any:
     """Adaptive max pooling: maxima of a given number of bins.
 
-    The bins are those of :func:`adaptive_average_pooling_nd`; the first of equal elements receives
-    the gradient.
+    The bins are the bins of :func:`adaptive_average_pooling_nd`. If elements are equal, the first
+    element receives the gradient.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
-        outsize: number of bins, for each axis; None keeps an axis.
-        return_indices: also return the index of each maximum.
+        outsize: number of bins for each axis; None keeps the size of an axis.
+        return_indices: whether to return the index of each maximum too.
 
     Returns:
         Variable (N, C, *outsize); with ``return_indices``, a pair of this Variable and an array of
         integers of its shape: indices into the flattened spatial axes.
 
     Raises:
-        InvalidType: rank or ``outsize`` does not fit.
+        InvalidType: ``outsize`` does not match the rank of ``x``.
 
     Example:
         >>> F.adaptive_max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array
@@ -500,8 +510,8 @@ def adaptive_max_pooling_2d(
 
 
 def places_of_maxima(x: Array, every: Sequence[Sequence[tuple[int, int]]]) -> Array:
-    """Returns indices of the maxima of boxes in the flattened spatial axes; ties give the first
-    one.
+    """Returns the indices of the maxima of bins, in the flattened spatial axes. If elements are
+    equal, the index of the first element is returned.
 
     Args:
         x: array (N, C, d1, d2, ...).
@@ -517,11 +527,12 @@ def places_of_maxima(x: Array, every: Sequence[Sequence[tuple[int, int]]]) -> Ar
     xp = get_array_module(x)
     places = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
     places = xp.broadcast_to(places, x.shape)
-    # Reducing the last axis first keeps the first of equal maxima in row-major order.
+    # The last axis is reduced first, so that the first one of equal maxima in row-major order is
+    # kept.
     for axis in range(x.ndim - 1, 1, -1):
         bounds = np.array(every[axis - 2])
         steps = np.arange((bounds[:, 1] - bounds[:, 0]).max())
-        # Shorter bins repeat their last element.
+        # Shorter bins repeat their last element, so that all bins have the same length.
         inside = np.minimum(bounds[:, :1] + steps, bounds[:, 1:] - 1)
         inside = (slice(None),) * axis + (xp.asarray(inside),)
         values, candidates = x[inside], places[inside]

@@ -1,4 +1,4 @@
-"""Positions of elements that functions such as argmax find; positions have no gradient."""
+"""Positions of elements, which functions such as argmax find. Positions have no gradient."""
 
 from mpchain.observers import current
 from mpchain.typing import Array
@@ -8,13 +8,14 @@ from mpchain.variable import Variable
 def shown(name: str, x: Variable, constants: tuple, positions: Array) -> Array:
     """Shows observers the positions that were found in ``x``, and returns the positions.
 
-    No node of the graph represents positions, but exporters must know where they come from.
+    No node of the graph represents positions, so exporters learn by this call how positions were
+    computed.
 
     Args:
         name: the operation: argmax, argmin, argsort or topk.
         x: the Variable in which the positions were found.
-        constants: other arguments: the axis; for argsort and topk also whether large values come
-            first; for topk the number of elements last.
+        constants: the other arguments of the operation: the axis; for argsort and topk, then
+            whether large values come first; for topk, then the number of elements.
         positions: the positions, integers.
 
     Example:

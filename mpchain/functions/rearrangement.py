@@ -1,4 +1,4 @@
-"""Functions that insert, drop, move, reverse and repeat axes."""
+"""Functions that insert, remove and move axes, or reverse and repeat elements along axes."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def copy(x: Input, dst: DeviceLike) -> Variable:
         dst: a device or its specifier; see :func:`mpchain.get_device`.
 
     Returns:
-        Variable of the shape and dtype of ``x``, on that device.
+        Variable of the shape and dtype of ``x``, on the device ``dst``.
 
     Example:
         >>> F.copy(np.ones(2), "@numpy").array
@@ -38,7 +38,7 @@ def copy(x: Input, dst: DeviceLike) -> Variable:
 
 
 def _axis_of(name, x, axis, extra=0, argument="axis"):
-    """Returns ``axis`` counted from the first, after a check that it is an axis of ``x``."""
+    """Returns ``axis`` as an index from 0, after a check that ``x`` has the axis."""
     n = x.ndim + extra
     if not (is_integer(axis) and -n <= axis < n):
         fail(name, f"{argument} must be an axis of x", x=x, **{argument: axis})
@@ -71,13 +71,13 @@ def squeeze(x: Input, axis: Axes = None) -> Variable:
 
     Args:
         x: Variable or array.
-        axis: the axes; None means all of size one.
+        axis: the axes to remove; None means all axes of size one.
 
     Returns:
         Variable, a view.
 
     Raises:
-        InvalidType: there is no such axis, or its size is not one.
+        InvalidType: ``x`` has no such axis, or the size of an axis is not one.
 
     Example:
         >>> F.squeeze(np.zeros((1, 2, 1))).shape
@@ -110,18 +110,19 @@ def flatten(x: Input) -> Variable:
 
 
 def moveaxis(x: Input, source: int | Sequence[int], destination: int | Sequence[int]) -> Variable:
-    """Moves axes; the others keep their order.
+    """Moves axes; all other axes keep their order.
 
     Args:
         x: Variable or array.
         source: the axes to move.
-        destination: their indices in the result.
+        destination: the indices of the moved axes in the result.
 
     Returns:
         Variable, a view.
 
     Raises:
-        InvalidType: there is no such axis, an axis is given twice, or the numbers of axes differ.
+        InvalidType: ``x`` has no such axis, an axis is given twice, or ``source`` and
+            ``destination`` differ in length.
 
     Example:
         >>> F.moveaxis(np.zeros((2, 3, 4)), 0, -1).shape
@@ -133,7 +134,7 @@ def moveaxis(x: Input, source: int | Sequence[int], destination: int | Sequence[
         for name, axes in given.items()
     )
     paired = len(set(sources)) == len(sources) == len(set(destinations)) == len(destinations)
-    rule = "source and destination must have equally many axes, each once"
+    rule = "source and destination must have equally many axes, and no axis twice"
     check(paired, "moveaxis", rule, x=x, **given)
     order = [i for i in range(x.ndim) if i not in sources]
     for place, axis in sorted(zip(destinations, sources)):
@@ -153,7 +154,7 @@ def rollaxis(x: Input, axis: int, start: int = 0) -> Variable:
         Variable, a view.
 
     Raises:
-        InvalidType: there is no such axis.
+        InvalidType: ``x`` has no such axis.
 
     Example:
         >>> F.rollaxis(np.zeros((2, 3, 4)), 2).shape
@@ -182,7 +183,7 @@ def flip(x: Input, axis: int) -> Variable:
         Variable of the shape of ``x``, a view.
 
     Raises:
-        InvalidType: there is no such axis.
+        InvalidType: ``x`` has no such axis.
 
     Example:
         >>> F.flip(np.arange(6.0).reshape(2, 3), 1).array
@@ -193,7 +194,7 @@ def flip(x: Input, axis: int) -> Variable:
 
 
 def fliplr(a: Input) -> Variable:
-    """Reverses the second axis: left and right.
+    """Reverses the second axis, which exchanges left and right.
 
     Args:
         a: Variable or array with two axes or more.
@@ -214,7 +215,7 @@ def fliplr(a: Input) -> Variable:
 
 
 def flipud(a: Input) -> Variable:
-    """Reverses the first axis: up and down.
+    """Reverses the first axis, which exchanges up and down.
 
     Args:
         a: Variable or array with one axis or more.
@@ -239,14 +240,16 @@ def repeat(x: Input, repeats: int | Sequence[int], axis: int | None = None) -> V
 
     Args:
         x: Variable or array.
-        repeats: number of repetitions, one for all elements or one for each along the axis.
+        repeats: number of repetitions: one number for all elements, or a number for each element
+            along the axis.
         axis: the axis to repeat along; None repeats the elements of the flattened array.
 
     Returns:
         Variable of the shape of ``x`` except along the axis; a vector if ``axis`` is None.
 
     Raises:
-        InvalidType: a number of repetitions is negative, or there is not one per element.
+        InvalidType: a number of repetitions is negative, or the numbers are not as many as the
+            elements along the axis.
 
     Example:
         >>> F.repeat(np.array([1.0, 2.0]), 2).array
@@ -258,7 +261,7 @@ def repeat(x: Input, repeats: int | Sequence[int], axis: int | None = None) -> V
     repeats = (repeats,) if is_integer(repeats) else tuple(repeats)
     size = x.shape[axis]
     fits = len(repeats) in (1, size) and all(is_integer(r) and r >= 0 for r in repeats)
-    rule = "repeats must be one integer, or one per element of the axis, none negative"
+    rule = "repeats must be one integer, or one per element of the axis, and not negative"
     check(fits, "repeat", rule, x=original, repeats=given, axis=axis)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     if len(repeats) == 1:
@@ -274,14 +277,14 @@ def tile(x: Input, reps: int | Sequence[int]) -> Variable:
 
     Args:
         x: Variable or array.
-        reps: number of copies along each axis. The shorter of ``reps`` and the shape of ``x`` is
-            extended by ones in front.
+        reps: number of copies along each axis. If ``reps`` and the shape of ``x`` differ in length,
+            ones are put before the shorter of the two.
 
     Returns:
         Variable.
 
     Raises:
-        InvalidType: a number is negative.
+        InvalidType: ``reps`` holds a negative number.
 
     Example:
         >>> F.tile(np.array([1.0, 2.0]), 2).array
@@ -290,7 +293,7 @@ def tile(x: Input, reps: int | Sequence[int]) -> Variable:
     given = reps
     reps = (reps,) if is_integer(reps) else tuple(reps)
     whole = all(is_integer(r) and r >= 0 for r in reps)
-    check(whole, "tile", "reps must be integers, none negative", x=x, reps=given)
+    check(whole, "tile", "reps must hold integers that are not negative", x=x, reps=given)
     n = max(len(reps), x.ndim)
     reps = (1,) * (n - len(reps)) + reps
     shape = (1,) * (n - x.ndim) + x.shape
@@ -329,7 +332,8 @@ def _to_channels(name, x, r, channels_last):
 
 
 def depth2space(X: Input, r: int) -> Variable:
-    """Moves channels into space: each group of r * r channels becomes blocks of r x r pixels.
+    """Moves channels to the spatial axes: each group of r * r channels becomes blocks of r x r
+    pixels.
 
     Channel ``(i * r + j) * C + c`` holds pixel (i, j) of the blocks of output channel ``c``.
 
@@ -341,13 +345,14 @@ def depth2space(X: Input, r: int) -> Variable:
         Variable (N, C, H * r, W * r).
 
     Raises:
-        InvalidType: the channels do not divide.
+        InvalidType: ``r * r`` does not divide the number of channels.
 
     Example:
         >>> F.depth2space(np.zeros((1, 8, 2, 3)), 2).shape
         (1, 2, 4, 6)
 
-    See also :func:`pixel_shuffle`, where the channels of one output channel are neighbors.
+    See also :func:`pixel_shuffle`, which takes the pixels of an output channel from neighboring
+    channels.
     """
     return _from_channels("depth2space", X, r, channels_last=True)
 
@@ -363,7 +368,7 @@ def space2depth(X: Input, r: int) -> Variable:
         Variable (N, C * r * r, H, W).
 
     Raises:
-        InvalidType: height or width do not divide.
+        InvalidType: ``r`` does not divide the height and the width.
 
     Example:
         >>> F.space2depth(np.zeros((1, 2, 4, 6)), 2).shape
@@ -373,7 +378,8 @@ def space2depth(X: Input, r: int) -> Variable:
 
 
 def pixel_shuffle(x: Input, r: int) -> Variable:
-    """Moves channels into space; channel ``(c * r + i) * r + j`` is pixel (i, j) of the blocks.
+    """Moves channels to the spatial axes; channel ``(c * r + i) * r + j`` holds pixel (i, j) of the
+    blocks of output channel ``c``.
 
     Args:
         x: Variable or array (N, C * r * r, H, W), floating point.
@@ -383,7 +389,7 @@ def pixel_shuffle(x: Input, r: int) -> Variable:
         Variable (N, C, H * r, W * r).
 
     Raises:
-        InvalidType: the channels do not divide.
+        InvalidType: ``r * r`` does not divide the number of channels.
 
     Example:
         >>> F.pixel_shuffle(np.arange(4.0).reshape(1, 4, 1, 1), 2).array[0, 0]
@@ -407,7 +413,7 @@ def pixel_unshuffle(x: Input, r: int) -> Variable:
         Variable (N, C * r * r, H, W).
 
     Raises:
-        InvalidType: height or width do not divide.
+        InvalidType: ``r`` does not divide the height and the width.
 
     Example:
         >>> F.pixel_unshuffle(np.zeros((1, 2, 4, 6)), 2).shape

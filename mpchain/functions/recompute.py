@@ -1,4 +1,5 @@
-"""Checkpointing: discards a function's intermediate results, and recomputes them for backward."""
+"""Gradient checkpointing, which discards a function's intermediate results and recomputes them for
+backward."""
 
 import contextlib
 import threading
@@ -18,30 +19,29 @@ from mpchain.variable import Variable, as_variable
 
 
 def forget(func: Callable, *xs: Input) -> Any:
-    """Calls a function without keeping intermediate results: backward computes them again.
+    """Calls a function without keeping its intermediate results, which backward computes again.
 
-    This saves the memory of the intermediate arrays and costs one more forward computation.
+    The call saves the memory of the intermediate arrays, and costs one more forward computation.
     Gradients flow to ``xs`` and to every other variable that ``func`` uses, such as the parameters
-    of a link. The gradients are differentiable to any order, and higher-order gradients also
-    recompute.
+    of a link. The gradients are differentiable to any order; the computation of higher-order
+    gradients calls ``func`` again, too.
 
     While ``func`` is called again, ``config.in_recomputing`` is True, and ``config.train``,
-    ``config.dtype`` and the random numbers drawn from NumPy's global state, ``config.rng`` and CuPy
-    are those of the first call. ``func`` must not draw from any other generator, nor from NumPy's
-    while another thread does. If ``config.in_recomputing`` is set, it must skip effects that may
-    happen only once.
+    ``config.dtype`` and the random numbers that are drawn from NumPy's global state, ``config.rng``
+    and CuPy are the same as in the first call. ``func`` must not draw from any other generator, and
+    must not draw from NumPy's global state while another thread does. If ``config.in_recomputing``
+    is True, ``func`` must skip effects that may happen only once.
 
     Args:
         func: a function that takes Variables and returns a Variable or a tuple of Variables.
         xs: Variables or arrays.
 
     Returns:
-        The result of ``func``; for a tuple of one Variable, that Variable.
+        The result of ``func``. If the result is a tuple of one Variable, this Variable is returned.
 
     Raises:
-        TypeError: ``func`` returns anything else.
-        RuntimeError: raised in backward if ``func`` computes something other than in the first
-            call.
+        TypeError: ``func`` returns neither a Variable nor a tuple of Variables.
+        RuntimeError: raised in backward if ``func`` does not compute the same as in the first call.
 
     Example:
         >>> x = Variable(np.array([0.0]))
@@ -65,8 +65,7 @@ def _checked(outputs):
 
 
 def _forget(func, xs):
-    """Does the same as :func:`forget`, for a function that returns a tuple of Variables and
-    None."""
+    """Implements :func:`forget` for a function that returns a tuple of Variables and None."""
     xs = [as_variable(x) for x in xs]
     if not config.enable_backprop:
         return func(*xs)
@@ -82,8 +81,8 @@ class Forget(FunctionNode):
     """The node of a function that is called again in backward.
 
     The node's inputs are the function's arguments, followed by all other variables that the
-    function used, such as parameters. So backpropagation knows everything that the function depends
-    on.
+    function used, such as parameters. Backpropagation therefore sees every variable on which the
+    function depends.
 
     Example:
         >>> type(forget(F.exp, Variable(np.zeros(2))).creator_node).__name__
@@ -98,8 +97,9 @@ class Forget(FunctionNode):
     def first_call(self, xs: list[Variable]) -> tuple:
         """Calls the function; returns its outputs, and the other variables that the function
         used."""
-        # This call's graph is built to find its dependencies. It is freed with the outputs, and
-        # takes no more memory than the graph that backward needs anyway.
+        # The call builds a graph, in which the variables that the function uses are found. The
+        # graph is freed with the outputs, and takes no more memory than the graph that backward
+        # builds later.
         with self._environment.noted(), _Trace() as trace:
             outputs = self._func(*xs)
         self._shapes = [None if y is None else y.shape for y in outputs]
@@ -147,8 +147,8 @@ class Forget(FunctionNode):
         return tuple([found.pop(places[i], None) for i in targets])
 
     def _call_again(self, xs):
-        """Calls the function with its graph; returns the outputs, and the nodes that they depend
-        on."""
+        """Calls the function and records its graph; returns the outputs, and the nodes on which the
+        outputs depend."""
         with self._environment.restored(), _Trace() as trace:
             outputs = self._func(*xs)
         shapes = [None if y is None else y.shape for y in outputs]
@@ -163,7 +163,7 @@ class Forget(FunctionNode):
 
 
 def _complain(reason):
-    raise RuntimeError(f"forget: func computed something else when called again: {reason}")
+    raise RuntimeError(f"forget: func must compute the same when it is called again, but {reason}")
 
 
 def _place(node):
@@ -172,7 +172,7 @@ def _place(node):
 
 
 class _Trace(Observer):
-    """Records which functions are applied."""
+    """Records which functions are applied in a ``with`` block."""
 
     def __init__(self):
         self.functions = set()
@@ -181,7 +181,8 @@ class _Trace(Observer):
         self.functions.add(function)
 
     def sources(self, outputs):
-        """Returns the nodes that the outputs depend on and that these functions did not compute."""
+        """Returns the nodes on which the outputs depend and which the recorded functions did not
+        compute."""
         found, seen = {}, set()
         stack = [y.node for y in outputs if y is not None and y.requires_grad]
         while stack:
@@ -197,7 +198,7 @@ class _Trace(Observer):
 
 @contextlib.contextmanager
 def _as_leaves(nodes):
-    """Cuts the graph at the nodes: gradients do not flow into the nodes' dependencies."""
+    """Context manager: cuts the graph at the nodes, so that no gradients flow beyond them."""
     creators = [node.creator_node for node in nodes]
     for node in nodes:
         node.creator_node = None
@@ -209,8 +210,8 @@ def _as_leaves(nodes):
 
 
 class _Memory(threading.local):
-    records: Any = ()  # lists that record the computed functions, one for each forget in progress
-    replay: Any = None  # iterator over the functions of the first computation
+    records: Any = ()  # This holds a list of remembered results for each active forget.
+    replay: Any = None  # This iterates over the results of the first call.
 
 
 _memory = _Memory()
@@ -220,7 +221,8 @@ _nothing = object()
 def remembered(compute: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function; when :func:`forget` repeats the call, returns the first result again.
 
-    Use it for results that the arguments do not determine, such as a state that each call changes.
+    Use this function for results that the arguments do not determine, such as a state that each
+    call changes.
 
     Args:
         compute: a function; each active :func:`forget` keeps its result.
@@ -243,7 +245,8 @@ counting.remembering = remembered
 
 
 class _Environment:
-    """The state, besides its arguments, that a function's results depend on."""
+    """The state, besides the arguments, on which a function's results depend: configuration and
+    random numbers."""
 
     def __init__(self, xs):
         names = ("compute_mode", "dtype", "rng", "train")
@@ -256,7 +259,7 @@ class _Environment:
 
     @contextlib.contextmanager
     def noted(self):
-        """Context manager: the environment of the first call."""
+        """Context manager: records the environment of the first call."""
         outer = _memory.records
         _memory.records = (*outer, self._remembered)
         try:
@@ -282,8 +285,8 @@ class _Environment:
                     yield
             finally:
                 _memory.records, _memory.replay = records, replay
-            # Other threads may draw from NumPy's global generator too, so this check works only
-            # without them.
+            # Other threads may draw from NumPy's global generator too, so the check is skipped if
+            # there are other threads.
             alone = threading.active_count() == 1
             if alone and not _equal(_random_state(), self._random_state_after):
                 _complain(

@@ -15,8 +15,8 @@ from mpchain.typing import Input, Output
 from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable
 
-# Gates are concatenated on the second axis: in blocks, one gate after another, or interleaved, with
-# the gates of a unit next to each other.
+# Gates are concatenated on the second axis. They are in blocks, one gate after another, or
+# interleaved, with the gates of a unit next to each other.
 
 
 def _split_derivative(gys, x_shape, n, is_interleaved):
@@ -43,8 +43,9 @@ def _join_gates(xs, is_interleaved):
     return joined.reshape(first.shape[0], first.shape[1] * len(xs), *first.shape[2:])
 
 
-# This is the common part of LSTM, S-LSTM and tree LSTM: a memory cell with any number of terms to
-# write, tanh(a) sigmoid(i), and any number of previous memories to keep, c sigmoid(f).
+# The function below is the common part of LSTM, S-LSTM and tree LSTM: a memory cell with any number
+# of terms that are written, tanh(a) sigmoid(i), and any number of previous memories that are kept,
+# c sigmoid(f).
 
 
 def _activated(cs, writes, forgets, o):
@@ -71,9 +72,9 @@ def _cell_gradients(gc, gh, cs, writes, forgets, o):
     return tuple([gc * f for f in forgets]), gwrites, gforgets, go
 
 
-# The code below computes the same for an LSTM's NumPy arrays, but first copies the gates into
-# blocks: functions of contiguous gates take half the time of functions of every fourth element. The
-# bits are the same.
+# The functions below compute the same bits for an LSTM's NumPy arrays, but first copy the gates
+# into blocks, because functions of contiguous gates take half the time of functions of every fourth
+# element.
 
 
 def _are_plain(c_prev, x):
@@ -168,11 +169,20 @@ def _lstm(c_prev, x, is_interleaved) -> tuple[Output, ...]:
 
 def _check_cell(name, c, x, n_gates, argument="c_prev"):
     floating = is_floating(x.dtype) and c.dtype == x.dtype
-    check(floating, name, "the memory and x must have one floating dtype", **{argument: c}, x=x)
+    check(
+        floating,
+        name,
+        "the memory and x must have the same floating-point dtype",
+        **{argument: c},
+        x=x,
+    )
     alike = c.ndim == x.ndim > 1 and c.shape[2:] == x.shape[2:]
     fits = alike and x.shape[1] == n_gates * c.shape[1]
     if not fits:
-        rule = f"the second axis of x must be {n_gates} times that of {argument}, the others equal"
+        rule = (
+            f"the second axis of x must be {n_gates} times as long as the second axis of "
+            f"{argument}, and the other axes must be equal"
+        )
         fail(name, rule, **{argument: c}, x=x)
 
 
@@ -191,7 +201,7 @@ def lstm(c_prev: Input, x: Input) -> tuple[Variable, Variable]:
         tuple: c (M, H, ...) and h (N, H, ...), Variables.
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
 
     Example:
         >>> c, h = F.lstm(np.zeros((2, 3)), np.zeros((2, 12)))
@@ -226,7 +236,7 @@ def _slstm(c_prev1, c_prev2, x1, x2) -> tuple[Output, ...]:
 
 
 def slstm(c_prev1: Input, c_prev2: Input, x1: Input, x2: Input) -> tuple[Variable, Variable]:
-    """S-LSTM: long short-term memory with two predecessors, which share the output gate.
+    """S-LSTM: long short-term memory with two predecessors, which share an output gate.
 
     c = tanh(a1) s(i1) + c_prev1 s(f1) + tanh(a2) s(i2) + c_prev2 s(f2), h = tanh(c) s(o1 + o2),
     with the layout of gates of :func:`lstm`.
@@ -239,7 +249,7 @@ def slstm(c_prev1: Input, c_prev2: Input, x1: Input, x2: Input) -> tuple[Variabl
         tuple: c and h, Variables (N, H, ...).
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
 
     Example:
         >>> c, x = np.zeros((2, 3)), np.zeros((2, 12))
@@ -252,7 +262,14 @@ def slstm(c_prev1: Input, c_prev2: Input, x1: Input, x2: Input) -> tuple[Variabl
     for c, x in ((c_prev1, x1), (c_prev2, x2)):
         _check_cell("slstm", c, x, 4)
         rows = c.shape == c_prev1.shape and x.shape[0] == c.shape[0] and c.dtype == c_prev1.dtype
-        check(rows, "slstm", "both predecessors must be alike", c_prev1=c_prev1, c_prev2=c, x=x)
+        check(
+            rows,
+            "slstm",
+            "both predecessors must have equal shapes and dtypes",
+            c_prev1=c_prev1,
+            c_prev2=c,
+            x=x,
+        )
     c, h = _slstm(c_prev1, c_prev2, x1, x2)
     return c, h
 
@@ -280,13 +297,13 @@ def tree_lstm(*inputs: Input) -> tuple[Variable, Variable]:
 
     Args:
         inputs: Variables or arrays c_1, ..., c_n (N, H, ...), the children's memories, and
-            x (N, (3 + n) H, ...), all of one floating dtype.
+            x (N, (3 + n) H, ...), all of the same floating-point dtype.
 
     Returns:
         tuple: c and h, Variables (N, H, ...).
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
 
     Example:
         >>> c, h = F.tree_lstm(np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 15)))
@@ -296,12 +313,23 @@ def tree_lstm(*inputs: Input) -> tuple[Variable, Variable]:
     See K. Tai et al., Improved semantic representations from tree-structured long short-term
     memory networks, ACL 2015.
     """
-    check(len(inputs) > 1, "tree_lstm", "inputs must be memories and x", n_inputs=len(inputs))
+    check(
+        len(inputs) > 1,
+        "tree_lstm",
+        "inputs must be one or more memories, then x",
+        n_inputs=len(inputs),
+    )
     *cs, x = inputs
     for k, c in enumerate(cs, 1):
         _check_cell("tree_lstm", c, x, 3 + len(cs), f"c_{k}")
         fits = c.shape[0] == x.shape[0]
-        check(fits, "tree_lstm", "all arguments must have as many rows", **{f"c_{k}": c}, x=x)
+        check(
+            fits,
+            "tree_lstm",
+            "all arguments must have the same number of rows",
+            **{f"c_{k}": c},
+            x=x,
+        )
     c, h = _tree_lstm(inputs)
     return c, h
 
@@ -323,6 +351,7 @@ def _gru_derivative(g, h, x, u):
 
 @differentiable(joint=_gru_derivative, n_arrays=3)
 def _gru(h, x, u):
-    """Gated recurrent unit; x (of the input) and u (of h) hold the gates r, z, n in blocks."""
+    """Computes a gated recurrent unit. ``x``, computed from the input, and ``u``, computed from
+    ``h``, hold the gates r, z, n in blocks."""
     _, z, n, _ = _gru_gates(x, u)
     return n + z * (h - n)

@@ -41,8 +41,8 @@ def sum(x: Input, axis: Axes = None, keepdims: bool = False) -> Output:
 
     Args:
         x: Variable or array.
-        axis: the axes to reduce; None means all.
-        keepdims: keep the summed axes, of size one.
+        axis: the axes to reduce; None means all axes.
+        keepdims: whether to keep the summed axes, with size one.
 
     Returns:
         Variable of the dtype of ``x``; float16 is summed in float32.
@@ -62,7 +62,7 @@ def _mean_derivative(g, x_shape, axis):
 @differentiable(_mean_derivative)
 def _mean(x, axis=None, keepdims=False):
     if not isinstance(x, np.ndarray) or x.dtype == np.float16 or not x.size:
-        return x.mean(axis=axis, keepdims=keepdims)  # on GPUs it is one launch
+        return x.mean(axis=axis, keepdims=keepdims)  # on GPUs, mean takes one kernel launch
     total = summed(x, axis, keepdims)
     return total / (x.size // (total.size or 1))
 
@@ -75,15 +75,15 @@ def mean(
 
     Args:
         x: Variable or array, floating point.
-        axis: the axes to reduce; None means all.
+        axis: the axes to reduce; None means all axes.
         weights: Variable or array that broadcasts to ``x``, or a vector along one ``axis``.
-        keepdims: keep the averaged axes, of size one.
+        keepdims: whether to keep the averaged axes, with size one.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: ``x`` is not floating point, or ``weights`` do not fit.
+        InvalidType: ``x`` is not floating point, or ``weights`` do not broadcast to ``x``.
 
     Example:
         >>> F.mean(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -99,7 +99,13 @@ def mean(
         shape = [1] * x.ndim
         shape[axis] = weights.size
         weights = reshape(weights, tuple(shape))
-    check(broadcasts_to(weights.shape, x.shape), "mean", "weights must fit x", x=x, weights=given)
+    check(
+        broadcasts_to(weights.shape, x.shape),
+        "mean",
+        "weights must broadcast to x",
+        x=x,
+        weights=given,
+    )
     weights = broadcast_to(weights, x.shape)
     total = sum(weights, axis, keepdims)
     if 0 < x.ndim == len(_numbers(axis, x.ndim)):
@@ -108,7 +114,8 @@ def mean(
 
 
 def _reduced_axes(name, x, axis):
-    """Returns the axes to reduce as indices from 0; ``x`` must be floating point."""
+    """Returns the axes to reduce, as indices from 0. Raises InvalidType if ``x`` is not floating
+    point."""
     ndim = x.ndim
     if axis is None and is_floating(x.dtype):
         return tuple(range(ndim))
@@ -124,7 +131,8 @@ def _reduced_axes(name, x, axis):
 
 
 def _extremum_derivative(g, x, y, axes):
-    """Returns a gradient in which every element that equals the extremum receives its gradient."""
+    """Returns the gradient of ``x``: every element that equals the extremum receives the gradient
+    of the extremum."""
     g, y = (np.reshape(v, _kept(x.shape, axes)) for v in (g, y))
     return g * np.equal(x, y)
 
@@ -149,7 +157,8 @@ def _extremum(x, axes, keepdims, is_least):
 
 
 def _filled_axes(name, x, axis):
-    """Returns the axes to reduce, which must not be empty: an empty axis has no extremum."""
+    """Returns the axes to reduce. Raises InvalidType if an axis is empty, because an empty axis has
+    no extremum."""
     axes, shape = _reduced_axes(name, x, axis), x.shape
     if 0 in shape:
         filled = 0 not in [shape[i] for i in axes]
@@ -158,18 +167,18 @@ def _filled_axes(name, x, axis):
 
 
 def max(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
-    """Maximum over axes; every element that equals it receives the gradient.
+    """Maximum over axes; every element that equals the maximum receives the gradient.
 
     Args:
         x: Variable or array, floating point.
-        axis: the axes to reduce; None means all.
-        keepdims: keep the reduced axes, of size one.
+        axis: the axes to reduce; None means all axes.
+        keepdims: whether to keep the reduced axes, with size one.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: there are no such axes, or no elements along them.
+        InvalidType: ``x`` lacks an axis, or no elements along them.
 
     Example:
         >>> F.max(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -179,18 +188,18 @@ def max(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
 
 
 def min(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
-    """Minimum over axes; every element that equals it receives the gradient.
+    """Minimum over axes; every element that equals the minimum receives the gradient.
 
     Args:
         x: Variable or array, floating point.
-        axis: the axes to reduce; None means all.
-        keepdims: keep the reduced axes, of size one.
+        axis: the axes to reduce; None means all axes.
+        keepdims: whether to keep the reduced axes, with size one.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: there are no such axes, or no elements along them.
+        InvalidType: ``x`` lacks an axis, or no elements along them.
 
     Example:
         >>> F.min(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -209,17 +218,17 @@ def _place(name, x, axis):
 
 
 def argmax(x: Input, axis: int | None = None) -> Variable:
-    """Index of the first maximum along an axis; it has no gradient.
+    """Index of the first maximum along an axis; the result has no gradient.
 
     Args:
         x: Variable or array, floating point.
         axis: the axis; None counts all elements in row-major order.
 
     Returns:
-        Variable of int32, without that axis.
+        Variable of int32, without the reduced axis.
 
     Raises:
-        InvalidType: there is no such axis, or no element along it.
+        InvalidType: ``x`` has no such axis, or no element along it.
         TypeError: ``axis`` is a tuple.
 
     Example:
@@ -230,17 +239,17 @@ def argmax(x: Input, axis: int | None = None) -> Variable:
 
 
 def argmin(x: Input, axis: int | None = None) -> Variable:
-    """Index of the first minimum along an axis; it has no gradient.
+    """Index of the first minimum along an axis; the result has no gradient.
 
     Args:
         x: Variable or array, floating point.
         axis: the axis; None counts all elements in row-major order.
 
     Returns:
-        Variable of int32, without that axis.
+        Variable of int32, without the reduced axis.
 
     Raises:
-        InvalidType: there is no such axis, or no element along it.
+        InvalidType: ``x`` has no such axis, or no element along it.
         TypeError: ``axis`` is a tuple.
 
     Example:
@@ -260,14 +269,14 @@ def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
 
     Args:
         x: Variable or array, floating point.
-        axis: the axes to reduce; None means all.
-        keepdims: keep the reduced axes, of size one.
+        axis: the axes to reduce; None means all axes.
+        keepdims: whether to keep the reduced axes, with size one.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: there are no such axes.
+        InvalidType: ``x`` lacks an axis.
 
     Example:
         >>> F.prod(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -284,12 +293,12 @@ def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
 
 
 def _logsumexp_derivative(g, x, aux, axes):
-    # exp(x - y) would sum to one only to the precision of y, and y is large if x is.
+    # exp(x - y) would sum to one only to the precision of y, which is coarse if y is large.
     top, total = aux
     is_array = not isinstance(x, Variable)
     exp_x = np.exp((x if is_array else widened(x)) - top)
     total = total if is_array else sum(exp_x, axes, True)
-    # If the sum is zero, so is each share.
+    # If the sum is zero, the share of each element is zero too.
     total = total + np.equal(total, 0).astype(total.dtype)
     return (exp_x / total) * np.reshape(g, total.shape)
 
@@ -300,7 +309,7 @@ def _logsumexp(x, axes):
     top = np.where(np.isinf(top), 0, top).astype(x.dtype, copy=False)
     wide = np.float32 if x.dtype == np.float16 else x.dtype
     total = np.exp(x - top).sum(axis=axes, dtype=wide, keepdims=True)
-    with np.errstate(divide="ignore"):  # log(0)
+    with np.errstate(divide="ignore"):  # log(0) is minus infinity here
         y = np.squeeze(np.log(total) + top, axes)
     return y.astype(x.dtype, copy=False), (top, total)
 
@@ -310,13 +319,13 @@ def logsumexp(x: Input, axis: Axes = None) -> Variable:
 
     Args:
         x: Variable or array, floating point.
-        axis: the axes to reduce; None means all.
+        axis: the axes to reduce; None means all axes.
 
     Returns:
-        Variable of the dtype of ``x``, without those axes.
+        Variable of the dtype of ``x``, without the reduced axes.
 
     Raises:
-        InvalidType: there are no such axes, or no elements along them.
+        InvalidType: ``x`` lacks an axis, or no elements along them.
 
     Example:
         >>> F.logsumexp(np.log([[1.0, 3.0]]), axis=1).array.round(2)

@@ -19,11 +19,12 @@ from mpchain.variable import Variable, as_variable
 
 
 def _alike(name, **arrays):
-    """Returns the arguments as Variables, which must have one shape and be floating point."""
+    """Returns the arguments as Variables. Raises InvalidType unless they have the same shape and
+    are floating point."""
     first, *others = arrays.values()
     alike = all(x.shape == first.shape for x in others)
     if not alike or any(not is_floating(x.dtype) for x in arrays.values()):
-        rule = f"{', '.join(arrays)} must have one shape and be floating point"
+        rule = f"{', '.join(arrays)} must have the same shape and be floating point"
         fail(name, rule, **arrays)
     return [as_variable(x) for x in arrays.values()]
 
@@ -32,10 +33,10 @@ def absolute_error(x0: Input, x1: Input) -> Variable:
     """Elementwise absolute difference: abs(x0 - x1); its derivative at zero is zero.
 
     Args:
-        x0, x1: Variables or arrays of one shape, floating point.
+        x0, x1: Variables or arrays of the same shape, floating point.
 
     Returns:
-        Variable of that shape.
+        Variable of this shape.
 
     Raises:
         InvalidType: the shapes differ.
@@ -52,7 +53,7 @@ def mean_absolute_error(x0: Input, x1: Input) -> Variable:
     """Mean of the absolute differences of all elements.
 
     Args:
-        x0, x1: Variables or arrays of one shape, floating point.
+        x0, x1: Variables or arrays of the same shape, floating point.
 
     Returns:
         Variable: a scalar.
@@ -72,10 +73,10 @@ def squared_error(x0: Input, x1: Input) -> Variable:
     """Elementwise squared difference: (x0 - x1) ** 2.
 
     Args:
-        x0, x1: Variables or arrays of one shape, floating point.
+        x0, x1: Variables or arrays of the same shape, floating point.
 
     Returns:
-        Variable of that shape.
+        Variable of this shape.
 
     Raises:
         InvalidType: the shapes differ.
@@ -91,7 +92,7 @@ def mean_squared_error(x0: Input, x1: Input) -> Variable:
     """Mean of the squared differences of all elements.
 
     Args:
-        x0, x1: Variables or arrays of one shape, floating point.
+        x0, x1: Variables or arrays of the same shape, floating point.
 
     Returns:
         Variable: a scalar.
@@ -111,27 +112,28 @@ def mean_squared_error(x0: Input, x1: Input) -> Variable:
     lambda g, x, delta: g * np.where(np.less_equal(np.absolute(x), delta), x, np.sign(x) * delta)
 )
 def _huber(x, delta):
-    # Only the smaller of abs(x) and delta is squared, so that nothing overflows.
+    # Only the smaller one of abs(x) and delta is squared, so that nothing overflows.
     size = np.absolute(x)
     inner = np.minimum(size, delta)
     return inner * (size - inner * 0.5)
 
 
 def huber_loss(x: Input, t: Input, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
-    """Huber loss: squared error near zero, absolute error beyond.
+    """Huber loss: half the squared error near zero, and a linear function of the absolute error
+    farther away.
 
     With a = x - t, the loss is a ** 2 / 2 where abs(a) <= delta, else delta (abs(a) - delta / 2).
 
     Args:
         x, t: Variables or arrays (N, D, ...), of one shape, floating point.
-        delta: end of the quadratic range.
+        delta: the absolute error up to which the loss is quadratic.
         reduce: 'sum_along_second_axis', or 'no' for one loss per element.
 
     Returns:
         Variable (N, ...), the sum over axis 1; of the shape of ``x`` with reduce='no'.
 
     Raises:
-        InvalidType: the shapes differ, or there is no axis 1 to sum over.
+        InvalidType: the shapes differ, or ``x`` has no axis 1 to sum over.
         ValueError: ``reduce`` is unknown.
 
     Example:
@@ -155,8 +157,8 @@ def smooth_l1_loss(x: Input, t: Input, beta: float = 1.0, reduce: str = "mean") 
     With a = x - t, the loss is a ** 2 / (2 beta) where abs(a) <= beta, else abs(a) - beta / 2.
 
     Args:
-        x, t: Variables or arrays of one shape, floating point.
-        beta: end of the quadratic range, positive.
+        x, t: Variables or arrays of the same shape, floating point.
+        beta: the absolute error up to which the loss is quadratic, positive.
         reduce: 'mean' or 'sum' of all elements, or 'no' for one loss per element.
 
     Returns:
@@ -210,7 +212,8 @@ def gaussian_nll(x: Input, mean: Input, ln_var: Input, reduce: str = "sum") -> V
 
     Args:
         x: Variable or array of any shape, floating point: the observations.
-        mean, ln_var: Variables or arrays of that shape: means, and logarithms of the variances.
+        mean, ln_var: Variables or arrays of the shape of ``x``: means, and logarithms of the
+            variances.
         reduce: 'sum', 'mean', or 'no' for one loss per element.
 
     Returns:
@@ -226,7 +229,7 @@ def gaussian_nll(x: Input, mean: Input, ln_var: Input, reduce: str = "sum") -> V
         array([0.92, 1.42])
     """
     x, mean, ln_var = _alike("gaussian_nll", x=x, mean=mean, ln_var=ln_var)
-    # The product would be NaN where the variance underflows, early in half precision.
+    # A product would be NaN where the variance underflows, which happens early in half precision.
     wide = [widened(v) for v in (x, mean, ln_var)]
     z = (wide[0] - wide[1]) * exp(wide[2] * -0.5)
     loss = (wide[2] + square(z) + math.log(2 * math.pi)) * 0.5
@@ -234,12 +237,12 @@ def gaussian_nll(x: Input, mean: Input, ln_var: Input, reduce: str = "sum") -> V
 
 
 def gaussian_kl_divergence(mean: Input, ln_var: Input, reduce: str = "sum") -> Variable:
-    """Kullback-Leibler divergence of normal distributions from the standard one.
+    """Kullback-Leibler divergence of normal distributions from the standard normal distribution.
 
     The divergence is (mean ** 2 + exp(ln_var) - ln_var - 1) / 2.
 
     Args:
-        mean, ln_var: Variables or arrays of one shape: means, and logarithms of the variances.
+        mean, ln_var: Variables or arrays of the same shape: means, and logarithms of the variances.
         reduce: 'sum', 'mean', or 'no' for one value per element.
 
     Returns:

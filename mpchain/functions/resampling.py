@@ -1,4 +1,4 @@
-"""Resampling of axes by matrices: interpolation, means of bins, and padding."""
+"""Resampling of axes by matrices, for interpolation, means of bins, and padding."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ def map_axis(x: Input, matrix: Array, axis: int) -> Output:
         >>> map_axis(np.ones((2, 3)), np.ones((4, 3)), 1).shape
         (2, 4)
     """
-    assert not isinstance(x, Variable)  # a body always gets arrays
+    assert not isinstance(x, Variable)  # the body of a declared function always receives arrays
     shape = x.shape
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     wide = np.promote_types(x.dtype, np.float32)
@@ -41,14 +41,15 @@ def map_axis(x: Input, matrix: Array, axis: int) -> Output:
 
 
 def _matrix(size, indexes, weights):
-    """Returns the matrix with weights[i, t] in row i and column indexes[i, t]."""
+    """Returns the matrix (n, size) whose element in row i and column indexes[i, t] is weights[i,
+    t], and whose other elements are zero."""
     matrix = np.zeros((len(indexes), size))
     np.add.at(matrix, (np.arange(len(indexes))[:, None], indexes), weights)
     return matrix
 
 
 def _positions(size, out_size, scale, align_corners):
-    """Returns the positions of the output elements on the axis."""
+    """Returns the positions of the output elements on the input axis."""
     if align_corners:
         return np.linspace(0, size - 1, out_size)
     return (np.arange(out_size) + 0.5) / scale - 0.5
@@ -59,10 +60,10 @@ def linear_matrix(size: int, out_size: int, scale: float, align_corners: bool) -
     """Returns the matrix of linear interpolation; positions are clipped to the axis.
 
     Args:
-        size, out_size: number of elements before and after.
+        size, out_size: number of elements of the input axis and of the output axis.
         scale: the factor on the number of elements.
-        align_corners: align the centers of the first and last elements; otherwise their outer
-            borders.
+        align_corners: whether to align the centers of the first and last elements of both axes; if
+            False, the outer borders of these elements are aligned.
 
     Example:
         >>> linear_matrix(2, 3, 1.5, True)
@@ -112,7 +113,8 @@ def bins_matrix(size: int, out_size: int) -> Array:
 
 
 def bins(size: int, out_size: int) -> list[tuple[int, int]]:
-    """Returns (begin, end) of the bins of adaptive pooling, which may overlap by one element.
+    """Returns a list of pairs (begin, end), the bins of adaptive pooling. Neighboring bins may
+    overlap by one element.
 
     Example:
         >>> bins(5, 2)
@@ -123,7 +125,7 @@ def bins(size: int, out_size: int) -> list[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=256)
 def index_matrix(size: int, indexes: tuple[int, ...]) -> Array:
-    """Returns the matrix that selects elements.
+    """Returns the matrix that selects the elements ``indexes`` of an axis of ``size`` elements.
 
     Example:
         >>> index_matrix(3, (2, 0))

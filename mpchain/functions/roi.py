@@ -1,6 +1,6 @@
 """Regions of interest: boxes in images, each pooled into a given number of bins.
 
-Images receive gradients, boxes do not.
+Images receive gradients; boxes have no gradient.
 """
 
 import math
@@ -23,8 +23,9 @@ from mpchain.utils.conv import spatial
 from mpchain.utils.type_check import check, is_integer, is_real
 from mpchain.variable import Variable, as_array, as_variable
 
-# A mean over bins, or over interpolated points, is a matrix for each axis: for box r,
-# y[r] = rows[r] x[images[r]] columns[r]^T. This is a linear map of x; its adjoint follows.
+# A mean over bins, or over interpolated points, is a product with a matrix for each axis: for box
+# r, y[r] = rows[r] x[images[r]] columns[r]^T. The function below computes this linear map of x, and
+# the next function computes its adjoint.
 
 
 def _map_boxes_derivative(g, x_shape, rows, columns, images):
@@ -43,7 +44,7 @@ def _mapped_boxes(x, rows, columns, images):
     y = xp.empty((n_boxes, x.shape[1], n_rows, n_columns), x.dtype)
     for image, boxes in _by_image(images, xp):
         r = rows[boxes].reshape(-1, x.shape[2])
-        half = xp.tensordot(r, wide[image], (1, 1))  # (boxes * rows, C, W)
+        half = xp.tensordot(r, wide[image], (1, 1))  # the shape is (boxes * rows, C, W)
         half = half.reshape(len(boxes), n_rows, x.shape[1], x.shape[3])
         y[boxes] = (half @ columns[boxes][:, None].swapaxes(2, 3)).swapaxes(1, 2)
     return y
@@ -59,14 +60,15 @@ def _spread(y, rows, columns, images, shape):
     wide, rows, columns = _wide(y, rows, columns)
     x = xp.zeros(shape, y.dtype)
     for image, boxes in _by_image(images, xp):
-        half = wide[boxes].swapaxes(1, 2) @ columns[boxes][:, None]  # (boxes, rows, C, W)
+        # the shape is (boxes, rows, C, W)
+        half = wide[boxes].swapaxes(1, 2) @ columns[boxes][:, None]
         r = rows[boxes].reshape(-1, shape[2])
         x[image] = xp.tensordot(r, half.reshape(-1, *half.shape[2:]), (0, 0)).swapaxes(0, 1)
     return x
 
 
 def _wide(x, rows, columns):
-    """Casts the arrays to one dtype, in which sums accumulate."""
+    """Casts the arrays to the dtype in which sums accumulate."""
     wide = np.promote_types(x.dtype, np.float32)
     asarray = get_array_module(x).asarray
     return x.astype(wide, copy=False), asarray(rows, wide), asarray(columns, wide)
@@ -88,17 +90,17 @@ def _check(name, x, rois, roi_indices, spatial_scale):
     check(fits, name, rule, roi_indices=roi_indices, rois=rois)
     unknown = (images < 0) | (images >= len(x))
     if unknown.any():
-        rule = f"every box must be in one of {len(x)} images"
-        raise ValueError(f"{name}: {rule}, but one is in image {images[unknown][0]}")
+        rule = f"every box must be in one of the {len(x)} images"
+        raise ValueError(f"{name}: {rule}, but a box is in image {images[unknown][0]}")
     if not is_real(spatial_scale) or not spatial_scale > 0:
         raise ValueError(f"{name}: spatial_scale must be positive, not {spatial_scale!r}")
     return x, rois * rois.dtype.type(spatial_scale), images
 
 
 def _bins_of_boxes(boxes, axis, size, n_bins, inclusive=0):
-    """Returns for each box a list of bins (begin, end) along an axis, clipped to the image.
+    """Returns, for each box, a list of bins (begin, end) along an axis, clipped to the image.
 
-    The ends of a box are rounded; it has at least one element.
+    The ends of a box are rounded; a box has at least one element.
     """
     begins, ends = np.round(boxes[:, [axis, axis + 2]]).astype(np.int64).T.tolist()
     return [
@@ -111,7 +113,8 @@ def _bins_of_boxes(boxes, axis, size, n_bins, inclusive=0):
 
 
 def _means(bins_of_boxes, size):
-    """Returns matrices (R, n_bins, size) that compute the means of bins; zero for empty bins."""
+    """Returns matrices (R, n_bins, size) that compute the means of bins; the rows of empty bins are
+    zero."""
     matrices = np.zeros((len(bins_of_boxes), len(bins_of_boxes[0]) if bins_of_boxes else 0, size))
     for matrix, bounds in zip(matrices, bins_of_boxes):
         for row, (begin, end) in zip(matrix, bounds):
@@ -128,14 +131,14 @@ def roi_average_pooling_2d(
         x: Variable or array (N, C, H, W), floating point.
         rois: array (R, 4): the boxes (y_min, x_min, y_max, x_max), which are rounded.
         roi_indices: array of integers (R,): the index of the image of each box.
-        outsize: numbers of bins.
+        outsize: numbers of bins along the two axes.
         spatial_scale: size of ``x`` relative to the image of the box coordinates.
 
     Returns:
         Variable (R, C, *outsize); zero where a bin is outside the image.
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
         ValueError: an image index is out of range, or the scale is not positive.
 
     Example:
@@ -156,7 +159,8 @@ def roi_average_pooling_2d(
 
 
 def _shaped(rows, columns, outsize, x):
-    """Reshapes the matrices, because those for no boxes lack their shape."""
+    """Reshapes the matrices to (R, bins, size), because matrices for an empty list of boxes do not
+    have this shape."""
     height, width = x.shape[2:]
     return rows.reshape(-1, outsize[0], height), columns.reshape(-1, outsize[1], width)
 
@@ -173,7 +177,7 @@ def roi_max_pooling_2d(
         Variable (R, C, *outsize); zero where a bin is outside the image.
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
         ValueError: an image index is out of range, or the scale is not positive.
 
     Example:
@@ -194,15 +198,16 @@ def roi_pooling_2d(x: Input, rois: Input, outh: int, outw: int, spatial_scale: f
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        rois: array (R, 5): (image, x_min, y_min, x_max, y_max), which are rounded.
-        outh, outw: numbers of bins.
+        rois: array (R, 5): the index of the image and the box, (image, x_min, y_min, x_max, y_max);
+            the coordinates are rounded.
+        outh, outw: numbers of bins along the two axes.
         spatial_scale: size of ``x`` relative to the image of the box coordinates.
 
     Returns:
         Variable (R, C, outh, outw); zero where a bin is outside the image.
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
         ValueError: an image index is out of range, or the scale is not positive.
 
     Example:
@@ -230,7 +235,8 @@ def _max_of_boxes(x, boxes, images, outsize, inclusive=0):
 
 
 def _places_of_bins(x, bounds, images, outsize):
-    """Returns the index of each bin's maximum in its channel, and which bins are not empty."""
+    """Returns the flat index of each bin's maximum in its channel, and an array that is True for
+    bins that are not empty."""
     xp, (_, c, h, w) = get_array_module(x), x.shape
     places, inside = np.zeros((2, len(images), c, *outsize), np.int64)
     places, inside = xp.asarray(places), xp.asarray(inside)
@@ -248,7 +254,7 @@ def _places_of_bins(x, bounds, images, outsize):
 
 
 def _from_first(bounds, size):
-    """Returns the first element of bins, and the bins relative to it.
+    """Returns the index of the first element of all bins, and the bins relative to this index.
 
     Empty bins get one element, which is masked later.
     """
@@ -266,11 +272,11 @@ def _elements(x, places, images):
 
 
 def _samples(begin, end, n_bins, ratio, size):
-    """Returns points of a box along an axis, a fixed number in each bin.
+    """Returns the sample points of a box along an axis, with the same number of points in each bin.
 
     Returns:
         list of arrays (n_bins, points): the element before and the element after each point, and
-        the weights of both, which are zero for a point outside.
+        the weights of both, which are zero for a point outside of the image.
     """
     length = max(end - begin, 1.0)
     n_points = math.ceil(length / n_bins) if ratio is None else ratio
@@ -298,7 +304,7 @@ def _ratios(name, sampling_ratio):
 
 
 def _samples_of_boxes(name, x, boxes, outsize, sampling_ratio):
-    """Returns for each axis the samples of each box."""
+    """Returns, for each axis, the samples of each box (see :func:`_samples`)."""
     ratios = _ratios(name, sampling_ratio)
     return [
         [
@@ -332,7 +338,7 @@ def roi_average_align_2d(
         x: Variable or array (N, C, H, W), floating point.
         rois: array (R, 4): the boxes (y_min, x_min, y_max, x_max).
         roi_indices: array of integers (R,): the index of the image of each box.
-        outsize: numbers of bins.
+        outsize: numbers of bins along the two axes.
         spatial_scale: size of ``x`` relative to the image of the box coordinates.
         sampling_ratio: number of points of a bin along each axis; None means the size of the bin in
             elements, rounded up.
@@ -341,7 +347,7 @@ def roi_average_align_2d(
         Variable (R, C, *outsize); points outside the image count as zero.
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
         ValueError: an image index is out of range, or an option is out of range.
 
     Example:
@@ -375,7 +381,7 @@ def roi_max_align_2d(
     """Region-of-interest max align: maxima over interpolated points of the bins of boxes.
 
     Args:
-        x, rois, roi_indices, outsize, spatial_scale, sampling_ratio: as for
+        x, rois, roi_indices, outsize, spatial_scale, sampling_ratio: the same as for
             :func:`roi_average_align_2d`.
 
     Returns:
@@ -383,7 +389,7 @@ def roi_max_align_2d(
         is zero.
 
     Raises:
-        InvalidType: a shape or dtype does not fit.
+        InvalidType: the shape or dtype of an argument does not match.
         ValueError: an image index is out of range, or an option is out of range.
 
     Example:
@@ -404,7 +410,8 @@ def roi_max_align_2d(
 
 
 def _taps_of_boxes(x, every, images, outsize):
-    """Returns the elements around the largest point of each bin, and their weights."""
+    """Returns the elements around the point with the largest value in each bin, and their
+    weights."""
     xp, shape = get_array_module(x), (len(images), x.shape[1], *outsize, 4)
     places, weights = xp.empty(shape, np.int64), xp.empty(shape, x.dtype)
     for box, (rows, columns, image) in enumerate(zip(*every, images.tolist())):
@@ -414,7 +421,7 @@ def _taps_of_boxes(x, every, images, outsize):
 
 
 def _best_samples(image, rows, columns):
-    """Returns row and column of the largest point of each bin.
+    """Returns, for each bin, the row and the column of the point with the largest value.
 
     Args:
         image: array (C, H, W).
@@ -440,7 +447,8 @@ def _is_outside(samples):
 
 
 def _taps(best, rows, columns, width, xp):
-    """Returns indices of the four elements around points in an image, and their weights."""
+    """Returns the flat indices of the four elements around each point in an image, and their
+    weights."""
     (top, bottom, w_top, w_bottom), (left, right, w_left, w_right) = (
         [xp.asarray(value.ravel())[number] for value in samples]
         for number, samples in zip(best, (rows, columns))

@@ -22,8 +22,8 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 # Connectionist temporal classification. The label sequence with blanks around each label is a chain
-# of S = 2 L + 1 states; a path steps to the same state, the next one, or, between different labels,
-# the one after that. Probabilities are logarithms, of shape (1, N, S) at each time.
+# of S = 2 L + 1 states; a path steps to the same state, to the next state, or, between different
+# labels, over one state. Probabilities are logarithms; their shape at each time is (1, N, S).
 
 _LOG_ZERO = -1e30
 """The value used for log(0), because differences of infinities are NaN."""
@@ -45,17 +45,18 @@ class _Chain:
 
     Attributes:
         first: the logarithm of the initial probability of each state, (1, N, S).
-        skips: the logarithm of 1 if a state can be reached from two states before, else of 0, (1,
-            N, S).
-        begins, continues: whether a sequence begins at each time, and has not ended, (T, 1, N, 1)
-            or (T, 1, 1, 1).
+        skips: the logarithm, (1, N, S), of 1 for states that can be reached from the state two
+            positions earlier, and of 0 for other states.
+        begins, continues: arrays (T, 1, N, 1) or (T, 1, 1, 1) that say whether a sequence begins at
+            a time, and whether it has not ended.
     """
 
     def __init__(self, first, skips, begins, continues):
         self.first, self.skips, self.begins, self.continues = first, skips, begins, continues
 
     def walk(self, emissions):
-        """Sums over all paths up to each time, before and after the emission at that time.
+        """Sums the probabilities of all paths up to each time, without and with the emission at
+        this time.
 
         Args:
             emissions: array or Variable (T, N, S).
@@ -70,7 +71,8 @@ class _Chain:
 
 
 def _walk(emissions, first, skips, begins, continues):
-    """Computes the sums of :meth:`_Chain.walk` for arrays, by a compiled loop if one is there."""
+    """Computes the sums of :meth:`_Chain.walk` for arrays, by a compiled loop if numba can compile
+    it."""
     arrays = emissions, first, skips
     if get_array_module(emissions) is np:
         if loop := compiled_step("chain", arrays, thresholds.compiled_images):
@@ -84,11 +86,12 @@ def _walk(emissions, first, skips, begins, continues):
 
 
 def _steps(emissions, first, skips, begins, continues):
-    """Computes the same from a sequence of T arrays or Variables (1, N, S)."""
+    """Computes the sums of :meth:`_Chain.walk` from a sequence of T arrays or Variables (1, N,
+    S)."""
     edge = get_array_module(first).full((*first.shape[:2], 2), _LOG_ZERO, first.dtype)
     arrivals, sums = [], []
     state = first.copy()
-    state[..., 1:] = _LOG_ZERO  # no label precedes the first time
+    state[..., 1:] = _LOG_ZERO  # there is no label before the first time
     for emission, begins_now, continues_now in zip(emissions, begins, continues):
         before = np.concatenate([edge, state], axis=2)
         stepped = _log_add.on(state, before[..., 1:-1], before[..., :-2] + skips)
@@ -109,7 +112,8 @@ def _alignment_derivative(g, emissions, y, aux, forward, backward):
 
 @differentiable(_alignment_derivative)
 def _alignment_loss(emissions, forward, backward):
-    """Returns minus the log-probability (N,) of all paths that end in a final state."""
+    """Returns minus the logarithm of the total probability, (N,), of the paths that end in a final
+    state."""
     sums = forward.walk(emissions)[1]
     log_p = logsumexp(sums[-1] + backward.first[0, :, ::-1], axis=1).array
     impossible = log_p < _LOG_ZERO / 2
@@ -141,15 +145,16 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
 
 
 def _skips(path, blank):
-    """Returns which states can be reached from two states before: labels unlike the previous
-    label."""
+    """Returns an array that is True for states that can be reached from the state two positions
+    earlier. These states are the labels that differ from the previous label."""
     skips = get_array_module(path).zeros(path.shape, bool)
     skips[:, 2:] = (path[:, 2:] != path[:, :-2]) & (path[:, 2:] != blank)
     return skips
 
 
 def _with_blanks(t, blank):
-    """Returns the labels (N, L) with a blank before each and at the end."""
+    """Returns the labels (N, L) with a blank before each label and at the end, an array (N, 2 L +
+    1)."""
     path = get_array_module(t).full((len(t), 2 * t.shape[1] + 1), blank)
     path[:, 1::2] = t
     return path
@@ -166,7 +171,7 @@ def connectionist_temporal_classification(
     """Connectionist temporal classification: loss of label sequences of unknown alignment.
 
     The likelihood is the sum of the probabilities of all sequences of symbols, one per time, that
-    give the labels when repetitions are merged and then blanks removed.
+    give the labels if first repetitions are merged and then blanks are removed.
 
     Args:
         x: list of T Variables or arrays (N, V), floating point: unnormalized log-probabilities of
@@ -175,14 +180,14 @@ def connectionist_temporal_classification(
         blank_symbol: the symbol that stands for no label.
         input_length: array of integers (N,): number of time steps of each sequence; None means T.
         label_length: array of integers (N,): number of labels of each sequence; None means L.
-        reduce: 'mean' over the sequences, or 'no' for one loss each.
+        reduce: 'mean' over the sequences, or 'no' for one loss per sequence.
 
     Returns:
-        Variable: a scalar, or (N,) with reduce='no'. The loss of labels that do not fit into their
-        sequence is infinite and has no gradient.
+        Variable: a scalar, or (N,) with reduce='no'. If a sequence has too few time steps for its
+        labels, its loss is infinite and has no gradient.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         TypeError: ``x`` is not a list or tuple.
         ValueError: a label, length or the blank symbol is out of range, or ``reduce`` is unknown.
 
@@ -240,7 +245,7 @@ def _lengths(name, argument, given, largest, t):
     return given
 
 
-# Conditional random fields.
+# The functions below compute conditional random fields.
 
 
 def _check_field(name, cost, xs, ys=None):
@@ -252,14 +257,20 @@ def _check_field(name, cost, xs, ys=None):
     before = xs[0]
     for x in xs:
         fits = x.ndim == 2 and is_floating(x.dtype) and x.shape[1] == k
-        rule = "every x must be floating point (B, K), cost being (K, K)"
+        rule = "every x must be floating point (B, K), where K is the size of cost"
         check(fits, name, rule, x=x, cost=cost)
         check_widths(name, {"x": x}, {"cost": cost})
-        check(len(x) <= len(before), name, "batches must not grow along xs", x=x, before=before)
+        check(
+            len(x) <= len(before),
+            name,
+            "no array of xs may have more rows than the previous array",
+            x=x,
+            before=before,
+        )
         before = x
     if ys is None:
         return []
-    check(len(ys) == len(xs), name, "ys must be as many as xs", ys=len(ys), xs=len(xs))
+    check(len(ys) == len(xs), name, "ys must hold as many arrays as xs", ys=len(ys), xs=len(xs))
     ys = [as_array(y) for y in ys]
     for x, y in zip(xs, ys):
         fits = y.dtype.kind in "iu" and y.shape == x.shape[:1]
@@ -276,16 +287,16 @@ def crf1d(cost: Input, xs: Sequence[Input], ys: Sequence[Input], reduce: str = "
 
     Args:
         cost: Variable or array (K, K), floating point: the score of each transition.
-        xs: list of Variables or arrays (B_t, K), one for each time: the scores of the labels. As
-            sequences are sorted by decreasing length, the batches do not grow.
-        ys: list of arrays of integers (B_t,): labels.
-        reduce: 'mean' over the sequences, or 'no' for one loss each.
+        xs: list of Variables or arrays (B_t, K), one for each time: the scores of the labels.
+            Because sequences are sorted by decreasing length, B_t does not increase.
+        ys: list of arrays of integers (B_t,), one for each time: labels.
+        reduce: 'mean' over the sequences, or 'no' for one loss per sequence.
 
     Returns:
         Variable: a scalar, or (B_0,) with reduce='no'.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: a label is out of range, ``xs`` is empty, or ``reduce`` is unknown.
 
     Example:
@@ -322,11 +333,11 @@ def argmax_crf1d(cost: Input, xs: Sequence[Input]) -> tuple[Variable, list[Array
         xs: list of Variables or arrays (B_t, K), as in :func:`crf1d`.
 
     Returns:
-        tuple: the scores of the sequences, a Variable (B_0,) that is not differentiated; and a list
-        of arrays of int32 (B_t,), their labels at each time.
+        tuple: the scores of the sequences, a Variable (B_0,) without a gradient; and a list of
+        arrays of int32 (B_t,), the labels at each time.
 
     Raises:
-        InvalidType: shapes or dtypes do not fit.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: ``xs`` is empty.
 
     Example:
@@ -345,7 +356,7 @@ def argmax_crf1d(cost: Input, xs: Sequence[Input]) -> tuple[Variable, list[Array
         sources.append(scores.argmax(axis=1))
         total = scores.max(axis=1) + x
     ended.append(total)
-    # Backtracking: each sequence is followed from its end through sources[t - 1].
+    # Backtracking follows each sequence from its end through sources[t - 1].
     labels, best = [], xp.zeros(0, np.int64)
     for t in reversed(range(len(xs))):
         if t + 1 < len(xs):

@@ -13,8 +13,8 @@ from mpchain.utils.sparse import CooMatrix
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
-# A product is the trilinear form of y, data and x that sums data[i] <y[row[i]], x[col[i]]>, with
-# one slot left open. By symmetry, the matrix and its transpose share a declaration.
+# A product is the gradient of the trilinear form that sums data[i] <y[row[i]], x[col[i]]>, with
+# respect to y, data or x. By symmetry, the matrix and its transpose share a declaration.
 
 
 @differentiable(
@@ -22,7 +22,8 @@ from mpchain.variable import Variable, as_variable
     lambda g, data, row, col, x_shape: _sums_of_rows.on(data, g, col, row, x_shape[0]),
 )
 def _sums_of_rows(data, x, row, col, n):
-    """Adds data[i] x[col[i]] to row[i] of a matrix of ``n`` rows."""
+    """Returns a matrix of ``n`` rows in which data[i] x[col[i]] is added to the row with the index
+    row[i], for all i."""
     return one_call(_summed_rows, data, x, row, col, n)
 
 
@@ -51,7 +52,7 @@ def _product(matrix, is_transposed, x, operands):
     if is_transposed:
         n_rows, n_columns, row, col = n_columns, n_rows, col, row
     fits = x.ndim == data.ndim + 1 and is_floating(x.dtype, data.dtype)
-    rule = "the dense operand must be floating point, and a batch if the sparse one is"
+    rule = "the dense operand must be floating point, and a batch if the sparse operand is a batch"
     check(fits, "sparse_matmul", rule, dense=x, elements=data)
     fits = x.shape[:-2] == data.shape[:-1] and x.shape[-2] == n_columns
     rule = "batches and the inner sizes must be equal"
@@ -64,25 +65,26 @@ def _product(matrix, is_transposed, x, operands):
         row, col = row + block * n_rows, col + block * n_columns
         n_rows *= len(x)
         x = reshape(x, (len(x) * n_columns, x.shape[-1]))
-    data = get_item(data, filled)  # the values without padding, as a vector
+    data = get_item(data, filled)  # the vector holds the values without padding
     return reshape(_sums_of_rows(data, x, row[filled], col[filled], n_rows), shape)
 
 
 def sparse_matmul(
     a: Input | CooMatrix, b: Input | CooMatrix, transa: bool = False, transb: bool = False
 ) -> Variable:
-    """Product of a sparse and a dense matrix, in either order, or of batches of them.
+    """Product of a sparse and a dense matrix, in either order, or products of batches of such
+    matrices.
 
     Args:
-        a, b: one operand is a :class:`mpchain.utils.sparse.CooMatrix`, the other a floating-point
-            Variable or array (n, m) or (B, n, m).
-        transa, transb: transpose ``a`` or ``b`` first.
+        a, b: one operand is a :class:`mpchain.utils.sparse.CooMatrix`; the other operand is a
+            floating-point Variable or array (n, m) or (B, n, m).
+        transa, transb: whether to transpose ``a`` or ``b`` first.
 
     Returns:
         Variable: the product, a dense matrix or a batch of dense matrices.
 
     Raises:
-        InvalidType: sizes do not fit.
+        InvalidType: sizes do not match.
         ValueError: both operands are sparse, or neither is.
 
     Example:

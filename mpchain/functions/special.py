@@ -24,8 +24,8 @@ _SQRT_PI = math.sqrt(math.pi)
 
 
 def _special(name, x, *others):
-    """Applies a function of ``scipy.special`` with ``x`` as its last argument; keeps the dtype of
-    ``x``."""
+    """Returns the result, in the dtype of ``x``, of a function of ``scipy.special`` whose last
+    argument is ``x``."""
     if isinstance(x, Symbol):
         raise UntraceableError(f"scipy.special.{name}")
     if name in special_loops.SINGLE and (y := _by_loop(name, x)) is not None:
@@ -36,7 +36,8 @@ def _special(name, x, *others):
 
 
 def _by_loop(name, x):
-    """Returns values computed by a compiled loop; None if there is no loop."""
+    """Returns the values of a special function, computed by a compiled loop; None if there is no
+    such loop."""
     return loop_of_special(name)(x) if x.dtype == np.float32 else None
 
 
@@ -46,7 +47,9 @@ def _library(name, x):
     try:
         import scipy.special
     except ImportError:
-        raise ImportError(f"{name}: SciPy is not installed: pip install 'mpchain[cpu]'") from None
+        raise ImportError(
+            f"{name}: SciPy is not installed; install it by pip install 'mpchain[cpu]'"
+        ) from None
     return scipy.special
 
 
@@ -65,10 +68,11 @@ def _ndtr(x):
     return _special("ndtr", x)
 
 
-_FAR = 40  # exp(-x^2 / 2) is 0 in every precision
+_FAR = 40  # exp(-x^2 / 2) is 0 beyond this x in every precision
 
 
-# This is declared separately, so that its derivatives have no powers of large x, which overflow.
+# This function is declared separately, so that its derivatives have no powers of large x, which
+# would overflow.
 @elementwise(lambda g, x, y, c: g * (_limited(x, -_FAR, _FAR) * y) * (c * 2))
 def _bell(x, c):
     """Returns exp(c x^2)."""
@@ -275,17 +279,17 @@ def _polygamma(x, n):
 
 
 def polygamma(n: Array | int, x: Input) -> Variable:
-    """Elementwise n-th derivative of :func:`digamma`; the two broadcast.
+    """Elementwise n-th derivative of :func:`digamma`; ``n`` and ``x`` broadcast.
 
     Args:
-        n: the orders, integers that are not negative; they have no gradient.
+        n: the orders: integers that are not negative, and have no gradient.
         x: Variable or array, floating point, positive.
 
     Returns:
         Variable of the broadcast shape and the dtype of ``x``.
 
     Raises:
-        InvalidType: ``n`` holds no integers, or does not broadcast with ``x``.
+        InvalidType: ``n`` does not hold integers, or does not broadcast with ``x``.
 
     Example:
         >>> F.polygamma(1, np.array([1.0, 2.0])).array.round(2)
@@ -304,10 +308,11 @@ def _zeta(q, x):
 
 
 def zeta(x: Array | float, q: Input) -> Variable:
-    """Elementwise Hurwitz zeta function: the sum over k >= 0 of (k + q)^(-x); the two broadcast.
+    """Elementwise Hurwitz zeta function: the sum over k >= 0 of (k + q)^(-x). ``x`` and ``q``
+    broadcast.
 
     Args:
-        x: the exponents, above 1; they have no gradient.
+        x: the exponents, above 1, which have no gradient.
         q: Variable or array, floating point, positive.
 
     Returns:

@@ -91,8 +91,8 @@ def arccos(x: Input) -> Output:
     return np.arccos(x)
 
 
-# The derivatives of these two are composed of the two functions themselves, because fourth powers
-# would overflow, and give NaN for 0 times infinity.
+# The derivatives of the two functions below are composed of the functions themselves, because
+# fourth powers would overflow and give NaN for 0 times infinity.
 @elementwise(lambda g, x, y: g * (x * y * y) * -2)
 def _lorentzian(x):
     return 1 / (np.square(x) + 1)
@@ -137,7 +137,7 @@ def arctan(x: Input) -> Output:
     lambda g, x1, x2: -g * _inverse_part.on(x1, x2),
 )
 def arctan2(x1: Input, x2: Input) -> Output:
-    """Elementwise angle of the point (x2, x1), in [-pi, pi]; the two broadcast.
+    """Elementwise angle of the point (x2, x1), in [-pi, pi]; ``x1`` and ``x2`` broadcast.
 
     The derivatives at the origin are zero.
 

@@ -1,4 +1,4 @@
-"""Geometry of the windows of convolution and pooling, with checks of the arguments."""
+"""The geometry of the windows of convolution and pooling, with checks of the arguments."""
 
 from typing import Any
 
@@ -72,13 +72,13 @@ def windows_onto(
     outsize: Sizes | None = None,
     **shown: Any,
 ) -> Window:
-    """Returns windows, one for each element on the spatial axes of ``y``.
+    """Returns the windows of which there is one for each element on the spatial axes of ``y``.
 
     Args:
         name: name of the function in error messages, where ``y`` is called ``x``.
         y: Variable or array (N, C, d1, ...).
-        outsize: spatial size of the array that the windows lie on; None means the smallest that
-            fits.
+        outsize: spatial size of the array on which the windows lie; None means the smallest
+            possible size.
         shown: other arguments to show in error messages.
 
     Raises:

@@ -222,8 +222,13 @@ def _heads(*arrays, n_heads=2):
 
 attention = F.scaled_dot_product_attention
 WRONG = [
-    (attention, (f(2, 3), f(2, 3), f(2, 3, dtype=np.float64)), "one floating dtype", "float64"),
-    (attention, (f(2, 3, dtype=int),) * 3, "one floating dtype", "int64"),
+    (
+        attention,
+        (f(2, 3), f(2, 3), f(2, 3, dtype=np.float64)),
+        "the same floating-point dtype",
+        "float64",
+    ),
+    (attention, (f(2, 3, dtype=int),) * 3, "the same floating-point dtype", "int64"),
     (attention, (f(3), f(2, 3), f(2, 3)), "(..., L, E), (..., S, E) and (..., S, V)", "(3,)"),
     (attention, (f(4, 2), f(2, 3), f(2, 3)), "(..., S, E)", "(4, 2)"),
     (attention, (f(4, 3), f(2, 3), f(5, 3)), "(..., S, V)", "(5, 3)"),

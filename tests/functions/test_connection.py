@@ -260,7 +260,7 @@ WRONG = [
         "first three axes",
         "(1,)",
     ),
-    ("bilinear", (f(2, 3), f(1, 3), f(3, 3, 1)), "as many rows", "(1, 3)"),
+    ("bilinear", (f(2, 3), f(1, 3), f(3, 3, 1)), "same number of rows", "(1, 3)"),
     ("bilinear", (f(2, 3), f(2, 4), f(3, 3, 1)), "W must be (J, K, L)", "(3, 3, 1)"),
     ("bilinear", (f(2, 3), f(2, 3, dtype=int), f(3, 3, 1)), "floating point", "int64"),
     ("bilinear", (f(2, 3), f(2, 4), f(3, 4, 1), f(3, 1), f(4, 1), f(2)), "V1, V2 and b", "(2,)"),

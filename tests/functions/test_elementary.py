@@ -118,7 +118,7 @@ def test_the_limits_of_clip_have_a_gradient():
 
 @pytest.mark.parametrize("limits", [(1, 1), (2.0, 1.0), (math.nan, 1)])
 def test_clip_needs_an_interval(limits):
-    with pytest.raises(ValueError, match="clip: x_min must be less than x_max, but they are "):
+    with pytest.raises(ValueError, match="clip: x_min must be less than x_max, but x_min is "):
         F.clip(np.ones(3), *limits)
 
 

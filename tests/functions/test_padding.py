@@ -107,8 +107,8 @@ def test_nothing_to_pad():
 
 
 WRONG = [
-    ((np.zeros(2), -1, "edge"), "pad_width must be integers, none negative", "pad_width: -1"),
-    ((np.zeros(2), 0.5, "constant"), "pad_width must be integers", "pad_width: 0.5"),
+    ((np.zeros(2), -1, "edge"), "pad_width must hold integers", "pad_width: -1"),
+    ((np.zeros(2), 0.5, "constant"), "pad_width must hold integers", "pad_width: 0.5"),
     ((np.zeros(2), ((1, 1), (1, 1)), "edge"), "pad_width must be a number, a pair, or 1 pairs"),
     ((np.zeros(2), 1, "constant", {"constant_values": (1, 2, 3)}), "constant_values must be"),
     ((np.zeros(2), 1, "median"), "mode must be one of constant, edge", "not 'median'"),

@@ -33,12 +33,12 @@ _ALIKE = {
 }
 WRONG = {
     "huber_loss": [
-        ((f(3, 2), f(2, 3), 1), "x, t must have one shape", "(2, 3)"),
+        ((f(3, 2), f(2, 3), 1), "x, t must have the same shape", "(2, 3)"),
         ((f(3, 2), i(3, 2), 1), "floating point", "int32"),
         ((f(3), f(3), 1), "two axes or more", "(3,)"),
     ],
     "gaussian_nll": [
-        ((f(3), f(3), f(2)), "ln_var must have one shape", "(2,)"),
+        ((f(3), f(3), f(2)), "ln_var must have the same shape", "(2,)"),
         ((f(3), i(3), f(3)), "floating point", "int32"),
     ],
     "hinge": [
@@ -56,7 +56,7 @@ WRONG = {
         ((f(3), i(3, value=2)), "every element of t", "one is 2"),
     ],
     "contrastive": [
-        ((f(2, 3), f(2, 2), i(2)), "(N, D), of one shape", "(2, 2)"),
+        ((f(2, 3), f(2, 2), i(2)), "(N, D), and have the same shape", "(2, 2)"),
         ((f(2, 3, 1), f(2, 3, 1), i(2)), "(N, D)", "(2, 3, 1)"),
         ((f(2, 3), f(2, 3), f(2)), "y must hold an integer per pair", "float32"),
         ((f(2, 3), f(2, 3), i(3)), "y must hold an integer per pair", "(3,)"),
@@ -64,13 +64,13 @@ WRONG = {
     ],
     "triplet": [
         ((f(2), f(2), f(2)), "(N, D, ...)", "(2,)"),
-        ((f(2, 3), f(2, 3), f(3, 3)), "of one shape", "(3, 3)"),
+        ((f(2, 3), f(2, 3), f(3, 3)), "the same shape", "(3, 3)"),
         ((f(2, 3), i(2, 3), f(2, 3)), "floating point", "int32"),
     ],
     "cross_covariance": [
         ((f(2, 3), f(2)), "z must be floating point (N, D)", "(2,)"),
         ((i(2, 3), f(2, 3)), "y must be floating point (N, D)", "int32"),
-        ((f(2, 3), f(3, 3)), "as many samples in both", "(3, 3)"),
+        ((f(2, 3), f(3, 3)), "the same number of samples", "(3, 3)"),
     ],
     "decov": [((f(3),), "(N, D)", "(3,)"), ((i(3, 2),), "floating point", "int32")],
     "discriminative_margin_based_clustering_loss": [
@@ -81,14 +81,14 @@ WRONG = {
         ((i(1, 2, 3, 4), i(1, 3, 4), 1, 1, 2), "floating point", "int32"),
     ],
     "negative_sampling": [
-        ((f(2, 3), i(2), f(4, 2), None, 1), "must fit", "(4, 2)"),
-        ((f(2), i(2), f(4, 2), None, 1), "x (N, D)", "(2,)"),
+        ((f(2, 3), i(2), f(4, 2), None, 1), "with the same D", "(4, 2)"),
+        ((f(2), i(2), f(4, 2), None, 1), "x must be (N, D)", "(2,)"),
         ((f(2, 3), i(3), f(4, 3), None, 1), "an integer per sample", "(3,)"),
         ((f(2, 3), f(2), f(4, 3), None, 1), "an integer per sample", "float32"),
         ((f(2, 3), i(2, value=4), f(4, 3), None, 1), "every element of t", "one is 4"),
     ],
     "black_out": [
-        ((f(2, 3), i(2), f(4, 2), i(2, 1)), "must fit", "(4, 2)"),
+        ((f(2, 3), i(2), f(4, 2), i(2, 1)), "with the same D", "(4, 2)"),
         ((f(2, 3), i(2), f(4, 3), i(2)), "samples must be integers (N, S)", "(2,)"),
         ((f(2, 3), i(2), f(4, 3), i(2, 0)), "S at least 1", "(2, 0)"),
         ((f(2, 3), i(2), f(4, 3), f(2, 1)), "samples must be integers", "float32"),
@@ -125,7 +125,7 @@ WRONG = {
     ],
     "decorrelated_batch_normalization": [
         ((f(3), {"groups": 1}), "(N, C, ...)", "(3,)"),
-        ((f(3, 4), {"groups": 3}), "groups=3 must divide the channels", "(3, 4)"),
+        ((f(3, 4), {"groups": 3}), "groups=3 must divide the number", "(3, 4)"),
         ((i(3, 4), {"groups": 2}), "floating point", "int32"),
         ((f(3, 4), {"groups": 2, "running_mean": f(4)}), "shape (2, 2)", "(4,)"),
         ((f(3, 4), {"groups": 2, "running_projection": f(4, 4)}), "shape (2, 2, 2)", "(4, 4)"),
@@ -169,14 +169,14 @@ WRONG = {
         ((i(3, 2),), "floating point", "int32"),
     ],
     "r2_score": [
-        ((f(3), f(2)), "one shape (N, ...)", "(2,)"),
-        ((f(), f()), "one shape (N, ...)", "()"),
+        ((f(3), f(2)), "the same shape (N, ...)", "(2,)"),
+        ((f(), f()), "the same shape (N, ...)", "()"),
         ((f(3), i(3)), "floating point", "int32"),
         ((f(3), f(3), f(2)), "sample_weight must hold a number per sample", "(2,)"),
     ],
 } | {
     name: [
-        ((f(3, 2), f(3, 4)), f"{first}", f"{second}: float32 (3, 4)", "one shape"),
+        ((f(3, 2), f(3, 4)), f"{first}", f"{second}: float32 (3, 4)", "same shape"),
         ((f(3, 2), i(3, 2)), "floating point", f"{second}: int32"),
     ]
     for name, (first, second) in _ALIKE.items()

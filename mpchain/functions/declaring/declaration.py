@@ -610,7 +610,7 @@ def elementwise(
             has no gradient. The function's first parameter is the gradient of the output; the names
             of the other parameters select the values that the function receives, as
             :mod:`mpchain.functions.declaring.declaration` lists.
-        any_dtype: accept arrays of integers too.
+        any_dtype: whether integer arrays are accepted too.
 
     Returns:
         Decorator of a body, which takes arrays, followed by constants, and returns an array. The
@@ -669,7 +669,7 @@ def differentiable(
             arguments.
         n_arrays: with ``joint``, the number of array arguments; None means that the only array
             argument is a sequence of arrays.
-        any_dtype: accept arrays of integers too.
+        any_dtype: whether integer arrays are accepted too.
         takes_bfloat16: whether the body computes on bfloat16 arrays itself. Otherwise it receives
             float32 copies, and the result is rounded.
 
