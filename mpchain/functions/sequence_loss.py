@@ -260,13 +260,8 @@ def _check_field(name, cost, xs, ys=None):
         rule = "every x must be floating point (B, K), where K is the size of cost"
         check(fits, name, rule, x=x, cost=cost)
         check_widths(name, {"x": x}, {"cost": cost})
-        check(
-            len(x) <= len(before),
-            name,
-            "no array of xs may have more rows than the previous array",
-            x=x,
-            before=before,
-        )
+        rule = "no array of xs may have more rows than the previous array"
+        check(len(x) <= len(before), name, rule, x=x, before=before)
         before = x
     if ys is None:
         return []

@@ -213,7 +213,7 @@ WRONG = [
     ((f(1, 1, 2, 2), f(4), IMAGE, 2, 1.0), "rois must have shape (R, 4)", "(4,)"),
     ((f(1, 1, 2, 2), BOX, f(1), 2, 1.0), "roi_indices must be an integer per box", "float32"),
     ((f(1, 1, 2, 2), f(2, 4), IMAGE, 2, 1.0), "an integer per box", "(1,)", "(2, 4)"),
-    ((f(1, 1, 2, 2), BOX, IMAGE + 1, 2, 1.0), "in one of 1 images", "image 1"),
+    ((f(1, 1, 2, 2), BOX, IMAGE + 1, 2, 1.0), "in one of the 1 images", "image 1"),
     ((f(1, 1, 2, 2), BOX, IMAGE, 0, 1.0), "outsize must be", "outsize: 0"),
     ((f(1, 1, 2, 2), BOX, IMAGE, (1, 2, 3), 1.0), "outsize must be", "(1, 2, 3)"),
     ((f(1, 1, 2, 2), BOX, IMAGE, 2, 0), "spatial_scale must be positive, not 0"),
