@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from mpchain.annexes import ANNEXES
+from tests.tools.syntax import trees
 
 pytestmark = pytest.mark.slow
 
@@ -169,23 +170,25 @@ def _modules(node):
 
 
 @functools.cache
-def _imports(path, root=ROOT):
+def _imports(path):
     """Returns the imports in a file."""
-    return list(_find(path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))))
+    relative = path.relative_to(ROOT)
+    return [*_find(relative.as_posix(), trees(ROOT, relative.parts[0])[relative.as_posix()])]
 
 
 def _find(relative, node, in_function=False, types=False):
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING" and not types:
-            continue  # imports for type checkers are not run
+        if not types and isinstance(child, ast.If):
+            if getattr(child.test, "id", "") == "TYPE_CHECKING":
+                continue  # imports for type checkers are not run
         inside = in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield from (_Import(relative, child, m, in_function) for m in _modules(child))
         yield from _find(relative, child, inside, types)
 
 
-def _files(folder, root=ROOT):
-    return sorted((root / folder).rglob("*.py"))
+def _files(folder):
+    return sorted((ROOT / folder).rglob("*.py"))
 
 
 def _room(path):
@@ -230,15 +233,9 @@ def _annex_of_module(module):
     return _annex(module.replace(".", "/") + "/")
 
 
-def _trees(root):
-    """Yields the path from the root, and the syntax tree, of each file."""
-    for path in [*_files("mpchain", root), *_files("launch", root)]:
-        yield path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))
-
-
 def _leaking_imports(root=ROOT):
     # Imports for type checkers count, too, except where packages list the names of annexes.
-    for path, tree in _trees(root):
+    for path, tree in (trees(root, "mpchain") | trees(root, "launch")).items():
         for found in _find(path, tree, types=not path.endswith("__init__.py")):
             if _annex_of_module(found.module) not in (None, _annex(path)):
                 yield path, found.module
@@ -262,18 +259,18 @@ def _defined(tree):
 def _asked_for(tree):
     """Returns the names that a file looks up by ``hasattr`` and ``getattr``."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("hasattr", "getattr"):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("hasattr", "getattr"):
             if isinstance(node.args[1], ast.Constant):
                 yield node.args[1].value
 
 
 def _leaking_names(root=ROOT):
-    trees = dict(_trees(root))
-    core = {path for path in trees if _annex(path) is None}
-    defined = {path: {*_defined(tree)} for path, tree in trees.items()}
+    files = trees(root, "mpchain") | trees(root, "launch")
+    core = {path for path in files if _annex(path) is None}
+    defined = {path: {*_defined(tree)} for path, tree in files.items()}
     known = OF_LIBRARIES.union(*(defined[path] for path in core))
-    only = set().union(*(defined[path] for path in trees.keys() - core)) - known
-    return {(path, name) for path in core for name in _asked_for(trees[path]) if name in only}
+    only = set().union(*(defined[path] for path in files.keys() - core)) - known
+    return {(path, name) for path in core for name in _asked_for(files[path]) if name in only}
 
 
 def test_the_core_asks_for_no_name_that_only_an_annex_defines():
@@ -335,9 +332,8 @@ def test_the_launcher_needs_the_standard_library_alone():
             assert package in sys.stdlib_module_names | {"", "launch", "mpchain_launch"}, found
 
 
-def test_the_reader_sees_every_form_of_import(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(
+def test_the_reader_sees_every_form_of_import():
+    text = (
         "import os.path, numpy\n"
         "from mpchain import links as L, config\n"
         "from mpchain.backends.cuda import copy\n"
@@ -347,8 +343,9 @@ def test_the_reader_sees_every_form_of_import(tmp_path):
         "import mpchain\n"
         "class A:\n    import a\n    def f(self):\n        if True:\n            import b.c\n"
     )
-    found = [(i.module, i.room, i.in_function) for i in _imports(path, tmp_path)]
-    assert [i.floor for i in _imports(path, tmp_path) if i.floor] == ["watch"]
+    imports = [*_find("module.py", ast.parse(text))]
+    found = [(i.module, i.room, i.in_function) for i in imports]
+    assert [i.floor for i in imports if i.floor] == ["watch"]
     assert found == [
         ("os.path", None, False),
         ("numpy", None, False),

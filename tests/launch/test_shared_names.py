@@ -8,6 +8,7 @@ import pytest
 
 from launch import lost_ranks, rank, standstill, start_program
 from mpchain.distributed.watch import notes, watchdog
+from tests.tools.syntax import trees
 
 ROOT = pathlib.Path(__file__).parents[2]
 OF_ONE = {
@@ -18,8 +19,7 @@ OF_ONE = {
 
 
 def variables(folder):
-    texts = (path.read_text("utf-8") for path in (ROOT / folder).rglob("*.py"))
-    nodes = (node for text in texts for node in ast.walk(ast.parse(text)))
+    nodes = (node for tree in trees(ROOT, folder).values() for node in ast.walk(tree))
     found = {node.value for node in nodes if isinstance(node, ast.Constant)}
     return {x for x in found if isinstance(x, str) and re.fullmatch("MPCHAIN_[A-Z_]*[A-Z]", x)}
 

@@ -24,8 +24,12 @@ _NO_CODE = {
 }
 
 
-def code_lines(text: str) -> set[int]:
+def code_lines(text: str, tree: ast.Module | None = None) -> set[int]:
     """Returns the numbers of the lines of a source text that hold code.
+
+    Args:
+        text: the source.
+        tree: the syntax of the text, where it was parsed before.
 
     >>> sorted(code_lines('"Says what it is."\\n\\n# why\\nx = [  # here\\n\\n    1]\\n'))
     [4, 6]
@@ -34,7 +38,7 @@ def code_lines(text: str) -> set[int]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _NO_CODE:
             found.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree or ast.parse(text)):
         # The text below an attribute is a docstring, too.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):

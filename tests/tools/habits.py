@@ -4,28 +4,21 @@ python -m tests.tools.habits prints what it counts, with the places of what test
 """
 
 import ast
-import functools
 import pathlib
 import re
 from collections.abc import Iterator
 
 from tests.tools import reaches
+from tests.tools.syntax import trees
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-@functools.cache
-def _trees(root: pathlib.Path, *folders: str) -> dict[str, ast.Module]:
-    """Returns the syntax tree of each file below some folders, by its path."""
-    paths = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
-    return {p.relative_to(root).as_posix(): ast.parse(p.read_text("utf-8")) for p in paths}
 
 
 def replaced(root: pathlib.Path = ROOT) -> list[str]:
     """Returns the places where tests replace an attribute by pytest's ``monkeypatch``."""
     return [
         f"{path}:{node.lineno}: {ast.unparse(node)[:80]}"
-        for path, tree in _trees(root, "tests").items()
+        for path, tree in trees(root, "tests").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -42,7 +35,7 @@ def private_reads(root: pathlib.Path = ROOT) -> list[str]:
     a double for names that another file of the double defines, nor programs for Chainer, whose
     private names :mod:`mpchain.compat` shows on purpose.
     """
-    source, tests = _trees(root, "mpchain", "launch"), _trees(root, "tests")
+    source, tests = trees(root, "mpchain") | trees(root, "launch"), trees(root, "tests")
     of_source = set().union(*(reaches.defined(tree) for tree in source.values()))
     own = {path: set(reaches.defined(tree)) for path, tree in tests.items()}
     of_doubles = set().union(*(names for path, names in own.items() if "/doubles/" in path))
@@ -52,7 +45,9 @@ def private_reads(root: pathlib.Path = ROOT) -> list[str]:
         if not path.startswith("tests/compat/")
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
-        and node.attr in of_source - own[path] - (of_doubles if "/doubles/" in path else set())
+        and node.attr in of_source
+        and node.attr not in own[path]
+        and not ("/doubles/" in path and node.attr in of_doubles)
         and reaches.is_of_another(node)
     ]
 
@@ -61,7 +56,7 @@ def models(root: pathlib.Path = ROOT) -> list[str]:
     """Returns the classes of models that files of tests define."""
     return [
         f"{path}:{node.lineno}: {node.name}"
-        for path, tree in _trees(root, "tests").items()
+        for path, tree in trees(root, "tests").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         and any(re.search(r"(^|\.)(Link|Chain|ChainList)$", ast.unparse(b)) for b in node.bases)

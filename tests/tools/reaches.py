@@ -8,6 +8,8 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
+from tests.tools.syntax import trees
+
 ROOT = pathlib.Path(__file__).parents[2]
 _OWN = {"self", "cls"}
 _OF_NAMED_TUPLES = {"_make", "_replace"}
@@ -22,18 +24,16 @@ def reaches(root: pathlib.Path = ROOT) -> list[str]:
     >>> [line for line in reaches() if "sys._getframe" in line]
     []
     """
-    trees = {
-        path.relative_to(root).as_posix(): ast.parse(path.read_text("utf-8"))
-        for path in sorted((root / "mpchain").rglob("*.py"))
-    }
-    names = {path: set(defined(tree)) for path, tree in trees.items()}
+    files = trees(root, "mpchain")
+    names = {path: set(defined(tree)) for path, tree in files.items()}
     of_all = set().union(*names.values())
     return [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
-        for path, tree in trees.items()
+        for path, tree in files.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
-        and node.attr in of_all - names[path]
+        and node.attr in of_all
+        and node.attr not in names[path]
         and is_of_another(node)
     ]
 
@@ -45,7 +45,7 @@ def is_of_another(node: ast.Attribute) -> bool:
 
 def _is_own(node):
     if isinstance(node, ast.Call):
-        return ast.unparse(node.func) == "super"
+        return getattr(node.func, "id", "") == "super"
     return isinstance(node, ast.Name) and node.id in _OWN
 
 
