@@ -2,9 +2,6 @@
 
 Without PyTorch (the extra ``reference``), a stand-in replaces it: tables can refer to its names,
 call them and derive classes from them, and a test that calls a name is skipped.
-
-Where it is not installed (it is the extra ``reference``), a stand-in takes its place: tables may
-name, call and derive from what it has, and the test that calls it is skipped.
 """
 
 import os

@@ -3,9 +3,6 @@
 The list omits attributes that only instances have, NNabla's own names (mpchain has their semantics
 under Chainer's names), ONNX export, and names that mpchain leaves out on purpose (ChainerX, iDeep,
 Theano, static_graph).
-
-Not listed: attributes that only instances have, NNabla's own names (their semantics are ours under
-Chainer's names), ONNX export, and what is out on purpose (ChainerX, iDeep, Theano, static_graph).
 """
 
 import importlib

@@ -2,8 +2,6 @@
 Any.
 
 The checker itself runs in .ci/run, on the source and on the strict program in tests/typing.
-
-The checker itself runs in .ci/run, on the source and on the strict program in tests/typing.
 """
 
 import ast

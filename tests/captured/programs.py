@@ -3,10 +3,6 @@
 A program maps its input by a layer, then by functions of random rows, one after another: the
 outputs of a function are reshaped, and squashed into the domain of the next function. A program is
 trained by gradients or by gradients of gradients.
-
-A program maps its input by a layer, then by functions of random rows, one after another: what a
-function returns is reshaped and squashed into the domain of the next. It is trained, by gradients
-or by gradients of gradients.
 """
 
 import functools

@@ -3,9 +3,6 @@
 Parameters are added to the arrays of a function, and the gradients of these parameters are
 averaged. Several rows of functions form one step. If this step is not replayed, each row is judged
 by itself.
-
-A function's arrays are moved by parameters, whose gradients are averaged; several rows of functions
-are one step. Where that is not replayed, each row is judged by itself.
 """
 
 import itertools

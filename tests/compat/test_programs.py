@@ -1,8 +1,6 @@
 """Runs small programs in the style of 2019, which import chainer.
 
 ``printed.txt`` contains the last line that each program printed with Chainer 7.8.1 and NumPy 1.23.
-
-``printed.txt`` has the last line that each printed with Chainer 7.8.1 (and NumPy 1.23).
 """
 
 import math

@@ -29,9 +29,6 @@ class Server:
 
     It closes the connection after ``at_most`` bytes of an answer. ``ranges`` says whether it
     supports requests for ranges; ``log`` lists the Range header of each request.
-
-    It breaks off each answer after ``at_most`` bytes. ``ranges`` says whether it continues where it
-    is asked to; ``log`` has the Range header of each request.
     """
 
     def __init__(self):

@@ -2,9 +2,6 @@
 
 A test in this folder must pass with any number of ranks, including one. ``test_under_mpirun.py``
 runs the tests that use the fixture ``comm`` again under ``mpirun``.
-
-A test in this folder must pass with any number of ranks, one included.
-``test_under_mpirun.py`` runs those that use the fixture ``comm`` again under ``mpirun``.
 """
 
 import functools

@@ -2,9 +2,6 @@
 
 A file whose tests also run on GPUs has ``ON_GPUS = True``: each test that uses the fixture ``comm``
 then has a variant with NCCL's communicator, where every rank has its own GPU.
-
-A file whose tests also run on GPUs has ``ON_GPUS = True``: each test that uses the fixture ``comm``
-then has a variant with NCCL's communicator, where every rank has its own GPU.
 """
 
 import contextlib

@@ -9,15 +9,6 @@ ranks were lost. The program fails if losses, parameters or running averages dif
 1e-12, relative to the largest number of each array; with a reproducible communicator, if they
 differ at all. With ``--nccl BINDING``, each rank has an imitated GPU, and the double of NCCL sums
 the gradients.
-
-``python -m tests.distributed.elastic --times 20`` trains each model of
-``tests/distributed/elastic_models.py`` on four ranks undisturbed, then as often with ranks that
-are killed or stopped: one, two at once, or one after the other, rank 0 among them. Some do it
-themselves, at moments drawn from those to which a rank comes undisturbed. Others are killed by this
-process, at any time, most often within MPI. Faults are drawn again if training was over before all
-ranks were lost. It ends with an error if losses, parameters or running averages differ by more than
-1e-12, relative to the largest of each array; at all, if the communicator is reproducible. With
-``--nccl BINDING``, each rank has an imitated GPU, and the double of NCCL sums the gradients.
 """
 
 import argparse

@@ -5,13 +5,6 @@ random moments while all ranks repeat one call. Each call must return the right 
 error, never a stale or other value. The program prints wrong results, and fails if there are any.
 
 Each rank runs ``python -m tests.distributed.elastic_calls --rank CALL FOLDER N``.
-
-``python -m tests.distributed.elastic_calls CALL ...`` kills ranks of four, one after the other, at
-random moments while all of them make one call again and again. Each call must return what it
-should, or raise an error: nothing stale, nothing else. It prints what each call did instead, and
-ends with an error if one did.
-
-What a rank runs is ``python -m tests.distributed.elastic_calls --rank CALL FOLDER N``.
 """
 
 import argparse

@@ -6,13 +6,6 @@ it comes to the moment for the given time, or waits for a file ``continue``. If 
 ``outside``, the process that started the ranks ends the rank. The current rank 0 writes losses,
 parameters and running averages into the folder. Without faults, each rank writes how often it comes
 to each moment. With a binding of NCCL, each rank uses a GPU.
-
-``python -m tests.distributed.elastic_models MODEL FOLDER [--nccl=BINDING] [FAULT ...]``, where a
-fault is ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when
-it comes to the moment for the given time, or waits for a file ``continue``. If the moment is
-``outside``, the process that has started the ranks does it. Rank 0, whichever that is, writes
-losses, parameters and running averages into the folder. Without faults, each rank writes how often
-it comes to each moment. With a binding of NCCL, each rank uses a GPU.
 """
 
 import collections

@@ -1,8 +1,6 @@
 """Runs pytest several times on the same ranks, which start and import modules only once.
 
 Each rank runs ``python -m tests.distributed.pytest_on_ranks FOLDER``.
-
-``python -m tests.distributed.pytest_on_ranks FOLDER`` is what each rank runs.
 """
 
 import json

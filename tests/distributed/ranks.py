@@ -2,9 +2,6 @@
 
 Each rank runs ``python ranks.py FOLDER COMMAND...``, which runs the command with its output in
 ``FOLDER/rank_<r>.txt``.
-
-``python ranks.py FOLDER COMMAND...`` is what each rank runs: the command, with its output in
-``FOLDER/rank_<r>.txt``.
 """
 
 import contextlib

@@ -2,9 +2,6 @@
 
 A row names the function, its inputs and an independent reference written with PyTorch. Derivatives
 of higher order than one are compared with finite differences of the previous order.
-
-A row names the function, its inputs and an independent reference written with PyTorch. Orders
-beyond the first are compared with numerical differences of the order below.
 """
 
 import functools

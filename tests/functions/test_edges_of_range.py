@@ -3,9 +3,6 @@ dtype.
 
 Values and derivatives of orders 1 to 3 in four dtypes are compared with mpmath, which uses enough
 digits for finite differences. The registry of declarations provides the list of cases.
-
-Values and derivatives of the orders 1 to 3 in four dtypes are compared with mpmath, which takes
-differences with as many digits as that needs. The registry of declarations is the list of cases.
 """
 
 import functools

@@ -2,8 +2,6 @@
 dtypes.
 
 Warnings are errors in tests, so no intermediate result may overflow or divide by zero.
-
-Warnings are errors in tests: nothing here may overflow or divide by zero on its way.
 """
 
 import itertools

@@ -3,10 +3,6 @@
 Elementwise functions are composed with a polynomial and compared with mpmath, which differentiates
 in 40 digits. Every other row of the tables is compared with the derivatives of a Chebyshev
 interpolant of its own values along a direction; other tests compare the values with PyTorch.
-
-Elementwise functions are composed with a polynomial and compared with mpmath, which differentiates
-in 40 digits. Every other row of the tables is compared with the derivatives of a Chebyshev
-interpolant of its own values along a direction; the values are checked against PyTorch elsewhere.
 """
 
 import importlib

@@ -4,11 +4,6 @@ The program reads lines of JSON, and writes a line for each. The wheels nvidia-c
 nvidia-cudnn-cu13 plan, and compile some kernels by NVRTC, from a description of a GPU, which cuDNN
 calls device properties. doubles/cudnn_double/driver.c answers their calls of the CUDA runtime and
 the driver.
-
-Reads, and writes for each, a line of JSON. The wheels nvidia-cudnn-frontend and nvidia-cudnn-cu13
-plan, and compile some kernels by NVRTC, from a description of a GPU, which cuDNN calls properties
-of a device. What they ask the CUDA runtime and the driver meanwhile, doubles/cudnn_double/driver.c
-answers.
 """
 
 import ctypes

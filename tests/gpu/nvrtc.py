@@ -2,9 +2,6 @@
 
 The wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime contain the compiler and its headers; CuPy's
 wheel contains CuPy's headers.
-
-The wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime hold the compiler and its headers, CuPy's
-wheel those of CuPy.
 """
 
 import ctypes

@@ -1,8 +1,6 @@
 """Reads the machine code of kernels from NVIDIA's disassembler: loops, loads, calls, spills.
 
 The wheel nvidia-cuda-nvdisasm contains the disassembler, which needs neither a GPU nor a driver.
-
-The wheel nvidia-cuda-nvdisasm holds the disassembler. It runs without a GPU and without a driver.
 """
 
 import functools

@@ -2,8 +2,6 @@
 double.
 
 The limits are today's numbers; a change that needs more must give a reason.
-
-The limits are what the steps need today; a change that needs more has to say why.
 """
 
 import numpy as np

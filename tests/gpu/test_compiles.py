@@ -93,7 +93,7 @@ def _elementwise_kernels():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "elementwise", record)
-        # the writer then writes other texts of the same formulas
+        # The writer then writes other texts of the same formulas.
         patch.setattr(writer, "_on_gpu", None)
         for declaration in _declarations(2):
             n_arrays = len(declaration.array_names)
@@ -298,7 +298,7 @@ def _own_kernels(dtype):
         x, t = np.zeros((2, 3), dtype), np.zeros(2, np.int32)
         y, kept = cuda_losses.cross_entropy(x, t, 0, None, -1, "mean")
         cuda_losses.cross_entropy_gradient(y, x, kept)
-        # sums are divided into two parts, as for few long sums
+        # Sums are divided into two parts, as for few long sums.
         patch.setattr(cuda_reductions, "_parts", lambda **shape: 2)
         for name in ("batch_normalization", "batch_normalization_gradient"):
             for kernel in kernels.operations[name].kernels:
@@ -377,6 +377,6 @@ def test_kernels_of_operations(dtype, architecture):
         if len(arguments) == 2:
             _check(arguments[0].replace(IN_NUMPY[dtype], dtype), architecture)
         else:
-            # CuPy refuses some names of parameters
+            # CuPy refuses some names of parameters.
             cupy.ElementwiseKernel(*arguments)
             _check(_with_types(*arguments, dtype), architecture)

@@ -2,9 +2,6 @@
 
 Each graph must also equal the graph that the double makes from the same calls, so what the double
 computes in test_cudnn.py is what cuDNN's graph means.
-
-Each is, besides, the graph that the double makes of the same calls: so what the double computes in
-test_cudnn.py is what cuDNN's graph means.
 """
 
 import itertools

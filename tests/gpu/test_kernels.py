@@ -66,7 +66,7 @@ def test_launches(operation, dtype, double):
         double.reset()
         chosen.compute(*arguments)
         names = [name for name, _ in double.launches.elements() if name != "astype"]
-        # a copy repeats the filters of groups
+        # A copy repeats the filters of groups.
         is_grouped = getattr(arguments[-1], "groups", 1) > 1
         # These kernels join long sums.
         is_in_parts = any(name.endswith("_from_parts") for name in names)

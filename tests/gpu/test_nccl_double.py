@@ -1,8 +1,6 @@
 """Tests the double of NCCL: its results for each binding, and each of its refusals.
 
 The ranks are threads of this process, each with an imitated GPU.
-
-The ranks are threads of this process, each with an imitated GPU.
 """
 
 import ctypes

@@ -19,7 +19,7 @@ def _refused(cupy, match, function, n=1):
         try:
             function(rank)
         except RuntimeError as error:
-            # the frames of the traceback would keep graphs
+            # The frames of the traceback would keep graphs.
             raise error.with_traceback(None) from None
 
     with pytest.raises(RuntimeError, match=match):

@@ -3,9 +3,6 @@
 A thread that uses each value before it loads the next one waits for the memory each time; such sums
 ran at a twentieth of the bandwidth. A division may be a call, across which the compiler moves no
 load.
-
-A thread that uses each value before it asks for the next one waits for the memory each time: such
-sums ran at a twentieth of its bandwidth. A division may be a call, over which no load moves.
 """
 
 import pytest

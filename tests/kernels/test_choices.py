@@ -78,7 +78,7 @@ def test_other_kinds_of_arrays_are_asked_each_time(total):
 
     x = np.ones(3).view(Own)
     assert [total(x), total(x)] == ["few", "few"]
-    # the list has no hash
+    # The list has no hash.
     assert [total(np.ones(3), []), total(np.ones(3), [])] == ["few", "few"]
     assert len(total.asked) == 4
 

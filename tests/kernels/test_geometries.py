@@ -2,9 +2,6 @@
 
 The values are small integers, whose sums are exact, so kernels must agree bit by bit. A kernel that
 leaves memory unwritten, or reads past the ends of its arrays, returns NaN.
-
-The values are small integers, whose sums are exact: kernels must agree to the bit. A kernel that
-leaves memory unwritten, or reads past the ends of its arrays, returns NaN.
 """
 
 import itertools

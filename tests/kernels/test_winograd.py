@@ -1,8 +1,6 @@
 """Tests convolutions by tiles: the transforms, which are exact, and the limits of the kernels.
 
 tests/kernels/test_geometries.py tests random geometries.
-
-tests/kernels/test_geometries.py has random geometries.
 """
 
 from fractions import Fraction

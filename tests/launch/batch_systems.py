@@ -1,8 +1,8 @@
 """Imitations of PBS's qsub, and of LSF's bsub and blaunch, on hosts that are namespaces (hosts.py).
 
-They read the directives of a script, list hosts in a file, set the variables and print the words as
-the manuals of OpenPBS (qsub, pbs_resources) and of LSF 10.1 (bsub, blaunch, "Environment variables
-set for job execution") say. A directive that they do not know is an error. Jobs start at once.
+They read the directives of a script, list hosts in a file, set variables and print messages as the
+manuals of OpenPBS (qsub, pbs_resources) and of LSF 10.1 (bsub, blaunch, "Environment variables set
+for job execution") describe. An unknown directive is an error. Jobs start at once.
 """
 
 import os
@@ -13,14 +13,14 @@ import sys
 
 
 def qsub(script, hosts):
-    """Runs a script as PBS does; returns what is printed, and the file of the output."""
+    """Runs a script as PBS does; returns the printed text, and the output file."""
     options = _directives(script, "#PBS", r"-(N|q|A|j) (\S+)|-l (select|walltime)=(\S+)")
     chunks, *resources = options["select"].split(":")
     amounts = dict(each.split("=") for each in resources)
     assert set(amounts) <= {"ncpus", "mpiprocs", "ngpus"}, amounts
     assert int(amounts["ncpus"]) >= int(amounts["mpiprocs"])
     assert options["j"] == "oe"
-    # A line for each MPI process, those of a host together.
+    # There is a line for each MPI process, and the lines of a host are adjacent.
     lines = [host for host in hosts[: int(chunks)] for _ in range(int(amounts["mpiprocs"]))]
     number = f"1.{hosts[0]}"
     variables = {"PBS_NODEFILE": _write("nodefile", lines), "PBS_O_WORKDIR": os.getcwd()}
@@ -31,7 +31,7 @@ def qsub(script, hosts):
 
 
 def bsub(script, hosts):
-    """Runs a script as LSF does; returns what is printed."""
+    """Runs a script as LSF does; returns the printed text."""
     known = r"-(J|n|W|q|P|o) (\S+)|-R \"(span\[ptile|affinity\[core)[=(](\d+)\)?\]\""
     options = _directives(script, "#BSUB", known)
     n, of_host = int(options["n"]), int(options["span[ptile"])
@@ -45,7 +45,7 @@ def bsub(script, hosts):
 
 
 def blaunch(words):
-    """Runs a command on a host as rsh and ssh do, whose place it takes: in a shell."""
+    """Runs a command on a host in a shell, as rsh and ssh do, which blaunch replaces."""
     assert not words[0].startswith("-"), words
     ssh = os.environ["IMITATED_REMOTE_SHELL"]
     os.execv(ssh, [ssh, words[0], " ".join(words[1:])])

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
 
 
 def apart(text):
-    """Output in which a line that several ranks printed is shown for each."""
+    """Returns output in which a line that several ranks printed is repeated for each rank."""
     if not text or not re.search(r"^\[\d+[,-]", text, re.MULTILINE):
         return text
     lines = []
@@ -57,12 +57,13 @@ class Launched:
         )
 
     def finish(self):
-        """Exit code, standard output and standard error, in which each rank has its own lines."""
+        """Returns exit code, standard output and standard error, in which each rank has its own
+        lines."""
         output, errors = self.process.communicate(timeout=LIMIT)
         return self.process.returncode, apart(output), apart(errors)
 
     def read_lines(self, number):
-        """So many lines of its standard output; the test's time limit is theirs."""
+        """Returns ``number`` lines of standard output; the test's time limit applies."""
         lines = []
         while len(lines) < number:
             line = self.process.stdout.readline()
@@ -70,7 +71,7 @@ class Launched:
         return lines
 
     def mpirun(self):
-        """Id of the process of mpirun."""
+        """The process ID of mpirun."""
         path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
         (child,) = pathlib.Path(path).read_text().split()
         return int(child)
@@ -83,7 +84,7 @@ class Launched:
 
 @pytest.fixture
 def start(tmp_path):
-    """Function that starts a launcher; whatever it started ends with the test."""
+    """Returns a function that starts a launcher; all started processes end with the test."""
     launched = []
 
     def start(*arguments, command=("-m", "launch"), folder=tmp_path, **options):
@@ -97,25 +98,26 @@ def start(tmp_path):
 
 @pytest.fixture
 def run(start):
-    """Function that runs a launcher to its end: exit code, standard output, standard error."""
+    """Returns a function that runs a launcher to its end, and returns exit code, standard output
+    and standard error."""
     return lambda *arguments, **options: start(*arguments, **options).finish()
 
 
 @pytest.fixture
 def set_cores(monkeypatch):
-    """Function that says how many cores this host has."""
+    """Returns a function that sets the number of cores of this host."""
     return lambda n: monkeypatch.setattr(binding, "cores", lambda: n)
 
 
 @pytest.fixture
 def local_hosts(monkeypatch):
-    """Function that says which names of hosts mean this host."""
+    """Returns a function that sets which host names mean this host."""
     return lambda *hosts: monkeypatch.setattr(reach, "is_local", hosts.__contains__)
 
 
 @pytest.fixture
 def install_mpirun(monkeypatch):
-    """Function that says which mpirun is found: one, none, or why none fits."""
+    """Returns a function that sets which mpirun is found, or why none is suitable."""
 
     def install(found):
         def find(kind="auto", in_slurm=False):
@@ -130,7 +132,7 @@ def install_mpirun(monkeypatch):
 
 @pytest.fixture
 def answer_commands(monkeypatch):
-    """Function that says what each command that is run on hosts answers."""
+    """Returns a function that sets the answers of commands that run on hosts."""
 
     def answer(code, output, errors=""):
         answers = lambda commands, timeout: dict.fromkeys(commands, (code, output, errors))
@@ -141,7 +143,7 @@ def answer_commands(monkeypatch):
 
 @pytest.fixture
 def script(tmp_path):
-    """Function that writes a script."""
+    """Returns a function that writes a script."""
 
     def script(text, name="script.py"):
         path = tmp_path / name
@@ -153,7 +155,8 @@ def script(tmp_path):
 
 @pytest.fixture
 def has_ended():
-    """Function that tells whether a process ends within some time, without sleeping."""
+    """Returns a function that waits for a process to end, and returns whether it has ended in
+    time."""
 
     def has_ended(process):
         try:

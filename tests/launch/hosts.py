@@ -1,4 +1,5 @@
-"""Several hosts on one machine: network namespaces with names of their own, and sshd in each."""
+"""Imitates several hosts on one machine: network namespaces with their own names, and sshd in
+each."""
 
 import contextlib
 import os
@@ -12,10 +13,10 @@ import tempfile
 NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
 
-# A host makes, at its start, file systems for shared memory, /run, /sys (where network
-# cards are listed) and /proc (where its processes are) of its own, takes its name, learns the names
-# of the others, waits for its cable, and serves ssh until it is killed. It is the first process of
-# its namespace: all others there end with it.
+# At its start, a host mounts its own file systems for shared memory, /run, /sys (which lists
+# network cards) and /proc (which lists its processes), sets its name, learns the names of the other
+# hosts, waits for its cable, and serves ssh until it is killed. It is the first process of its
+# namespace, with which all other processes there end.
 HOST = """
 set -e
 mount -t tmpfs tmpfs /dev/shm
@@ -53,7 +54,7 @@ exec {ssh} -F /dev/null -i {folder}/key -o UserKnownHostsFile=/dev/null \\
 
 
 def why_not() -> str:
-    """Why hosts cannot be made here; empty if they can."""
+    """Returns why hosts cannot be made on this machine; an empty string if they can."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
     missing = [name for name in ("ip", "unshare", "nsenter", "ssh") if not shutil.which(name)]
@@ -66,7 +67,7 @@ def why_not() -> str:
 
 
 def may_mount() -> bool:
-    """Whether file systems can be mounted here, in a namespace of mounts."""
+    """Returns whether file systems can be mounted here, in a mount namespace."""
     if not shutil.which("unshare"):
         return False
     command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
@@ -74,7 +75,7 @@ def may_mount() -> bool:
 
 
 class Hosts:
-    """Hosts of these names on one network, usable as a context manager.
+    """Hosts with the given names on one network, as a context manager.
 
     They have the files of this machine in common, but neither network nor shared memory.
 
@@ -102,7 +103,7 @@ class Hosts:
 
     def __exit__(self, *error):
         for name, process in self._processes.items():
-            # The host may have ended at its start.
+            # The process ended at its start.
             with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(self._first_process(name)), signal.SIGKILL)
             process.wait()
@@ -112,24 +113,24 @@ class Hosts:
         shutil.rmtree(self.folder)
 
     def command(self, *words: str, host: str | None = None) -> list[str]:
-        """The command line that runs a command on a host (the first one if None)."""
+        """Returns the command line that runs a command on a host (None means the first host)."""
         process = self._first_process(host or self.names[0])
         return ["nsenter", "-t", process, *NAMESPACES, f"--wd={os.getcwd()}", *words]
 
     def environment(self) -> dict[str, str]:
-        """Variables with which ssh reaches the hosts, and MPI keeps its files on each of them."""
+        """Variables with which ssh reaches the hosts, and MPI keeps its files on each host."""
         return {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "TMPDIR": "/run"}
 
     def cut(self, name: str):
-        """Pulls the cable of a host."""
+        """Disconnects a host from the network."""
         subprocess.run(self.command("ip", "link", "set", "cable", "down", host=name), check=True)
 
     def join(self, name: str):
-        """Plugs the cable of a host in again."""
+        """Connects a host to the network again."""
         subprocess.run(self.command("ip", "link", "set", "cable", "up", host=name), check=True)
 
     def log(self, name: str) -> str:
-        """What the sshd of a host said."""
+        """Returns the log of a host's sshd."""
         return (self.folder / f"{name}.log").read_text()
 
     def _write_files(self):
@@ -163,7 +164,7 @@ class Hosts:
     def _shell(self, script, name):
         (self.folder / f"{name}.sh").write_text(script)
         with open(self.folder / f"{name}.log", "wb") as log:
-            # The shell reads the script first and then what it is told.
+            # The shell first reads the script, then the commands that are sent to it.
             return subprocess.Popen(
                 [
                     *("unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc"),

@@ -1,4 +1,4 @@
-"""A job of two ranks whose mpirun is a program of a test."""
+"""Runs a job of two ranks whose mpirun is a program of a test."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run_with_mpirun(path: pathlib.Path, starter: str) -> subprocess.CompletedProcess:
-    """Runs the launcher with this mpirun.
+    """Runs the launcher with the given mpirun.
 
     Args:
         path: The program, which is made executable.

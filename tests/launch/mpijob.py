@@ -1,8 +1,9 @@
-"""A JSON schema of MPIJobs, and the rules by which mpi-operator refuses more than a schema can.
+"""A JSON schema of MPIJobs, and the rules by which mpi-operator refuses more than a schema can
+express.
 
-Fields, types and values are those of kubeflow.org/v2beta1 (mpi-operator, its types.go and the
-CustomResourceDefinition made of it); what is required, least numbers, and names of pods are those
-of its validation.go. An unknown field, which Kubernetes would drop silently, is an error here.
+Fields, types and values are from kubeflow.org/v2beta1 (mpi-operator's types.go and the
+CustomResourceDefinition made from it); required fields, smallest numbers and names of pods are from
+its validation.go. An unknown field, which Kubernetes would drop silently, is an error here.
 """
 
 import re
@@ -34,7 +35,7 @@ def _replica(replicas):
         _REQUIRED,
         replicas=replicas,
         restartPolicy=_one_of("Never", "OnFailure"),
-        # Kubernetes' own schema is for this one.
+        # Kubernetes' own schema checks the template.
         template={"type": "object", "required": ["spec"]},
     )
 
@@ -78,7 +79,8 @@ SCHEMA = _object(
 
 
 def has_valid_names(manifest: dict) -> bool:
-    """Whether the longest name of a pod, which is that of a service as well, is a label of DNS."""
+    """Returns whether the longest name of a pod, which is also the name of a service, is a DNS
+    label."""
     worker = manifest["spec"]["mpiReplicaSpecs"].get("Worker", {})
     name = f"{manifest['metadata']['name']}-worker-{worker.get('replicas', 1) - 1}"
     return bool(re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)) and len(name) <= 63

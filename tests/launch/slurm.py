@@ -12,9 +12,10 @@ import time
 
 from tests.launch import hosts
 
-# libpmix-dev has the name of PMIx's library without a version, by which Slurm's plug-in loads it.
+# The package libpmix-dev has the library of PMIx under a name without version, by which Slurm's
+# plug-in loads it.
 PACKAGES = ("slurm-wlm", "munge", "libpmix-dev", "openssh-server", "openssh-client", "iproute2")
-# The same night tests the doctor on containers and behind a firewall.
+# The same nightly run tests the doctor on containers and behind a firewall.
 PACKAGES += ("podman", "runc", "nftables")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
@@ -49,7 +50,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str:
-    """Why Slurm cannot be started here; empty if it can."""
+    """Returns why Slurm cannot be started here; an empty string if it can."""
     missing = [name for name in PROGRAMS if not shutil.which(name, path=_PATH)]
     if missing:
         return f"needs {', '.join(missing)}: python -m tests.launch.slurm install"
@@ -57,7 +58,7 @@ def why_not() -> str:
 
 
 class Slurm(hosts.Hosts):
-    """Hosts with a Slurm of their own: the first one has slurmctld, each has munged and slurmd.
+    """Hosts with their own Slurm: the first host runs slurmctld, each host runs munged and slurmd.
 
     Args:
         names: Their names.
@@ -91,13 +92,15 @@ class Slurm(hosts.Hosts):
             process.wait()
 
     def environment(self):
-        """As in `Hosts`; Slurm's programs find its configuration."""
+        """The variables of `Hosts`, and one with which Slurm's programs find their
+        configuration."""
         variables = super().environment()
         path = f"{variables['PATH']}:/usr/sbin:/sbin"
         return variables | {"PATH": path, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def ask(self, *words: str) -> str:
-        """Returns what a command prints on the first host; raises if it fails."""
+        """Returns the output of a command on the first host; raises an error if the command
+        fails."""
         command = self.command(*words)
         environment = {**os.environ, **self.environment()}
         answer = subprocess.run(
@@ -113,11 +116,11 @@ class Slurm(hosts.Hosts):
         return shown.partition("JobState=")[2].partition(" ")[0]
 
     def wait(self, job: str, *states: str, seconds: float = 120.0) -> str:
-        """Waits until a job is in one of these states, which it returns."""
+        """Waits until a job is in one of the given states; returns the state."""
         return self._wait(lambda: self.state(job), *states, seconds=seconds)
 
     def logs(self) -> str:
-        """What the daemons have written."""
+        """Returns the logs of the daemons."""
         files = sorted(self.folder.glob("*.log"))
         return "".join(f"\n== {path.name}\n{path.read_text()[-3000:]}" for path in files)
 
@@ -134,7 +137,7 @@ class Slurm(hosts.Hosts):
             nodes=nodes,
         )
         self._write("slurm.conf", text)
-        # Without a plug-in named, slurmd looks for a mounted cgroup; no task is confined here.
+        # Unless a plug-in is named, slurmd looks for a mounted cgroup; tasks are not confined here.
         self._write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
         (self.folder / "munge.key").write_bytes(os.urandom(128))
         (self.folder / "munge.key").chmod(0o600)
@@ -165,7 +168,7 @@ class Slurm(hosts.Hosts):
         ).returncode
 
     def _daemon(self, name, line):
-        """Starts a daemon on a host, which ends with the first process of the host."""
+        """Starts a daemon on a host; the daemon ends with the first process of the host."""
         with open(self.folder / f"daemons-{name}.log", "ab") as log:
             process = subprocess.Popen(
                 self.command("sh", "-c", line, host=name),
@@ -182,7 +185,7 @@ class Slurm(hosts.Hosts):
         while (answer := question()) not in wanted:
             if time.monotonic() > end:
                 raise RuntimeError(f"not {' or '.join(map(str, wanted))} but {answer}{self.logs()}")
-            time.sleep(0.2)  # nothing tells when: ask again
+            time.sleep(0.2)  # no event exists to wait for, so poll
         return answer
 
 
@@ -194,7 +197,7 @@ def main(arguments: list[str]) -> int:
         install = ["install", "-y", "--no-install-recommends", *PACKAGES]
         for words in (["update"], install):
             subprocess.run([*apt, *words], env=environment, check=True)
-        sys.exit(why_not() or 0)  # a night without these tests is no success
+        sys.exit(why_not() or 0)  # a nightly run without these tests must fail
     if reason := why_not():
         sys.exit(reason)
     with Slurm("a", "b") as slurm:

@@ -1,4 +1,4 @@
-"""The scripts for PBS and LSF, submitted to imitations on two hosts (batch_systems.py)."""
+"""Tests the scripts for PBS and LSF, on imitations of both on two hosts (batch_systems.py)."""
 
 import importlib.util
 import os
@@ -41,7 +41,8 @@ def hosts():
 
 @pytest.fixture
 def submit(hosts, script, tmp_path, capsys, monkeypatch):
-    """Function that submits the script for a program; returns what is printed, and the output."""
+    """Returns a function that submits the script for a program, and returns the printed text and
+    the output."""
 
     def submit(scheduler, command, variables=()):
         path = script(PROGRAM)
@@ -83,7 +84,7 @@ def test_pbs(submit):
     getattr(mpirun.find(), "flavour", None) != mpirun.OpenMpi.flavour, reason="needs Open MPI"
 )
 def test_lsf_where_ssh_is_refused(submit, hosts, tmp_path):
-    """LSF's blaunch takes the place of ssh, for the launcher and for mpirun."""
+    """LSF's blaunch replaces ssh, for the launcher and for mpirun."""
     folder = tmp_path / "bin"
     folder.mkdir()
     plant(folder / "ssh", "#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")

@@ -10,19 +10,20 @@ from launch import binding
 
 @pytest.fixture
 def read_by(monkeypatch):
-    """Function that says by which function files of the system are read."""
+    """Returns a function that sets the function that reads system files."""
     return lambda read: monkeypatch.setattr(binding, "read", read)
 
 
 @pytest.fixture
 def nvidia_smi(monkeypatch):
-    """Function that says where nvidia-smi is; None: nowhere."""
+    """Returns a function that sets the path of nvidia-smi; None means that it is not installed."""
     return lambda path: monkeypatch.setattr(binding, "find_program", lambda names, folders: path)
 
 
 @pytest.fixture
 def machine(monkeypatch, read_by, nvidia_smi):
-    """Function that makes a machine of so many processors, hardware threads and GPUs."""
+    """Returns a function that imitates a machine with given processors, hardware threads and
+    GPUs."""
 
     def machine(
         processors,
@@ -172,7 +173,7 @@ def test_more_ranks_than_cores_get_one_thread_each(machine):
 
 def test_numbers_of_threads_of_the_user_hold(machine):
     machine(8)
-    # OpenBLAS and MKL follow OMP_NUM_THREADS unless they are told otherwise.
+    # OpenBLAS and MKL follow OMP_NUM_THREADS unless their own variables are set.
     assert binding.rank_variables({"OMP_NUM_THREADS": "3"}, 2) == {}
     share = binding.rank_variables({"OPENBLAS_NUM_THREADS": "3"}, 2)
     assert share == {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}
@@ -183,20 +184,20 @@ def test_numbers_of_threads_of_the_user_hold(machine):
     [
         ({"processors": 8}, "cores", 3, ["0-1", "2-3", "4-5"]),
         ({"processors": 8, "threads_per_core": 2}, "cores", 4, ["0-1", "2-3", "4-5", "6-7"]),
-        ({"processors": 8, "first": 4}, "cores", 2, ["4-5", "6-7"]),  # a cpuset
+        ({"processors": 8, "first": 4}, "cores", 2, ["4-5", "6-7"]),  # the machine has a cpuset
         ({"processors": 8, "first": 3, "threads_per_core": 2}, "cores", 3, ["3", "4-5", "6-7"]),
         (
             {"processors": 12, "domains": 2},
             "cores",
             3,
             ["0-3", "4-7", "8-11"],
-        ),  # crosses: no way out
+        ),  # the GPUs of the ranks cross, and no order avoids this
         (
             {"processors": 10, "domains": 2},
             "cores",
             4,
             ["0-1", "2-3", "5-6", "7-8"],
-        ),  # crosses none
+        ),  # the GPUs of the ranks do not cross
         ({"processors": 8, "domains": 2}, "numa", 4, ["0-3", "0-3", "4-7", "4-7"]),
         ({"processors": 8, "domains": 4}, "numa", 2, ["0-3", "4-7"]),
         ({"processors": 8, "domains": 2}, "numa", 1, ["0-7"]),
@@ -228,7 +229,7 @@ def test_domains_of_gpus(machine, variables, n, wanted):
 def test_no_domains_of_gpus(machine):
     machine(8, gpus=2)
     assert binding.gpu_domains({}, 2) == []
-    machine(8, gpu_domains=(-1, -1))  # The kernel reports -1 where there is one domain.
+    machine(8, gpu_domains=(-1, -1))  # the kernel reports -1 if there is only one domain
     assert binding.gpu_domains({}, 2) == []
 
 
@@ -237,7 +238,7 @@ def test_no_domains_of_gpus(machine):
     [
         ("cores", [1, 1, 0, 0], ["4-5", "6-7", "0-1", "2-3"]),
         ("cores", [1, None, 0, 0], ["4-5", "6-7", "0-1", "2-3"]),
-        ("cores", [1, 1, 1, 1], ["4-5", "6-7", "0-1", "2-3"]),  # No cores are left.
+        ("cores", [1, 1, 1, 1], ["4-5", "6-7", "0-1", "2-3"]),  # no processors are left
         ("cores", [5, 0], ["4-7", "0-3"]),
         ("cores", [], ["0-3", "4-7"]),
         ("numa", [1, 0, None, 7], ["4-7", "0-3", "4-7", "4-7"]),
@@ -277,7 +278,7 @@ def test_ranks_of_a_job_and_bound_processes_of_others(run, script):
     usable = os.sched_getaffinity(0)
     first, second = map(set, map(ast.literal_eval, output.splitlines()))
     (line,) = [line for line in errors.splitlines() if line.startswith("mpchain-launch: binding: ")]
-    if "not bound: " in line:  # something else runs here, or has limited us
+    if "not bound: " in line:  # another process uses the cores, or this process is limited
         assert first == second == usable
     else:
         assert first and second and not first & second and first | second <= usable

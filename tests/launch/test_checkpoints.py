@@ -7,7 +7,7 @@ from launch.checkpoints import Checkpoints
 
 @pytest.fixture
 def write(tmp_path):
-    """Function that writes a file of some name, a second after the one before."""
+    """Returns a function that writes a file, dated one second after the previous file."""
     times = iter(range(1_000_000_000, 2_000_000_000))
 
     def write(name, text="x", same_time=False):
@@ -42,7 +42,7 @@ def test_newest_of_equal_numbers_is_the_last_one_written(tmp_path, write):
 
 @pytest.fixture
 def iteration(tmp_path):
-    """Function that makes a folder like that of a checkpoint."""
+    """Returns a function that makes a folder like that of a checkpoint."""
 
     def iteration(name, *files):
         (tmp_path / name).mkdir()
@@ -79,7 +79,7 @@ def test_folder_of_the_extension_in_the_folder_of_the_results(tmp_path, write, i
     (tmp_path / "checkpoints").mkdir()
     path = iteration("checkpoints/iteration_9", "manifest.json")
     assert checkpoints.newest() == path
-    # A script may save files of both kinds.
+    # A script may save both kinds.
     assert checkpoints.newest() != write("snapshot_iter_1")
     assert checkpoints.newest() == str(tmp_path / "snapshot_iter_1")
 

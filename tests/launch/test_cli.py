@@ -13,7 +13,7 @@ STARTERS = {"openmpi": mpirun.OpenMpi("/x/mpirun"), "mpich": mpirun.Mpich("/x/mp
 
 @pytest.fixture
 def place(monkeypatch, tmp_path, local_hosts, install_mpirun, set_cores):
-    """A place as after login: two cores, no batch system, no mpirun, a script."""
+    """Imitates a host after login: two cores, no batch system, no mpirun, and a script."""
     for name in list(os.environ):
         if name.startswith(("OMPI_", "PMI", "SLURM_", "PBS_", "LSB_", "CUDA_", "PYTHON", "OMP_")):
             monkeypatch.delenv(name)
@@ -36,7 +36,8 @@ def dry_run(capsys, *arguments):
 
 
 def complaint(capsys, *arguments):
-    """The line that wrong use prints; checks that there is one and the exit status."""
+    """Returns the line that wrong use prints; checks that there is one line, and the exit
+    status."""
     with pytest.raises(SystemExit) as end:
         cli.main(list(arguments))
     captured = capsys.readouterr()
@@ -272,7 +273,7 @@ def test_help(capsys, arguments, option):
 
 
 def test_by_hand():
-    """start_rank.py says who starts it."""
+    """The environment says that start_rank.py was started by hand."""
     answer = subprocess.run(
         [sys.executable, plan.START_RANK],
         capture_output=True,
@@ -297,7 +298,7 @@ def test_trace(place, capsys, tmp_path):
 
 @pytest.fixture
 def elastic_mpirun(place, tmp_path):
-    """Function that installs an Open MPI whose ompi_info says something about ULFM."""
+    """Returns a function that installs an Open MPI with a given output of ompi_info about ULFM."""
 
     def elastic_mpirun(answer):
         for name in ("mpirun", "ompi_info"):

@@ -1,4 +1,4 @@
-"""What the doctor says about containers, of which some are imitated by namespaces of mounts."""
+"""Tests what the doctor says about containers, some of which mount namespaces imitate."""
 
 import importlib.util
 import json
@@ -14,8 +14,8 @@ FOUND = mpirun.find()
 HAS_MPI = importlib.util.find_spec("mpi4py") and getattr(FOUND, "path", None)
 ANSWER = {"mpi": "Open MPI v5.0.11", "container": "Apptainer", "places": {}}
 
-# Apptainer's exec in a container whose MPI, environment and folders a test spoils. A tmpfs hides
-# each folder in $HIDDEN that no --bind names.
+# This imitates Apptainer's exec, in a container whose MPI, environment and folders a test spoils. A
+# tmpfs hides each folder in $HIDDEN that no --bind names.
 APPTAINER = r"""#!/bin/sh
 [ "$1" = exec ] || { echo "FATAL: unknown command $1" >&2; exit 255; }
 shift
@@ -101,7 +101,8 @@ def test_a_container_that_does_not_start():
 
 @pytest.fixture
 def apptainer(tmp_path, monkeypatch):
-    """The words that run a command inside; in a folder whose programs are those of the host."""
+    """Returns the words that run a command inside of the container, from a folder with the host's
+    programs."""
     if not may_mount():
         pytest.skip("needs unshare and the right to mount")
     folder, work = tmp_path / "bin", tmp_path / "work"
@@ -112,7 +113,7 @@ def apptainer(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.chdir(work)
     monkeypatch.setenv("HIDDEN", str(work))
-    # Files of this repository are where they are outside.
+    # The files of this repository have the same paths inside and outside.
     root = os.path.dirname(os.path.dirname(container_doctor.PROBE))
     monkeypatch.setenv("PYTHONPATH", root)
     return ["unshare", "--mount", str(program), "exec"]
@@ -140,7 +141,7 @@ def test_an_image_that_is_missing(apptainer):
 @pytest.mark.skipif(not HAS_MPI, reason="needs mpchain[mpi]")
 @pytest.mark.parametrize(("spoiled", "verdict"), [("", "ok"), ("mpi", "WARN")])
 def test_ranks_inside(apptainer, monkeypatch, spoiled, verdict):
-    """Where the library inside does not hear of the mpirun outside, each rank is alone."""
+    """If the library inside does not communicate with the mpirun outside, each rank is alone."""
     monkeypatch.setenv("SPOILED", spoiled)
     words = [*apptainer, "--bind", os.getcwd(), "train.sif", sys.executable]
     (finding,) = container_doctor.try_ranks(words, FOUND)

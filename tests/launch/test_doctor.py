@@ -135,7 +135,7 @@ def test_table():
 
 @pytest.fixture
 def examine(local_hosts, install_mpirun, answer_commands, capsys):
-    """Function that returns what the doctor finds with an mpirun, and a host that is away."""
+    """Returns a function that runs the doctor with an mpirun and an unreachable host."""
 
     def examine(found):
         local_hosts()
@@ -161,7 +161,7 @@ def test_mpirun_that_does_not_fit(examine):
 
 
 def test_mpirun_whose_jobs_cannot_be_elastic(examine, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))  # without srun
+    monkeypatch.setenv("PATH", str(tmp_path))  # srun is not on the path
     _, found, elastic, _ = examine(mpirun.Mpich("/x/mpirun"))
     assert (found["verdict"], found["found"]) == ("ok", "/x/mpirun (MPICH)")
     assert (elastic["verdict"], elastic["found"]) == ("note", "no")
@@ -221,7 +221,7 @@ def test_probe_of_containers(tmp_path, monkeypatch):
     (tmp_path / ".dockerenv").touch()
     assert probe_host.container(str(tmp_path)) == "Docker"
     (tmp_path / "run").mkdir()
-    # Podman makes this file even for an image of Docker's.
+    # Podman's file exists, also in a container from a Docker image.
     (tmp_path / "run" / ".containerenv").touch()
     assert probe_host.container(str(tmp_path)) == "Podman"
     monkeypatch.setenv("APPTAINER_CONTAINER", "/x.sif")
@@ -268,7 +268,7 @@ LIST = "MPI plugin types are... none pmix pmi2\nspecific pmix plugin versions av
 @pytest.mark.parametrize(
     ("info", "versions", "verdict", "found", "words"),
     [
-        # Debian's Open MPI 4.1.4 has ext3x, others pmix3x or the older PMI-2 (s2).
+        # Debian's Open MPI 4.1.4 has ext3x, other builds have pmix3x or the older PMI-2 (s2).
         ("MCA pmix: ext3x", "pmix_v3,pmix_v4", "ok", "(PMIx 3 and 4, the library's 3)", ""),
         (
             "MCA pmix: pmix3x",
@@ -321,13 +321,13 @@ def test_trials_of_two_ranks(words, cause):
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpchain[mpi]")
 def test_two_singletons():
-    """What starts two processes without telling MPI is found by starting them."""
+    """Only starting two processes shows that the starter does not connect them by MPI."""
     twice = ["sh", "-c", '"$@" && "$@"', "sh"]
     assert batch_doctor.try_ranks(twice).startswith("each of two ranks is alone")
 
 
 def test_a_plug_in_that_cannot_be_loaded(monkeypatch, tmp_path):
-    """Debian's plug-in for PMIx is listed, and fails for lack of the library that it names."""
+    """Debian's plug-in for PMIx is listed, but cannot be loaded without a library."""
     path = tmp_path / "srun"
     plant(tmp_path, "srun", "")
     path.write_text(
@@ -345,7 +345,7 @@ def test_a_plug_in_that_cannot_be_loaded(monkeypatch, tmp_path):
     [("MCA plm: ssh", "note", "build one --with-tm"), ("MCA plm: tm", "ok", "")],
 )
 def test_pbs_that_does_not_start_the_ranks(monkeypatch, tmp_path, components, verdict, words):
-    monkeypatch.setenv("PATH", str(tmp_path))  # without srun
+    monkeypatch.setenv("PATH", str(tmp_path))  # srun is not on the path
     plant(tmp_path, "prte_info", components)
     variables = {"PBS_NODEFILE": plant(tmp_path, "nodes", "a")}
     (finding,) = batch_doctor.judge(mpirun.OpenMpi(f"{tmp_path}/mpirun"), variables)
@@ -354,7 +354,7 @@ def test_pbs_that_does_not_start_the_ranks(monkeypatch, tmp_path, components, ve
 
 
 def test_pbs_on_a_host_without_the_list(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))  # without srun
+    monkeypatch.setenv("PATH", str(tmp_path))  # srun is not on the path
     (finding,) = batch_doctor.judge(mpirun.OpenMpi("/x/mpirun"), {"PBS_NODEFILE": "/nowhere"})
     assert (finding.verdict, finding.found) == ("FAIL", "cannot read /nowhere")
     assert "start there, or give --hosts" in finding.hint
@@ -371,7 +371,7 @@ def test_lsf_without_blaunch(monkeypatch, tmp_path):
 
 
 def test_probe_of_memory(tmp_path):
-    """The least limit of the job's groups counts, in both versions of cgroups."""
+    """The smallest limit of the job's groups applies, in both versions of cgroups."""
     process = tmp_path / "proc/self"
     process.mkdir(parents=True)
     (process / "cgroup").write_text("4:memory:/job/step\n0::/user\n")
@@ -387,7 +387,7 @@ def test_probe_of_memory(tmp_path):
 
 
 def test_probe_of_limits_and_folders():
-    """A user who may start 100 processes, in 1 GiB of addresses, with folders not their own."""
+    """The user may start 100 processes with 1 GiB of addresses, and owns none of the folders."""
     code = (
         "import os, resource, sys, json; sys.argv[1:] = ['/proc/1']; import probe_host\n"
         "resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))\n"
@@ -409,7 +409,7 @@ def test_probe_of_the_connection(command_line):
         place = f"127.0.0.1,{listener.getsockname()[1]}"
         command_line("probe_host.py", ".", place)
         assert probe_host.connection() == "yes"
-    assert "error" in probe_host._ask(probe_host.connection)  # nobody listens any more
+    assert "error" in probe_host._ask(probe_host.connection)  # no process listens any more
 
 
 BETWEEN = {"places": ["rank 0 on a", "rank 3 on b"], "latency": 1.5e-6, "speed": 1 << 32}
@@ -441,7 +441,7 @@ def test_transports(line, adapters, verdict, found):
     assert ("use an Open MPI with UCX" in finding.hint) == (verdict == "WARN")
 
 
-# MPICH 5.0.2 prints these lines with UCX and with libfabric.
+# MPICH 5.0.2 prints this with UCX and with libfabric.
 MPICH_BY_UCX = """\
 [1795713897.630508] [vm:9899 :0] ucp_worker.c:1912 UCX  INFO    ucp_context_0 intra-node cfg#1 \
 tag(sysv/memory cma/memory)  rma(sysv/memory posix/memory)  am(sysv/memory cma/memory)

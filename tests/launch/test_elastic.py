@@ -1,4 +1,4 @@
-"""Jobs that continue without ranks that are lost; most of these programs use mpi4py alone."""
+"""Tests jobs that continue after ranks are lost; most of these programs use only mpi4py."""
 
 import importlib.util
 import os
@@ -27,7 +27,7 @@ REFUSAL = why_not()
 pytestmark = pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL)
 HERE = socket.gethostname()
 
-# Ranks that add numbers until one of them is lost, and then once more without it.
+# Ranks add numbers until one of them is lost, and then once more without the lost rank.
 HEAD = """
     import json, os, signal, time
     from mpi4py import MPI
@@ -64,7 +64,7 @@ SUM = """
 
 
 def report_of(errors):
-    """The lines about losses at the end, without their times."""
+    """Returns the lines about losses at the end, without times."""
     lines = [line.removeprefix("mpchain-launch: ") for line in errors.splitlines()]
     heads = [i for i, line in enumerate(lines) if line.startswith("lost ")]
     return [re.sub(r"^  \d\d:\d\d:\d\d ", "", line) for line in lines[heads[0] :]] if heads else []
@@ -72,7 +72,7 @@ def report_of(errors):
 
 @pytest.mark.parametrize("deed", ["program", "supervisor"])
 def test_job_continues_without_a_rank(run, script, deed):
-    """Rank 0 is lost: its program is killed, or the supervisor of that."""
+    """Rank 0 is lost: its program or the supervisor of the program is killed."""
     victim = {"program": "os.getpid()", "supervisor": "os.getppid()"}[deed]
     text = f"""
     lost = [0]

@@ -1,4 +1,4 @@
-"""A training that continues without a host."""
+"""Tests a training that continues after a host is lost."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ from tests.launch.test_hosts import hosts, pytestmark, start_on_a  # noqa: F401
 
 @pytest.mark.long
 def test_training_continues_without_a_host_with_the_same_results(start_on_a, hosts, tmp_path):  # noqa: F811
-    """Host c is cut off, with two of four ranks; each of these mirrors what the other alone has."""
+    """Host c is disconnected, with two of four ranks; each of these stores a copy of the other's
+    state."""
     options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
     code, errors = _train_without_c(
         "a:1,b:1,c:2", 4, options, "sharded", start_on_a, hosts, tmp_path
@@ -21,7 +22,7 @@ def test_training_continues_without_a_host_with_the_same_results(start_on_a, hos
 
 @pytest.mark.long
 def test_training_over_two_hosts_continues_on_one(start_on_a, hosts, tmp_path):  # noqa: F811
-    """Host c is cut off, with one of three ranks; the others are on host a."""
+    """Host c is disconnected, with one of three ranks; the other ranks are on host a."""
     options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
     code, errors = _train_without_c("a:2,c:1", 3, options, "convnet", start_on_a, hosts, tmp_path)
     assert code == 0, errors
@@ -30,7 +31,7 @@ def test_training_over_two_hosts_continues_on_one(start_on_a, hosts, tmp_path): 
 
 @pytest.mark.long
 def test_spare_rank_replaces_that_of_a_host(start_on_a, hosts, tmp_path):  # noqa: F811
-    """Host c is cut off; of the ranks on b one is spare."""
+    """Host c is disconnected; one of the ranks on b is a spare."""
     options = ["--elastic", "--spares", 1, "--host-timeout", 5, "--grace", 0.5]
     code, errors = _train_without_c("a:1,c:1,b:2", 3, options, "mlp", start_on_a, hosts, tmp_path)
     assert code == 0, errors
@@ -38,7 +39,8 @@ def test_spare_rank_replaces_that_of_a_host(start_on_a, hosts, tmp_path):  # noq
 
 
 def _train_without_c(places, n, options, model, start_on_a, hosts, folder):  # noqa: F811
-    """Cuts off host c while a training waits, and compares its outcome with the undisturbed one.
+    """Disconnects host c while a training waits, and compares the result with an undisturbed
+    training.
 
     Returns:
         The exit code, and the standard error.

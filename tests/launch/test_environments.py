@@ -53,8 +53,8 @@ def test_spare_ranks_get_no_share_of_the_cores():
         place = environments.Environment("Open MPI", *numbers)
         return rank._n_at_work(place, {rank.SPARES_VARIABLE: "3"})
 
-    assert n_at_work(1, 11, 1, 4) == 4  # three hosts: of 4, 4 and 3 ranks
+    assert n_at_work(1, 11, 1, 4) == 4  # the three hosts have 4, 4 and 3 ranks
     assert n_at_work(5, 11, 1, 4) == 4
-    assert n_at_work(9, 11, 1, 3) == 3  # If only spare ranks are left, all count.
+    assert n_at_work(9, 11, 1, 3) == 3  # if a host has only spare ranks, all of them count
     assert n_at_work(3, 7, 3, 7) == 4
     assert rank._n_at_work(environments.Environment("Open MPI", 0, 2, 0, 2), {}) == 2

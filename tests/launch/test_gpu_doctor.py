@@ -70,7 +70,7 @@ def test_names_of_cupy(differences, verdict):
 
 
 def test_what_a_refusal_of_nccl_on_one_gpu_is():
-    """That NCCL does not let ranks share a GPU is no failure."""
+    """It is not a failure that NCCL refuses ranks that share a GPU."""
     options = {"title": "two ranks, A=1", "failed": NOTE, "can_go_on": False}
     (finding,) = judged({"name": "training", **BAD}, **options)
     assert (finding.item, finding.verdict) == ("two ranks, A=1: training", NOTE)
@@ -106,7 +106,8 @@ for name in names:
 
 @pytest.fixture
 def run_program(tmp_path):
-    """Function that runs a program under the doctor: the doctor, and the rows of its file."""
+    """Returns a function that runs a program under the doctor, and returns the doctor and the rows
+    of its file."""
 
     def run(text, limit=20, seconds=200):
         (tmp_path / "program.py").write_text(text)
@@ -140,7 +141,7 @@ def test_a_program_that_does_not_begin(run_program):
 
 
 def test_results_are_written_when_they_are_known(run_program, tmp_path):
-    """The program goes on when it finds its first result in the file."""
+    """The program continues when it finds its first result in the file."""
     path = tmp_path / "out" / gpu_doctor.FILE
     look = f"while 'first' not in open({str(path)!r}).read(): pass"
     own, _ = run_program(PROGRAM.replace(f"    {CRASH}", f"    {look}"), limit=8)
@@ -179,7 +180,8 @@ needs_double = pytest.mark.skipif(not shutil.which("g++"), reason="the doubles n
 
 @pytest.fixture
 def examine(start, tmp_path):
-    """Function that runs the doctor on the doubles: its exit code, findings, and results."""
+    """Returns a function that runs the doctor on the doubles, and returns exit code, findings and
+    results."""
 
     def examine(*words, folders=(), n_gpus=2):
         path = os.pathsep.join(map(str, [*folders, ROOT]))
@@ -212,7 +214,7 @@ def test_no_gpu(start, tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("n_gpus", [1, 2])
 def test_double(examine, n_gpus):
-    """Every part tells something, and nothing is wrong."""
+    """Every part has a result, and nothing is wrong."""
     code, findings, rows = examine(n_gpus=n_gpus)
     assert code == 0, [f for f in findings if f["verdict"] == FAILURE]
     assert [f["item"] for f in findings if f["found"] == "no time left"] == []
@@ -221,7 +223,7 @@ def test_double(examine, n_gpus):
     steps = {row["step"] for row in rows if "name" in row}
     expected = {row["title"] for row in parts.plan(is_double=True)}
     assert expected | {"two ranks"} * bool(mpirun.find()) <= steps
-    # The kernel has, for example, accesses to memory without an order.
+    # No access to memory without an order is reported, for example.
     assert [row for row in rows if "messages" in row and "has no order" in row["messages"]] == []
 
 
@@ -273,7 +275,8 @@ LOST = {
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_planted_faults_lose_a_line_each(examine, tmp_path):
-    """Functions that are wrong on GPUs, crash or hang, a wrong kernel, a missing library."""
+    """Planted faults are wrong, crashing or hanging functions, a wrong kernel, and a missing
+    library."""
     (tmp_path / "sitecustomize.py").write_text(FAULTS)
     only = "check: elementwise,check: pooling,check: group,check: MLP,check: matmul,cases: softmax"
     code, findings, rows = examine("--only", only, folders=[tmp_path])

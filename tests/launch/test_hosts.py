@@ -1,4 +1,4 @@
-"""Jobs over several hosts, which are network namespaces of this machine (hosts.py)."""
+"""Tests jobs on several hosts, which are network namespaces of this machine (hosts.py)."""
 
 import importlib.util
 import json
@@ -29,7 +29,7 @@ def hosts():
 
 @pytest.fixture
 def start_on_a(hosts, start, monkeypatch):
-    """Function that starts the launcher on host a."""
+    """Returns a function that starts the launcher on host a."""
 
     def start_on_a(*arguments, **options):
         for name, value in hosts.environment().items():
@@ -46,8 +46,9 @@ def run_on_a(start_on_a):
 
 
 def is_empty(hosts, name):
-    """Whether no process and no file of a job is left on a host; waits some seconds for that."""
-    # The brackets keep the words from finding the shell that looks for them.
+    """Returns whether no process and no file of a job remains on a host, after waiting some
+    seconds."""
+    # The brackets prevent pgrep from finding the shell that runs it.
     processes = "pgrep -f '[s]tart_rank|[s]tart_program|[p]rted|[p]mi_proxy'"
     files = "ls -d /run/[p]rted.*"
     left = f"{{ {processes}; {files}; }} 2>/dev/null | grep -q ."
@@ -111,7 +112,7 @@ WAITING = """
 def test_killed_launcher_leaves_nobody_anywhere(start_on_a, hosts, script, tmp_path):
     launched = start_on_a("--hosts", "a:1,b:2", "-n", 3, script(WAITING), folder=tmp_path)
     assert sorted(launched.read_lines(3)) == [f"[{rank}] ready" for rank in range(3)]
-    # The program is a child of nsenter, so a signal to nsenter would not reach it.
+    # The launcher is a child of nsenter, which does not forward signals.
     kill = "kill -9 $(pgrep -f '^[^ ]*python[^ ]* -m launch')"
     subprocess.run(hosts.command("sh", "-c", kill), check=True)
     assert launched.finish()[0] != 0
@@ -194,10 +195,11 @@ ELASTIC = """
 """
 
 
-# This program once hung after a cut in one run of four, for an unknown reason; 30 later runs ended.
+# This program once hung after a disconnection, in one of four runs, for an unknown reason; 30 later
+# runs ended.
 @pytest.mark.parametrize("deed", [pytest.param("cut", marks=pytest.mark.nightly), "kill"])
 def test_elastic_job_continues_without_a_host(start_on_a, hosts, script, tmp_path, deed):
-    """The host of rank 1 is cut off, or its program is killed; three ranks continue."""
+    """The host of rank 1 is disconnected, or its program is killed; three ranks continue."""
     try:
         mpirun.find().elastic()
     except mpirun.NotElasticError as error:
@@ -245,7 +247,8 @@ STEPS = """
 
 @pytest.mark.long
 def test_cut_host(start_on_a, hosts, script, tmp_path):
-    """The host of rank 1 is cut off in mid-way; rank 0 goes on alone and has the same result."""
+    """The host of rank 1 is disconnected during training; rank 0 continues alone and has the same
+    result."""
     (tmp_path / "out").mkdir()
     options = ["--restarts", 1, "--min-ranks", 1, "--checkpoint-dir", "out", "--host-timeout", 2]
     arguments = ["--hosts", "a:1,b:1", "-n", 2, *options, "--grace", 0.5, script(STEPS)]

@@ -9,7 +9,7 @@ import pytest
 import launch
 
 FILES = sorted(pathlib.Path(launch.__file__).parent.glob("*.py"))
-# Programs that the doctor starts in processes of their own, to see what there is.
+# The doctor starts these programs in separate processes, to find what is installed.
 PROBES = ("probe_host.py", "probe_allreduce.py")
 
 
@@ -54,7 +54,7 @@ def test_importtime_of_the_command_shows_neither_mpchain_nor_numpy(start, script
 
 @pytest.mark.parametrize(("package", "module"), [("launch", "shlex"), ("mpchain.launch", "numpy")])
 def test_interrupt_while_the_launcher_is_imported(run, script, package, module):
-    """It ends at once, without the traceback of an import."""
+    """The launcher ends at once, without a traceback of an import."""
     folder = script("import os, signal; os.kill(os.getpid(), signal.SIGINT)", f"{module}.py").parent
     root = pathlib.Path(launch.__file__).parents[1]
     path = {"env": {"PYTHONPATH": f"{folder}:{root}"}}
@@ -63,7 +63,7 @@ def test_interrupt_while_the_launcher_is_imported(run, script, package, module):
 
 
 def test_first_import_of_the_launcher_lets_interrupts_end_it(tmp_path):
-    """Even where the module signal, which imports enum, was not imported before."""
+    """This also holds if the module signal, which imports enum, was not imported before."""
     program = """
 import os, sys, _signal
 
@@ -90,7 +90,7 @@ sys.exit(main(["--help"]))
 
 
 def test_rank_imports_little(run):
-    """Every rank pays for what the guard imports."""
+    """Every rank pays for the imports of the guard."""
     code = """
 import sys
 sys.argv = ["start_rank.py"]

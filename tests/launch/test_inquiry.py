@@ -9,7 +9,7 @@ FILE = inquiry.__file__
 
 @pytest.fixture
 def ssh(tmp_path, monkeypatch, local_hosts):
-    """Writes a shell script in the place of ssh; its last argument is a line of shell."""
+    """Replaces ssh by a shell script; its last argument is a shell command."""
     local_hosts("here")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 

@@ -16,7 +16,7 @@ needs_mpi4py = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py: pip install 'mpchain[mpi]'"
 )
 
-# Ranks that print the ids of their process and of a helper in a session of its own, then wait.
+# Ranks print the IDs of their process and of a helper in a separate session, then wait.
 WAITING = """
     import os, signal, subprocess, sys, time
 
@@ -29,14 +29,14 @@ RANK = "int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK'])"
 
 
 def own_lines(errors):
-    """What the launcher itself says about the end."""
+    """Returns what the launcher itself prints about the end."""
     lines = [line for line in errors.splitlines() if line.startswith("mpchain-launch: ")]
     notes = ("running as root", "(oversubscribed)", "failed to start; trying again")
     return [line for line in lines if not any(note in line for note in notes)]
 
 
 def verdict(errors):
-    """The last line, which must be the launcher's."""
+    """Returns the last line, which must be the launcher's."""
     assert errors.splitlines()[-1] == own_lines(errors)[-1]
     return own_lines(errors)[-1].removeprefix("mpchain-launch: ")
 
@@ -47,7 +47,7 @@ def lines_of(rank, text):
 
 
 def wait_for_processes(launched, n):
-    """Ids of all processes that `n` ranks of WAITING run."""
+    """Returns the IDs of all processes that `n` ranks of WAITING run."""
     lines = launched.read_lines(n)
     assert sorted(line.split()[0] for line in lines) == [f"[{rank}]" for rank in range(n)]
     return [int(word) for line in lines for word in line.split()[1:]]
@@ -90,7 +90,7 @@ def test_raising_rank(run, script):
     assert (code, output) == (1, "")
     first, *_ = [line for line in errors.splitlines() if not line.startswith("mpchain-launch")]
     assert first == "[1] Traceback (most recent call last):"
-    # Nothing is shown of those who only started the program.
+    # Frames of the code that starts the program are not shown.
     assert lines_of(1, errors)[1] == f'  File "{path}", line 5, in <module>'
     assert "ValueError: boom" in lines_of(1, errors)
     assert errors.count("Traceback") == 1
@@ -164,7 +164,7 @@ def test_exit_code_of_a_rank_that_aborts(run, script):
 def test_traceback_of_the_cause_comes_before_those_of_others(run, script, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    # Rank 0 prints a traceback first, and is the first to know, but does not end by it.
+    # Rank 0 prints a traceback first, and fails first, but the traceback does not end it.
     path = script(f"""
         import os, sys, time, traceback
 
@@ -204,7 +204,7 @@ def test_traceback_of_the_cause_comes_before_those_of_others(run, script, tmp_pa
 def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    # Rank 1 ends when rank 0 has printed.
+    # Rank 1 ends after rank 0 has printed.
     last_words = f"""
     if {RANK} == 1:
         open({str(pipe)!r}).read()
@@ -214,18 +214,18 @@ def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
 """
     path = script(WAITING.replace("    time.sleep(60)  # hangs until it is killed\n", last_words))
     returned, output, errors = run("-n", 2, path)
-    # Some kernels do not count such kills.
+    # The kernel may not count memory kills.
     errors = errors.replace(", perhaps because memory ran out", "")
     assert returned == code
     assert verdict(errors) == f"rank 1 of 2 on {HERE} {words}; the other ranks were ended"
-    # The rank's last output is shown again, because nothing else explains its end.
+    # The last output is shown again, because nothing else explains the end of the rank.
     head, last_words, *_ = errors[
         errors.index(f"mpchain-launch: rank 1 of 2 on {HERE}") :
     ].splitlines()
     assert head.endswith(f"{words}; its last lines:")
     assert last_words in output.splitlines()
     assert f"rank 0 on {HERE}: terminated by mpchain-launch, at script.py:" in errors
-    # The output of a rank before its sudden end is not lost, and no process is left.
+    # Output before a sudden end is not lost, and no process remains.
     processes = [int(word) for rank in (0, 1) for word in lines_of(rank, output)[0].split()]
     assert len(processes) == 4
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
@@ -269,7 +269,7 @@ def test_module(run, script):
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("module", [[], ["-m"]])
 def test_module_called_mpi4py_in_the_working_folder(run, script, tmp_path, n, module):
-    """The launcher runs the one that is installed."""
+    """The launcher runs the installed mpi4py."""
     script("print('a stranger', __name__)", "mpi4py.py")
     (tmp_path / "folder").mkdir()
     script("import sys; print('hello', 'mpi4py' in sys.modules)", "folder/task.py")
@@ -358,7 +358,7 @@ def test_much_output_arrives_whole(run, script):
         assert lines_of(rank, errors) == [str(i) for i in range(0, 20000, 10)]
 
 
-# The launcher reads slowly, and sends messages that the ranks have not read when they end.
+# The launcher reads slowly, and the ranks end with unread messages from it.
 SLOW_READER = """
 import sys, time
 from launch import main, remote_rank
@@ -455,7 +455,7 @@ def test_second_signal_does_not_wait(start, script):
 
 
 def test_killed_rank_is_no_fault_of_pmix(start, script):
-    """Killed within MPI_Init, it makes mpirun print PMIX ERROR, which is no cause."""
+    """If the rank is killed within MPI_Init, mpirun prints PMIX ERROR, which is not the cause."""
     deed = f"""
         import os, signal, sys
         print("PMIX ERROR: UNREACHABLE in file x", file=sys.stderr, flush=True)
@@ -626,7 +626,7 @@ def test_environment_of_the_ranks(run, script):
 
 
 def test_processes_of_multiprocessing(run, script):
-    """They read the main module again, which is the user's and not the launcher's."""
+    """The processes read the main module again, which must be the user's, not the launcher's."""
     path = script("""
         import multiprocessing, os
 

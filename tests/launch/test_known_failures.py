@@ -1,4 +1,4 @@
-"""Messages of MPI libraries at a failed start are explained, with the remedy."""
+"""Tests that messages of MPI libraries at a failed start are explained, with a remedy."""
 
 import pathlib
 import re
@@ -14,9 +14,10 @@ HELP = pathlib.Path(FOUND.path).parents[1] / "share" if FOUND and FOUND.path els
 if HELP and not (HELP / "prte/help-prun.txt").is_file():
     HELP = None
 
-# Where each message comes from, the message, and words of the remedy. A text below share/ of Open
-# MPI is compared with the installed one. What was printed (here) came from that library, or that
-# Slurm, in a spoiled environment. Others are quoted from the text, issue or page that is named.
+# Each row has the source of a message, the message, and words of the remedy. A text below Open
+# MPI's share/ is compared with the installed text. Messages marked (here) came from this library,
+# or this Slurm, in a spoiled environment. Other messages are quoted from the named text, issue or
+# page.
 UCX, DEBIAN = "UCX 1.20 (here)", "Open MPI 4.1.4 of Debian, {}"
 PLANTED = [
     (
@@ -393,7 +394,7 @@ def test_each_pattern_has_a_message():
     [row[:2] for row in PLANTED if row[0].partition("/")[0] in ("prte", "openmpi")],
 )
 def test_messages_of_the_installed_library(source, message):
-    """Each line stands in the text of that library, in which %s and %d mean anything."""
+    """The library's text must contain each line; %s and %d match any text."""
     lines = set((HELP / source).read_text(errors="replace").splitlines())
     templates = [
         re.sub(r"%[lz]*[sdu]", ".*", re.escape(line).replace("\\ ", " "))
@@ -419,7 +420,7 @@ def test_other_output_has_no_explanation(text):
 
 
 def own_lines(words, tmp_path, starter):
-    """What the launcher itself says when such an mpirun fails."""
+    """Returns what the launcher itself prints when such an mpirun fails."""
     path = tmp_path / "mpirun"
     path.write_text(f"#!/bin/sh\n{words}\n")
     result = run_with_mpirun(path, starter)

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs L
 
 @pytest.fixture
 def segment(tmp_path, monkeypatch):
-    """Function that makes a file of shared memory; folder and names are those of this test."""
+    """Returns a function that makes a file of shared memory, in a folder and with names of this
+    test."""
     monkeypatch.setattr(processes, "SHARED_MEMORY", f"{tmp_path}/")
     monkeypatch.setattr(processes, "SEGMENTS", (f"{tmp_path}/sm_segment.",))
 
@@ -25,12 +26,12 @@ def segment(tmp_path, monkeypatch):
 
 
 def test_segments_of_a_process(segment):
-    path, other = segment("sm_segment.a b"), segment("mine \udcff")  # a name that is not UTF-8
+    path, other = segment("sm_segment.a b"), segment("mine \udcff")  # one name is not UTF-8
     assert processes.segments_of(os.getpid()) == set()
     with open(path, "r+b") as file, open(other, "r+b") as other_file:
         with mmap.mmap(file.fileno(), 0), mmap.mmap(other_file.fileno(), 0):
             assert processes.segments_of(os.getpid()) == {path}
-            # The file is in use and stays.
+            # The segment is in use, so it stays.
             processes.remove_segments({path})
             assert os.path.exists(path)
     processes.remove_segments({path})
@@ -39,7 +40,8 @@ def test_segments_of_a_process(segment):
 
 
 def test_abandoned_segments(segment):
-    """Those that are old, ours, of MPI, and mapped by nobody."""
+    """Abandoned segments are old, belong to this user and to MPI, and no process has mapped
+    them."""
     old, mapped, young = (segment(f"sm_segment.{i}") for i in range(3))
     other = segment("other")
     for path in (old, mapped, other):
@@ -76,7 +78,7 @@ def test_session(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("victim", ["launcher", "mpirun"])
 def test_killed_jobs_leave_no_files(start, script, tmp_path, has_ended, victim):
-    """Neither those of mpirun's session, nor MPI's shared memory."""
+    """Neither files of mpirun's session nor MPI's shared memory remain."""
     path = script("""
         import os, time
         from mpi4py import MPI

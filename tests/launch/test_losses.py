@@ -20,7 +20,7 @@ class Rank:
 
 
 class Job:
-    """As much of a job of four ranks as its losses need."""
+    """The parts of a job of four ranks that its losses need."""
 
     starter_runs = True
 
@@ -38,7 +38,7 @@ class Job:
 
 @pytest.fixture
 def make():
-    """Function that makes a job and its losses."""
+    """Returns a function that makes a job and its losses."""
     jobs = []
 
     def make(**limits):
@@ -67,7 +67,7 @@ def test_ranks_are_lost_until_too_few_are_left(make):
     sentence = "rank 0 of 4 on a was killed; 2 ranks are left, and --min-ranks is 3"
     assert job.verdict == (sentence, 139)
     assert len(losses) == 2
-    losses.take(job.ranks[1], "was killed by mpchain-launch", 137)  # the job is over
+    losses.take(job.ranks[1], "was killed by mpchain-launch", 137)  # the job has ended
     assert len(losses) == 2
     assert lines_of(losses)[0] == "lost 2 of 4 ranks:"
 
@@ -75,7 +75,7 @@ def test_ranks_are_lost_until_too_few_are_left(make):
 def test_most_losses_in_an_hour(make):
     job, losses = make(most_losses=1)
     losses.take(job.ranks[0], "was killed", 137)
-    job.loop._held_up -= 3601  # an hour later; its difference is rounded
+    job.loop._held_up -= 3601  # one hour has passed; the difference of times is rounded
     losses.take(job.ranks[1], "was killed", 137)
     assert not job.verdict
     losses.take(job.ranks[2], "was killed", 137)
@@ -133,7 +133,7 @@ def test_rank_that_only_others_lost_is_ended(make):
     job, losses = make()
     for number in (1, 2):
         note(losses, job.ranks[0], event="lost", ranks=[number], causes={str(number): "silent"})
-    losses.take(job.ranks[2], "was killed", 137)  # the launcher heard of it, too
+    losses.take(job.ranks[2], "was killed", 137)  # the launcher also learned about the loss
     job.loop._held_up -= TIME_TO_HEAR
     job.loop.run(until=lambda: job.ranks[1].was_killed)
     assert not job.ranks[2].was_killed

@@ -8,7 +8,7 @@ from launch import lost_ranks
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What the PMIx library of this process was told."""
+    """Returns the calls of this process's PMIx library."""
     calls = []
 
     class Library:

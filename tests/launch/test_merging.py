@@ -13,7 +13,7 @@ from .conftest import LIMIT, apart
 
 
 class Clock:
-    """A loop whose time is set by the test."""
+    """A loop whose time the test sets."""
 
     def __init__(self):
         self.time, self._alarms = 0.0, []
@@ -144,7 +144,7 @@ def test_no_line_is_lost_or_late_and_ranks_keep_their_order(seed):
     n = choose.randint(2, 5)
     clock, screen, merger = begin(n)
     printed = {rank: [] for rank in range(n)}
-    times = []  # The times at which each printed line had to be shown.
+    times = []  # the deadlines of the printed lines
     for _ in range(200):
         clock.advance(choose.choice([0, 0, 0, 0.01, 0.07, 0.3]))
         rank = choose.randrange(n)
@@ -162,7 +162,7 @@ def test_no_line_is_lost_or_late_and_ranks_keep_their_order(seed):
     assert screen.text.count(b"\n") == merger.n_lines < len(times) == len(shown)
 
 
-# The ranks agree within any time, however slow this machine is.
+# The ranks have unlimited time to agree, even on a slow machine.
 PATIENT = """import sys
 from launch import main, merging
 merging.TIME_TO_AGREE = 50.0
@@ -191,7 +191,7 @@ def test_a_job(start, script, option):
 
 
 class Ending(Job):
-    """A job of two ranks, of which only what its end asks for is there."""
+    """The parts of a job of two ranks that its end needs."""
 
     def __init__(self, merger, ranks):
         self.merger, self.ranks, self._strangers, self._connections = merger, ranks, [], [ranks[0]]
@@ -204,7 +204,7 @@ class Ending(Job):
 
 
 class Shown(Rank):
-    """A rank without a connection, whose output is given to it."""
+    """A rank without a connection, whose output the test provides."""
 
     def __init__(self, job, number, prefix):
         self._job, self.number, self.place, self._last = job, number, number, b""

@@ -87,7 +87,7 @@ def test_alarms_in_order(loop):
 
 @pytest.fixture
 def set_waits(clock, loop, monkeypatch):
-    """Function that says how long each wait of the loop takes."""
+    """Returns a function that sets the duration of each wait of the loop."""
 
     def set_waits(*seconds):
         waits = iter(seconds)
@@ -152,7 +152,7 @@ def test_silent_side_is_given_up():
 
 
 def test_writer_tells_of_an_error(loop):
-    """The source that waits for it goes on: there may be more to learn from it."""
+    """The source that waits for the writer continues, because it may get more messages."""
     reader, writer = os.pipe()
     os.close(reader)
     errors, full = [], []

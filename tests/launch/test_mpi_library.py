@@ -10,7 +10,7 @@ ELF = b"\x7fELF..."
 
 @pytest.fixture
 def answer(tmp_path, python_at):
-    """Function that says what Python prints when it is asked."""
+    """Returns a function that sets what Python prints when the launcher runs it."""
 
     def answer(text):
         path = tmp_path / "python"
@@ -23,7 +23,8 @@ def answer(tmp_path, python_at):
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch, environment_at, answer):
-    """The folder lib of an environment in which mpi4py is a wheel; asking it finds nothing."""
+    """Returns the folder lib of an environment in which mpi4py is a wheel, and Python's answer is
+    empty."""
     package = tmp_path / "site" / "mpi4py"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

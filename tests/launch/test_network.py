@@ -1,4 +1,4 @@
-"""Who may connect to the processes of a job on one host."""
+"""Tests who may connect to the processes of a job on one host."""
 
 import contextlib
 import importlib.util
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def listeners(processes):
-    """Addresses, as /proc has them, on which some processes listen for TCP."""
+    """Returns the addresses, in the format of /proc, on which some processes listen for TCP."""
     files = set()
     for process in processes:
         for file in os.scandir(f"/proc/{process}/fd"):
@@ -49,14 +49,14 @@ def test_ranks_and_launcher_do_not_listen_to_the_network(start, script, tmp_path
     os.mkfifo(tmp_path / "pipe")
     launched = start("-n", 2, "--no-prefix", path)
     processes = [int(word) for line in launched.read_lines(2) for word in line.split()]
-    assert set(listeners([launched.process.pid, *processes])) == {"0100007F"}  # 127.0.0.1
-    with open(tmp_path / "pipe", "w"):  # stays open, since the ranks come one by one
+    assert set(listeners([launched.process.pid, *processes])) == {"0100007F"}  # this is 127.0.0.1
+    with open(tmp_path / "pipe", "w"):  # the pipe stays open, because the ranks connect one by one
         assert launched.finish()[0] == 0
 
 
 @pytest.mark.parametrize("first", [b"", message(b"O", b"x"), HEADER.pack(b"H", 2**32 - 1)])
 def test_stranger_on_the_port_is_dropped(start, script, tmp_path, first):
-    """At once where it says too much, and else at the latest when the ranks have ended."""
+    """A connection that sends too much is closed at once, and any other at the end of the ranks."""
     path = script("""
         import os
 
@@ -73,5 +73,6 @@ def test_stranger_on_the_port_is_dropped(start, script, tmp_path, first):
         stranger.sendall(first)
         if first:
             assert stranger.recv(1) == b""
-        with open(tmp_path / "pipe", "w"):  # stays open, since the ranks come one by one
+        # The pipe stays open, because the ranks connect one by one.
+        with open(tmp_path / "pipe", "w"):
             assert launched.finish()[0] == 0

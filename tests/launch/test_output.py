@@ -93,7 +93,7 @@ OF_OPEN_MPI = b"""\
 
 def test_message_of_open_mpi_about_a_lost_rank_is_one_line():
     shown = b"[1] Open MPI ends this rank since another one is gone (--verbose shows its message)\n"
-    for size in (1, 100, 1000):  # The output arrives in pieces of these sizes.
+    for size in (1, 100, 1000):  # the output arrives in pieces
         errors = Errors(b"[1] ", lambda: None)
         text = b"before\n" + OF_OPEN_MPI + b"after\n"
         pieces = [errors.take(text[i : i + size]) for i in range(0, len(text), size)]
@@ -113,7 +113,7 @@ def test_message_of_open_mpi_about_an_abort_is_one_line(size):
     text = b"before\n" + BOX + RULE + b"after\n" + RULE
     pieces = [errors.take(text[i : i + size]) for i in range(0, len(text), size)]
     lines = [b"before\n", ABORT + b" (--verbose shows all of this message)\n"]
-    lines += [RULE, b"after\n", RULE]  # The program printed these lines itself.
+    lines += [RULE, b"after\n", RULE]  # the program itself printed these lines
     assert b"".join(pieces) + errors.finish() == b"".join(b"[1] " + line for line in lines)
     errors = Errors(b"", lambda: None, is_verbose=True)
     assert errors.take(text) == text
@@ -174,7 +174,7 @@ def test_text_without_carriage_return_is_not_drawn():
 
 
 def show_on_terminal(columns, actions):
-    """Returns what a screen wrote to a terminal of some columns."""
+    """Returns the bytes that a screen writes to a terminal with a number of columns."""
     loop, (terminal, side) = Loop(), pty.openpty()
     termios.tcsetwinsize(side, (24, columns))
     before = os.dup(1)

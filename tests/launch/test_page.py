@@ -36,7 +36,8 @@ SCRIPT = """
 
 
 def read_address(launched):
-    """The address in the file that the launcher names: standard error is no terminal here."""
+    """Returns the address in the file that the launcher names, because standard error is not a
+    terminal here."""
     while "its address is in" not in (line := launched.process.stderr.readline()):
         assert line, launched.process.communicate()
     assert "token" not in line
@@ -134,7 +135,7 @@ def test_other_modes_are_refused(capsys):
 
 
 class Unserved(page.Page):
-    """A page whose process is a pipe."""
+    """A page whose process is replaced by a pipe."""
 
     def __init__(self, writer):
         self._command, self._n_starts, self._waiting = "train.py --lr 1", 0, bytearray()

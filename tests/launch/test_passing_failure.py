@@ -1,4 +1,4 @@
-"""An mpirun that fails to start in passing is tried again; any other failure is not."""
+"""Tests that only a temporary failure of mpirun is followed by a second start."""
 
 import sys
 

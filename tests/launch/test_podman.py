@@ -1,4 +1,5 @@
-"""The doctor and two ranks in real containers, of Podman, whose root is a copy of this one's."""
+"""Tests the doctor and two ranks in real containers of Podman, whose root is a copy of this
+machine's."""
 
 import importlib.util
 import json
@@ -14,7 +15,7 @@ from launch import mpirun
 from launch.processes import ask
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-# A machine that is a container itself allows neither quotas nor a higher limit of open files.
+# If this machine is itself a container, it allows neither quotas nor more files.
 PODMAN = ["podman", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc"]
 RUN = [*PODMAN, "run", "--rm", "--network", "host", "--security-opt", "seccomp=unconfined"]
 RUN += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
@@ -51,12 +52,12 @@ def test_podman(tmp_path):
         pytest.skip(reason)
     found = in_container(tmp_path, [])
     assert found["container"]["found"] == "Podman"
-    assert found["shared memory"]["verdict"] == "WARN"  # Podman gives 63 MiB
+    assert found["shared memory"]["verdict"] == "WARN"  # Podman provides 63 MiB
     assert found["own /dev/shm"]["hint"].endswith("podman run --ipc=host")
     assert found["binds"]["hint"] == f"podman run -v {tmp_path}:{tmp_path} ..."
     assert found["ranks inside"]["hint"].startswith("each of two ranks is alone")
 
-    # With the options that these lines ask for, ranks find each other.
+    # With the options that these lines request, ranks connect to each other.
     asked = found["ranks inside"]["hint"].rpartition("or podman run ")[2].removesuffix(" ...")
     options = [word for word in asked.split() if not word.startswith("--network")]
     found = in_container(tmp_path, [*options, "-v", f"{tmp_path}:{tmp_path}"])

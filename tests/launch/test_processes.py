@@ -3,7 +3,8 @@ import sys
 
 from launch import processes
 
-# Starts a process that leaves its session and its parent, as a daemon does, and prints its id.
+# The program starts a process that leaves its session and its parent, as a daemon does, and prints
+# its ID.
 DAEMON = """
 import os, sys, time
 from launch.processes import *

@@ -9,7 +9,7 @@ def test_names_of_this_host():
 
 
 def test_names_of_other_hosts():
-    # 192.0.2.0/24 is for documentation, and .invalid is the name of nothing.
+    # 192.0.2.0/24 is reserved for documentation, and .invalid never resolves.
     assert not reach.is_local("192.0.2.1")
     assert not reach.is_local("host.invalid")
 

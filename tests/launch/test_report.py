@@ -78,7 +78,7 @@ def test_place_of_the_thread_for_which_the_main_one_waits():
     here = stack(f'  File "{LIBRARY}/threading.py", line 9 in _shutdown')
     assert report.describe_place(other + b"\n" + here) == "at b.py:1 in b"
     assert report.describe_place(here) == "at threading.py:9 in _shutdown"
-    # A library's thread has nothing to do with it.
+    # A library's thread is not the cause.
     helper = other.replace(b"/x/b.py", f"{LIBRARY}/threading.py".encode())
     assert report.describe_place(helper + b"\n" + here) == "at threading.py:9 in _shutdown"
     assert report.describe_place(helper + b"\n" + stack()) == ""

@@ -11,7 +11,7 @@ HOSTS = {"a": 2, "b": 2}
 
 @pytest.fixture
 def jobs(monkeypatch, clock):
-    """Jobs that end as told by a list of exit codes, which they take from the front.
+    """Replaces jobs: each returns the next of a list of exit codes.
 
     It holds what each job was given; a function in the place of a code is called for the code.
     """
@@ -77,7 +77,7 @@ def test_restart_from_the_newest_checkpoint(jobs, tmp_path, capsys):
     assert [plan.program[-1] for plan in jobs.plans] == [f"--resume={path}" for path in paths]
     assert [plan.variables.get("MPCHAIN_RESUME", "") for plan in jobs.plans] == paths
     assert {plan.variables["A"] for plan in jobs.plans} == {"1"}
-    # A new checkpoint is progress, after which the waits begin again.
+    # A new checkpoint is progress, after which the waits begin again with one second.
     assert jobs.waits == [1, 1, 1]
     assert f"restart 3 of 5 in 1 s, from {paths[3]}" in capsys.readouterr().err
 
@@ -93,14 +93,14 @@ def test_timeout_is_that_of_all_starts(jobs, clock):
     def fail_after(seconds):
         return lambda: clock.sleep(seconds) or 1
 
-    jobs.codes += [fail_after(3), fail_after(100), 1]  # the first restart waits for a second
+    jobs.codes += [fail_after(3), fail_after(100), 1]  # the first restart waits for one second
     restarts.run(plan(timeout=10), restarts=2)
     assert [plan.timeout for plan in jobs.plans] == [10, 6, 0.001]
 
 
 @pytest.fixture
 def away(monkeypatch, local_hosts):
-    """The hosts that are away at each question; this host is a."""
+    """Returns a list of the hosts that are unreachable at each query; this host is a."""
     away = []
 
     def complaints(asked, remote_shell, file, seconds):
@@ -148,7 +148,7 @@ def test_too_few_are_left(away, capsys):
 
 
 def test_restart_waits_for_hosts(jobs, away):
-    """One that finds too few of them counts, and the next one may find more."""
+    """A restart that finds too few hosts counts, and the next restart may find more."""
     jobs.codes += [1, 0]
     away += ["ab", "b"]
     assert restarts.run(plan(hosts=HOSTS), restarts=2, min_ranks=2) == 0
@@ -160,7 +160,7 @@ def test_restart_waits_for_hosts(jobs, away):
     mpirun.find() is None or not hasattr(os, "pidfd_open"), reason="needs Linux and mpirun"
 )
 def test_killed_rank_and_resume(run, script, tmp_path):
-    """Rank 1 is killed after the checkpoint; the sum is as if nothing had been."""
+    """Rank 1 is killed after the checkpoint; the sum is the same as without the failure."""
     path = script("""
         import json, os, signal, sys, time
 
@@ -188,6 +188,6 @@ def test_killed_rank_and_resume(run, script, tmp_path):
     assert (code, sorted(output.splitlines())) == (0, ["[0] 15", "[1] 15"])
     assert "was killed by SIGKILL (signal 9)" in errors
     assert f"restart 1 of 1 in 0.01 s, from {tmp_path}/out/snapshot_2" in errors
-    # The log files hold both starts.
+    # The log files contain both starts.
     text = (tmp_path / "logs" / "rank_1.log").read_text()
     assert text.count("mpchain-launch: start") == 2

@@ -24,7 +24,7 @@ def check(manifest):
 
 @pytest.fixture
 def write(capsys, monkeypatch):
-    """Function that returns what is printed for a batch system."""
+    """Returns a function that returns the printed script for a batch system."""
     monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
 
     def write(scheduler, *arguments):
@@ -67,7 +67,7 @@ def test_bash_understands(write, tmp_path, scheduler, arguments):
     ],
 )
 def test_what_the_script_starts(write, tmp_path, python_at, scheduler, folder, restarted):
-    """The script is run, with a program in the place of Python that tells how it was called."""
+    """The script runs with a program instead of Python that prints its arguments."""
     fake = tmp_path / "python"
     fake.write_text(f"#!{sys.executable}\nimport os, sys; print([os.getcwd(), *sys.argv[1:]])\n")
     fake.chmod(0o755)
@@ -89,7 +89,7 @@ def test_what_the_script_starts(write, tmp_path, python_at, scheduler, folder, r
     options = called[5 : called.index("--")]
     assert sorted(options) == sorted([*ours, *["--resume"] * len(restarted)])
     assert called[called.index("--") + 1 :] == PROGRAM
-    # The started program understands its command line.
+    # The launcher accepts these arguments.
     parsed = cli._parser().parse_args(called[3:])
     assert (parsed.ranks, parsed.checkpoint_dir, parsed.prefix) == (8, "a b", False)
 
@@ -127,7 +127,7 @@ def test_directives(write, scheduler, directives):
     lines = write(scheduler, *COMMON, "--directive", "one more", "train.py").splitlines()
     sign = {"slurm": "#SBATCH ", "pbs": "#PBS ", "lsf": "#BSUB "}[scheduler]
     assert [line.removeprefix(sign) for line in lines if line.startswith(sign)] == directives
-    # Only comments may come before the last directive.
+    # Only comments may precede the last directive.
     assert all(line.startswith("#") for line in lines[: len(directives) + 1])
 
 
@@ -141,7 +141,7 @@ def test_name_is_that_of_the_script(write):
 
 
 def expanded(command):
-    """A command as Kubernetes starts it: $$ is $, and $(NAME) is what the pod has for NAME."""
+    """Expands a command as Kubernetes does: $$ becomes $, and $(NAME) the pod's value of NAME."""
     return [re.sub(r"\$(\$|\(\w+\))", lambda m: "$" * (m[1] == "$"), each) for each in command]
 
 
@@ -152,7 +152,7 @@ def expanded(command):
 def test_words_of_a_manifest(write, word):
     yaml = pytest.importorskip("yaml")
     text = write("kubernetes", "-n", "2", "--image", "x", "train.py", word)
-    # The file is in ASCII without surrogates, which some parsers of YAML refuse.
+    # The text is ASCII, without surrogates, which some YAML parsers refuse.
     assert text.isascii()
     assert not re.search(r"(?<!\\)(\\\\)*\\u[dD][89a-fA-F]", text)
     replicas = yaml.safe_load(text)["spec"]["mpiReplicaSpecs"]["Launcher"]
@@ -221,7 +221,7 @@ def test_manifests_that_are_wrong(write, place, value):
 
 @pytest.mark.parametrize("name", ["2d_fft", "x" * 80, "-a-", "_", "Ü", "a" * 49 + "-b"])
 def test_names_of_mpijobs(write, name):
-    """They are those of services: labels of DNS, which begin with a letter."""
+    """Names of MPIJobs are names of services: DNS labels that begin with a letter."""
     text = write(
         "kubernetes", "-n", "4096", "--nodes", "1024", "--image", "x", f"--name={name}", "y"
     )
@@ -232,14 +232,14 @@ def test_names_of_mpijobs(write, name):
 
 @pytest.mark.parametrize("arguments", [["-n", "2"], [*COMMON, *OURS]])
 def test_pods_of_an_mpijob(write, arguments):
-    """The operator makes pods of the templates: Kubernetes' own schemas must allow these."""
+    """The operator makes pods from the templates, which Kubernetes' own schemas must accept."""
     yaml = pytest.importorskip("yaml")
     schemas = pytest.importorskip("kubernetes_validate")
     text = write("kubernetes", *arguments, "--image", "me/train:1", *PROGRAM)
     for replicas in yaml.safe_load(text)["spec"]["mpiReplicaSpecs"].values():
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, **replicas["template"]}
         schemas.validate(pod, schemas.latest_version(), strict=True)
-        # The check finds keys that are not in the schema.
+        # The schema must refuse unknown fields.
         pod["spec"]["containers"][0]["commands"] = []
         with pytest.raises(schemas.ValidationError):
             schemas.validate(pod, schemas.latest_version(), strict=True)

@@ -1,4 +1,5 @@
-"""The launcher imports nothing of mpchain: what both know by name is the same in both."""
+"""Tests that names that the launcher and mpchain both use are the same in both, without an
+import."""
 
 import ast
 import pathlib
@@ -15,7 +16,7 @@ OF_ONE = {
     "launch": {"MPCHAIN_BIND", "MPCHAIN_LAUNCH", "MPCHAIN_LAUNCH_LOSSES", "MPCHAIN_RESUME"},
     "mpchain": {"MPCHAIN_COMPAT_NUMPY", "MPCHAIN_DATASET_ROOT"},
 }
-"""Environment variables that only the launcher, or only mpchain, knows."""
+"""Environment variables that only the launcher, or only mpchain, uses."""
 
 
 def variables(folder):

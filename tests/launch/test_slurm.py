@@ -1,4 +1,4 @@
-"""The scripts of --scheduler slurm, submitted to a real Slurm of two hosts (slurm.py)."""
+"""Tests the scripts of --scheduler slurm, on a real Slurm with two hosts (slurm.py)."""
 
 import importlib.util
 import json
@@ -36,7 +36,8 @@ def slurm():
 
 @pytest.fixture
 def submit(slurm, tmp_path, capsys, monkeypatch):
-    """Function that submits the launcher's script for two hosts, and returns the job's number."""
+    """Returns a function that submits the launcher's script for two hosts, and returns the job's
+    number."""
 
     monkeypatch.chdir(tmp_path)
 
@@ -58,14 +59,14 @@ def wait_for_epochs(path, n):
     end = time.monotonic() + 120
     while len(read_log(path)) < n:
         assert time.monotonic() < end, f"no {n} epochs: {path}"
-        time.sleep(0.05)  # nothing tells when: ask again
+        time.sleep(0.05)  # no event exists to wait for, so poll
 
 
 def read_log(folder):
-    """Losses and accuracies of each epoch."""
+    """Returns the losses and accuracies of each epoch."""
     try:
         entries = json.loads((folder / "log").read_text())
-    except (OSError, ValueError):  # none yet
+    except (OSError, ValueError):  # the log does not exist yet
         return []
     names = ("epoch", "iteration", "main/loss", "main/accuracy", "validation/main/loss")
     return [{name: each[name] for name in names} for each in entries]
@@ -73,7 +74,8 @@ def read_log(folder):
 
 @pytest.mark.parametrize("starter", ["srun", "openmpi"])
 def test_a_cancelled_training_resumes(slurm, submit, tmp_path, starter):
-    """Three jobs: one undisturbed, one that is cancelled, one that resumes from its snapshot."""
+    """There are three jobs: an undisturbed one, one that is cancelled, and one that resumes from
+    its snapshot."""
     job = submit(*mnist(starter, "undisturbed"))
     assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", output(tmp_path)
     assert "2 rank(s)" in output(tmp_path)
@@ -86,7 +88,8 @@ def test_a_cancelled_training_resumes(slurm, submit, tmp_path, starter):
     slurm.wait(job, "CANCELLED")
     before = read_log(tmp_path / "out")
     assert 2 <= len(before) < EPOCHS
-    # The job saved the iteration in which it was cancelled, which seldom ends an epoch.
+    # The job saved the iteration in which it was cancelled, which is seldom the last one of an
+    # epoch.
     assert "SIGTERM: finishing this iteration" in output(tmp_path)
     assert newest_snapshot(tmp_path / "out") >= before[-1]["iteration"]
 
@@ -96,7 +99,7 @@ def test_a_cancelled_training_resumes(slurm, submit, tmp_path, starter):
 
 
 def test_a_requeued_job_resumes(slurm, submit, tmp_path):
-    """The same job is started again, and the launcher finds the snapshot by itself."""
+    """Slurm starts the same job again, and the launcher finds the snapshot by itself."""
     job = submit(*mnist("srun", "out"))
     wait_for_epochs(tmp_path / "out", 2)
     slurm.ask("scontrol", "requeue", job)
@@ -104,12 +107,12 @@ def test_a_requeued_job_resumes(slurm, submit, tmp_path):
     log = tmp_path / "out" / "log"
     before = json.loads(log.read_text())
     assert 2 <= len(before) < EPOCHS
-    # Slurm would requeue the job only after two minutes.
+    # Otherwise, the job would start in two minutes.
     slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
     assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", output(tmp_path)
     after = json.loads(log.read_text())
     assert [each["epoch"] for each in after] == list(range(1, EPOCHS + 1))
-    # The second start continues, so nothing is measured twice.
+    # The second start continues, so the log contains each epoch once.
     assert after[: len(before)] == before
 
 
@@ -127,7 +130,7 @@ def test_doctor_tries_srun(slurm):
 
 
 def test_singletons(slurm):
-    """Each of two processes of one job believes to be alone: mpchain refuses with the remedy."""
+    """Two processes of one job do not know each other: mpchain refuses, and names the remedy."""
     code = "import mpchain; mpchain.create_communicator()"
     with pytest.raises(RuntimeError, match="start the program with mpchain-launch or mpirun in"):
         words = ["srun", "--mpi=none", "-N2", sys.executable, "-c", code]
@@ -135,7 +138,7 @@ def test_singletons(slurm):
 
 
 def test_doctor_finds_singletons(slurm):
-    """Slurm offers PMI-2, which Open MPI 5 does not speak: the two tasks of srun are alone."""
+    """Slurm offers PMI-2, which Open MPI 5 does not support, so the two tasks of srun are alone."""
     words = ["srun", "--overlap", "--overcommit", "--ntasks=2", "--mpi=pmi2"]
     code = f"from launch import batch_doctor; print(batch_doctor.try_ranks({words}))"
     said = slurm.ask(
@@ -145,12 +148,12 @@ def test_doctor_finds_singletons(slurm):
 
 
 def test_munge_is_explained():
-    """What srun prints where the keys differ, and where munged does not run on its host."""
+    """srun prints this if the keys differ, and if munged does not run on its host."""
     with Slurm("a", "b") as slurm:
         slurm.change_munge_key("b")
         with pytest.raises(RuntimeError) as failure:
             slurm.ask("srun", "-w", "b", "true")
-        srun_says = str(failure.value).partition("\n== ")[0]  # the logs have more
+        srun_says = str(failure.value).partition("\n== ")[0]  # the logs contain more text
         assert explain(srun_says.encode()).startswith("a daemon of Slurm dropped a message")
         slurm.stop_munge("a")
         with pytest.raises(RuntimeError) as failure:

@@ -1,4 +1,4 @@
-"""Jobs that fail at their start, in environments that are spoiled for real, are explained."""
+"""Tests that jobs that fail at their start in really spoiled environments are explained."""
 
 import importlib.util
 import os
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 PROGRAM = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
-# A file system of one page, which is full, takes the place of a folder.
+# A full file system of one page replaces a folder.
 FULL = "mount -t tmpfs -o size=4k tmpfs {0}; dd if=/dev/zero of={0}/x bs=4k count=1 2>&-; "
 
 

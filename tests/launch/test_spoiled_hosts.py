@@ -1,4 +1,5 @@
-"""The doctor on two hosts (hosts.py), of which one is spoiled: its files, firewall or clock."""
+"""Tests the doctor on two hosts (hosts.py), of which one has spoiled files, a firewall or a wrong
+clock."""
 
 import importlib.metadata
 import importlib.util
@@ -24,7 +25,7 @@ pytestmark = [
     ),
 ]
 
-# New connections to host a are lost, but for those of ssh.
+# The firewall drops new connections to host a, except those of ssh.
 FIREWALL = """
 nft add table inet spoiled
 nft add chain inet spoiled input '{ type filter hook input priority 0; }'
@@ -40,7 +41,7 @@ def hosts():
 
 @pytest.fixture
 def diagnose(hosts, run, monkeypatch, tmp_path):
-    """Function that spoils a host; returns what the doctor then says of it, by item."""
+    """Returns a function that spoils a host, and returns the doctor's findings about it by item."""
     for name, value in hosts.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
@@ -58,7 +59,7 @@ def diagnose(hosts, run, monkeypatch, tmp_path):
 
 
 def test_files_and_versions(diagnose, tmp_path):
-    """Host b has a small /dev/shm, full /tmp, results that are read-only, and another mpi4py."""
+    """Host b has a small /dev/shm, a full /tmp, read-only results, and another mpi4py."""
     described = pathlib.Path(importlib.metadata.distribution("mpi4py").locate_file("."))
     metadata = next(described.glob("mpi4py-*.dist-info")) / "METADATA"
     other = tmp_path / "METADATA"
@@ -90,7 +91,7 @@ def test_firewall(diagnose):
 
 
 def test_a_clock_that_differs(diagnose, tmp_path):
-    """On host b Python tells the time of 400 seconds ago."""
+    """On host b, Python's time is 400 seconds late."""
     late = "import time; own = time.time; time.time = lambda: own() - 400"
     (tmp_path / "sitecustomize.py").write_text(
         f"import socket\nif socket.gethostname() == 'b':\n    {late}\n"

@@ -1,4 +1,4 @@
-"""Ranks that Slurm's srun starts, or what takes its place here."""
+"""Tests ranks that Slurm's srun starts, or a program that imitates srun here."""
 
 import os
 
@@ -28,7 +28,7 @@ def test_srun(run, script, tmp_path):
     srun.chmod(0o755)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    # Rank 1 ends when rank 0 has printed.
+    # Rank 1 ends after rank 0 has printed.
     path = script(f"""
         import os, sys, time
 
@@ -49,7 +49,7 @@ def test_srun(run, script, tmp_path):
 
 
 def test_a_cancelled_job_has_its_time_of_grace(start, script, tmp_path, monkeypatch):
-    """Slurm signals the launcher and what srun started: the program gets one signal, not two."""
+    """Slurm signals the launcher and srun's processes: the program must get one signal, not two."""
     srun = script(SRUN, "srun")
     srun.chmod(0o755)
     path = script("""

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 HERE = socket.gethostname()
 
-# Rank 1 does something after the last collective, when rank 0 is in MPI_Finalize already.
+# Rank 1 does something after the last collective, when rank 0 is already in MPI_Finalize.
 PROGRAM = """
     import atexit, os, signal, threading, time
     from mpi4py import MPI
@@ -131,12 +131,13 @@ STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 @pytest.fixture
 def slow_server():
-    """Port of a server that sends some bytes five times per second, for four seconds."""
+    """Returns the port of a server that sends some bytes five times per second, for four
+    seconds."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self):
             for _ in range(20):
-                time.sleep(0.2)  # work that takes a while
+                time.sleep(0.2)  # the server imitates slow work
                 self.request.sendall(bytes(100))
 
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
@@ -191,7 +192,7 @@ def test_rank_that_never_starts(run, script, place, deed, fate):
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["MPI_Init", "create_communicator"])
 def test_rank_that_is_stopped_where_all_wait(run, script, place):
-    """Here by itself, from another thread, as soon as it gets there."""
+    """Another thread of the rank stops it as soon as it is there."""
     path = script(
         """
         import os, signal, sys, threading, time
@@ -235,7 +236,7 @@ def test_rank_that_is_stopped_where_all_wait(run, script, place):
 def test_rank_that_works_before_it_starts_is_reported_and_not_ended(
     run, script, slow_server, place, deed
 ):
-    """Some imports and data sets take long. A slow download takes hardly any time of a core."""
+    """Some imports and data sets take long, and a slow download takes almost no time of a core."""
     when = (
         {"before": "do_it()", "after": ""}
         if place == "MPI_Init"
@@ -250,8 +251,8 @@ def test_rank_that_works_before_it_starts_is_reported_and_not_ended(
 
 @pytest.mark.long
 def test_rank_that_only_wakes_up_before_it_starts_is_ended_at_last(run, script):
-    """It may be receiving from a network, or wait for something that will never come."""
-    deed = "[time.sleep(0.1) for _ in range(10000)]"  # wakes up again and again
+    """The rank could be receiving from a network, or wait for an event that never comes."""
+    deed = "[time.sleep(0.1) for _ in range(10000)]"  # the rank wakes up again and again
     path = script(START.format(deed=deed, port=0, before="do_it()", after=""))
     code, output, errors = run("-n", 2, "--grace", 0.5, path, **environment(1))
     assert (code, output) == (1, "")
@@ -266,7 +267,8 @@ def test_rank_that_only_wakes_up_before_it_starts_is_ended_at_last(run, script):
 @pytest.mark.parametrize("before", ["", "work(1); "], ids=["first", "later"])
 @pytest.mark.long
 def test_rank_that_ends_before_it_starts(run, script, before):
-    """The other rank comes to MPI_Init after that, or before; mpirun notices the latter, too."""
+    """The other rank calls MPI_Init before or after this end; mpirun also notices an end after
+    it."""
     deed = f"{before}raise SystemExit(0)"
     path = script(START.format(deed=deed, port=0, before="do_it()", after=""))
     code, output, errors = run("-n", 2, "--grace", 0.5, path)
@@ -342,7 +344,7 @@ def test_stopped_mpirun(start, script, tmp_path, n):
     launched = start("-n", n, "--grace", 0.5, path, **environment(1))
     launched.read_lines(n)
     os.kill(launched.mpirun(), signal.SIGSTOP)
-    with open(tmp_path / "pipe", "w"):  # stays open, since the ranks come one by one
+    with open(tmp_path / "pipe", "w"):  # the pipe stays open, because the ranks connect one by one
         code, _, errors = launched.finish()
     assert code == 1
     assert " has been stopped for 1 s" in errors.splitlines()[-1]
@@ -370,7 +372,7 @@ def test_launcher_or_job_that_was_stopped_continues(start, script, tmp_path, eve
         for victim in victims if everybody else victims[:1]:
             os.kill(victim, number)
         if number == signal.SIGSTOP:
-            time.sleep(2.5)  # the fault itself: longer than the timeout
+            time.sleep(2.5)  # the fault itself is a sleep that is longer than the timeout
     open(tmp_path / "pipe", "w").close()
     code, output, errors = launched.finish()
     assert (code, output) == (0, "end\nend\n"), errors

@@ -14,7 +14,8 @@ START = pathlib.Path(launch.__file__).with_name("start_program.py")
 
 @pytest.fixture
 def begin(tmp_path):
-    """Function that starts the file as the supervisor does: the process, and the pipe's end."""
+    """Returns a function that starts the file as the supervisor does, and returns the process and
+    the pipe's end."""
     processes = []
 
     def begin(*arguments):

@@ -1,4 +1,4 @@
-"""What a user sees whose launcher runs on a terminal, and what a file gets."""
+"""Tests what the launcher writes to a terminal and to a file."""
 
 import os
 import pty
@@ -35,7 +35,7 @@ TRAINING = """
 
 
 def screen_of(text, columns):
-    """Returns the lines that a terminal shows at the end, those that it wraps in several."""
+    """Returns the final lines of a terminal, which wraps long lines."""
     lines = []
     for line in text.replace("\r\n", "\n").split("\n"):
         shown = ""
@@ -49,7 +49,7 @@ def screen_of(text, columns):
 
 
 def run_on_terminal(arguments, columns, folder):
-    """Runs the launcher on a terminal; returns its exit code and what it wrote there."""
+    """Runs the launcher on a terminal; returns its exit code and its output."""
     terminal, side = pty.openpty()
     termios.tcsetwinsize(side, (24, columns))
     process = subprocess.Popen(
@@ -66,7 +66,7 @@ def run_on_terminal(arguments, columns, folder):
     try:
         while piece := os.read(terminal, 65536):
             pieces.append(piece)
-    except OSError:  # the end, on Linux
+    except OSError:  # on Linux, this error marks the end
         pass
     os.close(terminal)
     return process.wait(timeout=LIMIT), b"".join(pieces).decode()
@@ -96,7 +96,7 @@ def test_bar_table_and_closing_lines_on_a_terminal(script, tmp_path):
     code, output = run_on_terminal(["-n", 2, script(TRAINING)], 80, tmp_path)
     lines = screen_of(output, 80)
     assert code == 0, output
-    # Bars were drawn before the end.
+    # Progress bars were drawn before the end.
     assert re.search(r"\x1b\[K\[0\] +\d\d?% \|", output)
     assert all(
         re.search(r"^\[([01])\] rank \1 speaks$", line) for line in lines if "speaks" in line

@@ -1,4 +1,4 @@
-"""Real training that is disturbed: the short form of tests.tools.random_kills."""
+"""Tests real trainings that are disturbed, in the short form of tests.tools.random_kills."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Writes .caffemodel bytes for tests: an encoder of its own, with ``caffe.proto``'s numbers."""
+"""Writes .caffemodel bytes for tests, by a separate encoder with the numbers of ``caffe.proto``."""
 
 import struct
 
@@ -29,7 +29,7 @@ def inside(number, *parts):
 
 
 def blob(number, array, kind="f"):
-    """An array with its shape (``kind`` d: of double precision)."""
+    """Returns the bytes of an array with its shape (``kind`` d: in double precision)."""
     array = np.asarray(array)
     shape = inside(7, inside(1, *map(varint, array.shape)))
     return inside(
@@ -38,7 +38,7 @@ def blob(number, array, kind="f"):
 
 
 def old_blob(number, array):
-    """An array as old files have it: with four sizes."""
+    """Returns the bytes of an array in the form of old files, with four sizes."""
     shape = (1,) * (4 - array.ndim) + array.shape
     sizes = b"".join(integer(i + 1, n) for i, n in enumerate(shape))
     return inside(number, sizes, inside(5, array.astype("<f4").tobytes()))

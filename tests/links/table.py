@@ -1,8 +1,8 @@
-"""Tables of links: a row per link, the same checks for each.
+"""Tables of links with one row per link; all rows get the same checks.
 
-A row makes the link and spells out what Chainer's users rely on, the names and shapes of its
-parameters and the initial persistent values, which are what a file of parameters consists of. Where
-PyTorch has such a layer, the row says so by a reference.
+A row makes the link and lists what Chainer's users rely on: the names and shapes of its parameters
+and the initial persistent values, of which a file of parameters consists. If PyTorch has an
+equivalent layer, the row has a reference.
 
     TABLE = [
         row(
@@ -40,7 +40,7 @@ _TOLERANCES = {np.float32: 2e-5, np.float64: 1e-11}
 
 
 def _mean_square(*ys):
-    """The loss by default: how far the outputs are from 1."""
+    """The default loss: the mean square distance of the outputs from 1."""
     terms = [F.mean((y - 1) ** 2) for y in ys if y.dtype.kind == "f"]
     return F.add(*terms) if len(terms) > 1 else terms[0]
 
@@ -98,7 +98,7 @@ def row(name, make, *inputs, params=None, persistents=None, **options):
 
 
 def flatten(result):
-    """The outputs in nested tuples and lists."""
+    """Yields the outputs in nested tuples and lists."""
     if isinstance(result, (tuple, list)):
         return [y for item in result for y in flatten(item)]
     return [] if result is None else [result]
@@ -130,7 +130,7 @@ def _with_noise(case, dtype=np.float64, device="@numpy"):
 
 
 def _call(case, link, *xs):
-    """The outputs of a call; all calls draw the same random numbers."""
+    """Returns the outputs of a call; all calls draw the same random numbers."""
     link.xp.random.seed(7)
     np.random.seed(7)
     with contextlib.ExitStack() as stack:
@@ -140,7 +140,7 @@ def _call(case, link, *xs):
 
 
 def _values(case, link, dtype=np.float64):
-    """The arrays of a call's outputs, on the host."""
+    """Returns the arrays of a call's outputs, on the host."""
     xs = [link.device.send(x) for x in _inputs(case, dtype)]
     return [mpchain.cuda.to_cpu(y.array) for y in _call(case, link, *xs)]
 
@@ -150,20 +150,20 @@ def _shapes(link):
 
 
 def persistents(link):
-    """The persistent values of a link by path."""
+    """Returns the persistent values of a link by path."""
     return {path.lstrip("/"): each.value for path, each in named_persistents(link).items()}
 
 
 @contextlib.contextmanager
 def _keeping_persistents(link):
-    """Lets a function call the link always with the persistent values that it has now."""
+    """Returns a function that restores the link's current persistent values before each call."""
     kept = [(each, copy.deepcopy(each.value)) for each in named_persistents(link).values()]
 
     def restore():
         for each, value in kept:
             each.value = copy.deepcopy(value)
 
-    restore()  # Persistent arrays are updated in place and may be shared with a copy.
+    restore()  # the values are updated in place, and may be shared with a copy
     yield restore
     restore()
 
@@ -216,7 +216,7 @@ def _shapes_of_initialized(link):
 
 
 def _assert_equal(case, link, other):
-    """Both have the same values, bit for bit, and compute the same."""
+    """Checks that both links have the same bits, and compute the same."""
     for (path, p), (other_path, q) in zip(link.namedparams(), other.namedparams(), strict=True):
         assert path == other_path
         np.testing.assert_array_equal(_host(p.array), _host(q.array), err_msg=path)
@@ -235,7 +235,7 @@ def _host(value):
 
 def _check_saving(case, device, tmp_path):
     link = _with_noise(case, device=device)
-    _values(case, link)  # The call changes the persistent values.
+    _values(case, link)  # the call changes the persistent values
     save_npz(tmp_path / "link.npz", link)
     with np.load(tmp_path / "link.npz") as file:
         assert set(file.files) == case.params.keys() | case.persistents.keys()
@@ -373,7 +373,7 @@ def checks_of(table):
 
     @of([case for case in table if case.lazy])
     def test_lazy(case, device, tmp_path):
-        # Parameters that are made later have this dtype.
+        # Parameters that are created later get this dtype.
         with mpchain.using_config("dtype", np.float64):
             _check_lazy(case, device, tmp_path)
 

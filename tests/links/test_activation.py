@@ -1,4 +1,4 @@
-"""Maxout, PReLU and Swish."""
+"""Tests Maxout, PReLU and Swish."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""LoRA: values against PyTorch, frozen weights, merging, whole models."""
+"""Tests LoRA: values against PyTorch, frozen weights, merging, and whole models."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def _reference(w, x):
-    """W and b are constants."""
+    """Computes the reference; W and b are constants."""
     base = torch.nn.functional.linear(x, w["base/W"].detach(), w["base/b"].detach())
     return base + 1.5 * (x @ w["A"].T) @ w["B"].T
 
@@ -102,8 +102,8 @@ def test_an_adapter_learns_a_change_of_its_rank():
 def test_merging_and_taking_it_back():
     link = _changed(L.LoRA(L.Linear(6, 4), 2, alpha=3))
     W, expected = link.base.W.array.copy(), link(X).array
-    tolerance = {"rtol": 1e-4, "atol": 1e-5}  # float32 sums in another order
-    for _ in range(2):  # the second time nothing happens
+    tolerance = {"rtol": 1e-4, "atol": 1e-5}  # float32 sums have another order
+    for _ in range(2):  # the second call does nothing
         link.merge()
     np.testing.assert_allclose(
         link.base.W.array, W + 1.5 * link.B.array @ link.A.array, **tolerance

@@ -1,4 +1,4 @@
-"""Bias, Scale and Parameter."""
+"""Tests Bias, Scale and Parameter."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Attention and transformer layers: PyTorch's modules as references, masks, step by step."""
+"""Tests attention and transformer layers against PyTorch's modules: masks, and step by step."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 B, N, S, SIZE, HEADS = 2, 3, 5, 4, 2
 X, SOURCE = (B, N, SIZE), (B, S, SIZE)
-PADDING = np.array([[1, 1, 1], [1, 1, 0]], bool)  # the keys that count
+PADDING = np.array([[1, 1, 1], [1, 1, 0]], bool)  # true marks keys that count
 SOURCE_PADDING = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
 CAUSAL = np.tri(N, dtype=bool)
 
@@ -36,7 +36,7 @@ def layer_params(attentions, hidden_size=7, has_beta=True):
 
 
 def torch_attention_weights(w, path, name):
-    """Our parameters under PyTorch's names."""
+    """Returns mpchain's parameters under PyTorch's names."""
     parts = [w[f"{path}{p}/W"] for p in ("query", "key", "value")]
     if parts[0].shape == parts[1].shape == parts[2].shape:
         weights = {"in_proj_weight": torch.cat(parts)}
@@ -61,12 +61,12 @@ def torch_multi_head_attention(mask=None, padding=None, **sizes):
 
 
 def forbidden(allowed):
-    """PyTorch's masks say what may not be seen."""
+    """Returns PyTorch's mask, which marks hidden positions."""
     return None if allowed is None else torch.tensor(~allowed)
 
 
 def torch_layer(module_class, attentions, options=None, **settings):
-    """Attentions are pairs of names, ours and PyTorch's."""
+    """Returns a reference; ``attentions`` are pairs of names in mpchain and PyTorch."""
 
     def reference(w, *xs):
         module = module_class(
@@ -142,7 +142,7 @@ TABLE = [
         X,
         params=ENCODER_PARAMS,
         reference=torch_layer(*ENCODER),
-        orders=0,  # differences would meet the kinks of relu
+        orders=0,  # finite differences would cross the kinks of relu
     ),
     row(
         "TransformerEncoderLayer normalized before",
@@ -197,7 +197,7 @@ TABLE = [
             norm_first=True,
             activation=torch.tanh,
         ),
-        eps=1e-4,  # three normalizations, one in another, bend much
+        eps=1e-4,  # three nested normalizations have large curvature
     ),
 ]
 globals().update(checks_of(TABLE))
@@ -264,7 +264,7 @@ def test_dropout_in_training_only(pre_norm):
 
 
 class _Doubling(mpchain.LinkHook):
-    """Doubles the weights of a link while it computes."""
+    """A hook that doubles the weights of a link while it computes."""
 
     def forward_preprocess(self, args):
         args.link.W.array *= 2
@@ -284,7 +284,7 @@ class _Doubled(mpchain.Chain):
 
 
 def test_projections_of_self_attention_may_be_replaced_and_hooked(device):
-    """Even where one product would compute all of them."""
+    """This also holds if one product would compute all projections."""
     x = mpchain.get_device(device).send(f(*X))
     results = []
     for change in ("hook", "link", "weights"):

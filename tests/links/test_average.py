@@ -1,4 +1,4 @@
-"""ExponentialMovingAverage: values against plain loops, evaluation, snapshots."""
+"""Tests ExponentialMovingAverage: values against plain loops, evaluation, and snapshots."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,8 @@ globals().update(checks_of(TABLE))
 
 
 def _walk(link, n, average):
-    """Gives the link new values n times, with an update after each; returns the values."""
+    """Sets new values of the link n times, with an update of the average after each; returns the
+    values."""
     values = []
     for _ in range(n):
         link.W.array = np.random.randn(*link.W.shape).astype(link.W.dtype)
@@ -53,7 +54,8 @@ def test_corrected_averages_are_weighted_means_of_what_there_was(device):
     values = [cuda.to_cpu(value).astype(np.float64) for value in values]
     expected = sum(w * v for w, v in zip(weights, values)) / weights.sum()
     actual = average.to_cpu().average.W.array
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)  # 20 roundings of float32
+    # 20 results are rounded to float32.
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     assert average.n_updates == 20
 
 
@@ -68,7 +70,7 @@ def test_averages_without_correction_begin_with_the_initial_values():
 
 @pytest.mark.parametrize("warm_up", [False, True])
 def test_against_pytorch(warm_up):
-    """PyTorch's AveragedModel takes the first values as they are; then both move alike."""
+    """PyTorch's AveragedModel copies the first values; then both averages move in the same way."""
     link, layer = L.Linear(3, 2, initialW=0), torch.nn.Linear(3, 2, bias=False)
     average = L.ExponentialMovingAverage(link, 0.0 if warm_up else 0.9, warm_up)
     decay = 0.0 if warm_up else 0.9

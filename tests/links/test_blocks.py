@@ -1,4 +1,4 @@
-"""Highway, MLPConvolution2D, Inception and InceptionBN."""
+"""Tests Highway, MLPConvolution2D, Inception and InceptionBN."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def _inception_bn(names, stride, pool):
 
 
 def _with_normalization(**shapes):
-    """The parameters and initial persistent values of convolutions that are normalized."""
+    """Returns the parameters and initial persistent values of normalized convolutions."""
     params, persistents = {}, {}
     for name, shape in shapes.items():
         size = shape[0]

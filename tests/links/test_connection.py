@@ -1,4 +1,4 @@
-"""Linear and Bilinear: against PyTorch, lazy sizes, wrong input."""
+"""Tests Linear and Bilinear: values against PyTorch, lazy sizes, and wrong input."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The convolution family: against PyTorch, lazy sizes, wrong input."""
+"""Tests the convolution family: values against PyTorch, lazy sizes, and wrong input."""
 
 import inspect
 
@@ -14,7 +14,7 @@ TF = torch.nn.functional
 
 
 def _layer(function, *arguments, **options):
-    """The reference with parameters W and, if there is one, b."""
+    """Returns a reference with the parameter W and, if there is one, b."""
     return lambda w, x: function(x, w["W"], w.get("b"), *arguments, **options)
 
 
@@ -37,7 +37,7 @@ def _local(stride):
 
 
 def _deformable(pad):
-    """Convolution of what is interpolated linearly between the pixels, and zeros outside."""
+    """Returns a reference: a convolution of linearly interpolated pixels, with zeros outside."""
 
     def reference(w, x):
         W, (kh, kw) = w["deform_conv/W"], w["deform_conv/W"].shape[2:]

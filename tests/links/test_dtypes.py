@@ -1,8 +1,9 @@
-"""Dtypes of parameters, persistent arrays and outputs of every link, beside those of Chainer 7.8.1.
+"""Tests the dtypes of parameters, persistent arrays and outputs of every link, against Chainer
+7.8.1.
 
-A record has, for the policies float32, float16 and mixed16, the dtypes of the parameters (and
-persistent arrays) that a link is made with, and those of its outputs for float16, float32 and
-float64 inputs; ``--`` where the call is refused. ``..`` is no parameter.
+For the policies float32, float16 and mixed16, a record has the dtypes of the parameters (and
+persistent arrays) of a new link, and the dtypes of its outputs for float16, float32 and float64
+inputs; ``--`` means that the call is refused, and ``..`` that there is no parameter.
 """
 
 import re
@@ -26,7 +27,7 @@ SAME = "f4 -- f4 -- | f2 f2 -- -- | f2 f2 -- --"
 ANY = "f4 f2 f4 f8 | f2 f2 f4 f8 | f2 f2 f4 f8"
 STATISTICS = "f4/f4 f2 f4 f8 | f2/f2 f2 f4 f8 | f4/f4 f2 f4 f8"
 
-# Recorded from Chainer 7.8.1 on a CPU; a name is the beginning of a case of tests.oracle.
+# Chainer 7.8.1 produced these records on a CPU; a name is the beginning of a case of tests.oracle.
 CHAINER = {
     SAME: """
         Bias(1, (3,))  Scale(1, (3,))  Linear(3, 2)  Convolution2D(3, 4, 3, stride=2
@@ -65,7 +66,7 @@ CHAINER = {
 
 OURS = {
     "InstanceNormalization(3)": "f4 f2 f4 -- | f2 f2 -- -- | f4 f2 f4 --",
-    # A running variance in float16 would overflow where float32 activations do not.
+    # A running variance in float16 could overflow where float32 activations do not.
     "InceptionBN(3, 2, 3, 4, 2, 3, 'avg', 5)": (
         "f4/f4 f2 f4 -- | f2/f2 f2 -- -- | f2,f4/f4 f2 -- --"
     ),
@@ -74,20 +75,20 @@ OURS = {
     "DecorrelatedBatchNormalization(4, groups=1)": (
         "../f4 f2 f4 -- | ../f4 f2 f4 -- | ../f4 f2 f4 --"
     ),
-    # In training the result does not depend on the stored statistics.
+    # In training, the statistics only follow the batches.
     "DecorrelatedBatchNormalization(4, groups=2)": (
         "../f4 f2 f4 f8 | ../f4 f2 f4 f8 | ../f4 f2 f4 f8"
     ),
-    # Losses are as wide as their parameters.
+    # Losses have the dtype of their parameters.
     **dict.fromkeys(
         ["BinaryHierarchicalSoftmax(3", "NegativeSampling(3", "CRF1d(3)", "BlackOut(3"],
         "f4 f4 f4 -- | f2 f2 -- -- | f2 f2 -- --",
     ),
 }
-"""Our record where it does not follow from Chainer's parameters by the rule of mixed16."""
+"""mpchain's record where it does not follow from Chainer's parameters by the rule of mixed16."""
 
 CHAINER_ADDS = {"DeformableConvolution2D(3, 4, 3, offset_nobias=True"}
-"""Where Chainer's output is wider than a float16 input, but ours is not."""
+"""Cases in which Chainer's output is wider than a float16 input, but mpchain's is not."""
 
 ONLY_OURS = [
     Case("L.InstanceNormalization(3)", "link(x)", {"x": (2, 3, 4)}),
@@ -111,7 +112,8 @@ def _case(name):
 
 
 def _by_the_rule(record):
-    """What we do with such parameters: outputs are as their input, which must not be wider."""
+    """Returns the outputs' dtypes by mpchain's rule: the input's dtype, which must not be wider
+    than the parameters'."""
     made, *_ = record.split()
     dtypes = [d for d in re.split("[,/]", made) if d != ".."]
     narrowest = min(map(WIDTHS.index, dtypes), default=2)
@@ -129,7 +131,8 @@ def _made(case, policy):
 
 
 def _called(case, policy, width):
-    """Calls the link as it is made under the policy; returns (made, outputs) as in a record."""
+    """Makes and calls the link under the policy; returns (dtypes of the link, dtypes of outputs) as
+    in a record."""
     with mpchain.using_config("dtype", policy):
         link = _made(case, policy)
         scope = {

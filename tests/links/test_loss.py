@@ -1,4 +1,4 @@
-"""Losses with parameters: plain formulas as references, trees, samplers, wrong input."""
+"""Tests losses with parameters against plain formulas: trees, samplers, and wrong input."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from tests.links.table import checks_of, row
 from tests.reference import torch
 
 TREE = ((3, 1), (2, (0, 6)))
-# Each label has its path: rows of W, and turns (1 to the left, -1 to the right).
+# For each label, its path: rows of W, and turns, 1 to the left and -1 to the right.
 WAYS = {
     3: [(0, 1), (1, 1)],
     1: [(0, 1), (1, -1)],
@@ -52,7 +52,7 @@ def black_out(w, x, t):
 
 
 class Given:
-    """A sampler that gives the same labels always."""
+    """A sampler that always returns the same labels."""
 
     def sample(self, shape):
         return np.concatenate([np.zeros((3, 1), int), SAMPLES], 1)
@@ -73,7 +73,8 @@ def call_with_samples(link, x, t):
 
 
 def crf(lengths):
-    """The likelihood by a sum over all labellings, for sequences given by times."""
+    """Returns a reference: the likelihood by a sum over all label sequences, for time-major
+    sequences."""
 
     def reference(w, *arrays):
         cost, losses = w["cost"], []
@@ -142,7 +143,7 @@ def f(*shape):
 
 
 def depths(tree, depth=0):
-    """The depth of each label."""
+    """Yields the depth of each label."""
     if not isinstance(tree, tuple):
         return {tree: depth}
     return {k: v for child in tree for k, v in depths(child, depth + 1).items()}

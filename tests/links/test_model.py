@@ -1,4 +1,4 @@
-"""Classifier."""
+"""Tests Classifier."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Layers over sequences: PyTorch's modules, sequence by sequence, as references; wrong input."""
+"""Tests layers over sequences against PyTorch's modules on each sequence, and wrong input."""
 
 import functools
 
@@ -15,7 +15,7 @@ from tests.reference import torch
 pytestmark = pytest.mark.slow
 
 LENGTHS = (2, 4, 1)
-# The gates of PyTorch's weights, and further options.
+# For each kind, the order of gates in PyTorch's weights, and further options.
 MODULES = {
     "LSTM": (torch.nn.LSTM, 4, {}),
     "GRU": (torch.nn.GRU, 3, {}),
@@ -35,7 +35,7 @@ def params_of(kind, n_layers, n_directions):
 
 
 def reference(kind, n_layers, n_directions, w, *arrays):
-    """Runs PyTorch's module over each sequence by itself."""
+    """Runs PyTorch's module on each sequence separately."""
     module_class, n, options = MODULES[kind]
     module = module_class(3, 4, n_layers, bidirectional=n_directions == 2, **options).double()
     parameters = {}

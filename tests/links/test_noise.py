@@ -1,4 +1,4 @@
-"""Dropout and SimplifiedDropconnect."""
+"""Tests Dropout and SimplifiedDropconnect."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Normalizations: PyTorch and plain formulas as references, averages, fine-tuning, lazy sizes."""
+"""Tests normalizations against PyTorch and plain formulas: averages, fine-tuning, and lazy
+sizes."""
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def batch_norm(w, x, train=True):
 
 
 def renormalized(w, x):
-    """What corrects the batch's statistics is limited, and a constant."""
+    """Computes batch renormalization, whose corrections are limited constants."""
     mean, std = x.mean((0, 2)), torch.sqrt(x.var((0, 2), unbiased=False) + 2e-5)
     running_std = torch.sqrt(w["avg_var"] + 2e-5)
     r = (std / running_std).clip(1 / 1.1, 1.1).detach()[:, None]
@@ -59,7 +60,7 @@ def whitened_by_averages(w, x):
 
 
 def per_sample(name, *arguments, eps):
-    """PyTorch's function of that name, by gamma and perhaps beta."""
+    """Returns a reference: PyTorch's function of the given name, with gamma and perhaps beta."""
 
     def reference(w, x):
         function = getattr(torch.nn.functional, name)
@@ -95,7 +96,7 @@ TABLE = [
         X,
         params=PARAMS,
         persistents=AVERAGES,
-        orders=0,  # the correction is taken as a constant, which differences do not see
+        orders=0,  # the correction counts as a constant, unlike in finite differences
         reference=renormalized,
     ),
     row(

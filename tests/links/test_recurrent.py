@@ -1,4 +1,5 @@
-"""Recurrent cells: PyTorch's cells and plain formulas as references, their state, wrong input."""
+"""Tests recurrent cells against PyTorch's cells and plain formulas: their state, and wrong
+input."""
 
 import numpy as np
 import pytest
@@ -29,19 +30,19 @@ PEEPHOLE = {**LSTM, "peep_i/W": (4, 4), "peep_f/W": (4, 4), "peep_o/W": (4, 4)}
 
 
 def steps(link, *xs):
-    """The outputs of a link that keeps its state, from the beginning."""
+    """Returns the outputs of a stateful link for several steps, from the beginning."""
     link.reset_state()
     return [link(x) for x in xs]
 
 
 def gates(w, h, x):
-    """a, i, f, o, which are neighbors."""
+    """Returns the gates a, i, f, o, which are neighbors in the weights."""
     joined = x @ w["upward/W"].T + w["upward/b"] + h @ w["lateral/W"].T
     return (joined[:, k::4] for k in range(4))
 
 
 def torch_lstm(w, c, h, x):
-    """By PyTorch's cell, whose gates lie in blocks i, f, a, o."""
+    """Computes a step by PyTorch's cell, whose gates are blocks i, f, a, o."""
     cell = torch.nn.LSTMCell(3, 4).double()
     blocks = {
         name: torch.cat([v[k::4] for k in (1, 2, 0, 3)])
@@ -66,7 +67,7 @@ def torch_gru(w, h, x):
 
 
 def torch_gru_begun(w, *xs):
-    """The first step knows no state: the maps U are left out, with their biases."""
+    """Computes the first step, which has no state: the maps U and their biases are omitted."""
     first = {k: v * 0 if k.startswith("U") else v for k, v in w.items()}
     h = torch_gru(first, torch.zeros(S, dtype=torch.float64), xs[0])
     return h, torch_gru(w, h, xs[1])
@@ -86,7 +87,7 @@ def torch_peephole(w, c, h, x):
 
 
 def unrolled(cell):
-    """Repeats a cell of memory and output from zeros."""
+    """Returns a function that repeats a cell of memory and output, from zeros."""
 
     def run(w, *xs):
         c = h = torch.zeros(S, dtype=torch.float64)
@@ -221,7 +222,7 @@ def test_initial_values_of_each_gate():
     assert link.U_z.b.array.tolist() == link.W.b.array.tolist() == [3, 3]
 
 
-# The first columns of the weights that Chainer 7.8.1 draws after numpy.random.seed(0).
+# Chainer 7.8.1 draws these first columns of the weights after numpy.random.seed(0).
 CHAINERS_LSTM = {
     "upward": "1.078235 -.087386 .256264 -.118448 1.310443 -.108071 -.200867 .694194",
     "lateral": "1.247373 .692072 .101854 .538135 -1.805236 .611249 .109564 -.627759",
@@ -264,7 +265,7 @@ def test_weights_that_are_there_stay_when_others_are_drawn():
 
 
 def _numbered():
-    """An initializer that fills with the number of its call."""
+    """Returns an initializer that fills an array with the number of its call."""
     calls = []
 
     def fill(array):
@@ -313,7 +314,7 @@ def test_gradients_flow_through_the_set_state(case):
 
 
 class _Doubling(DeviceResidentsVisitor):
-    """Replaces every array by its double."""
+    """A hook that doubles every array."""
 
     def visit_device_resident(self, device_resident):
         pass
@@ -344,7 +345,7 @@ def test_state_moves_with_the_link(case, device):
     link(f(*X))
     kept = link.h
     link.to_device(link.device)
-    assert link.h is kept  # a state that stays keeps its history
+    assert link.h is kept  # a state that is not replaced keeps its history
     link.to_device(device)
     assert {state.device for state in states_of(link).values()} == {mpchain.get_device(device)}
     link.set_state(**{name: f(*S) for name in states_of(link)})
@@ -412,7 +413,7 @@ def test_zoneout_keeps_what_it_says():
     h, x = f(2, 500), f(2, 30)
     link.set_state(h, h)
     kept = (link(x).array == h).mean()
-    assert abs(kept - 0.5) < 0.07  # 4 standard deviations of 1000 trials
+    assert abs(kept - 0.5) < 0.07  # the bound is 4 standard deviations of 1000 trials
 
 
 @each_stateful

@@ -1,4 +1,4 @@
-"""Every link that Chainer documents is made with its parameters' names, order and defaults."""
+"""Tests that every link that Chainer documents has the same parameters, order and defaults."""
 
 import inspect
 import pathlib
@@ -22,7 +22,7 @@ def test_signature(line):
     ours = inspect.signature(getattr(L, name)).parameters
     for parameter in documented.values():
         mine = ours[parameter.name]
-        # Arguments that may be left out here need not exist there.
+        # An argument that is optional in mpchain may be required in Chainer.
         assert mine.default == parameter.default or parameter.default is parameter.empty
         assert mine.kind in (parameter.kind, parameter.POSITIONAL_OR_KEYWORD)
     places = [n for n, p in documented.items() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -1,4 +1,4 @@
-"""The tables of links: no public link is without a row, and the checks find what they look for."""
+"""Tests that every public link has a row in the tables, and that the checks find faults."""
 
 import importlib
 import pathlib
@@ -12,7 +12,8 @@ from mpchain.link import Link
 from mpchain.variable import Parameter
 from tests.links.table import checks_of, row
 
-# These links take seconds and hundreds of megabytes; other files test small ones.
+# These models take seconds and hundreds of megabytes to make, so separate files test small
+# versions.
 _VISION = {
     "GoogLeNet",
     "ResNet101Layers",
@@ -26,7 +27,7 @@ _VISION = {
 
 
 def tables():
-    """All rows of all test files beside this one."""
+    """Returns all rows of the test files in this folder."""
     for path in sorted(pathlib.Path(__file__).parent.glob("test_*.py")):
         if path.stem != "test_table":
             yield from getattr(importlib.import_module(f"tests.links.{path.stem}"), "TABLE", ())
@@ -39,7 +40,7 @@ def test_every_public_link_has_a_row():
 
 
 class _Right(Link):
-    """W x + b, with a count of the calls."""
+    """Computes W x + b, and counts the calls."""
 
     def __init__(self, size=None):
         super().__init__()
@@ -80,7 +81,7 @@ class _AnotherShape(_Right):
 
 
 class _Forgetful(_Right):
-    """Saves less than it has."""
+    """A wrong link, which saves less than its state."""
 
     def serialize(self, serializer):
         self.W.array = serializer("W", self.W.array)
@@ -109,7 +110,7 @@ class _Detached(_Right):
 
 
 class _Climbing(_Right):
-    """Its gradients point the wrong way."""
+    """A wrong link, whose gradients have the wrong sign."""
 
     def forward(self, x):
         y = super().forward(x)
@@ -141,7 +142,7 @@ FAULTS = {
 
 
 def _failures(kind, tmp_path):
-    """The names of the checks that a kind of link does not pass."""
+    """Returns the names of the checks that a kind of link fails."""
     case = row(
         kind.__name__,
         lambda: kind(3),
@@ -160,7 +161,7 @@ def _failures(kind, tmp_path):
         device = {} if name == "test_repr" else {"device": "@numpy"}
         try:
             test(case, **device, **options)
-        except Exception:  # whatever it is, the check did not pass
+        except Exception:  # any exception means that the check failed
             failed.add(name)
     return failed
 

@@ -1,4 +1,4 @@
-"""Recurrent cells over trees: plain formulas as references, absent children, wrong input."""
+"""Tests recurrent cells over trees against plain formulas: absent children, and wrong input."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The metrics against scikit-learn on the whole data, and BLEU against its definition."""
+"""Tests the metrics against scikit-learn on the whole data, and BLEU against its definition."""
 
 import collections
 import functools
@@ -22,7 +22,7 @@ SOFTMAX = np.exp(Y.astype(float)) / np.exp(Y.astype(float)).sum(1, keepdims=True
 
 
 def value(metric, y=Y, t=T, n_batches=4):
-    """The value of a metric of some batches of different lengths."""
+    """Returns the value of a metric for batches of different lengths."""
     meter = metrics.Meter({"it": metric})
     bounds = [len(t) * i * i // n_batches**2 for i in range(n_batches + 1)]
     for begin, end in itertools.pairwise(bounds):
@@ -80,7 +80,8 @@ def test_perplexity():
 
 
 def defined_bleu(translations, references, n):
-    """The formula of K. Papineni et al., BLEU, ACL 2002, with the closest length of references."""
+    """Computes BLEU by the formula of K. Papineni et al., ACL 2002, with the closest reference
+    length."""
     product, length, wanted = 1.0, sum(map(len, translations)), 0
     for words, refs in zip(translations, references, strict=True):
         wanted += min(map(len, refs), key=lambda size: (abs(size - len(words)), size))
@@ -108,7 +109,7 @@ def test_bleu():
     for n in (4, 2):
         expected = pytest.approx(defined_bleu(translations, references, n), rel=1e-12)
         assert value(metrics.bleu(n), translations, references) == expected
-    # Words may contain spaces, and differ by case alone.
+    # Words may contain spaces, or differ only by case.
     words = [["New York", "a", "A", "."]], [[["New York", "A", "a", "."]]]
     assert value(metrics.bleu(1), *words) == pytest.approx(1)
     assert value(metrics.bleu(2), *words) == 0

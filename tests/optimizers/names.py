@@ -5,4 +5,4 @@ from mpchain import GradientMethod, optimizers
 ALL = [name for name in vars(optimizers) if name[0].isupper() and not name.endswith("Rule")]
 
 OF_RULES = [name for name in ALL if issubclass(getattr(optimizers, name), GradientMethod)]
-"""All but LBFGS, whose tests are in ``test_lbfgs.py``."""
+"""All optimizers except LBFGS, which ``test_lbfgs.py`` tests."""

@@ -1,4 +1,4 @@
-"""L-BFGS against SciPy, its state, and what it refuses."""
+"""Tests L-BFGS against SciPy, its state, and its errors."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,8 @@ def test_several_steps_in_an_update_are_those_of_as_many_updates():
 
     one, many = run(20), run(2, max_iter=10)
     np.testing.assert_array_equal(one[0], many[0])
-    assert many[1] == one[1] - 18  # no call at the begin of a step, but for the first of an update
+    # Only the first step of an update calls the function at its beginning.
+    assert many[1] == one[1] - 18
     assert (one[2], many[2]) == (20, 2)
 
 
@@ -160,7 +161,7 @@ def test_every_serializer_keeps_what_is_known_of_the_curvature(format, tmp_path)
     link, other = _vector([-1.2, 1.0] * 2), _vector([-1.2, 1.0] * 2)
     optimizer, fresh = (optimizers.LBFGS(memory=3).setup(x) for x in (link, other))
     save(tmp_path / "fresh", optimizer)
-    load(tmp_path / "fresh", fresh)  # nothing is known before the first step
+    load(tmp_path / "fresh", fresh)  # before the first step, there is no state
     for _ in range(4):
         optimizer.update(lambda: _rosenbrock(link.x))
         fresh.update(lambda: _rosenbrock(other.x))

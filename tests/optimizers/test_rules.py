@@ -1,4 +1,4 @@
-"""Every optimizer against its formula written plainly, and against PyTorch where they coincide."""
+"""Tests every optimizer against its plain formula, and against PyTorch where both agree."""
 
 import inspect
 
@@ -86,7 +86,7 @@ def smorms3(p, gs, lr=0.001, eps=1e-16):
 
 
 def msvag(p, gs, lr=0.1, beta=0.9, eta=1.0, weight_decay_rate=0):
-    # M-SVAG of the paper: gamma is the estimated 1 / (1 + variance of m / its square).
+    # This is M-SVAG of the paper: gamma is the estimate of 1 / (1 + variance of m / its square).
     m = v = 0
     for t, g in enumerate(gs, 1):
         m = beta * m + (1 - beta) * g
@@ -131,7 +131,7 @@ def adam(
 
 
 def sgdw(p, gs, lr=0.01, momentum=0.9, eta=1.0, weight_decay_rate=0):
-    # Algorithm 1 of the paper.
+    # This is algorithm 1 of the paper.
     m = 0
     for g in gs:
         m = momentum * m + eta * lr * g
@@ -177,7 +177,7 @@ def lamb(p, gs, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay_rate
 
 
 def adafactor(p, gs, lr=0.01, decay=0.8, eps1=1e-30, eps2=1e-3, threshold=1, weight_decay_rate=0):
-    # Algorithm 4 of the paper for matrices, 5 for vectors, with relative step sizes.
+    # These are algorithms 4 (matrices) and 5 (vectors) of the paper, with relative step sizes.
     if p.size == 0:
         return p
     R = C = V = 0
@@ -198,7 +198,7 @@ def adafactor(p, gs, lr=0.01, decay=0.8, eps1=1e-30, eps2=1e-3, threshold=1, wei
     return p
 
 
-# Each case: optimizer, arguments, the formula, and arguments of the formula where they differ.
+# Each case has the optimizer, its arguments, the formula, and arguments of the formula that differ.
 CASES = {
     "SGD": ("SGD", {}, sgd),
     "SGD with lr": ("SGD", {"lr": 0.1}, sgd),
@@ -235,7 +235,7 @@ CASES = {
         adafactor,
     ),
 }
-# First-step rounding of the variance, 0 / 0, is magnified 10,000 times.
+# In the first step, rounding errors of the variance, 0 / 0, are magnified 10,000 times.
 TOLERANCE = {"MSVAG": 1e-9, "MSVAG with decay": 1e-9}
 
 
@@ -248,7 +248,7 @@ def test_every_optimizer_is_in_the_tables():
 
 def problem(shape=(7, 5), dtype=np.float64):
     p = np.asarray(np.random.normal(size=shape), dtype)
-    # Means of several sizes, so that what depends on the noise of gradients sees some of each.
+    # The means have several sizes, because some rules depend on the noise of gradients.
     means = np.resize([3.0, -0.3, 0.0], shape)
     return p, [np.asarray(np.random.normal(means), dtype) for _ in range(N_STEPS)]
 
@@ -284,7 +284,7 @@ def test_dtypes(case, dtype, tolerance):
     wide = p.astype(np.float64), [g.astype(np.float64) for g in gs]
     param = run(name, arguments, p, gs)
     assert param.dtype == dtype
-    # 50 roundings of values up to 16, which MSVAG's first step magnifies.
+    # The bound covers 50 rounding errors of values up to 16, which MSVAG's first step magnifies.
     expected = formula(*wide, **arguments, **dict(*more))
     limits = {"rtol": tolerance, "atol": tolerance}
     np.testing.assert_allclose(param.array.astype(np.float64), expected, **limits)
@@ -345,7 +345,7 @@ TORCH = {
     "AdaGrad": ({}, "Adagrad", {"lr": 0.001, "eps": 1e-8}),
     "AdaDelta": ({}, "Adadelta", {"lr": 1.0, "rho": 0.95, "eps": 1e-6}),
     "RMSprop": ({}, "RMSprop", {"lr": 0.01, "alpha": 0.99, "eps": 1e-8}),
-    # Rules for which PyTorch has eps inside the bias correction are left out.
+    # If PyTorch uses eps inside of the bias correction, the case sets eps to zero.
     "Adam": ({"eps": 0}, "Adam", {"eps": 0}),
     "AMSGrad": ({"eps": 0, "beta2": 0.5}, "Adam", {"eps": 0, "betas": (0.9, 0.5), "amsgrad": True}),
     "AdamW": (
@@ -492,7 +492,7 @@ def test_bounds_of_adabound_scale_with_alpha():
     link = Link()
     with link.init_scope():
         link.W = Parameter(np.zeros(1))
-    optimizer = optimizers.AdaBound(alpha=1.0, gamma=1e9).setup(link)  # the bounds are final_lr
+    optimizer = optimizers.AdaBound(alpha=1.0, gamma=1e9).setup(link)  # the bounds equal final_lr
     steps = []
     for alpha in (1.0, 0.5):
         optimizer.alpha = alpha

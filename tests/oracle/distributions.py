@@ -76,7 +76,7 @@ CASES = {
         _x([1.0, 2.0]),
     ),
 }
-"""By class and variant: the arguments, those of another distribution, points."""
+"""For each class and variant: the arguments, the arguments of another distribution, and points."""
 
 PROPERTIES = "mean mode variance stddev covariance entropy".split()
 FUNCTIONS = "log_prob prob cdf log_cdf survival_function log_survival_function".split()
@@ -90,10 +90,10 @@ class Framework:
         self.distributions = importlib.import_module(f"{name}.distributions")
 
     def results(self):
-        """What all methods that are defined give: arrays and texts by case and method."""
+        """Returns the results of all defined methods: arrays and texts by case and method."""
         found = {}
         for case in CASES:
-            # Chainer's triangular matrices know single precision alone.
+            # Chainer's triangular matrices support only single precision.
             dtypes = ("float32", "float64") if case != "MultivariateNormal" else ("float32",)
             for dtype in dtypes:
                 distributions = self.make(case, dtype)
@@ -114,7 +114,7 @@ class Framework:
         return self.module.Variable(value.astype(dtype)) if is_array else value
 
     def matrices(self):
-        """Two batches (2, 2) of normal distributions."""
+        """Returns two batches (2, 2) of normal distributions."""
         scale = np.exp(_LOWER[0])
         return [self.distributions.Normal(loc, scale) for loc in _LOWER]
 
@@ -144,7 +144,7 @@ class Framework:
         return f"{x.shape} {x.dtype}"
 
     def gradients(self, one, x):
-        """Those of log_prob by the parameters that are leaves."""
+        """Returns the gradients of log_prob by the parameters that are leaves."""
         y = one.log_prob(x)
         for p in one.params.values():
             p.cleargrad()
@@ -154,7 +154,7 @@ class Framework:
         return {n: p.grad for n, p in leaves.items() if p.grad is not None}
 
     def signatures(self):
-        """Names and defaults of the positional arguments, by class."""
+        """Returns the names and defaults of the positional arguments, by class."""
         found = {}
         for name in sorted({case.split()[0] for case in CASES} | {"Independent"}):
             parameters = inspect.signature(getattr(self.distributions, name)).parameters.values()

@@ -1,9 +1,9 @@
-"""Every function of Chainer 7.8.1, forward and gradient, side by side with ours.
+"""Compares every function of Chainer 7.8.1, forward and gradient, with mpchain's.
 
 ``python -m tests.oracle.functions [WORD ...]`` compares the cases whose name contains one of the
-words (without words, all) and prints what differs. The environment variable
-MPCHAIN_TEST_CHAINER_PYTHON names the interpreter of the environment that Chainer is in; there,
-this file runs as ``python -m tests.oracle.functions chainer FOLDER`` and writes its results there.
+words (without words, all cases) and prints the differences. The environment variable
+MPCHAIN_TEST_CHAINER_PYTHON names the interpreter of Chainer's environment; there, this file runs as
+``python -m tests.oracle.functions chainer FOLDER`` and writes its results into the folder.
 """
 
 import collections
@@ -25,12 +25,12 @@ from tests.oracle.function_cases import CASES
 
 VARIABLE = "MPCHAIN_TEST_CHAINER_PYTHON"
 MEMORY = 6 * 10**9
-TIMEOUT = 280  # seconds; all cases take some 20
+TIMEOUT = 280  # the time limit in seconds; all cases take about 20
 TOLERANCES = {"float16": 4e-3, "mixed": 4e-3, "float32": 1e-6, "float64": 2e-14}
 
 
 class Framework:
-    """mpchain or Chainer."""
+    """mpchain or Chainer, with the methods that run cases."""
 
     def __init__(self, name):
         self.module = importlib.import_module(name)
@@ -38,7 +38,7 @@ class Framework:
         self.utils = importlib.import_module(f"{name}.utils")
 
     def names(self):
-        """Of its functions."""
+        """Returns the names of the framework's functions."""
         found = vars(self.functions).items()
         return [n for n, f in found if callable(f) and not (n[0] == "_" or isinstance(f, type))]
 
@@ -64,21 +64,22 @@ class Framework:
             found = {f"y{i}": np.asarray(array_of(y)) for i, y in enumerate(outputs)}
             if not case.forward_only:
                 found |= self.gradients(outputs, arguments)
-                if "matrix" in scope:  # a sparse one makes the Variable of its numbers itself
+                if "matrix" in scope:  # a sparse matrix makes the Variable of its numbers itself
                     found["gdata"] = scope["matrix"].data.grad
         constants = [name for name, (_, variable) in drawn.items() if not variable]
         found |= {f"{name} after": np.asarray(arguments[name]) for name in constants}
         return found
 
     def configured(self, config):
-        """The entries of the configuration, for a while."""
+        """Context manager: sets entries of the configuration."""
         stack = contextlib.ExitStack()
         for name, value in config.items():
             stack.enter_context(self.module.using_config(name, value))
         return stack
 
     def gradients(self, outputs, arguments):
-        """Gradients of all inputs, for the same gradients of the outputs on both sides."""
+        """Returns the gradients of all inputs, for the same gradients of the outputs on both
+        sides."""
         inputs = {n: x for n, x in arguments.items() if isinstance(x, self.module.Variable)}
         ys = [y for y in outputs if isinstance(y, self.module.Variable)]
         ys = [y for y in ys if y.dtype.kind == "f"]
@@ -97,7 +98,7 @@ class Framework:
                 key = f"{case.name}|{dtype}"
                 try:
                     found = self.run(case, dtype)
-                except Exception as error:  # whatever it is, it is what the report is about
+                except Exception as error:  # the report contains any error
                     failures[key] = f"{type(error).__name__}: {error}"
                 else:
                     arrays |= {f"{key}|{name}": array for name, array in found.items()}
@@ -105,7 +106,7 @@ class Framework:
 
 
 def flatten(result):
-    """The outputs in nested tuples and lists."""
+    """Yields the outputs in nested tuples and lists."""
     if isinstance(result, (tuple, list)):
         for item in result:
             yield from flatten(item)
@@ -118,13 +119,13 @@ def array_of(y):
 
 
 def quiet():
-    """Lets both sides overflow as they like: the results tell."""
+    """Context manager: ignores overflow on both sides, because the results are compared."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
 
 
 def serve(folder):
-    """What the process in Chainer's environment does."""
+    """Runs all cases in the process in Chainer's environment."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     quiet()
     chainer = Framework("chainer")
@@ -155,7 +156,7 @@ def ask_chainer():
 
 
 class Oracle:
-    """What Chainer gives, and how ours differs from it.
+    """Chainer's results, and the comparison of mpchain's results with them.
 
     Attributes:
         failures: error messages of Chainer, by "case|dtype".
@@ -173,7 +174,7 @@ class Oracle:
         self.counts = collections.Counter()
 
     def differences(self, case, dtype):
-        """Runs ours; returns what is wrong with it, one line each."""
+        """Runs mpchain; returns a line for each difference."""
         run = f"{case.name}|{dtype}"
         try:
             actual = self.ours.run(case, dtype)
@@ -192,7 +193,7 @@ class Oracle:
         return self.compare(case, tolerance, actual, expected | like, expected)
 
     def compare(self, case, dtype, actual, expected, exact):
-        """Compares all arrays of a run; returns what is wrong, one line each."""
+        """Compares all arrays of a run; returns a line for each difference."""
         lines = []
         for name in sorted(expected.keys() | actual.keys()):
             kind = "gradient" if name.startswith("g") else "forward"
@@ -211,7 +212,7 @@ class Oracle:
         return lines
 
     def unexpected_refusals(self):
-        """What cannot be meant so: errors of Chainer in float32 where none is expected."""
+        """Returns errors of Chainer in float32 that no case expects."""
         runs = {f"{case.name}|float32" for case in CASES if "refuses" not in case.wrong}
         return [f"Chainer refuses {run}: {e}" for run, e in self.failures.items() if run in runs]
 
@@ -220,14 +221,14 @@ class Oracle:
             print(f"{count:6} {name}")
 
     def refusal(self, run, error):
-        """Ours has raised an error: so must Chainer have."""
+        """Compares an error of mpchain: Chainer must have raised an error, too."""
         if run in self.failures:
             self.counts["refused by both"] += 1
             return []
         return [f"{run.rsplit('|', 1)[1]}: mpchain raises {error}"]
 
     def difference(self, actual, expected, exact, tolerance, kind):
-        """Compares one array; returns what is wrong, or None.
+        """Compares one array; returns the difference as text, or None.
 
         What is no farther than Chainer's from Chainer's float64 result is right too.
         """
@@ -268,7 +269,8 @@ def distance(a, b):
 
 
 def kind_of(array):
-    """The dtype, but all integers are alike: the width of an index is ours to choose."""
+    """Returns the dtype; all integer dtypes count as equal, because mpchain may choose the width of
+    an index."""
     return "an integer" if array.dtype.kind in "iu" else array.dtype
 
 

@@ -1,9 +1,9 @@
-"""Every link of Chainer 7.8.1 side by side with ours.
+"""Compares every link of Chainer 7.8.1 with mpchain's.
 
 ``python -m tests.oracle.links [WORD ...]`` compares the cases whose name contains one of the words
-(without words, all) and prints what differs. The environment variable MPCHAIN_TEST_CHAINER_PYTHON
-names the interpreter of the environment that Chainer is in; there, this file runs as
-``python -m tests.oracle.links chainer FOLDER`` and writes its results there.
+(without words, all cases) and prints the differences. The environment variable
+MPCHAIN_TEST_CHAINER_PYTHON names the interpreter of Chainer's environment; there, this file runs as
+``python -m tests.oracle.links chainer FOLDER`` and writes its results into the folder.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ from tests.oracle.link_cases import CASES
 
 VARIABLE = "MPCHAIN_TEST_CHAINER_PYTHON"
 MEMORY = 6 * 10**9
-TIMEOUT = 200  # seconds
+TIMEOUT = 200  # the time limit in seconds
 TOLERANCE = 2e-6
 
 
 class Framework:
-    """mpchain or Chainer."""
+    """mpchain or Chainer, with the methods that run cases."""
 
     def __init__(self, name):
         self.module = importlib.import_module(name)
@@ -39,7 +39,7 @@ class Framework:
         self.serializers = importlib.import_module(f"{name}.serializers")
 
     def names(self):
-        """Of its links."""
+        """Returns the names of the framework's links."""
         link = self.module.Link
         return [n for n, v in vars(self.links).items() if is_kind_of(v, link)]
 
@@ -84,7 +84,7 @@ class Framework:
         return self.module.Variable(array) if array.dtype.kind == "f" else array
 
     def values(self, link):
-        """Parameters and persistent values by path."""
+        """Returns parameters and persistent values by path."""
         for path, below in link.namedlinks():
             path = path.lstrip("/") and f"{path[1:]}/"
             for name in below._params:
@@ -93,7 +93,7 @@ class Framework:
                 yield path + name, getattr(below, name)
 
     def change_parameters(self, link):
-        """Adds the same noise on both sides, so that none stay zero."""
+        """Adds the same noise on both sides, so that no parameter stays zero."""
         for path, param in link.namedparams():
             random = np.random.RandomState(zlib.crc32(path.encode()))
             noise = random.uniform(-0.5, 0.5, param.shape)
@@ -109,7 +109,7 @@ class Framework:
             return list(flatten(eval(case.call, scope)))
 
     def gradients(self, link, outputs, scope):
-        """Gradients of parameters and inputs, for the same gradients of the outputs."""
+        """Returns gradients of parameters and inputs, for the same gradients of the outputs."""
         link.cleargrads()
         variable = self.module.Variable
         ys = [y for y in outputs if isinstance(y, variable) and y.requires_grad]
@@ -135,7 +135,7 @@ class Framework:
             other_file = other_file if other_file and other_file.exists() else None
             try:
                 arrays[i] = self.run(case, folder / f"{i}.npz", other_file)
-            except Exception as error:  # whatever it is, it is what the report is about
+            except Exception as error:  # the report contains any error
                 failures[i] = f"{type(error).__name__}: {error}"
         return arrays, failures
 
@@ -145,7 +145,7 @@ def is_kind_of(value, kind):
 
 
 def flatten(result):
-    """The outputs in nested tuples and lists."""
+    """Yields the outputs in nested tuples and lists."""
     if isinstance(result, (tuple, list)):
         for item in result:
             yield from flatten(item)
@@ -158,7 +158,7 @@ def array_of(y):
 
 
 def serve(folder):
-    """What the process in Chainer's environment does."""
+    """Runs all cases in the process in Chainer's environment."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     folder, chainer = pathlib.Path(folder), Framework("chainer")
@@ -169,7 +169,7 @@ def serve(folder):
 
 
 class Oracle:
-    """What Chainer gives, and how ours differs from it.
+    """Chainer's results, and the comparison of mpchain's results with them.
 
     Attributes:
         links_of_chainer: the names of its links.
@@ -201,7 +201,7 @@ class Oracle:
             raise RuntimeError(f"Chainer's process ended with status {status}")
 
     def differences(self, case):
-        """Runs ours; returns what is wrong with it, one line each."""
+        """Runs mpchain; returns a line for each difference."""
         if "all" in case.wrong:
             return []
         i = next(i for i, other in enumerate(CASES) if other is case)
@@ -219,7 +219,7 @@ class Oracle:
         return lines
 
     def differences_of_files(self, i, wrong):
-        """Compares the names, shapes and dtypes of what both have saved."""
+        """Compares the names, shapes and dtypes of the arrays that both have saved."""
         ours, theirs = (self.contents(whose, i) for whose in ("ours", "theirs"))
         pairs = [(f"saved {n}", ours.get(n), theirs.get(n)) for n in ours.keys() | theirs.keys()]
         return [f"{n}: mpchain {a}, Chainer {b}" for n, a, b in pairs if a != b and n not in wrong]
@@ -230,7 +230,7 @@ class Oracle:
 
 
 def difference(name, actual, expected, tolerance):
-    """Compares one array; returns what is wrong, or None."""
+    """Compares one array; returns the difference as text, or None."""
     if actual is None or expected is None:
         return f"only {'Chainer' if actual is None else 'mpchain'} gives it"
     kinds = [a.dtype if a.dtype.kind == "f" else a.dtype.kind for a in (actual, expected)]
@@ -245,7 +245,7 @@ def difference(name, actual, expected, tolerance):
 
 
 def difference_of_distributions(actual, expected):
-    """Compares initial values: by values that are not random, or else by their deviations."""
+    """Compares initial values: constant values directly, random values by their deviations."""
     if np.array_equal(actual, expected):
         return None
     mine, theirs = np.sqrt(np.mean(actual**2)), np.sqrt(np.mean(expected**2))

@@ -47,7 +47,7 @@ class Framework:
             setattr(self, module, importlib.import_module(f"{name}.{module}"))
 
     def model(self, dtype):
-        """A link with two parameters, one of them zero."""
+        """Returns a link with two parameters, one of which is zero."""
         link = self.link.Link()
         with link.init_scope():
             W = np.random.RandomState(0).randn(30, 7).astype(dtype)
@@ -56,13 +56,13 @@ class Framework:
         return link
 
     def optimizer(self, case, link):
-        """The optimizer of a case, set up."""
+        """Returns the optimizer of a case after setup."""
         name, arguments = OPTIMIZERS[case]
         return getattr(self.optimizers, name)(**arguments).setup(link)
 
 
 def take_steps(optimizer, n, seed):
-    """Updates with gradients of several means; half way, the learning rate changes."""
+    """Makes updates with gradients of several sizes; half way, the learning rate changes."""
     rng = np.random.RandomState(seed)
     link = optimizer.target
     for i in range(n):
@@ -75,7 +75,7 @@ def take_steps(optimizer, n, seed):
 
 
 def results(framework):
-    """Parameters after :data:`N_STEPS` steps, by dtype and case."""
+    """Returns parameters after :data:`N_STEPS` steps, by dtype and case."""
     found = {}
     for dtype in ("float32", "float64"):
         for case in OPTIMIZERS:
@@ -92,7 +92,7 @@ def results(framework):
 
 
 def save_half_way(framework, folder):
-    """Saves model and optimizer of every case after some steps."""
+    """Saves the model and optimizer of every case after some steps."""
     for case in OPTIMIZERS:
         link = framework.model("float64")
         optimizer = framework.optimizer(case, link)
@@ -102,7 +102,7 @@ def save_half_way(framework, folder):
 
 
 def resume(framework, folder):
-    """Loads what :func:`save_half_way` saved and goes on; returns the parameters."""
+    """Loads what :func:`save_half_way` saved, continues, and returns the parameters."""
     found = {}
     for case in OPTIMIZERS:
         link = framework.model("float64")

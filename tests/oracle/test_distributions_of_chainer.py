@@ -1,4 +1,4 @@
-"""Distributions side by side with those of Chainer 7.8.1, which runs in an environment of its own.
+"""Compares distributions with Chainer 7.8.1, which runs in a separate environment.
 
 The environment variable MPCHAIN_TEST_CHAINER_PYTHON names that environment's interpreter.
 """
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 OTHERWISE = {"Dirichlet/float64/sample", "Poisson/float64/sample"}
-"""What Chainer makes single precision of."""
+"""Results that Chainer computes in single precision."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_values(mpchain, theirs):
             if str(array) != ours[name]:
                 failures[name] = ours[name], str(array)
             continue
-        # Sums and differences of a few numbers near one, in two orders.
+        # The bound covers sums and differences of a few numbers near one, in two orders.
         tolerance = 5e-6 if array.dtype == np.float32 else 1e-13
         close = np.allclose(ours[name], array, tolerance, tolerance, equal_nan=True)
         if not close or ours[name].dtype != array.dtype or ours[name].shape != array.shape:

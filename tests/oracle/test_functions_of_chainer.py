@@ -1,4 +1,4 @@
-"""Every function side by side with Chainer 7.8.1, which runs in an environment of its own.
+"""Compares every function with Chainer 7.8.1, which runs in a separate environment.
 
 The environment variable MPCHAIN_TEST_CHAINER_PYTHON names that environment's interpreter.
 """
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def oracle():
-    """What Chainer gives; in the end, how many comparisons there were of each kind."""
+    """Yields Chainer's results; at the end, prints the number of comparisons of each kind."""
     with np.errstate(all="ignore"):
         oracle = functions.Oracle()
         yield oracle

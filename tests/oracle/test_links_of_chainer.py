@@ -1,4 +1,4 @@
-"""Every link side by side with Chainer 7.8.1, which runs in an environment of its own.
+"""Compares every link with Chainer 7.8.1, which runs in a separate environment.
 
 The environment variable MPCHAIN_TEST_CHAINER_PYTHON names that environment's interpreter.
 """
@@ -26,7 +26,7 @@ ELSEWHERE = {
     "VGG16Layers",
     "VGG19Layers",
 }
-"""What is no layer, models of images, which have tests of their own, and Theano."""
+"""Classes that are no layers, image models, which other tests cover, and Theano."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Optimizers side by side with those of Chainer 7.8.1, which runs in an environment of its own.
+"""Compares optimizers with Chainer 7.8.1, which runs in a separate environment.
 
 The environment variable MPCHAIN_TEST_CHAINER_PYTHON names that environment's interpreter.
 """
@@ -24,7 +24,7 @@ def mpchain():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, mpchain):
-    """What both have saved, and what Chainer has computed."""
+    """Returns a folder with files that both have saved, and with Chainer's results."""
     folder = tmp_path_factory.mktemp("oracle")
     (folder / "ours").mkdir()
     optimizers.save_half_way(mpchain, folder / "ours")
@@ -53,7 +53,7 @@ def tolerance(name):
 
 
 def without_msvag(arrays):
-    """Leaves out MSVAG, which in Chainer forgets its number of steps when it is restored."""
+    """Omits MSVAG, whose number of steps Chainer loses when it restores a file."""
     return {name: array for name, array in arrays.items() if "MSVAG" not in name}
 
 

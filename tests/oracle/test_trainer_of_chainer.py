@@ -1,4 +1,5 @@
-"""Chainer's Trainer with every extension: the same log, and snapshots that either can resume.
+"""Compares Chainer's Trainer with every extension: the logs are equal, and both can resume from the
+other's snapshots.
 
 The environment variable MPCHAIN_TEST_CHAINER_PYTHON names an interpreter that has Chainer 7.8.1.
 """
@@ -29,7 +30,7 @@ def train(library, out, *file):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """For each library, what it logged and the folder of its snapshots."""
+    """Returns, for each library, its log and the folder of its snapshots."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("chainer", "mpchain")}
     return {name: (train(name, out), out) for name, out in folders.items()}
 
@@ -37,7 +38,7 @@ def trained(tmp_path_factory):
 def assert_same(log, expected):
     assert len(log) == len(expected) == 4
     for entry, other in zip(log, expected, strict=True):
-        # A mean over samples here, over batches there.
+        # mpchain takes the mean over samples, Chainer over batches.
         names = {name for name in entry if not name.startswith("validation/")}
         assert names == {name for name in other if not name.startswith("validation/")}
         for name in names:

@@ -1,6 +1,7 @@
-"""One training with every extension, in Chainer or in mpchain: ``trainer.py LIBRARY OUT [FILE]``.
+"""Trains with every extension, in Chainer or in mpchain: ``trainer.py LIBRARY OUT [FILE]``.
 
-It goes on from the snapshot FILE, of either library, and prints its log.
+The training continues from the snapshot FILE, which either library may have written, and prints its
+log.
 """
 
 import importlib

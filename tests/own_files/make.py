@@ -1,7 +1,7 @@
-"""Files of every format that mpchain writes, and what they must still mean to later versions.
+"""Writes files of every format of mpchain, and the values that later versions must load from them.
 
-``mpirun -n 2 python -m mpi4py make.py FOLDER`` writes them with whatever mpchain is imported; the
-files beside this one were written so by commit 05c24bd, before its rooms were rearranged.
+``mpirun -n 2 python -m mpi4py make.py FOLDER`` writes them with the imported mpchain; commit
+05c24bd wrote the files beside this one, before modules were rearranged.
 """
 
 import os
@@ -33,7 +33,7 @@ def array(rng, *shape):
 
 
 class Network(mpchain.Chain):
-    """Links with parameters, persistent values and children in a list."""
+    """A model of links with parameters, persistent values and children in a list."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ def data_set():
 
 
 def trained(name):
-    """A model and its optimizer after some steps in one process."""
+    """Returns a model and its optimizer after some steps in one process."""
     model = L.Classifier(Network())
     optimizer = OPTIMIZERS[name]().setup(model)
     optimizer.add_hook(optimizer_hooks.WeightDecay(0.01))
@@ -66,7 +66,8 @@ def trained(name):
 
 
 def make_trainer(out, name="momentum", comm=None, create=None, end=STEPS):
-    """A trainer with a log, a schedule and a shuffled iterator; with ``comm`` for several ranks."""
+    """Returns a trainer with a log, a schedule and a shuffled iterator; with ``comm``, for several
+    ranks."""
     model = L.Classifier(Network())
     optimizer = OPTIMIZERS[name]()
     if comm is not None:
@@ -88,7 +89,7 @@ def make_trainer(out, name="momentum", comm=None, create=None, end=STEPS):
 
 
 def checkpoints(comm):
-    """For each folder of checkpoints, the optimizer's wrapper and the extension."""
+    """Returns, for each folder of checkpoints, the optimizer's wrapper and the extension."""
     from mpchain.distributed.extensions import checkpoint, create_multi_node_checkpointer
 
     return {
@@ -111,20 +112,20 @@ def train_on_ranks(folder, kind, comm, end=STEPS):
     elif os.path.exists(folder / kind):
         made.maybe_load(trainer, trainer.updater.get_optimizer("main"))
     trainer.run()
-    if kind == "checkpointer":  # an extension that deletes its files at the end
+    if kind == "checkpointer":  # this extension deletes its files at the end
         made.save(trainer, STEPS)
     return trainer
 
 
 def state_of(target):
-    """Every array that a target saves, by its path."""
+    """Returns every array that a target saves, by its path."""
     serializer = serializers.DictionarySerializer()
     serializer.save(target)
     return {name: np.asarray(value) for name, value in serializer.target.items()}
 
 
 def write(folder):
-    """Writes all files, and ``expected.npz``, to a folder: on two ranks those of ranks."""
+    """Writes all files and ``expected.npz`` to a folder; on two ranks, the files of ranks."""
     folder = pathlib.Path(folder)
     comm = mpchain.create_communicator("naive")
     expected = {}
@@ -146,7 +147,7 @@ def write(folder):
     comm.barrier()
     for kind in OF_RANKS:
         trainer = train_on_ranks(folder, kind, comm)
-        # Each rank has statistics of its own of batch normalization.
+        # Each rank has its own statistics of batch normalization.
         for of_rank in comm.allgather_obj(part_of(trainer, f"{kind}/{comm.rank}", "model")):
             expected |= of_rank
     if comm.rank == 0:

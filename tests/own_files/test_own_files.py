@@ -1,4 +1,4 @@
-"""Files that earlier versions of mpchain wrote load with the same bits."""
+"""Tests that files of earlier versions of mpchain load with the same bits."""
 
 import pathlib
 import shutil
@@ -65,9 +65,9 @@ def resume(kind, folder, expected):
     if comm.rank == 0:
         shutil.copytree(HERE / kind, folder / kind)
     comm.barrier()
-    trainer = make.train_on_ranks(folder, kind, comm)  # is at its last step at once
+    trainer = make.train_on_ranks(folder, kind, comm)  # the trainer is already at its last step
     assert trainer.updater.iteration == make.STEPS
-    if comm.size == 1:  # Two ranks take the mean of their statistics.
+    if comm.size == 1:  # one rank gets the mean of the two ranks' statistics
         of_ranks = [f"{kind}/{rank}/model/" for rank in range(2)]
         for name in [k for k in expected if k.startswith(of_ranks[0])]:
             other = expected[name.replace(*of_ranks)]

@@ -1,4 +1,4 @@
-"""Headless Chromium, driven by its DevTools protocol."""
+"""Controls headless Chromium by its DevTools protocol."""
 
 import asyncio
 import base64
@@ -11,7 +11,7 @@ import time
 import urllib.request
 
 LIMIT = 120.0
-"""Seconds that anything in a browser may take."""
+"""Largest number of seconds of any action in a browser."""
 
 PATH = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -31,7 +31,7 @@ class Browser:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, start_new_session=True, **quiet)
         self._loop, self._n_calls = asyncio.new_event_loop(), 0
-        self.errors = []  # These errors were raised by scripts or by the browser.
+        self.errors = []  # errors that scripts raised, or requests that the browser refused
         try:
             port = wait_for(lambda: (folder / "DevToolsActivePort").read_text().split()[0])
             url = f"http://127.0.0.1:{port}/json/list"
@@ -90,7 +90,7 @@ class Browser:
         return wait_for(lambda: self.run(expression), expression)
 
     def photograph(self, path, height=None):
-        """Writes a picture of the whole page, or of its upper part."""
+        """Writes an image of the whole page, or of its upper part."""
         size = self.run("[document.documentElement.scrollWidth, document.body.scrollHeight + 60]")
         size[1] = min(size[1], height or size[1])
         clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
@@ -113,7 +113,7 @@ async def _connect(url):
 
 
 def wait_for(function, what=""):
-    """Returns the first true value of a function; the value of one that raises OSError is false."""
+    """Returns the first true value of a function; an OSError counts as false."""
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         try:
@@ -121,5 +121,5 @@ def wait_for(function, what=""):
                 return value
         except (OSError, IndexError):
             pass
-        time.sleep(0.05)  # work that takes a while
+        time.sleep(0.05)  # the browser works for a while
     raise TimeoutError(f"{what or function} did not become true in {LIMIT:g} s")

@@ -26,7 +26,7 @@ pytestmark = [
     ),
 ]
 
-# Trains until a file says otherwise: tests wait for what they look at, and for no time.
+# The script trains until a file ends it: tests wait for what they check, and for no time.
 SCRIPT = """
     import os, pathlib, signal, time
     import numpy as np
@@ -129,7 +129,7 @@ def test_curves_move_in_two_browsers_at_once(job, browse):
     for each in browsers:
         each.open(running.url)
         each.wait(PATH)
-        assert each.run("location.search") == ""  # the token is not in the address any more
+        assert each.run("location.search") == ""  # the address does not contain the token any more
     for each in browsers:
         before = each.run(PATH), each.run(ITERATION)
         each.wait(f"{PATH} !== {before[0]!r} && {ITERATION} > {before[1]}")
@@ -159,7 +159,7 @@ def test_curves_move_in_two_browsers_at_once(job, browse):
     browsers[0].run("document.getElementById('axis').dispatchEvent(new Event('change'))")
     browsers[0].wait("/[0-9]:[0-9][0-9]/.test(document.querySelector('svg').textContent)")
     before = running.folder.joinpath("output").stat().st_size
-    for each in browsers:  # training continues without them
+    for each in browsers:  # training continues without browsers
         each.open("about:blank")
     wait_for(lambda: running.folder.joinpath("output").stat().st_size > before)
 
@@ -190,10 +190,10 @@ def test_killed_rank_turns_red(job, browse):
     assert "mean samples/s" in window.run("document.getElementById('numbers').textContent")
     assert window.run("document.querySelectorAll('#files a').length") == 0
     assert running.process.wait(LIMIT) == 128 + signal.SIGKILL
-    assert window.run(PATH)  # Values that were shown stay.
+    assert window.run(PATH)  # the data that the page has received stays
 
 
-# Decades of a loss, of which the fifth is the lowest, and a rate that stays.
+# A loss that falls over decades, whose fifth value is the lowest, and a constant rate.
 FIGURES = """
     import("/curves.js").then(({ Figure }) => {
         window.figure = new Figure("loss");
@@ -240,7 +240,7 @@ def test_no_token_no_page(job, browse):
         assert window.run("document.getElementById('curves')") is None
     window.open(running.url)
     window.wait(PATH)
-    assert window.run("document.cookie") == ""  # scripts cannot read it
+    assert window.run("document.cookie") == ""  # scripts cannot read the cookie
     window.open(address)
     window.wait(PATH)
 

@@ -86,7 +86,7 @@ def test_what_is_not_finite_is_no_number():
 
 @pytest.fixture
 def few_points(monkeypatch):
-    """Curves have 8 points at most."""
+    """Limits curves to 8 points."""
     monkeypatch.setattr(page_run, "MOST_POINTS", 8)
 
 
@@ -131,7 +131,7 @@ def test_extremes_survive_thinning_and_forget_what_is_undone(few_points):
         report(run, "log", i, loss={23: -5.0, 41: 9.0}.get(i, 1.0))
     ((low, high),) = (curve["extremes"] for curve in run.since(0)["curves"])
     assert (low[::3], high[::3]) == ([23, -5.0], [41, 9.0])
-    report(run, "log", 30, loss=2.0)  # training went back
+    report(run, "log", 30, loss=2.0)  # training went back to an earlier iteration
     low, high = run.since(0)["curves"][0]["extremes"]
     assert (low[::3], high[::3]) == ([23, -5.0], [30, 2.0])
     report(run, "log", 31, loss=math.nan)
@@ -144,7 +144,7 @@ def test_marks_of_what_interrupts_training():
     report(run, "live", 10, loss=1)
     for _ in range(2):  # facts are sent again
         take(run, rank=2, facts={"state": "failed", "text": "was killed"})
-    report(run, "log", 8, loss=1)  # entries come after what is newer
+    report(run, "log", 8, loss=1)  # older entries arrive after newer ones
     report(run, "live", 5, loss=1)
     take(run, job={"start": 2})
     marks = [(mark["kind"], mark["at"][0], mark["text"]) for mark in run.since(0)["marks"]]

@@ -24,7 +24,7 @@ needs_tornado = pytest.mark.skipif(
 
 
 class Served:
-    """The process of a page, and a browser that has opened it."""
+    """The process of a page, and a browser that has opened the page."""
 
     def __init__(self, folder, *options, settings=""):
         program = (
@@ -101,13 +101,13 @@ def test_from_the_token_to_the_end(serve, tmp_path):
     assert served.get("/stop", "POST", **{"X-Mpchain-Page": "stop"})[0] == 403
 
     with socket.create_connection(served.place, timeout=LIMIT) as connection:
-        connection.sendall(b"\x16\x03\x01 GET nothing\r\n\r\n")  # no HTTP
+        connection.sendall(b"\x16\x03\x01 GET nothing\r\n\r\n")  # this request is not HTTP
         assert b"200" not in connection.recv(4096)
     long = {"Cookie": "x" * 100_000}
     try:
         assert served.get("/", **long)[0] in (400, 403, 431)
     except (ConnectionError, http.client.HTTPException):
-        pass  # closed while the headers were sent
+        pass  # the connection was closed while the headers were sent
 
     served.process.stdin.write(b"no event\n" + json.dumps({"output": "one"}).encode())
     served.process.stdin.write(b'\n{"output": "\\n"}\n')
@@ -199,7 +199,7 @@ def test_connections_are_limited(serve):
     served = serve()
     connections = _half_requests(served, server.MOST_CONNECTIONS + 20)
     for connection in connections[:20]:
-        assert connection.recv(1000) == b""  # the oldest make way
+        assert connection.recv(1000) == b""  # the oldest connections are closed
     assert served.get("/")[0] == 200
     for connection in connections[-50:]:
         connection.sendall(b"\r\n")
@@ -212,7 +212,7 @@ def test_connections_are_limited(serve):
 @needs_tornado
 @pytest.mark.slow
 def test_files_run_out(serve):
-    """An error per connection and microsecond was printed, for ever."""
+    """Before, an error was printed in each microsecond for each connection, forever."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))"
     served = serve(settings=f"server.TIME_TO_WAIT = 0.02; {limit}")
     connections = _half_requests(served, 60)

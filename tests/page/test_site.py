@@ -14,7 +14,7 @@ ASSETS = pathlib.Path(mpchain.page.__file__).with_name("assets")
 
 
 class Visitor:
-    """A site, and the headers of a browser that has exchanged the token."""
+    """A site, and the headers of a browser that has exchanged the token for a cookie."""
 
     def __init__(self, **options):
         self.run, self.stops = Run(), []
@@ -92,7 +92,7 @@ BAD_HOSTS = [
 def test_host_must_be_the_loopback_interface(visitor):
     assert {visitor.get("/", Host=host)[0] for host in GOOD_HOSTS} == {200}
     assert {visitor.get("/", Host=host)[0] for host in BAD_HOSTS} == {421}
-    target = f"/?token={visitor.site.token}"  # The page refuses this even with the token.
+    target = f"/?token={visitor.site.token}"  # the token does not help
     assert {visitor.get(target, Host=host)[0] for host in BAD_HOSTS} == {421}
     assert visitor.site.answer("GET", target, {})[0] == 421
 
@@ -192,7 +192,7 @@ def test_stop_needs_control_and_a_trainer():
     assert driver.get("/stop", "POST", Origin=origin, **STOP)[0] == 202
     assert driver.stops == [1]
     assert json.loads(driver.get("/run")[2])["job"]["state"] == "stopping"
-    assert driver.get("/stop", "POST", **STOP)[0] == 409  # once
+    assert driver.get("/stop", "POST", **STOP)[0] == 409  # a second request is refused
     assert driver.stops == [1]
 
 
@@ -212,7 +212,7 @@ def test_stop_from_another_site():
 
 @pytest.fixture
 def results(visitor, tmp_path):
-    """A folder of results beside a secret, which a run reports."""
+    """A run's folder of results, beside a file with a secret."""
     (tmp_path / "secret.txt").write_text("secret")
     folder = tmp_path / "result"
     folder.mkdir()

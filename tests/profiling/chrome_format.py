@@ -1,4 +1,4 @@
-"""The rules of Chrome's trace event format, as far as traces of mpchain use it.
+"""The rules of Chrome's trace event format, for the events that mpchain uses.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -10,7 +10,7 @@ import numbers
 
 
 def parse(path):
-    """Returns the events in a file; raises AssertionError where it breaks a rule."""
+    """Returns the events in a file; raises AssertionError if the file breaks a rule."""
     text = path.read_text("utf-8")
     trace = json.loads(text, parse_constant=lambda name: (_ for _ in ()).throw(ValueError(name)))
     assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData"}
@@ -41,7 +41,7 @@ def _check_event(event):
     if event["ph"] in "be":
         assert int(event["id"], 16) >= 0
     if event["ph"] == "f":
-        assert event["bp"] == "e"  # The flow points to the enclosing slice, not to the next slice.
+        assert event["bp"] == "e"  # the arrow points to the slice around it, not to the next slice
 
 
 def _is_number(value):
@@ -49,12 +49,12 @@ def _is_number(value):
 
 
 def _in_nanoseconds(event):
-    """The beginning and the negative end, which sorts those that contain others first."""
+    """Returns the beginning and the negative end, which sorts outer events before inner events."""
     return round(1000 * event["ts"]), -round(1000 * (event["ts"] + event["dur"]))
 
 
 def _check_nesting(events):
-    """Complete events of a thread contain each other or are apart."""
+    """Checks that complete events of a thread are nested or disjoint."""
     threads = collections.defaultdict(list)
     for event in events:
         if event["ph"] == "X":
@@ -69,12 +69,13 @@ def _check_nesting(events):
     steps = [event for event in events if event.get("cat") == "step"]
     for rank in {event["pid"] for event in steps}:
         own = [_in_nanoseconds(event) for event in steps if event["pid"] == rank]
-        # Viewers add in floating point, and would nest them if one began where another ends.
+        # Viewers add in floating point, and would nest events if one began exactly where another
+        # ends.
         assert all(-end < begin for (_, end), (begin, _) in itertools.pairwise(sorted(own)))
 
 
 def _check_pairs(events):
-    """Each asynchronous event and each arrow has one beginning and one end, in this order."""
+    """Checks that each asynchronous event and each arrow has one beginning, then one end."""
     pairs = collections.defaultdict(list)
     for event in events:
         if event["ph"] in "besf":

@@ -25,7 +25,7 @@ class Encoder(mpchain.Chain):
 
 
 class Model(mpchain.Chain):
-    """Calls a link of another one, which itself is not called."""
+    """A model that calls a link of another model, which itself is not called."""
 
     def __init__(self):
         super().__init__()
@@ -38,12 +38,12 @@ class Model(mpchain.Chain):
 
 @pytest.fixture
 def ticking(clock):
-    """A clock that goes on by a microsecond each time that it is looked at."""
+    """A clock that advances by a microsecond at each reading."""
     clock.step = 1e-6
 
 
 def is_anything_observed():
-    """Whether anything asks more than whether somebody observes."""
+    """Returns whether an observer or hook is active."""
     return observers.current.observers is not None or bool(mpchain.get_function_hooks())
 
 
@@ -130,7 +130,7 @@ def test_parts_add_up_to_the_step(ticking):
     total = sum(row.mean for row in profile.rows())
     assert total == pytest.approx(np.mean([e["dur"] for e in steps[1:]]) * 1e-6)
     (rest,) = (row for row in profile.rows() if row.phase == "other")
-    # The clock goes on once from each of the three parts (two of input) to what follows.
+    # The clock advances once between each of the three parts (two of input) and the next part.
     assert rest.mean == pytest.approx(4e-6 - 1e-9)
     assert {r.phase for r in profile.rows()} == {
         "input",
@@ -143,7 +143,7 @@ def test_parts_add_up_to_the_step(ticking):
 
 
 def test_nothing_is_observed_without_a_profile():
-    F.exp(X)  # The first call writes the function's text.
+    F.exp(X)  # the function's text is written at its first call
     code = F.exp.__code__
     assert not is_anything_observed()
     with mpchain.profile():
@@ -248,7 +248,7 @@ def test_a_trainers_iterations_are_the_steps(tmp_path):
     text = (tmp_path / "trace.txt").read_text("utf-8")
     assert text.startswith("1 rank, steps 2 to 6, ")
     assert "memory at its peak" in text
-    # The table leaves out what takes little time, such as the link beside slow extensions.
+    # The table omits rows with little time, such as the link beside slow extensions.
     assert any(e["name"].startswith("/predictor") for e in events)
 
 
@@ -271,7 +271,7 @@ def test_functions_show_their_inputs():
     functions = [e for e in profile.trace["traceEvents"] if e.get("cat") == "function"]
     inputs = [(e["name"], e["args"]["inputs"]) for e in functions]
     expected = ("linear", "float32 (4, 3), float32 (2, 3)")
-    assert inputs.count(expected) == 2  # forward and backward
+    assert inputs.count(expected) == 2  # one is forward, the other backward
     assert ("exp", "float32 (2, 3)") in inputs
 
 
@@ -313,7 +313,7 @@ def test_a_clock_that_drifts():
 
 @pytest.mark.annex("compat")
 def test_names_under_compat():
-    """Chainer's function classes, which hooks are shown there, do not hide links and names."""
+    """Hooks see Chainer's function classes there, which must not hide links and names."""
     from mpchain.compat import function_classes
 
     function_classes.install()

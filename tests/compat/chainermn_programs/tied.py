@@ -3,9 +3,6 @@
 mpchain's first update of a multi-node optimizer is a real update; ChainerMN's only sends
 parameters. So ``tied_2.txt`` contains ChainerMN's numbers after one update more than the argument
 says.
-
-The first update of a multi-node optimizer is real here; ChainerMN only sends parameters in it. What
-``tied_2.txt`` holds are ChainerMN's numbers after one update more than the argument says.
 """
 
 import sys

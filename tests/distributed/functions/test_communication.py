@@ -3,9 +3,6 @@ ranks.
 
 The loss of several ranks is the sum of the ranks' losses. So one process that applies the plain
 operation to the arrays of all ranks, and sums the losses, has the same derivatives of every order.
-
-The loss of several ranks is the sum of theirs. So one process that applies the plain operation to
-the arrays of all ranks, and sums the losses, has the same derivatives, of every order.
 """
 
 import numpy as np
@@ -426,8 +423,6 @@ def _adapted(comm, x, t, W, V, n_steps=2):
     half, and this rank's share.
 
     The steps use the gradient of all ranks' samples.
-
-    The steps are by the gradient of all ranks' samples.
     """
     half = len(x) // 2
     mine, share = _shard(comm, half)

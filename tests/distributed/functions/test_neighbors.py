@@ -1,8 +1,6 @@
 """Tests exchanges of neighbors by sendrecv, permute and shift, in a program with halos.
 
 ``test_communication.py`` tests values, adjoints and derivatives of each function alone.
-
-Values, adjoints and derivatives of each alone are in ``test_communication.py``.
 """
 
 import numpy as np

@@ -2,9 +2,6 @@
 
 The first calls of a rank get equal data, and the number of these calls depends on the rank. So
 ranks record, compare and replay in different calls.
-
-The data of each rank are equal in the first calls, in as many as its rank says, so that ranks
-record, compare and replay in different calls.
 """
 
 import warnings

@@ -2,8 +2,6 @@
 does.
 
 The reference is an ordinary optimizer with the whole batch, which every rank has.
-
-The reference is an ordinary optimizer on the whole batch, which every rank has.
 """
 
 import contextlib

@@ -1,8 +1,6 @@
 """Tests models whose halves are on two ranks, on several pairs of ranks, with lazy parameters.
 
 Each rank has two communicators: one for the model, and one for the gradients of its half.
-
-Each rank has two communicators: one for the model, one for the gradients of its half.
 """
 
 import warnings

@@ -2,9 +2,6 @@
 
 Objects in one process imitate the ranks, with a clock that the test sets. ``test_faults.py`` tests
 real ranks.
-
-The ranks are imitated by objects in one process, with a clock that goes as the test says. What real
-ones do is in ``test_faults.py``.
 """
 
 import contextlib

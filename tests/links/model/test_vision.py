@@ -1,4 +1,5 @@
-"""Networks of images: structure as Chainer's, layers by name, pictures, parameters from files."""
+"""Tests image networks: structure as in Chainer, layers by name, image preparation, parameters from
+files."""
 
 import hashlib
 import os
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 PICTURE = np.random.RandomState(0).randint(0, 256, (40, 50, 3)).astype(np.uint8)
 
-# Each network has the number of arrays that Chainer 7.8.1 saves, and a checksum of their names and
+# For each network, the number of arrays that Chainer 7.8.1 saves, and a checksum of their names and
 # shapes.
 SAVED_BY_CHAINER = {
     "VGG16Layers": (32, "b9d8f5d90c1e13fc"),
@@ -35,7 +36,7 @@ SAVED_BY_CHAINER = {
 
 @pytest.fixture
 def without_values(monkeypatch):
-    """Parameters of zeros, which cost neither time nor memory."""
+    """Makes parameters of zeros that need neither time nor memory."""
     monkeypatch.setattr(
         "mpchain.initializers.initializer.Initializer.__call__",
         lambda self, array: None,
@@ -57,7 +58,7 @@ def test_names_and_shapes_are_chainers(name, without_values):
     assert (len(lines), digest) == SAVED_BY_CHAINER[name]
 
 
-# A network that is small enough to run.
+# This network is small enough to run.
 
 
 class Small(VisionModel):
@@ -303,7 +304,8 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def publish(tmp_path, monkeypatch):
-    """Function that publishes the parameters of :class:`Small` at an address, None for none."""
+    """Returns a function that publishes the parameters of :class:`Small` at an address; None
+    publishes none."""
 
     site = (tmp_path / "site.caffemodel").as_uri()
 
@@ -353,7 +355,7 @@ def test_without_network_the_place_is_told(cache, publish):
 def test_a_download_with_the_wrong_checksum(tmp_path, cache, publish):
     _caffemodel(tmp_path / "site.caffemodel")
     publish(sha1="0" * 40)
-    for _ in range(2):  # A wrong file is not kept.
+    for _ in range(2):  # a wrong file is not kept
         with pytest.raises(OSError, match=f"must have the SHA-1 checksum {'0' * 40}"):
             Small(pretrained_model="auto")
 

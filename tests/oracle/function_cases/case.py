@@ -1,4 +1,4 @@
-"""What a case is, and how its arrays are drawn."""
+"""The definition of a case, and the functions that draw its arrays."""
 
 import zlib
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Case(NamedTuple):
-    """One call.
+    """A call of a function.
 
     Attributes:
         name: unique, for people.
@@ -60,7 +60,7 @@ class Case(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """How an array comes to be, and whether it is a Variable."""
+    """How an array is drawn, and whether it is a Variable."""
 
     make: Callable
     variable: bool = True
@@ -70,7 +70,7 @@ class Draw(NamedTuple):
 
 
 def as_draw(spec):
-    """A shape stands for normal numbers, a list for a constant."""
+    """Converts a shape to normal numbers, and a list to a constant."""
     if isinstance(spec, Draw):
         return spec
     if isinstance(spec, tuple):
@@ -83,37 +83,38 @@ def as_int32(array):
 
 
 def fixed(spec):
-    """The same, but an array without gradient."""
+    """Returns a draw of an array without gradient."""
     return as_draw(spec)._replace(variable=False)
 
 
 def uniform(low, high, *shape):
-    """Uniform numbers."""
+    """Draws uniform numbers."""
     return Draw(lambda random: random.uniform(low, high, shape))
 
 
 def values(*numbers):
-    """These real numbers."""
+    """Returns a draw with the given real numbers."""
     return Draw(lambda random: np.array(numbers, np.float64))
 
 
 def integers(high, *shape, low=0):
-    """A constant array of integers below ``high``."""
+    """Draws a constant array of integers below ``high``."""
     return Draw(lambda random: random.randint(low, high, shape).astype(np.int32), variable=False)
 
 
 def mask(ratio, *shape):
-    """Zeros with a given probability, the others scaled so that the mean is kept."""
+    """Draws zeros with a given probability, and scales the other elements so that the mean is
+    kept."""
     return Draw(lambda random: (random.rand(*shape) >= ratio) / (1 - ratio), variable=False)
 
 
 def regular(n, *batch):
-    """Matrices far from singular."""
+    """Draws matrices that are far from singular."""
     return Draw(lambda random: random.randn(*batch, n, n) + 3 * np.eye(n))
 
 
 def positive_definite(n):
-    """A symmetric matrix with positive eigenvalues."""
+    """Draws a symmetric matrix with positive eigenvalues."""
 
     def make(random):
         factor = random.randn(n, n)

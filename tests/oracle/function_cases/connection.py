@@ -58,7 +58,8 @@ case(DEFORMABLE, "x, offset, W, pad=1", x=(1, 2, 4, 4), offset=uniform(-2.5, 2.5
 
 
 def recurrent(name, layers, weights, hidden_states, *, lengths=(3, 3, 2, 1), options="", n_in=3):
-    """A case of an n_step function; weights are drawn layer by layer, direction by direction."""
+    """Adds a case of an n_step function; weights are drawn layer by layer, direction by
+    direction."""
     directions = 2 if "_bi" in name else 1
     units, arrays, ws, bs = 2, {}, [], []
     for i in range(layers * directions):

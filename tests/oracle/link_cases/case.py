@@ -1,15 +1,15 @@
-"""What a case is."""
+"""The definition of a case of a link."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 CASES = []
-"""All cases."""
+"""The list of all cases."""
 
 
 class Case(NamedTuple):
-    """Text that makes a link, text that calls it, and its inputs.
+    """The texts that make and call a link, and its inputs.
 
     Attributes:
         make: in it, ``L``, ``F`` and ``np`` mean what they usually do.
@@ -37,7 +37,7 @@ class Case(NamedTuple):
         )
 
     def draw(self):
-        """The inputs, by name: arrays."""
+        """Returns the inputs by name, as arrays."""
         random = np.random.RandomState(0)
         return {name: _array(random, given) for name, given in self.inputs.items()}
 

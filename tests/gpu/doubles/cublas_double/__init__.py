@@ -2,9 +2,6 @@
 
 The library is loaded under cuBLAS's own name, libcublas.so.13, and has the functions that mpchain
 calls without CuPy.
-
-It is loaded under cuBLAS's own name, libcublas.so.13, and has the functions that mpchain calls
-without CuPy.
 """
 
 import ctypes

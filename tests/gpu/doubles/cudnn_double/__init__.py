@@ -4,11 +4,6 @@ Tests replace the module ``cudnn`` with it. Its graphs read and write memory at 
 with the strides of their tensors, in the stream of the handle. It has the calls that mpchain makes,
 in the order that cuDNN requires, and refuses other calls. test_cudnn_plans.py checks that its
 graphs have the same meaning as graphs of the real front end.
-
-Tests put it in place of the module ``cudnn``. Its graphs read and write the memory at the addresses
-that they are given, by the strides that they were made with, in the stream of the handle. It has
-the calls that mpchain makes, in the order that cuDNN demands, and refuses others. That its graphs
-mean what those of the real front end mean, test_cudnn_plans.py checks.
 """
 
 import enum

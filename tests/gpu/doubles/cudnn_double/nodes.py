@@ -1,8 +1,6 @@
 """Computes the nodes of cuDNN's graphs, in NumPy and double precision.
 
 A graph has the form that the front end prints: {"nodes": [...], "tensors": [...]}.
-
-A graph is what the front end prints of it: {"nodes": [...], "tensors": [...]}.
 """
 
 import itertools

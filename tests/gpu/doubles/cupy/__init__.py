@@ -5,11 +5,6 @@ It computes with NumPy, and has exactly the names and parameters of the real CuP
 (``mpchain.testing.cupy_contract``). In addition to NumPy, it has devices, streams and events, so
 that accesses to memory without an order are errors. ``cupy.double`` records what happened. The
 environment variable CUPY_DOUBLE_DEVICES sets the number of devices (2).
-
-It computes with NumPy, and has the names and parameters of the real CuPy, and no others
-(``mpchain.testing.cupy_contract``). It knows what NumPy does not: devices, streams and events, so
-that accesses to memory without an order are errors. ``cupy.double`` holds what happened. The
-environment variable CUPY_DOUBLE_DEVICES is the number of devices (2).
 """
 
 import sys

@@ -4,11 +4,6 @@ Captured work is computed, because the shapes of results are needed, but without
 memory that existed before gets its values back, and new memory is filled with NaN. A graph computes
 all of the work again at the same addresses. Like CUDA's graphs, it keeps no memory, but it notices
 memory that was freed and may have got another owner.
-
-What is captured is computed nevertheless, as shapes of results are needed, but without effect: at
-the end memory that existed before gets its values back, and what was made is filled with NaN. A
-graph computes all of it again at the same addresses. It keeps no memory, as CUDA's does not, but
-notices memory that was freed and may have got another owner.
 """
 
 import weakref

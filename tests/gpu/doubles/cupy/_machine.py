@@ -3,10 +3,6 @@
 Work runs at once, on the host. Vector clocks find what a GPU could do at the same time: each
 stream, and the host, counts its work, and remembers how much work of each other stream precedes its
 next work. An access to memory that no order separates from an earlier access is an error.
-
-Work runs at once, on the host. What a GPU would do at the same time is found by vector clocks:
-each stream, and the host, counts its work and remembers how much of the others' work comes before
-its own next. An access to memory without an order between it and an earlier one is an error.
 """
 
 import atexit

@@ -2,8 +2,6 @@
 
 The library is loaded under NCCL's own name, libnccl.so.2, so that all bindings find it instead of
 NCCL.
-
-It is loaded under NCCL's own name, libnccl.so.2, so that all bindings find it in place of NCCL.
 """
 
 import ctypes

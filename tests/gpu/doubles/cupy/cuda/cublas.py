@@ -70,7 +70,7 @@ def multiply(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, *ot
 
     def again():
         with np.errstate(all="ignore"):
-            # the bits then equal those of CuPy's product of two matrices
+            # The bits then equal those of CuPy's product of two matrices.
             if count == 1 and a.dtype == wide:
                 c[0].T[...] = b[0].T.dot(a[0].T)
             else:
