@@ -1,7 +1,7 @@
-"""Faults that make ranks compute something else than one process: a name, what is planted, and what
-the proof must say.
+"""Faults that make ranks compute other results than one process: for each name, the planted lines
+and the expected finding.
 
-The line with the comment ``# here`` must be named, and the texts of ``says``.
+The finding must name the line with the comment ``# here``, and contain the texts of ``says``.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +10,8 @@ from tests.prove.programs import BACKWARD, GAN, OWN_LOOP, SCATTERED, UPDATER
 
 
 class Fault(NamedTuple):
-    """A fault: lines for places of the program, and what the proof says besides the line."""
+    """A fault: lines for slots of the program, and texts that the finding must contain besides the
+    line."""
 
     slots: dict[str, Any]
     says: tuple[str, ...] = ()

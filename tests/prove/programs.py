@@ -1,4 +1,5 @@
-"""A small program, in which faults are planted, and what starts ``mpchain-launch prove``."""
+"""A small program in which faults are planted, and a function that runs ``mpchain-launch
+prove``."""
 
 import re
 import subprocess
@@ -148,7 +149,7 @@ SLOTS = {
 
 
 def program(loop=OWN_LOOP, **slots):
-    """Returns the text of the program, with other lines in some of its places."""
+    """Returns the text of the program, with other lines in some of its slots."""
     text = PROGRAM.replace("{loop}", loop)
     for name, lines in (SLOTS | slots).items():
         pattern = re.compile(rf"^( *)(.*)\{{{name}(!r)?\}}(.*)$", re.MULTILINE)
@@ -163,7 +164,7 @@ def program(loop=OWN_LOOP, **slots):
 
 
 def prove(path, n=2, *options, arguments=(), folder=None, timeout=400):
-    """Runs ``mpchain-launch prove``; returns its exit code and what it prints."""
+    """Runs ``mpchain-launch prove``; returns its exit code and its output."""
     command = [sys.executable, "-m", "launch", "prove", "-n", str(n), *options, str(path)]
     result = subprocess.run(
         [*command, *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""Differences of arrays, against a loop over their elements."""
+"""Tests the differences of arrays against a loop over their elements."""
 
 import itertools
 import math

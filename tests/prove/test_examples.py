@@ -1,4 +1,4 @@
-"""``mpchain-launch prove`` on each script of ``examples/``."""
+"""Tests ``mpchain-launch prove`` on each script of ``examples/``."""
 
 import pytest
 
@@ -11,13 +11,14 @@ pytestmark = [
     pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-"),
 ]
 
-# These scripts compute something else on ranks, as their READMEs state; this is what prove finds.
+# For each script that computes something else on ranks, as its README states, a text of the
+# finding.
 DEVIATIONS = {
     "imagenet/train_imagenet.py": "statistics of a batch",
     "own_gradient_compression/train_signs.py": "compression",
 }
 ON_THREE = {"own_link/train_own_link.py": "local statistics"}
-# With --test the example makes too few updates.
+# With --test, this script makes too few updates.
 OPTIONS = {"wgan_gp/train_wgan_gp.py": ["--epoch", "1"]}
 
 
@@ -27,7 +28,7 @@ def test_an_example(script, n, tmp_path):
     if script.startswith("imagenet/"):
         pytest.importorskip("PIL", reason="it reads pictures")
     options = [*OPTIONS.get(script, ["--test"]), "--out", tmp_path / "out"]
-    # The examples of double_backward have neither option.
+    # These scripts have neither option.
     if script.startswith("double_backward/"):
         options = []
     path = FOLDER / script

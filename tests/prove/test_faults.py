@@ -1,4 +1,4 @@
-"""``mpchain-launch prove`` names planted faults, and proves programs without."""
+"""Tests that ``mpchain-launch prove`` names planted faults, and proves programs without faults."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from tests.distributed.ranks import why_not
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks this folder: tests start the launcher and ranks."""
+    """Marks the tests of this folder as slow, because they start the launcher and ranks."""
     folder = f"{pathlib.Path(__file__).parent}/"
     for item in items:
         if str(item.path).startswith(folder) and "run" in getattr(item, "fixturenames", ()):
@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def run(tmp_path):
-    """The folder of a run."""
+    """Returns the folder of a run; skips the test if no ranks can be started."""
     if reason := why_not():
         pytest.skip(reason)
     return tmp_path

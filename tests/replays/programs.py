@@ -1,4 +1,4 @@
-"""Programs that are recorded, and how they are launched."""
+"""Programs that tests record, and functions that launch them."""
 
 import pathlib
 import subprocess
@@ -43,11 +43,11 @@ MLP = """
     trainer.extend(checkpoint(comm, n_retains=RETAINS))
     trainer.run()
 """
-"""Eight steps in an epoch, and 24 in all; a checkpoint after each epoch."""
+"""A program with eight steps in an epoch, 24 steps in all, and a checkpoint after each epoch."""
 
 
 def write(folder, text=MLP, name="train.py", **constants):
-    """Writes a program, in which some names of the line of constants get other values."""
+    """Writes a program, in which some names in the line of constants get other values."""
     text = textwrap.dedent(text)
     before = "SEED, RETAINS, REPRODUCIBLE = 0, 0, False"
     values = {"SEED": 0, "RETAINS": 0, "REPRODUCIBLE": False} | constants
@@ -58,9 +58,9 @@ def write(folder, text=MLP, name="train.py", **constants):
 
 
 def launch(folder, *arguments, code=0, typed="", **variables):
-    """Runs mpchain-launch in a folder; returns what it prints on both outputs.
+    """Runs mpchain-launch in a folder; returns its standard output and standard error.
 
-    ``typed`` is what a debugger gets.
+    ``typed`` is the input of a debugger.
     """
     command = [sys.executable, "-m", "launch", *map(str, arguments)]
     done = subprocess.run(
@@ -132,7 +132,8 @@ ELASTIC = """
 
     run_elastic(main, elastic=None)
 """
-"""Rank 3 is lost at step 5, and rank 0 at step 11; in step 21 a sample becomes NaN."""
+"""A program in which rank 3 is lost at step 5, and rank 0 at step 11; in step 21 a sample becomes
+NaN."""
 
 LOOP = """
     import numpy as np
@@ -176,4 +177,4 @@ LOOP = """
         if i % 8 == 7:
             save_checkpoint("saved", state, comm, i + 1)
 """
-"""A loop with two optimizers whose models are alike; one gets its batch by a closure."""
+"""A loop with two optimizers of equal models; one gets its batch by a closure."""

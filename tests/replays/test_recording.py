@@ -1,4 +1,4 @@
-"""What is recorded, and when a record says that it is not kept."""
+"""Tests the content of records, and the warnings when recording stops."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_gradients_that_are_only_added_up_are_no_update(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("option, folder", [("--record", "record"), ("--record=a/b", "a/b")])
 def test_the_option_of_the_launcher(tmp_path, option, folder):
-    """It takes no folder apart from it, and programs may have an option of this name."""
+    """The option takes no separate folder, and programs may have an option with the same name."""
     (tmp_path / "train.py").touch()
     printed = programs.launch(tmp_path, "-n", 1, "--dry-run", option, "train.py", "--record", "x")
     assert f"MPCHAIN_RECORD={tmp_path}/{folder}\n" in printed

@@ -1,4 +1,4 @@
-"""The file of a record, fingerprints, and the turns of pieces."""
+"""Tests the file of a record, fingerprints, and the selection of pieces."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_each_piece_has_its_turn_in_a_period(sizes):
     assert longest * fingerprints.SIZE * 4 / 3 < 750
     if sum(sizes) > 10**6:
         assert max(table.n_elements(*turn) for turn in turns) < 0.2 * sum(sizes)
-    for t in range(PERIOD):  # with more time a turn has more, and what it has without
+    for t in range(PERIOD):  # with more time, a step also records what it records with less time
         first, last = table.turn(t, 0)
         begin, end = table.turn(t, sum(sizes) / 2)
         assert begin <= first and last <= end

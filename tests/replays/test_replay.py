@@ -1,4 +1,4 @@
-"""Runs of several ranks are recorded, and computed again in one process."""
+"""Tests that runs on several ranks are recorded, and computed again in one process."""
 
 import re
 import shutil
@@ -43,7 +43,8 @@ def test_reproducible_runs_must_be_equal_to_the_bit(run):
 
 
 def test_a_program_that_has_changed(run):
-    """It is refused; if it is to run, the first step with another learning rate is found."""
+    """The program is refused; with --changed, the first step with another learning rate is
+    found."""
     programs.record(run)
     path = run / "train.py"
     path.write_text(path.read_text("utf-8").replace("Adam()", "Adam(alpha=0.002)"), "utf-8")
@@ -60,7 +61,7 @@ def test_a_program_that_has_changed(run):
 
 
 def test_steps_that_cannot_be_reached(run):
-    """Without seeds a run begins with other parameters; only the newest checkpoint is left."""
+    """Without seeds, a run begins with other parameters; only the newest checkpoint remains."""
     programs.record(run, SEED=None, RETAINS=1)
     printed = programs.launch(run, "replay", "record", "--step", 26, code=2)
     assert "--step 26: the record has only the steps from 1 to 24" in printed
@@ -158,7 +159,7 @@ def test_a_loop_with_two_optimizers_of_models_that_are_alike(run):
 
 
 def test_data_that_were_scattered(run):
-    """One process gets batches of its own size, not those of all ranks together."""
+    """One process gets batches of its own size, not the joined batches of all ranks."""
     batches = """
     data = mpchain.distributed.scatter_dataset(data, comm)
     batches = iterators.SerialIterator(data, 12)
@@ -200,13 +201,13 @@ def test_variants(run, name):
 
 
 def test_a_step_that_raised_an_exception_on_a_rank(run):
-    """It has no line in the record."""
+    """The record has no line for this step."""
     text = programs.MLP.replace(
         "        def forward(self, x):\n",
         "        def forward(self, x):\n"
         "            if optimizer.t == 19 and (x == data[16][0]).all(axis=1).any():\n"
         "                raise IndexError(f'no such word among {len(x)}')\n",
-    ).replace("(data, 12)", "(data, 12, shuffle=False)")  # sample 36 to 47 in step 20
+    ).replace("(data, 12)", "(data, 12, shuffle=False)")  # step 20 has the samples 36 to 47
     text = text.replace("data[16]", "data[44]")
     programs.record(run, text=text, code=1)
     printed = programs.launch(run, "replay", "record", "--step", 20, code=1)

@@ -1,5 +1,5 @@
-"""Writes the small files of Chainer 7.8.1 in ``data``, when run by an interpreter that has it:
-``python chainer_snapshots.py FOLDER``. What they hold is known without reading them."""
+"""Writes the small files of Chainer 7.8.1 in ``data`` when an interpreter with Chainer runs it:
+``python chainer_snapshots.py FOLDER``. Their content is known without reading them."""
 
 import pathlib
 import sys
@@ -8,7 +8,8 @@ import numpy as np
 
 
 def make(framework, is_filled):
-    """A model and its optimizer, whose arrays are filled with known numbers or with zeros."""
+    """Returns a model and its optimizer, whose arrays are filled with known numbers or with
+    zeros."""
     links = framework.links
     model = framework.Chain()
     with model.init_scope():
@@ -25,7 +26,7 @@ def make(framework, is_filled):
     for param in model.params():
         if param.update_rule is not None:
             param.grad = np.zeros_like(param.array)
-    optimizer.update()  # makes the optimizer's arrays
+    optimizer.update()  # this update creates the optimizer's arrays
     optimizer.t = 5 if is_filled else 0
     arrays = [("/bn/avg_mean", model.bn.avg_mean)]
     for name, param in sorted(model.namedparams()):

@@ -1,5 +1,5 @@
-"""Damages snapshot files at random and loads them: a program of its own, since a library that reads
-a damaged file might crash or hang.
+"""Damages snapshot files at random and loads them. This is a separate program, because a library
+that reads a damaged file might crash or hang.
 
     python -m tests.serializers.corruption FOLDER N_SEEDS KIND...
 """
@@ -40,7 +40,7 @@ KINDS = {
 
 
 class Model:
-    """Two layers, a few scalars, strings and None; names of several lengths."""
+    """A model with two layers, a few scalars, strings and None, and names of several lengths."""
 
     def __init__(self, seed):
         random = np.random.RandomState(seed)
@@ -66,7 +66,7 @@ class Model:
 
 
 def corrupt(content, random):
-    """One of the accidents that happen to files."""
+    """Returns the content with one random fault of a kind that occurs in practice."""
     n = len(content)
     at = random.randint(n)
     length = random.randint(1, 200)
@@ -84,13 +84,13 @@ def corrupt(content, random):
         del damaged[at : at + length]
     elif kind == 5:
         damaged[at:at] = random.bytes(length)
-    else:  # A crash of the machine leaves blocks that were never written.
+    else:  # a crash of the machine leaves blocks that were never written
         damaged[at:] = bytes(n - at)
     return bytes(damaged)
 
 
 def run(kind, folder, seeds):
-    """Loads a file damaged with each seed; returns how many gave an error.
+    """Loads a file damaged with each seed; returns how many loads raised an error.
 
     Raises:
         AssertionError: one loaded something else than what was saved, changed the object although
@@ -102,7 +102,7 @@ def run(kind, folder, seeds):
     save(path, saved)
     with open(path, "rb") as file:
         content = file.read()
-    load(path, Model(2))  # whatever is imported when first used is imported now
+    load(path, Model(2))  # modules that are imported at first use are imported now
     forbidden = []
 
     def audit(event, args):

@@ -1,4 +1,4 @@
-"""bfloat16 arrays in files of every format."""
+"""Tests bfloat16 arrays in files of every format."""
 
 import importlib
 
@@ -32,7 +32,8 @@ def functions(request):
 
 
 def _model(dtype, seed):
-    """A model with parameters of several shapes and orders, and persistent values."""
+    """Returns a model with parameters of several shapes and memory orders, and persistent
+    values."""
     random = np.random.RandomState(seed)
     model = mpchain.ChainList(L.Linear(3, 2), L.BatchNormalization(3))
     with model.init_scope():
@@ -86,7 +87,7 @@ def test_pytorch_reads_our_safetensors(tmp_path):
     tensor = library.load_file(tmp_path / "file")["x"]
     assert tensor.dtype == torch.bfloat16
     np.testing.assert_array_equal(tensor.float().numpy(), array.astype(np.float32))
-    # Files of PyTorch restore bfloat16 arrays.
+    # Files that PyTorch wrote restore bfloat16 arrays.
     library.save_file({"W": tensor.reshape(5, 10)}, tmp_path / "theirs")
     link = L.Linear(10, 5, nobias=True)
     link.W.array = np.zeros((5, 10), BFLOAT16)

@@ -1,4 +1,5 @@
-"""Snapshots that Chainer 7.8.1 wrote (the files in ``data``, made by ``chainer_snapshots.py``)."""
+"""Tests snapshots that Chainer 7.8.1 wrote (the files in ``data``, made by
+``chainer_snapshots.py``)."""
 
 import pathlib
 

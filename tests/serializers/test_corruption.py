@@ -1,4 +1,4 @@
-"""A damaged snapshot of any format loads what was saved, or gives the project's error."""
+"""Tests that a damaged snapshot of any format loads the saved values or raises mpchain's error."""
 
 import pathlib
 import subprocess
@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.mark.parametrize("times", [50, pytest.param(500, marks=pytest.mark.long)])
 def test_random_corruptions(tmp_path, times):
-    """In a process of its own, which must neither crash nor hang."""
+    """The loads run in a separate process, which must neither crash nor hang."""
     command = [sys.executable, "-m", "tests.serializers.corruption", str(tmp_path), str(times)]
     done = subprocess.run(
         [*command, *KINDS],
@@ -70,7 +70,7 @@ def test_the_message_names_file_and_array(tmp_path, save, load, name):
 def test_the_message_names_a_compressed_array(tmp_path):
     path = tmp_path / "snapshot"
     save_hdf5(path, Model(1))
-    damage(path, b"\x78\x5e")  # zlib's header for level 4: the first chunk in the file
+    damage(path, b"\x78\x5e")  # this is zlib's header for level 4, at the first chunk of the file
     with pytest.raises(SerializationError, match=f"{path}: array '.*/?W' cannot be read"):
         load_hdf5(path, Model(2))
 
@@ -110,7 +110,7 @@ def test_truncated_files(tmp_path, keep):
 
 
 def test_hdf5_datasets_have_checksums_of_their_own(tmp_path):
-    """Where a file is not sealed, as in a group that a user made, each array still is verified."""
+    """If a file is not sealed, as a group that a user made, each array is still verified."""
     with h5py.File(tmp_path / "file", "w") as file:
         HDF5Serializer(file.create_group("a"), compression=None).save(Model(1))
     saved, target = Model(1), Model(2)
@@ -127,7 +127,7 @@ def test_hdf5_datasets_have_checksums_of_their_own(tmp_path):
 
 
 def test_a_number_of_seeds_damage_nothing():
-    """The fuzz would show nothing if its accidents changed no bytes."""
+    """Random faults that change no bytes would test nothing."""
     content = np.random.RandomState(0).bytes(5000)
     changed = [corrupt(content, np.random.RandomState(seed)) != content for seed in range(500)]
     assert sum(changed) > 480

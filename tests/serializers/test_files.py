@@ -1,4 +1,4 @@
-"""Files are mapped into memory only while they are loaded."""
+"""Tests that files are mapped into memory only while they are loaded."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""What HDF5 and safetensors files have in common: every value comes back as it was."""
+"""Tests that every value is restored from HDF5 and safetensors files."""
 
 import contextlib
 import gc
@@ -28,7 +28,7 @@ FORMATS = {"hdf5": (save_hdf5, load_hdf5), "safetensors": (save_safetensors, loa
 
 
 class Record:
-    """Serializes its values by name; a value that is a record is a child."""
+    """Serializes its values by name; a value that is a record becomes a child."""
 
     def __init__(self, **values):
         self.values = values
@@ -194,7 +194,7 @@ def test_values_that_cannot_be_saved(tmp_path, save, value):
 
 @pytest.fixture
 def full_disk():
-    """A context in which no file can grow beyond 64 KiB."""
+    """Context manager in which no file can grow beyond 64 KiB."""
 
     @contextlib.contextmanager
     def context():
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_old_file_and_later_ones_can_be_written(
     target = Record(x=0)
     load(tmp_path / "file", target)
     assert target.values == {"x": 1}
-    for i in range(3):  # the HDF5 library would crash here, had it been told of the failure
+    for i in range(3):  # the HDF5 library would crash here if it had noticed the failure
         save(tmp_path / f"file{i}", large)
     gc.collect()
     load(tmp_path / "file2", large)

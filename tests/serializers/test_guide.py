@@ -1,4 +1,4 @@
-"""The guide "Serializers - saving and loading", with each format."""
+"""Runs the guide "Serializers - saving and loading" with each format."""
 
 import os
 

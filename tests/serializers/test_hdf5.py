@@ -1,4 +1,4 @@
-"""save_hdf5, load_hdf5, HDF5Serializer, HDF5Deserializer: what is HDF5's own."""
+"""Tests features of HDF5: save_hdf5, load_hdf5, HDF5Serializer and HDF5Deserializer."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ def test_large_arrays_in_many_chunks(tmp_path):
 
 
 def test_groups_of_a_users_file(tmp_path):
-    """Several objects in one file; children by [] and by keys with slashes."""
+    """One file contains several objects; children are reached by [] and by keys with slashes."""
     with h5py.File(tmp_path / "file", "w") as file:
         for name in "ab":
             child = HDF5Serializer(file.create_group(name))["child"]
@@ -90,7 +90,7 @@ def test_strictness(tmp_path):
 
 
 def test_files_of_other_programs(tmp_path):
-    """Neither seal nor checksums; what has no counterpart is refused by name."""
+    """The file has neither seal nor checksums; values without a counterpart are refused by name."""
     path = tmp_path / "file"
     with h5py.File(path, "w") as file:
         file["a/x"] = np.arange(3.0)

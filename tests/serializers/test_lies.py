@@ -1,4 +1,5 @@
-"""Files that are whole but lie, or do not fit: one message, and the object is as it was before."""
+"""Tests complete files with wrong or unsuitable content: there is one error, and the object does
+not change."""
 
 import errno
 import functools
@@ -75,7 +76,7 @@ def make(*sizes, seed):
 
 
 class Trained:
-    """A model and its optimizer, as a trainer saves them; then a number."""
+    """A model and its optimizer, as a trainer saves them, and then a number."""
 
     def __init__(self, *sizes, seed):
         self.model, self.optimizer = make(*sizes, seed=seed)
@@ -151,7 +152,7 @@ def test_a_damaged_shape_is_damage(tmp_path):
 
 
 class Trouble(io.BytesIO):
-    """A file that the system cannot read at some place."""
+    """A file in which the system cannot read one position."""
 
     def __init__(self, content, number, limit):
         super().__init__(content)
@@ -179,7 +180,7 @@ def test_an_error_of_the_system_is_not_taken_for_damage(tmp_path, name, number, 
 
 
 def peak_of(load, path, obj, match):
-    """Loads what must be refused; returns how many bytes were allocated for it at most."""
+    """Loads a file that must be refused; returns the largest number of allocated bytes."""
     tracemalloc.start()
     try:
         with pytest.raises(SerializationError, match=match):
@@ -190,7 +191,8 @@ def peak_of(load, path, obj, match):
 
 
 MEBIBYTE = 1 << 20
-LARGE = 64 * MEBIBYTE  # large enough to be seen, small enough to be made quickly
+# The array is large enough to be noticed, and small enough to be made quickly.
+LARGE = 64 * MEBIBYTE
 
 
 def write_member(path, name, header, n_bytes):
@@ -240,7 +242,8 @@ def test_what_nothing_asks_for_is_not_held_in_memory(tmp_path):
 def test_a_small_hdf5_file_does_not_become_large(tmp_path, options, asked):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "file", "w") as file:
-        file.create_dataset("x", (LARGE,), "u1", **options)  # unwritten: takes no place
+        # A data set without values needs no space.
+        file.create_dataset("x", (LARGE,), "u1", **options)
         file["y"] = 1
     values = {"as array": np.zeros(8, "u1"), "as number": 5, "as anything": None}
     target = Record(**({"x": values[asked]} if asked in values else {}), z=0)
@@ -252,7 +255,7 @@ def test_a_small_hdf5_file_does_not_become_large(tmp_path, options, asked):
 
 
 def npz_of(path, *members):
-    """Writes members of an archive, each an array or the text of a header."""
+    """Writes an archive of members, each an array or the text of a header."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members:
             with archive.open(name + ".npy", "w") as member:
@@ -282,7 +285,7 @@ def test_a_shape_that_is_none_is_refused(tmp_path, shape):
 
 
 class Picky:
-    """An object that trusts what it is given."""
+    """An object that assumes that its arguments are right."""
 
     def __init__(self):
         self.weight = np.zeros(3)

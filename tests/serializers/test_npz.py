@@ -1,4 +1,4 @@
-"""save_npz, load_npz, DictionarySerializer, NpzDeserializer."""
+"""Tests save_npz, load_npz, DictionarySerializer and NpzDeserializer."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 class Record:
-    """Serializes its values by name; a value that is a record is a child."""
+    """Serializes its values by name; a value that is a record becomes a child."""
 
     def __init__(self, **values):
         self.values = values
@@ -325,7 +325,7 @@ def npz_with(path, key, content):
 
 
 def pickled(array, protocol):
-    """An .npy file with a pickled array, as NumPy 1 wrote it."""
+    """Returns an .npy file with a pickled array, as NumPy 1 wrote it."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         file, {"descr": "|O", "fortran_order": False, "shape": array.shape}
@@ -366,7 +366,7 @@ def test_no_other_pickle_is_loaded(tmp_path, protocol):
 
 
 def npy(header):
-    """An .npy file with that header and 4 bytes of data."""
+    """Returns an .npy file with the given header and 4 bytes of data."""
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"1234"
 
 
@@ -434,6 +434,6 @@ def test_checksums_are_those_of_zip_archives(tmp_path, compression):
     x[1:] = 0
     save_npz(tmp_path / "file.npz", Record(x=x), compression=compression)
     with zipfile.ZipFile(tmp_path / "file.npz") as archive:
-        assert archive.testzip() is None  # zlib's function computes this checksum.
+        assert archive.testzip() is None  # zlib's function computes the checksum
         info = archive.getinfo("x.npy")
         assert zlib.crc32(archive.read(info)) == info.CRC

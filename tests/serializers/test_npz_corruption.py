@@ -1,4 +1,5 @@
-"""Damage to .npz files at particular places (at random ones: ``test_corruption.py``)."""
+"""Tests .npz files that are damaged at particular positions (test_corruption.py damages random
+positions)."""
 
 import pytest
 
@@ -9,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_each_bit_of_the_directory(tmp_path):
-    """Single bits where the archive's list of members is, without the strict check's help."""
+    """Flips each bit of the archive's list of members, without the strict check."""
     path = tmp_path / "snapshot"
     saved = Model(1)
     save_npz(path, saved)
@@ -40,7 +41,7 @@ def test_the_message_names_file_and_array(tmp_path):
 
 @pytest.mark.parametrize("field", [4, 8, 12, 16, 20])
 def test_an_end_of_zeros_is_noticed_without_strict(tmp_path, field):
-    """What a crash of the machine leaves of a block: here a directory that says it is empty."""
+    """A crash of the machine can leave such a block: a directory that says that it is empty."""
     path = tmp_path / "snapshot"
     save_npz(path, Model(1))
     content = path.read_bytes()
@@ -54,7 +55,7 @@ def test_an_array_that_vanished_is_noticed_without_strict(tmp_path):
     path = tmp_path / "snapshot"
     save_npz(path, Model(1))
     content = bytearray(path.read_bytes())
-    # The first directory entry's comment length swallows the next entry.
+    # The comment length of the first directory entry covers the next entry.
     start = content.index(b"PK\1\2")
     following = content.index(b"PK\1\2", start + 4)
     length = content.index(b"PK\1\2", following + 4) - following

@@ -1,4 +1,4 @@
-"""open_atomic."""
+"""Tests open_atomic."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""save_safetensors, load_safetensors, side by side with the library of that name."""
+"""Tests save_safetensors and load_safetensors, together with the library safetensors."""
 
 import io
 import json
@@ -129,7 +129,7 @@ def test_a_header_that_is_longer_than_the_file(tmp_path):
 
 
 def test_a_record_of_a_dangerous_dtype(tmp_path):
-    """A file whose checksums are right may still be made by an enemy."""
+    """An attacker can make a file with right checksums."""
     file = io.BytesIO()
     write_safetensors(file, {"x": np.frombuffer(b"1234" * 2, np.uint8)})
     content = file.getvalue().replace(b"null", b'\\"|O\\"')

@@ -19,4 +19,4 @@ def test_differences():
 def test_known():
     known = cupy_contract.known()
     assert int(known["version"].split(".")[0]) >= 14
-    assert "initial" not in known["cupy.ndarray"]["max"]  # NumPy has it
+    assert "initial" not in known["cupy.ndarray"]["max"]  # NumPy has this parameter

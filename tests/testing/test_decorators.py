@@ -1,4 +1,4 @@
-"""Decorators of tests and other tools, as pytest and unittest see them."""
+"""Tests decorators of tests and other tools, under pytest and unittest."""
 
 import os
 import re
@@ -28,7 +28,7 @@ BC = testing.BackendConfig({}).get_func_str()
 
 @pytest.fixture
 def suite(pytester):
-    """Runs a test file in a folder of its own; returns (outcomes by test name, marks by test)."""
+    """Runs a test file in its own folder; returns outcomes by test name, and marks by test."""
 
     def run(body, *options):
         head = "import unittest, functools, numpy as np\nfrom mpchain import testing\n"

@@ -1,4 +1,4 @@
-"""Test cases of distributions as a user writes them; and wrong ones, which must fail."""
+"""Tests test cases of distributions that users write, and wrong test cases, which must fail."""
 
 import unittest
 
@@ -74,7 +74,7 @@ class _Exponential(testing.distribution_unittest):
 
 
 def _results(**attributes):
-    """Runs the tests on the CPU of a variation; returns the targets that failed or did not run."""
+    """Runs the CPU tests of a variant; returns the targets that failed or did not run."""
     cls = type("Exponential", (_Exponential,), attributes)
     names = [n for n in unittest.TestLoader().getTestCaseNames(cls) if n.endswith("_cpu")]
     result = unittest.TestResult()

@@ -1,4 +1,4 @@
-"""FunctionTestCase, LinkTestCase, LinkInitializersTestCase: what they accept and find."""
+"""Tests FunctionTestCase, LinkTestCase and LinkInitializersTestCase: what they accept and find."""
 
 import unittest
 
@@ -15,14 +15,14 @@ CPU = testing.BackendConfig({})
 
 
 def _case(base, **attributes):
-    """Makes a test object of a class like ``base`` with other attributes, ready to run."""
+    """Returns a test object of a subclass of ``base`` with other attributes, ready to run."""
     case = type("TestOther", (base,), {"runTest": lambda self: None, **attributes})()
     case.setUp()
     return case
 
 
 def _doubling(**attributes):
-    """A test of x -> 2 x."""
+    """Returns a test case of x -> 2 x."""
     defaults = {
         "generate_inputs": lambda self: (np.random.uniform(-1, 1, (2, 3)).astype("f"),),
         "forward": lambda self, inputs, device: (inputs[0] * 2,),
@@ -206,7 +206,8 @@ def test_hooks_and_options_of_a_function_test():
 
 
 class LinearCase(testing.LinkTestCase):
-    """A right test of a right link; not collected, as its name does not begin with Test."""
+    """A right test of a right link; pytest does not collect it, because its name does not begin
+    with Test."""
 
     __test__ = False
     param_names = ("W", "b")
@@ -268,7 +269,7 @@ def test_a_wrong_link_is_found(name, attributes, error, message):
 
 
 class LinearInitializersCase(testing.LinkInitializersTestCase):
-    """Initializers of a link whose input size is known at its first call."""
+    """Tests the initializers of a link whose input size is known at its first call."""
 
     __test__ = False
     param_names = ("W", "b")

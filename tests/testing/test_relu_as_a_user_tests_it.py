@@ -1,4 +1,5 @@
-"""A user's test of relu: 42 lines, 324 cases. What needs a GPU is skipped where there is none."""
+"""A user's test of relu, with 42 lines and 324 cases. Cases that need a GPU are skipped without
+one."""
 
 import unittest
 

@@ -1,10 +1,10 @@
-"""Deletes annexes from a copy of the source, and tests what is left.
+"""Deletes annexes from a copy of the source, and tests the rest.
 
 ``python -m tests.tools.annexes all`` deletes all annexes at once, and runs the quick tests of the
-rest; ``imports`` deletes each in turn and imports the rest; ``each`` runs the quick tests then.
-Other options are for
-pytest. ``mpchain/annexes.py`` says what an annex is. Tests of an annex are those in its folder
-below ``tests/``, those in :data:`TESTS`, and those marked ``annex("its name")``.
+rest; ``imports`` deletes each annex in turn and imports the rest; ``each`` then also runs the quick
+tests. Other options are passed to pytest. ``mpchain/annexes.py`` says what an annex is. The tests
+of an annex are those in its folder below ``tests/``, those in :data:`TESTS`, and those marked
+``annex("its name")``.
 """
 
 import argparse
@@ -42,9 +42,9 @@ TESTS = {
     "replays": "tests/benchmarks/record_cost.py",
     "transforms": "tests/distributed/test_transforms_on_ranks.py",
 }
-"""Tests of annexes that stand outside the folders ``tests/...`` of the same names."""
+"""Tests of annexes that are outside of the folders ``tests/...`` with the annexes' names."""
 
-# Nothing but the copy may be found: an installation for development finds the whole source.
+# Python must find only the copy, because an installation for development finds the whole source.
 _SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if not f.__module__.startswith("__editable__")]
 """
@@ -95,7 +95,7 @@ def copy_without(annexes: Sequence[str], source: pathlib.Path = ROOT) -> Iterato
 
     Args:
         annexes: names of annexes.
-        source: what is copied.
+        source: the folder to copy.
     """
     with tempfile.TemporaryDirectory(prefix="mpchain_annexes_") as folder:
         root = pathlib.Path(folder, "source")
@@ -108,7 +108,7 @@ def copy_without(annexes: Sequence[str], source: pathlib.Path = ROOT) -> Iterato
 
 
 def run(root: pathlib.Path, *arguments: str) -> int:
-    """Runs Python in a copy, which finds mpchain only there; returns its exit code."""
+    """Runs Python in a copy, so that it finds mpchain only there; returns the exit code."""
     paths = os.pathsep.join([str(root), str(root.parent / "site")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *arguments]
@@ -116,7 +116,7 @@ def run(root: pathlib.Path, *arguments: str) -> int:
 
 
 def import_the_rest(root: pathlib.Path) -> int:
-    """Imports each module of a copy, and asks for each name of mpchain; returns the exit code."""
+    """Imports each module of a copy, and reads each name of mpchain; returns the exit code."""
     return run(root, "-W", "ignore", "-c", _IMPORT_ALL)
 
 
@@ -127,7 +127,7 @@ def test_the_rest(root: pathlib.Path, options: Sequence[str] = ()) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the command line asks for; returns 1 if something failed."""
+    """Runs the task of the command line; returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["all", "imports", "each"])
     parser.add_argument("--only", nargs="*", default=[*ANNEXES], choices=ANNEXES, metavar="ANNEX")

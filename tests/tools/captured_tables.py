@@ -1,9 +1,9 @@
 """Captures every row of the suite's tables, and prints how many are replayed, refused and wrong.
 
-``python -m tests.tools.captured_tables`` does so with new data in each call and with equal data in
-the calls that are recorded, and prints a line per table; arguments are the names of tables. With
-``--reasons`` it prints why rows are refused, too. With ``--ranks 2`` the rows are steps of a
-multi-node optimizer on so many ranks, whose data differ.
+``python -m tests.tools.captured_tables`` does this with new data in each call, and with equal data
+in the recorded calls, and prints a line per table; arguments are the names of tables. With
+``--reasons`` it also prints why rows are refused. With ``--ranks 2``, the rows are steps of a
+multi-node optimizer on two ranks, whose data differ.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def on_ranks(n):
 
 
 def communicator():
-    """That of all ranks; None if this is one process."""
+    """Returns the communicator of all ranks; None if there is one process."""
     if ranks.MARK not in os.environ:
         return None
     from mpi4py import MPI
@@ -35,7 +35,7 @@ def communicator():
 
 
 def outcomes_of(cases, has_equal_data, comm):
-    """How cases end, in this process or on all ranks."""
+    """Returns the outcomes of cases, in this process or on all ranks."""
     if comm is not None:
         return judge_on_ranks(cases, has_equal_data, comm)
     return [judge(case, has_equal_data) for case in cases]

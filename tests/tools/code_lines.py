@@ -1,7 +1,7 @@
-"""Counts code lines: those with tokens other than docstrings, comments and blanks.
+"""Counts code lines: lines with tokens other than docstrings, comments and blanks.
 
-python -m tests.tools.code_lines [ROOT] prints them by room, largest first. With --spine it prints
-those of the files of ARCHITECTURE.md's reading tour, in the order of the tour.
+python -m tests.tools.code_lines [ROOT] prints the numbers by room, the largest first. With --spine
+it prints the numbers of the files in ARCHITECTURE.md's reading tour, in the order of the tour.
 """
 
 import ast
@@ -25,7 +25,7 @@ _NO_CODE = {
 
 
 def code_lines(text: str, tree: ast.Module | None = None) -> set[int]:
-    """Returns the numbers of the lines of a source text that hold code.
+    """Returns the numbers of the lines of a source text that contain code.
 
     Args:
         text: the source.
@@ -39,7 +39,7 @@ def code_lines(text: str, tree: ast.Module | None = None) -> set[int]:
         if token.type not in _NO_CODE:
             found.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(tree or ast.parse(text)):
-        # The text below an attribute is a docstring, too.
+        # The text below an attribute is also a docstring.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
                 found.difference_update(range(node.lineno, node.end_lineno + 1))

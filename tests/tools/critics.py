@@ -1,13 +1,13 @@
-"""Trains models with synchronized batch normalization, and prints how far N ranks are from one.
+"""Trains models with synchronized batch normalization, and prints how much N ranks differ from one.
 
-``python -m tests.tools.critics`` trains a classifier, the two networks of WGAN-GP, a critic
-with an R1 penalty, and one with a penalty on the gradient of that penalty, in float64: on 1, 2, 3
-and 4 ranks with create_mnbn_model and create_multi_node_optimizer, and in one process without
-either. It ends with an error if losses, parameters or running averages differ by more than 1e-12,
-relative to the largest of each array.
+``python -m tests.tools.critics`` trains a classifier, the two networks of WGAN-GP, a critic with an
+R1 penalty, and a critic with a penalty on the gradient of that penalty, in float64: on 1, 2, 3 and
+4 ranks with create_mnbn_model and create_multi_node_optimizer, and in one process without either.
+The program fails if losses, parameters or running averages differ by more than 1e-12, relative to
+the largest number of each array.
 
-The four need derivatives of first, second and third order: a penalty on a gradient is trained by
-the derivative of one order more.
+The four trainings need derivatives of first, second and third order, because training with a
+penalty on a gradient needs derivatives of one order more.
 """
 
 import argparse
@@ -28,13 +28,13 @@ from mpchain.distributed.links import create_mnbn_model
 from tests.distributed import ranks
 
 LIMIT = 1e-12
-N_SAMPLES = 10  # Neither 3 nor 4 divides this number.
+N_SAMPLES = 10  # neither 3 nor 4 divides this number
 
 
 class Critic(mpchain.Chain):
-    """Two convolutions. Biases that the loss does not depend on would have gradients of pure
-    rounding errors, of which Adam makes full steps: those before a normalization, and a critic's.
-    """
+    """A critic with two convolutions. Biases before a normalization, and a critic's last bias, are
+    omitted: the loss does not depend on them, so their gradients would be rounding errors, which
+    Adam turns into full steps."""
 
     def __init__(self, n_out=1):
         super().__init__()
@@ -63,10 +63,10 @@ class Generator(mpchain.Chain):
 
 
 class Training:
-    """What a program does with the samples of all ranks, of which this rank has a part.
+    """A training with the samples of all ranks, of which this rank has a part.
 
     Args:
-        comm (Communicator): the ranks; None is one process, without anything that is for several.
+        comm (Communicator): the ranks; None means one process without any classes for ranks.
     """
 
     def __init__(self, comm):
@@ -76,7 +76,7 @@ class Training:
         self.models = []
 
     def set_up(self, model, **options):
-        """Returns the model that is to be trained, and its optimizer."""
+        """Returns the model to train, and its optimizer."""
         optimizer = optimizers.Adam(1e-3, **options)
         if not self.is_plain:
             model = create_mnbn_model(model, self.comm)
@@ -85,7 +85,8 @@ class Training:
         return model, optimizer.setup(model)
 
     def part(self, *arrays):
-        """This rank's part of each array: uneven, and with every step another rank has most."""
+        """Returns this rank's part of each array; the parts are uneven, and in each step another
+        rank has most samples."""
         comm, n = self.comm, N_SAMPLES
         turn = (comm.rank + len(self.losses)) % comm.size
         begin, end = partition(n, turn, comm.size)
@@ -103,7 +104,7 @@ class Training:
         optimizer.update(noted)
 
     def outcome(self):
-        """Losses, parameters and running averages, as one dict of arrays."""
+        """Returns losses, parameters and running averages, in one dict of arrays."""
         arrays = {"losses": np.array(self.losses)}
         for i, model in enumerate(self.models):
             for name, param in model.namedparams():
@@ -157,7 +158,8 @@ def wgan_gp(training, n_updates):
 
 
 def _r1(critic, x):
-    """The critic's output for real samples, and the mean of the squared norms of its gradient."""
+    """Returns the critic's output for real samples, and the mean of the squared norms of its
+    gradient."""
     x = mpchain.Variable(x)
     y = critic(x)
     (gx,) = mpchain.grad([y], [x], enable_double_backprop=True)
@@ -176,7 +178,7 @@ def r1(training, n_updates):
 
 
 def penalized_penalty(training, n_updates):
-    """The norm of the R1 penalty's gradient, of all samples, is kept small."""
+    """Trains with a penalty on the norm of the R1 penalty's gradient of all samples."""
     critic, optimizer = training.set_up(Critic())
 
     def loss(x):
@@ -203,7 +205,8 @@ def train(name, comm, n_updates=20):
 
 
 def difference(outcome, reference):
-    """The greatest difference of an element, relative to the largest of its array."""
+    """Returns the largest difference of an element, relative to the largest element of its
+    array."""
     assert outcome.keys() == reference.keys()
     return max(
         np.abs(outcome[name] - expected).max() / np.abs(expected).max()
@@ -212,7 +215,7 @@ def difference(outcome, reference):
 
 
 def compare(comm, n_updates=20):
-    """Yields each program's name, and how far the ranks are from one process."""
+    """Yields each program's name, and how much the ranks differ from one process."""
     for name in PROGRAMS:
         reference = train(name, None, n_updates)
         yield name, max(comm.allgather_obj(difference(train(name, comm, n_updates), reference)))
@@ -237,7 +240,7 @@ def main():
 
 
 def run(n_ranks, n_updates, timeout=600):
-    """Runs the comparison on so many ranks; returns what it prints, or ends with its error."""
+    """Runs the comparison on ``n_ranks`` ranks; returns its output, or exits with its error."""
     command = ["-m", "tests.tools.critics", "--compare", f"--updates={n_updates}"]
     status, outputs, own_output = ranks.run(n_ranks, command, timeout=timeout)
     if status != 0:

@@ -1,14 +1,14 @@
-"""Trains the same models on several numbers of ranks, and prints how far the results are apart.
+"""Trains the same models on several numbers of ranks, and prints how much the results differ.
 
-``python -m tests.tools.equality`` trains each model with each optimizer for 20 updates in
-float64: in one process, with an ordinary optimizer or, where the model draws random numbers, a
-multi-node one; and with multi-node optimizers on 1, 2, 3 and 4 ranks, in each combination of
-gradient accumulation, a sharded optimizer and uneven shards of the batch. It prints a table of the
-greatest relative differences of losses and final parameters from the one process, and ends with an
-error if one is above 1e-12.
+``python -m tests.tools.equality`` trains each model with each optimizer for 20 updates in float64:
+in one process, with an ordinary optimizer or, if the model draws random numbers, a multi-node
+optimizer; and with multi-node optimizers on 1, 2, 3 and 4 ranks, in each combination of gradient
+accumulation, a sharded optimizer and uneven shards of the batch. It prints a table of the largest
+relative differences of losses and final parameters from the one process, and fails if a difference
+is above 1e-12.
 
-With ``--reproducible`` it does so in float32 with a reproducible communicator, whose results are
-to have the same bits on any number of ranks.
+With ``--reproducible``, the trainings are in float32 with a reproducible communicator, whose
+results must have the same bits on any number of ranks.
 """
 
 import argparse
@@ -41,7 +41,7 @@ ACCUMULATION = 3
 OPTIONS = ("accumulated", "sharded", "uneven")
 
 OPTIMIZERS = {
-    # With steps twice as long, the gradient penalty amplifies rounding errors.
+    # With steps twice as long, the gradient penalty magnifies rounding errors by itself.
     "SGD": lambda: (optimizers.SGD(lr=0.02), []),
     "Adam": lambda: (optimizers.Adam(alpha=0.01), []),
     "LARS": lambda: (optimizers.MomentumSGD(lr=0.02), [optimizer_hooks.GradientLARS()]),
@@ -50,7 +50,8 @@ OPTIMIZERS = {
 
 
 class UnevenIterator(ShardedIterator):
-    """Gives a rank the more samples the higher it is, and the last one none in each third batch."""
+    """An iterator that gives higher ranks more samples, and the last rank none in each third
+    batch."""
 
     n_batches = 0
 
@@ -82,7 +83,7 @@ def train(model_name, optimizer_name, comm, options, n_updates):
     if comm is None and kind.ratio:
         comm = Communicator()
     if comm is not None:
-        vars(comm).pop("n_draw_keys", None)  # A program of its own would start without it.
+        vars(comm).pop("n_draw_keys", None)  # each program starts with the first key
     dtype = mpchain.config.dtype
     arrays = (
         x.astype(dtype if x.dtype.kind == "f" else np.int32)
@@ -135,7 +136,7 @@ def _run(updater, model, n_updates):
 
 
 def difference(result, expected):
-    """Returns the greatest relative difference of two results of :func:`train`."""
+    """Returns the largest relative difference of two results of :func:`train`."""
     assert result.keys() == expected.keys() and len(result) > 1
     return max(
         np.abs(result[name] - array).max() / np.abs(array).max() for name, array in expected.items()
@@ -149,13 +150,13 @@ def combinations(reproducible=False):
 
 
 class Suite:
-    """The models, optimizers and combinations of options that are to be trained.
+    """The models, optimizers and combinations of options to train.
 
     Args:
         models, optimizer_names (list of str): names.
         options (list of tuples): combinations.
         n_updates (int): length of each training.
-        reproducible (bool): in float32, with a reproducible communicator.
+        reproducible (bool): whether to train in float32 with a reproducible communicator.
     """
 
     def __init__(self, models, optimizer_names, options, n_updates=20, reproducible=False):
@@ -167,12 +168,12 @@ class Suite:
         return mpchain.using_config("dtype", np.dtype("f4" if self.reproducible else "f8"))
 
     def runs(self):
-        """Yields model, optimizer, options and the name of a file for each training."""
+        """Yields model, optimizer, options and file name of each training."""
         for run in itertools.product(self.models, self.optimizer_names, self.options):
             yield *run, f"{run[0]}-{run[1]}-{'-'.join(run[2])}.npz".replace(" ", "_")
 
     def train_on(self, n_ranks, folder, time_limit):
-        """Lets ``n_ranks`` ranks train all, and leave the results in a folder."""
+        """Runs all trainings on ``n_ranks`` ranks, which write the results into a folder."""
         command = [
             "-m",
             "mpi4py",
@@ -193,7 +194,7 @@ class Suite:
         return arguments + ["--reproducible"] * self.reproducible
 
     def be_a_rank(self, folder):
-        """Trains all as one of the ranks."""
+        """Runs all trainings as one of the ranks."""
         comm = mpchain.create_communicator(reproducible=self.reproducible)
         with self.dtype():
             for model, optimizer, options, file in self.runs():
@@ -204,12 +205,12 @@ class Suite:
                     np.savez(pathlib.Path(folder, file), **result)
 
     def compare(self, numbers_of_ranks, time_limit=600):
-        """Trains all on these numbers of ranks.
+        """Runs all trainings on the given numbers of ranks.
 
         Returns:
-            dict: by (model, optimizer, options), the greatest difference from what one process
-            computes with an ordinary optimizer. In a reproducible suite that is the difference from
-            the first number of ranks: 0 means that all bits are the same.
+            dict: by (model, optimizer, options), the largest difference from the results of one
+            process with an ordinary optimizer. In a reproducible suite, the difference from the
+            results on the first number of ranks; 0 means that all bits are the same.
         """
         with tempfile.TemporaryDirectory() as folder:
             for n in numbers_of_ranks:

@@ -1,4 +1,4 @@
-"""The models of the equality suite, with data: small, but of every kind that is promised."""
+"""The models of the equality suite, with data: small models of every supported kind."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class MLP(Model):
 
 
 class CNN(Model):
-    """A classifier of pictures with group normalization."""
+    """A classifier of images with group normalization."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,8 @@ class WGANGP(Model):
             self.l1 = L.Linear(None, 16)
             self.norm = L.LayerNormalization()
             self.l2 = L.Linear(None, 12)
-            # The exact gradient is zero, and Adam would turn its rounding errors into steps.
+            # The gradient of a bias would be zero except for rounding errors, which Adam turns into
+            # steps.
             self.l3 = L.Linear(None, 1, nobias=True)
 
     def critic(self, x):
@@ -77,7 +78,7 @@ class WGANGP(Model):
         return self.l3(F.tanh(self.l2(h)))
 
     def forward(self, real, fake, mixture):
-        if self.ratio:  # then all its noise is drawn within the update
+        if self.ratio:  # then all noise is drawn within the update
             draw = distributions.Uniform(low=np.zeros(()), high=np.ones(()))
             mixture = draw.sample(len(real)).array.astype(real.dtype)
             fake = F.gaussian(fake, np.zeros_like(fake)).array
@@ -95,7 +96,7 @@ class WGANGP(Model):
 
 
 class R1(Model):
-    """A convolutional critic whose gradient on real pictures is penalized."""
+    """A convolutional critic with a penalty on its gradient at real images."""
 
     def __init__(self):
         super().__init__()
@@ -165,7 +166,7 @@ class Seq2seq(Model):
         _, _, outputs = self.decoder(h, c, [self.embed_y(y[:-1]) for y in ys])
         logits = self.l(self.norm(F.concat(outputs, axis=0)))
         targets = np.concatenate([y[1:] for y in ys])
-        # The mean is over sentences, so that their number is a batch's weight.
+        # The mean is over sentences, so the number of sentences is a batch's weight.
         return F.sum(F.softmax_cross_entropy(logits, targets, reduce="no")) / len(words)
 
     @staticmethod
@@ -175,7 +176,8 @@ class Seq2seq(Model):
 
 
 class Tagger(Model):
-    """Labels the words of sentences, many of which, and unevenly many, have no label."""
+    """Labels the words of sentences; many words have no label, and their number differs between
+    sentences."""
 
     def __init__(self):
         super().__init__()

@@ -16,7 +16,7 @@ LIMIT = 1e-12
 
 
 def train(n_ranks, time_limit, **options):
-    """Runs the example, for at most so many seconds.
+    """Runs the example, with a time limit in seconds.
 
     Returns:
         The losses (training and validation, by epoch) and the final parameters by name.
@@ -39,7 +39,7 @@ def train(n_ranks, time_limit, **options):
 
 
 def differences(result, reference):
-    """Returns the greatest relative difference of the losses, and that of the parameters."""
+    """Returns the largest relative difference of the losses, and of the parameters."""
     losses, parameters = result
     reference_losses, reference_parameters = reference
     assert parameters.keys() == reference_parameters.keys() and len(parameters) > 0
@@ -53,7 +53,7 @@ def differences(result, reference):
 
 
 def compare(numbers_of_ranks, time_limit=600, **options):
-    """Yields (number of ranks, difference of losses, of parameters) from one rank."""
+    """Yields (number of ranks, difference of losses, difference of parameters) from one rank."""
     reference = train(1, time_limit, **options)
     for n_ranks in numbers_of_ranks:
         yield n_ranks, *differences(train(n_ranks, time_limit, **options), reference)

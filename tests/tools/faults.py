@@ -1,12 +1,12 @@
-"""Lets ranks fail at random moments of a training, and checks how the job ends and goes on.
+"""Lets ranks fail at random moments of a training, and checks how the job ends and resumes.
 
 ``python -m tests.tools.faults --times 20`` trains a small model in float64, with a sharded
 optimizer and checkpoints, and lets one rank fail: it raises an exception (also in a thread), is
-killed, stopped, leaves, does not come, calls another collective than its peers, passes another
-shape or dtype, or cannot write its part of a checkpoint. Each time the job must end by itself, not
-later than the time limit of collectives and 10 s more, with the message that says what happened.
-Then the training is started again, with another number of ranks: it must go on from the last
-checkpoint and yield the losses of a training that nothing has disturbed, to 1e-12.
+killed, stops, leaves, does not come, calls another collective than its peers, passes another shape
+or dtype, or cannot write its part of a checkpoint. Each time, the job must end by itself, at most
+10 s after the time limit of collectives, with a message that says what happened. Then the training
+is started again, with another number of ranks: it must resume from the last checkpoint and have the
+losses of an undisturbed training, to 1e-12.
 """
 
 import argparse
@@ -57,23 +57,24 @@ FAULTS = {
     "no room on the disk": r"rank {rank} of {n}:\n(.*\n)*OSError: .*File too large"
     r"(.*\n)*raised while the checkpoint iteration_\d+ was written",
 }
-"""What the failing rank does, and what is printed then: a regular expression."""
+"""Maps what the failing rank does to the expected output, a regular expression."""
 
 
 class Fault:
-    """What one rank does at some iteration.
+    """A fault of one rank at some iteration.
 
     Args:
-        name (str): of :data:`FAULTS`.
+        name (str): a key of :data:`FAULTS`.
         comm (Communicator): the ranks.
-        folder: where a file tells when it happened.
+        folder: the folder of a file that records the time of the fault.
     """
 
     def __init__(self, name, comm, folder):
         self._name, self._comm, self._folder = name, comm, pathlib.Path(folder)
 
     def begin(self, delay):
-        """Lets it happen, by itself or at the next call of the method that does it."""
+        """Starts the fault, which happens by itself or at the next call of the method that it
+        changes."""
         if self._name in ("kill", "stop"):
             number = signal.SIGKILL if self._name == "kill" else signal.SIGSTOP
             threading.Timer(delay, self._send, [number]).start()
@@ -93,11 +94,11 @@ class Fault:
             self._comm.gather_obj(None)
         elif self._name == "no room on the disk":
             self._note()
-            # Enough for what is printed, which goes to a file, too.
+            # The limit is sufficient for printed text, which is also written to a file.
             resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
 
     def array(self, is_failing):
-        """The array that all ranks sum in each iteration."""
+        """Returns the array that all ranks sum in each iteration."""
         if is_failing and self._name == "other shape":
             self._note()
             return np.ones(4)
@@ -119,17 +120,17 @@ class Fault:
 
 
 def do_not_come():
-    """What a rank does that its peers wait for in vain."""
+    """Replaces a call, so that the other ranks wait for this rank in vain."""
     threading.Event().wait()
 
 
 def train(folder, plan):
-    """What each rank runs: the training, with a fault if there is a plan for one.
+    """Trains on a rank, with a fault if there is a plan for one.
 
     Args:
-        folder: for checkpoints and results.
-        plan (dict): ``fault``, its name; ``rank`` and ``iteration`` of it, and ``delay`` in
-            seconds; or nothing.
+        folder: the folder of checkpoints and results.
+        plan (dict): the name of the ``fault``, its ``rank`` and ``iteration``, and its ``delay`` in
+            seconds; empty for no fault.
     """
     mpchain.global_config.dtype = np.dtype(np.float64)
     np.random.seed(0)
@@ -163,14 +164,14 @@ def train(folder, plan):
 
 
 def run(n_ranks, folder, plan=None, collective_timeout=60, limit=90):
-    """Runs the training; returns what :func:`ranks.run` does."""
+    """Runs the training; returns the results of :func:`ranks.run`."""
     command = ["-m", __spec__.name, "--train", str(folder), "--plan", json.dumps(plan or {})]
     environ = {"MPCHAIN_COLLECTIVE_TIMEOUT": str(collective_timeout)}
     return ranks.run(n_ranks, command, timeout=limit, environ=environ)
 
 
 def losses_of(outcome):
-    """Returns the losses by iteration of a training that has ended well."""
+    """Returns the losses by iteration of a training that has ended without error."""
     status, outputs, own_output = outcome
     line = re.search(r"^losses (.*)$", outputs[0], re.MULTILINE)
     if status != 0 or line is None:
@@ -179,17 +180,18 @@ def losses_of(outcome):
 
 
 def check(name, n_ranks, n_ranks_after, timeout, expected, plan):
-    """Lets a rank fail once, and goes on.
+    """Lets a rank fail once, and resumes the training.
 
     Returns:
-        Seconds from the fault to the end of the job, and the iteration from which it went on.
+        The number of seconds from the fault to the end of the job, and the iteration from which
+        training resumed.
 
     Raises:
-        AssertionError: anything is not as it should be.
+        AssertionError: the job did not end, resume or train as expected.
     """
     with tempfile.TemporaryDirectory() as folder:
         plan = {"fault": name, **plan}
-        # The other ranks may wait for mpirun to begin, and for all to be ready, much longer.
+        # The other ranks may wait much longer for mpirun to start, and for all ranks to be ready.
         status, outputs, own_output = run(n_ranks, folder, plan, timeout, timeout + MARGIN + 30)
         happened = pathlib.Path(folder, "happened")
         report = ranks.report(status, outputs, own_output)
@@ -204,7 +206,7 @@ def check(name, n_ranks, n_ranks_after, timeout, expected, plan):
         begun = min(losses)
         assert sorted(losses) == list(range(begun, N_ITERATIONS + 1)), losses.keys()
         last = (plan["iteration"] - 1) // EVERY * EVERY
-        # The last checkpoint may be incomplete.
+        # The last checkpoint may have been incomplete.
         assert last - 2 * EVERY < begun <= plan["iteration"] + 2 * EVERY, (begun, plan)
         if begun > 1:
             assert "resuming from" in outcome[1][0], outcome

@@ -1,4 +1,5 @@
-"""Plants faults of GPU code in copies of the source; tests on the double of CuPy find each.
+"""Plants faults of GPU code in copies of the source; tests on the double of CuPy must find each
+fault.
 
 python -m tests.tools.gpu_faults
 """
@@ -19,16 +20,16 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Fault(NamedTuple):
-    """A fault, and what finds it.
+    """A fault, and the test that finds it.
 
     Attributes:
-        what: what is wrong.
+        what: a description of the fault.
         file: the file that gets the fault.
-        place: the qualified name of the function or constant that gets it.
-        old, new: an expression or statements, which the place has once, and what replaces them.
-            They are compared as syntax trees; in CUDA they are text.
+        place: the qualified name of the function or constant that gets the fault.
+        old, new: an expression or statements that occur once in the function or constant, and their
+            replacement. They are compared as syntax trees; in CUDA they are text.
         test: the test, and further arguments of pytest.
-        message: what the test then prints, a regular expression.
+        message: a regular expression for the output of the failing test.
         in_cuda: whether the fault is in a string of CUDA.
     """
 
@@ -250,7 +251,7 @@ def replaced(text: str, fault: Fault) -> str:
     """Returns the text of a source with the fault.
 
     Raises:
-        AssertionError: the place is missing, or has what the fault replaces not exactly once.
+        AssertionError: the place is missing, or does not contain ``old`` exactly once.
     """
     tree = ast.parse(text)
     place: ast.AST = tree
@@ -284,7 +285,7 @@ def _nodes(text):
 
 
 def _replace(place, old, new):
-    """Replaces nodes, which follow one another, within a node; returns how often."""
+    """Replaces consecutive nodes within a node; returns the number of replacements."""
     dumps = lambda nodes: [ast.dump(x) if isinstance(x, ast.AST) else x for x in nodes]
     n, wanted = 0, dumps(old)
     for parent in list(ast.walk(place)):
@@ -299,12 +300,12 @@ def _replace(place, old, new):
 
 
 def with_fault(fault: Fault) -> str:
-    """Returns the text of the file with the fault; raises what :func:`replaced` does."""
+    """Returns the text of the file with the fault; raises the errors of :func:`replaced`."""
     return replaced((ROOT / fault.file).read_text("utf-8"), fault)
 
 
 def plant(fault: Fault, folder: pathlib.Path) -> str:
-    """Runs a fault's test in a copy of the source that has the fault; returns what it prints.
+    """Runs a fault's test in a copy of the source with the fault; returns the output.
 
     Raises:
         AssertionError: the test does not find the fault.

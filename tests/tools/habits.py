@@ -1,6 +1,6 @@
-"""Counts habits of tests that make changes hard.
+"""Counts habits in tests that make changes of the source hard.
 
-python -m tests.tools.habits prints what it counts, with the places of what tests reach into.
+python -m tests.tools.habits prints the counts, and where tests use private attributes.
 """
 
 import ast
@@ -64,7 +64,7 @@ def models(root: pathlib.Path = ROOT) -> list[str]:
 
 
 def sleeps(root: pathlib.Path = ROOT) -> Iterator[str]:
-    """Yields the places where a test sleeps, and no comment nearby says what for.
+    """Yields the lines where a test sleeps and no comment nearby gives a reason.
 
     The comment is one of the line or of one of the two lines above it. Texts of programs that are
     made to hang count as well.

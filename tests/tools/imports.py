@@ -1,9 +1,9 @@
-"""Draws who imports whom, and finds the circles; imports for type checkers count.
+"""Draws which rooms import which, and finds circles; imports for type checkers count.
 
 ``python -m tests.tools.imports [FOLDER]`` prints, for the source in a folder, the numbers of rooms
-(what stands in ``mpchain/``, and the launcher), of arrows between them and of circles of files.
-Then come the circles, and a drawing: rooms that import one another share a box, and an arrow is
-left out where others lead there, too.
+(the modules and packages in ``mpchain/``, and the launcher), of arrows between them and of circles
+of files. The circles and a drawing follow: rooms that import each other share a box, and an arrow
+is omitted if other arrows lead to the same box.
 """
 
 import ast
@@ -22,7 +22,7 @@ def files(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
 
 
 def imported(name: str, path: pathlib.Path, known: set[str]) -> Iterator[str]:
-    """Yields the modules among those known that a module imports."""
+    """Yields the modules in ``known`` that a module imports."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -35,14 +35,14 @@ def imported(name: str, path: pathlib.Path, known: set[str]) -> Iterator[str]:
 
 
 def graph(root: pathlib.Path = ROOT) -> dict[str, set[str]]:
-    """Returns for each module those that it imports."""
+    """Returns, for each module, the modules that it imports."""
     found = files(root)
     known = set(found)
     return {name: {*imported(name, path, known)} - {name} for name, path in found.items()}
 
 
 def reach(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Returns for each node all that its arrows lead to."""
+    """Returns, for each node, all nodes that its arrows reach."""
     found = {}
     for node in arrows:
         found[node], waiting = set(), [node]
@@ -54,7 +54,7 @@ def reach(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Returns the sets of nodes that reach one another, those of one node left out."""
+    """Returns the sets of nodes that reach each other; sets of one node are omitted."""
     to = reach(arrows)
     sets = {frozenset(y for y in to[x] if x in to[y]) for x in arrows}
     return sorted(
@@ -63,7 +63,8 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def rooms(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Returns the same for rooms, that is what stands in ``mpchain/``; the top is left out."""
+    """Returns, for each room of ``mpchain/``, the rooms that it imports; the top-level module is
+    omitted."""
     room = lambda name: name.split(".")[name.startswith("mpchain")]
     found = {room(name): set() for name in arrows if name != "mpchain"}
     for name in arrows.keys() - {"mpchain"}:

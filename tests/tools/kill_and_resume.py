@@ -1,4 +1,4 @@
-"""Kills a training in the middle of writing a snapshot, resumes it, and compares the losses.
+"""Kills a training while it writes a snapshot, resumes it, and compares the losses.
 
     python -m tests.tools.kill_and_resume --kills 20
 
@@ -31,7 +31,7 @@ PERIOD = 3
 
 
 class StoppingFile:
-    """A file that stops the program after so many bytes."""
+    """A file that stops the program after a given number of bytes."""
 
     def __init__(self, file, n_bytes):
         self._file = file
@@ -46,7 +46,7 @@ class StoppingFile:
             self._file.write(data[: self._n_left])
             self._file.flush()
             print("inside", flush=True)
-            sys.stdin.read()  # The process waits here until it is killed.
+            sys.stdin.read()  # no one closes the other end, so this waits for the kill
         self._n_left -= len(data)
         return self._file.write(data)
 
@@ -90,7 +90,7 @@ def finish(process):
 
 
 def outcome(out):
-    """What the training has computed: its losses, iteration by iteration, and its parameters."""
+    """Returns the losses of the training by iteration, and its parameters."""
     log = json.loads((out / "log").read_text())
     return [
         {key: value for key, value in entry.items() if key != "elapsed_time"} for entry in log
@@ -111,8 +111,8 @@ def kill_once(folder, reference, rng):
     names = sorted(path.name for path in folder.iterdir() if "snapshot" in path.name)
     (half,) = (name for name in names if name.endswith(f".tmp.snapshot_iter_{stop_at}"))
     assert f"snapshot_iter_{stop_at}" not in names
-    assert 0 < (folder / half).stat().st_size <= n_bytes  # zip archives rewrite some of them
-    finish(start(folder, 1))  # The seeds differ, so random states must come from the snapshot.
+    assert 0 < (folder / half).stat().st_size <= n_bytes  # zip archives rewrite some bytes
+    finish(start(folder, 1))  # the seeds differ, because all random state comes from the snapshot
     assert outcome(folder) == expected
     assert not any(path.name.endswith(f".tmp.snapshot_iter_{stop_at}") for path in folder.iterdir())
     print(

@@ -1,11 +1,11 @@
-"""Kills ranks, mpirun or the launcher of a training job at random moments, and looks what is left.
+"""Kills ranks, mpirun or the launcher of a training job at random moments, and checks what remains.
 
     python -m tests.tools.random_kills [--kills 50] [--ranks 3] [--restarts] [--seed 0]
 
-Each job trains examples/mnist on the digits. After a kill the job must end with an exit code other
-than 0, no process of it may be alive 10 s later, and where a rank was killed the report must name
-it. With --restarts the job must end well, and the log of training must be that of a run that nobody
-disturbed, in all digits; the launcher itself is spared then.
+Each job trains examples/mnist on the digits. After a kill, the job must end with an exit code other
+than 0, no process of the job may be alive 10 s later, and if a rank was killed, the report must
+name the rank. With --restarts, the launcher is not killed, the job must end without error, and its
+log must equal the log of an undisturbed run in all digits.
 """
 
 import argparse
@@ -23,19 +23,19 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "mnist" / "train_mnist.py"
-# This environment variable marks the job's processes.
+# This variable in the environment of a process shows that it belongs to the job.
 MARK = "MPCHAIN_TEST_JOB"
 TIME_TO_VANISH = 10.0
 LIMIT = 180.0
 
 
 class TrainingJob:
-    """A launcher that trains; its processes are found by a mark in their environment.
+    """A launcher that trains; a mark in their environment identifies its processes.
 
     Args:
-        folder: Where it writes its results.
-        ranks: Number of ranks.
-        epochs: How long it trains.
+        folder: The folder of the results.
+        ranks: The number of ranks.
+        epochs: The number of epochs.
         options: Further options of the launcher.
     """
 
@@ -61,12 +61,12 @@ class TrainingJob:
 
     @property
     def errors(self) -> str:
-        """What the launcher and the ranks have printed on standard error."""
+        """The standard error of the launcher and the ranks."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
 
     def processes(self) -> dict[int, list[str]]:
-        """The command lines of its processes that are alive."""
+        """Returns the command lines of the job's living processes."""
         found = {}
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -77,11 +77,11 @@ class TrainingJob:
         return found
 
     def wait_for_training(self):
-        """Returns when the first snapshot is written."""
+        """Waits until the first snapshot is written."""
         self._wait(lambda: self.snapshots() or self.process.poll() is not None)
 
     def victims(self, kind: str) -> list[int]:
-        """Ids of the processes of a kind: ``rank``, ``mpirun`` or ``launcher``."""
+        """Returns the IDs of the processes of a kind: ``rank``, ``mpirun`` or ``launcher``."""
         if kind == "launcher":
             return [self.process.pid]
         word = {"rank": "start_program.py", "mpirun": "start_rank.py"}[kind]
@@ -89,7 +89,7 @@ class TrainingJob:
         named = {each for each, line in lines.items() if any(w.endswith(word) for w in line)}
         if kind == "rank":
             return sorted(named)
-        # mpirun has the guard's command line behind its own.
+        # The guard's command line follows mpirun's own.
         return sorted(each for each in named if "python" not in os.path.basename(lines[each][0]))
 
     def wait_for_end(self) -> int:
@@ -97,19 +97,20 @@ class TrainingJob:
         return self.process.wait(LIMIT)
 
     def wait_until_gone(self) -> float:
-        """Waits until no process is left; returns the seconds, or raises after 10 of them."""
+        """Waits until no process is left; returns the seconds, or raises an error after 10
+        seconds."""
         start = time.monotonic()
         self._wait(lambda: not self.processes(), TIME_TO_VANISH)
         return time.monotonic() - start
 
     def log(self) -> list[dict]:
-        """What training reported, without the times."""
+        """Returns the log of the training, without times."""
         entries = json.loads(pathlib.Path(self.log_path).read_text())
         times = {"elapsed_time", "ranks/slowest", "ranks/waiting"}
         return [{key: entry[key] for key in entry if key not in times} for entry in entries]
 
     def close(self):
-        """Ends what is left."""
+        """Ends the remaining processes."""
         for process in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -121,7 +122,7 @@ class TrainingJob:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"after {limit} s still {self.processes()}\n{self.errors}")
-            time.sleep(0.02)  # nothing tells when: ask again
+            time.sleep(0.02)  # no event exists to wait for, so poll
 
 
 def _list(folder):
@@ -131,9 +132,9 @@ def _list(folder):
 
 
 def check_kill(job: TrainingJob, kind: str, chance: random.Random, patience: float) -> str:
-    """Kills a process of a kind and checks what follows; returns a line about it."""
+    """Kills a process of a kind and checks the consequences; returns a line about the kill."""
     job.wait_for_training()
-    time.sleep(chance.uniform(0, patience))  # a random moment is wanted
+    time.sleep(chance.uniform(0, patience))  # the kill must come at a random moment
     victims = job.victims(kind)
     assert victims, f"the job ended too early\n{job.errors}"
     victim = chance.choice(victims)
@@ -148,9 +149,9 @@ def check_kill(job: TrainingJob, kind: str, chance: random.Random, patience: flo
 
 
 def check_restart(job: TrainingJob, kind: str, chance: random.Random, patience, expected) -> str:
-    """Kills a process of a kind and checks that training ends as if it had not been."""
+    """Kills a process of a kind, and checks that training ends as if there had been no kill."""
     job.wait_for_training()
-    time.sleep(chance.uniform(0, patience))  # a random moment is wanted
+    time.sleep(chance.uniform(0, patience))  # the kill must come at a random moment
     victims = job.victims(kind)
     if victims:
         with contextlib.suppress(ProcessLookupError):
@@ -164,7 +165,7 @@ def check_restart(job: TrainingJob, kind: str, chance: random.Random, patience, 
 
 
 def main(arguments=None):
-    """Runs all kills; an AssertionError tells of the first that went wrong."""
+    """Runs all kills; an AssertionError describes the first failure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--ranks", type=int, default=3)

@@ -1,6 +1,6 @@
-"""Counts reaches into private attributes of other files' objects.
+"""Counts uses of private attributes of other files' objects.
 
-python -m tests.tools.reaches [ROOT] prints them.
+python -m tests.tools.reaches [ROOT] prints the uses.
 """
 
 import ast
@@ -16,7 +16,7 @@ _OF_NAMED_TUPLES = {"_make", "_replace"}
 
 
 def reaches(root: pathlib.Path = ROOT) -> list[str]:
-    """Returns the places where a file asks for a private attribute that other files define.
+    """Returns the lines where a file uses a private attribute that other files define.
 
     These are ``x._name``, where ``x`` is neither ``self`` nor ``cls`` nor ``super()``, and only
     other files of mpchain define ``_name``. So ``sys._getframe`` is none.
@@ -39,7 +39,8 @@ def reaches(root: pathlib.Path = ROOT) -> list[str]:
 
 
 def is_of_another(node: ast.Attribute) -> bool:
-    """Returns whether an attribute is one of another object, and no method of named tuples."""
+    """Returns whether an attribute belongs to another object, and is not a method of named
+    tuples."""
     return node.attr not in _OF_NAMED_TUPLES and not _is_own(node.value)
 
 

@@ -1,7 +1,7 @@
-"""Runs the tests that failed once more, alone, and counts those that then pass.
+"""Runs failed tests once more, alone, and counts the tests that then pass.
 
-``python -m tests.tools.reruns [OPTION...]`` passes options to pytest. Such tests fail on busy cores
-only; ``.ci/reruns`` says how often each has done so, and when last.
+``python -m tests.tools.reruns [OPTION...]`` passes options to pytest. Such tests fail only on busy
+cores; ``.ci/reruns`` says how often each of them did, and when it did last.
 """
 
 import datetime
@@ -17,13 +17,13 @@ HEAD = "# Tests that failed and then passed alone: how often, when last, which.\
 
 
 def failed(root: pathlib.Path = ROOT) -> set[str]:
-    """Returns the tests that failed when pytest last ran them, as its cache has them."""
+    """Returns the tests that failed in pytest's last run, from pytest's cache."""
     path = root / ".pytest_cache/v/cache/lastfailed"
     return set(json.loads(path.read_text("utf-8"))) if path.exists() else set()
 
 
 def count(tests: Iterable[str], root: pathlib.Path = ROOT) -> None:
-    """Adds one to the number of reruns of each test in the file."""
+    """Increases the number of reruns of each test in the file."""
     path, rows = root / FILE, {}
     for line in path.read_text("utf-8").splitlines()[1:] if path.exists() else []:
         n, day, test = line.split(" ", 2)
@@ -35,7 +35,8 @@ def count(tests: Iterable[str], root: pathlib.Path = ROOT) -> None:
 
 
 def rerun(options: Iterable[str] = (), root: pathlib.Path = ROOT) -> int:
-    """Runs the failed tests once more, counts those that pass, and returns pytest's exit code."""
+    """Runs the failed tests once more, counts the tests that pass, and returns pytest's exit
+    code."""
     before = failed(root)
     command = [sys.executable, "-m", "pytest", "--last-failed", "--last-failed-no-failures", "none"]
     code = subprocess.run([*command, *options], check=False, cwd=root).returncode

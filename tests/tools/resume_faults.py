@@ -6,11 +6,11 @@ saves a checkpoint after each iteration, on 1, 2, and changing numbers of ranks.
 - Ranks are killed (SIGKILL; all of them, or one) at random moments, and the training is started
   again until it is done.
 - When a training is started again, opening a file of a checkpoint fails on some rank: with EIO,
-  ESTALE or EMFILE, by which the job must end with a message that names rank and file, or with
-  ENOENT for a second, which a job may survive. Then it is started again.
+  ESTALE or EMFILE, after which the job must end with a message that names rank and file, or with
+  ENOENT for a second, which a job may survive. Then the training is started again.
 
-In the end each training must have the bits of one that nothing has disturbed, it must have resumed
-from the latest checkpoint each time, and no checkpoint may be lost or renamed.
+In the end, each training must have the same bits as an undisturbed training, must have resumed from
+the latest checkpoint each time, and no checkpoint may be lost or renamed.
 """
 
 import argparse
@@ -56,7 +56,7 @@ ERRORS = [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOENT]
 
 
 class Network(mpchain.Chain):
-    """A network with dropout, and with a kind of normalization, if one is given."""
+    """A network with dropout and, if one is given, a kind of normalization."""
 
     def __init__(self, comm, normalization=None):
         super().__init__()
@@ -76,7 +76,8 @@ class Network(mpchain.Chain):
         return loss
 
     def digest(self):
-        """Text that is the same only for the same bits of all parameters and persistent values."""
+        """Returns a text that is equal only if all parameters and persistent values have the same
+        bits."""
         values = mpchain.serializers.DictionarySerializer()
         values.save(self)
         content = b"".join(name.encode() + x.tobytes() for name, x in sorted(values.target.items()))
@@ -84,13 +85,13 @@ class Network(mpchain.Chain):
 
 
 def train(folder, plan):
-    """Trains, from the latest checkpoint if there is one.
+    """Trains on a rank, from the latest checkpoint if there is one.
 
     Args:
-        folder: for checkpoints and results.
-        plan (dict): ``kill``, after how many seconds of which rank (or all, None); ``error``, what
-            :class:`FailingFiles` takes; ``until``, number of iterations; ``reproducible``;
-            ``normalization``, of the network; or nothing.
+        folder: the folder of checkpoints and results.
+        plan (dict): ``kill``, the number of seconds before a kill, and the rank (None means all
+            ranks); ``error``, the arguments of :class:`FailingFiles`; ``until``, the number of
+            iterations; ``reproducible``; the ``normalization`` of the network. Empty for no fault.
     """
     begun = time.monotonic()
     comm = create_communicator(reproducible=plan.get("reproducible", True))
@@ -125,14 +126,14 @@ def train(folder, plan):
 
 
 class FailingFiles:
-    """Lets a rank fail to open a file, or to list a folder, of checkpoints.
+    """Makes a rank fail to open a file, or to list a folder, of checkpoints.
 
     Args:
         comm (Communicator): the ranks.
-        folder: of the training; the file ``failed`` in it will name what could not be opened.
-        rank (int): that of the rank.
-        number (int): of the error; ENOENT passes after ``seconds``.
-        nth (int): how many files are opened before.
+        folder: the folder of the training; its file ``failed`` names the file that was not opened.
+        rank (int): the rank that fails.
+        number (int): the number of the error; ENOENT ends after ``seconds``.
+        nth (int): the number of files that are opened before the failure.
     """
 
     def __init__(self, comm, folder, rank, number, nth, seconds=1.0):
@@ -142,7 +143,7 @@ class FailingFiles:
         self._seconds, self._begun, self._path = seconds, None, None
 
     def install(self):
-        """Puts itself in the place of what opens files."""
+        """Replaces the functions that open files."""
         if self._is_here:
             opening = self._checking(builtins.open)
             builtins.open = io.open = opening
@@ -177,7 +178,7 @@ class FailingFiles:
 def run(n_ranks, folder, plan=None, limit=120):
     """Runs the training on a number of ranks; returns exit status and output."""
     command = ["-m", __spec__.name, "--train", str(folder), "--plan", json.dumps(plan or {})]
-    if n_ranks == 1:  # without mpirun, which takes time
+    if n_ranks == 1:  # a start without mpirun is faster
         done = subprocess.run(
             [sys.executable, *command],
             env=ranks.environment(),
@@ -190,7 +191,7 @@ def run(n_ranks, folder, plan=None, limit=120):
             check=False,
         )
         return done.returncode, done.stdout
-    # Nobody removes the shared memory of ranks that were killed; here it is in the folder.
+    # No process removes the shared memory of killed ranks; here it is in the folder.
     shared = pathlib.Path(folder, "shared")
     shared.mkdir(exist_ok=True, parents=True)
     environ = {"OMPI_MCA_btl_sm_backing_directory": str(shared), "MPCHAIN_COLLECTIVE_TIMEOUT": "60"}
@@ -199,7 +200,7 @@ def run(n_ranks, folder, plan=None, limit=120):
 
 
 def result_of(outcome):
-    """Returns what a training that has ended well has printed.
+    """Returns the result that a training printed that ended without error.
 
     Returns:
         dict: ``digest``; ``losses`` by iteration; ``seconds``.
@@ -213,7 +214,7 @@ def result_of(outcome):
 
 
 def saved_in(folder):
-    """Returns the iterations that are saved; raises AssertionError if one was set aside."""
+    """Returns the saved iterations; raises AssertionError if a checkpoint was set aside."""
     checkpoints = pathlib.Path(folder, "checkpoints")
     names = os.listdir(checkpoints) if checkpoints.exists() else []
     assert not [name for name in names if "damaged" in name], names
@@ -221,18 +222,18 @@ def saved_in(folder):
 
 
 def check_begun(output, saved):
-    """Checks from which checkpoint a training has resumed, if it came that far."""
+    """Checks from which checkpoint a training resumed, if it came so far."""
     begun = re.search(r"resuming from .*/iteration_(\d+)", output)
     assert begun is None or [int(begun[1])] == saved[-1:], (saved, output)
 
 
 class Chain:
-    """A training that is started, killed, and started again until it is done.
+    """A training that is started, killed, and started again until it is complete.
 
     Args:
-        sizes (list): numbers of ranks to draw from.
-        draw (random.Random): what draws them, and when a training is killed.
-        expected (dict): result of a training that nothing disturbs.
+        sizes (list): the numbers of ranks to draw from.
+        draw (random.Random): the generator of numbers of ranks and of times of kills.
+        expected (dict): the result of an undisturbed training.
     """
 
     def __init__(self, sizes, draw, expected):
@@ -240,7 +241,7 @@ class Chain:
         self.n_kills = 0
 
     def run(self, n_kills):
-        """Runs it with at most ``n_kills`` kills; raises AssertionError if anything goes wrong."""
+        """Runs the training with at most ``n_kills`` kills; raises AssertionError at any fault."""
         with tempfile.TemporaryDirectory() as folder:
             while self.n_kills < n_kills and self._is_killed(folder):
                 self.n_kills += 1
@@ -266,7 +267,7 @@ class Chain:
 
 
 def kill(n_kills, sizes, draw, expected):
-    """Kills trainings; returns how many times, and the number of trainings."""
+    """Kills trainings; returns the numbers of kills and of trainings."""
     killed = n_chains = 0
     while killed < n_kills:
         chain = Chain(sizes, draw, expected)
@@ -277,7 +278,7 @@ def kill(n_kills, sizes, draw, expected):
 
 
 def fail_to_read(number, n_ranks, draw, expected):
-    """Lets one file of a checkpoint not be read once.
+    """Makes the reading of one file of a checkpoint fail once.
 
     Returns:
         The file, or None if the rank opened too few files.
@@ -287,7 +288,7 @@ def fail_to_read(number, n_ranks, draw, expected):
         result_of(run(n_ranks, folder, {"until": until}))
         saved = saved_in(folder)
         rank = draw.randrange(n_ranks)
-        # Rank 0 also lists the folder, twice, and reads the manifest.
+        # Rank 0 also lists the folder twice, and reads the manifest.
         error = {"rank": rank, "number": number, "nth": draw.randrange(5 if rank == 0 else 2)}
         status, output = run(n_ranks, folder, {"error": error})
         failed = pathlib.Path(folder, "failed")

@@ -2,11 +2,11 @@
 
     python -m tests.tools.soak_onednn [--minutes 60] [--threads 2] [--seed 0]
 
-Convolutions have random geometries, three spatial axes as often as fewer, and products random
-sizes; each result must have the bits of the reference's, and be near them where convolutions are
-computed by tiles. If one call takes longer than a minute, the stacks of all threads are printed and
-the program ends: threads wait for each other forever. The seed on the last line is that of the
-block of cases which hung.
+Convolutions have random geometries, half of them with three spatial axes, and products have random
+sizes. Each result must have the same bits as the reference, or be close to it if a convolution is
+computed by tiles. If one call takes longer than a minute, threads wait for each other forever: the
+program prints the stacks of all threads and ends. The seed on the last line belongs to the block
+of cases that hung.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import os
 import sys
 import time
 
-LIMIT = 60.0  # seconds that one case may take, which takes milliseconds
-CASES, CASES_OF_TILES = 200, 20  # Each seed has this number of cases.
+LIMIT = 60.0  # the time limit in seconds of a case, which usually takes milliseconds
+CASES, CASES_OF_TILES = 200, 20  # the numbers of cases of a seed
 
 
 def _check_convolutions(rng):
@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    # Before NumPy and OpenMP are loaded, which read these once.
+    # NumPy and OpenMP read these variables once, when they are loaded.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(args.threads)
     import numpy as np

@@ -7,7 +7,7 @@ from mpchain.iterators import SerialIterator
 
 
 class CountingUpdater(training.Updater):
-    """Draws batches and calls a function; there is no model."""
+    """An updater that draws batches and calls a function, without a model."""
 
     def __init__(self, on_update, n_samples, batch_size, rank=None):
         self.on_update = on_update
@@ -45,9 +45,10 @@ class CountingUpdater(training.Updater):
 
 @pytest.fixture
 def make_trainer(tmp_path):
-    """Makes a trainer without a model; the epoch is 2.5 batches long unless said otherwise.
+    """Returns a function that makes a trainer without a model; by default, an epoch has 2.5
+    batches.
 
-    With ``rank`` it has an optimizer whose communicator says that this is that rank.
+    With ``rank``, the trainer has an optimizer whose communicator returns this rank.
     """
 
     def make(
@@ -67,7 +68,8 @@ def make_trainer(tmp_path):
 
 @pytest.fixture
 def run_with_values(make_trainer):
-    """Runs a trainer that reports given values as ``loss``, one an iteration (None: none)."""
+    """Returns a function that runs a trainer whose iterations report given values as ``loss``; None
+    reports nothing."""
 
     def run(values, extensions, **options):
         def observe(trainer):

@@ -1,4 +1,4 @@
-"""A job of two: trains in a folder, stops in the middle of writing a file and waits to be ended.
+"""Trains in a folder as one job, stops while it writes a file, and waits to be ended.
 
 python tests/training/one_job.py FOLDER [--wait] [--rank RANK]
 """
@@ -13,7 +13,7 @@ from mpchain.training import extensions
 
 
 class CountingUpdater(training.Updater):
-    """Draws batches; there is no model."""
+    """An updater that draws batches, without a model."""
 
     def __init__(self):
         self.iterator = SerialIterator(list(range(10)), 2)

@@ -1,4 +1,4 @@
-"""Programs that are told to end: what they leave, and how they end."""
+"""Tests programs that get a signal to end: what they leave, and how they end."""
 
 import os
 import signal
@@ -80,6 +80,6 @@ def test_the_second_signal_ends_the_program_at_once(start, tmp_path, number, cod
     process.send_signal(signal.SIGINT)
     process.stderr.readline()
     process.send_signal(number)
-    process.stdout.read()  # The program gets no line to continue with.
+    process.stdout.read()  # the program gets no line that would let it continue
     assert process.wait(60) == code
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""A training that was killed while it wrote a snapshot goes on as if nothing had happened."""
+"""Tests that a training that was killed while it wrote a snapshot resumes with the same results."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ def test_losses_are_the_same_bit_by_bit():
         "tests.tools.kill_and_resume",
         "--kills",
         "2",
-    ]  # 20 of them are the default
+    ]  # the default is 20 kills
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *kills, summary = done.stdout.splitlines()

@@ -94,7 +94,7 @@ def test_the_first_losses_are_those_of_training_at_these_rates():
 
 
 class Falling(training.Updater):
-    """Reports a loss that depends on the rate."""
+    """A model that reports a loss that depends on the rate."""
 
     iteration = 0
 
@@ -120,7 +120,7 @@ def test_it_ends_where_training_diverges():
     test = training.find_learning_rate(Falling(lambda lr: 1e9 if lr > 0.1 else 1.0), 1e-3, 10.0, 41)
     assert test.rates[-1] == pytest.approx(0.1)
     assert test.losses == pytest.approx([1.0] * 21)
-    assert math.isnan(test.suggestion)  # The loss never fell.
+    assert math.isnan(test.suggestion)  # the loss never fell
     test = training.find_learning_rate(
         Falling(lambda lr: math.nan if lr > 0.1 else 1.0), 1e-3, 10.0
     )
@@ -134,7 +134,7 @@ def test_suggestion_is_where_the_loss_falls_fastest(tmp_path):
         return 1 / (1 + math.exp(4 * math.log(lr / 0.01))) + (lr / 0.5) ** 2
 
     test = training.find_learning_rate(Falling(loss), 1e-5, 10.0, 200)
-    assert 0.005 < test.suggestion < 0.03  # smoothing comes late
+    assert 0.005 < test.suggestion < 0.03  # smoothing delays the suggestion
     pytest.importorskip("matplotlib")
     test.plot(tmp_path / "rates.png")
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")

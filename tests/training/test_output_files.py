@@ -1,4 +1,5 @@
-"""Who writes the files of a folder: one job at a time, none of an earlier run's results lost."""
+"""Tests that only one job at a time writes the files of a folder, and that no result of an earlier
+run is lost."""
 
 import errno
 import json
@@ -123,7 +124,7 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path):
     read, write = os.pipe()
     files = with_lock(tmp_path, "log")
     child = os.fork()
-    if child == 0:  # The child outlives its parent's lock.
+    if child == 0:  # the child outlives its parent's lock
         os.close(write)
         os.read(read, 1)
         os._exit(0)
@@ -155,7 +156,7 @@ def test_a_forked_process_is_refused(tmp_path):
 
 
 def test_trainers_of_one_process(make_trainer, tmp_path):
-    """One within another; the lock lasts as long as the outer one."""
+    """One trainer runs within another; the lock lasts as long as the outer trainer."""
     inner_names = []
 
     def train_once_more(trainer):
@@ -178,7 +179,7 @@ def test_where_the_file_system_has_no_locks_there_is_a_warning(make_trainer, tmp
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(output_files.fcntl, "flock", flock)
-    (tmp_path / ".0123abcd.tmp.log").touch()  # perhaps of another job, which is writing it
+    (tmp_path / ".0123abcd.tmp.log").touch()  # another job may be writing this file
     trainer = make_trainer(out=tmp_path)
     trainer.extend(extensions.LogReport(trigger=(2, "iteration")))
     with pytest.warns(RuntimeWarning, match=f"{tmp_path} is on a file system without locks"):
@@ -311,14 +312,15 @@ def test_a_training_that_is_interrupted_at_once_is_not_over(make_trainer, tmp_pa
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_file_that_another_rank_has_just_replaced_is_left_alone(tmp_path, monkeypatch, is_kept):
-    """Both ranks have found the earlier file; this one goes on when the other has replaced it."""
+    """Both ranks have found the earlier file; this rank continues when the other has replaced
+    it."""
     path, kept = tmp_path / "log", tmp_path / "log.old1"
     path.write_text("earlier")
     trainer = testing.get_trainer_with_mock_updater()
     trainer.out = str(tmp_path)
     files = output_files.OutputFiles("Mine", "log")
     files.claim(trainer)
-    os.link(path, tmp_path / "elsewhere")  # keeps the file of that identity
+    os.link(path, tmp_path / "elsewhere")  # the link keeps the file with this identity
     identity, identities = output_files._identity, [output_files._identity(path)]
     if is_kept:
         os.link(path, kept)

@@ -17,13 +17,14 @@ from mpchain.training.page_report import Connection, PageReport
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Reports are sent without a pause between them."""
+    """Sends reports without a pause between them."""
     monkeypatch.setattr(page_report, "INTERVAL", 0.0)
 
 
 @pytest.fixture
 def pipe(monkeypatch, at_once):
-    """The pipe that the launcher gives to a rank; yields a function that reads the reports."""
+    """Replaces the pipe that the launcher gives to a rank; yields a function that reads the
+    reports."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     status = os.fstat(writer)
@@ -104,13 +105,13 @@ def test_learning_rates_of_two_optimizers():
 def test_rates_are_means_over_ten_seconds_and_over_all():
     rates = page_facts.Rates((0.0, 0, 0.0))
     assert rates.lately is rates.mean is None
-    # Fast and slow half seconds in turn, as where epochs end.
+    # Fast and slow half seconds alternate, as at ends of epochs.
     for i in range(1, 101):
         rates.add((i / 2, 20 * (i // 2), 2.0 * (i // 2)))
         if i > 20:
             assert rates.lately == pytest.approx((20, 2), rel=0.06)
     assert rates.mean == (20, 2)
-    rates.add((60.0, 500, 50.0))  # goes back
+    rates.add((60.0, 500, 50.0))  # the iteration goes back
     assert rates.lately is None
     assert rates.mean == (1000 / 60, 100 / 60)
     rates.add((64.0, 580, 58.0))
@@ -160,7 +161,7 @@ def test_time_spent_waiting(pipe, tmp_path):
     trainer.updater.rank_times = lambda: next(times)
     trainer.run()
     shares = [(report["facts"]["work"], report["facts"]["wait"]) for report in pipe()]
-    # The second report has nothing new, the fourth comes after the ranks have changed.
+    # The second report has nothing new, and the fourth comes after the ranks have changed.
     assert shares == [(0.75, 0.25)] * 2 + [(0.25, 0.75)] * 2 + [(0.75, 0.25)]
 
 
@@ -204,9 +205,9 @@ def test_reports_never_wait_and_lose_no_part_of_a_line():
         data += os.read(reader, 1 << 16)
         connection.send({"number": -1})
     numbers = [json.loads(line)["number"] for line in data.split(b"\n")[:-1]]
-    assert numbers[:250] == list(range(250))  # 64 KiB in the pipe, 256 KiB kept
+    assert numbers[:250] == list(range(250))  # the pipe holds 64 KiB, and the sender keeps 256 KiB
     os.close(reader)
-    connection.send({"number": 0})  # nobody reads
+    connection.send({"number": 0})  # no process reads
     os.close(writer)
 
 
@@ -233,7 +234,7 @@ def test_observations_that_are_no_numbers(pipe, tmp_path):
 
 
 class Page:
-    """Stands for the process of the page."""
+    """Replaces the process of the page."""
 
     def __init__(self):
         self.events, self.requests, self.closed = [], [], False
@@ -300,7 +301,7 @@ def test_signal_that_nobody_handles_is_not_raised(page):
     report = PageReport(control=True)
     report.initialize(trainer)
     page.requests = [b"stop\n"]
-    report(trainer)  # outside of the trainer's loop
+    report(trainer)  # the call is outside of the trainer's loop
     report.finalize()
 
 

@@ -1,5 +1,5 @@
-"""Training reports the same, within rounding, in each precision: log, table, plot, early stopping,
-evaluator, statistics, snapshots."""
+"""Tests that training reports the same, to rounding, in each precision: log, table, plot, early
+stopping, evaluator, statistics and snapshots."""
 
 import json
 import warnings
@@ -13,8 +13,8 @@ from mpchain import links as L
 from mpchain.serializers import load_npz
 from mpchain.training import extensions, triggers, updaters
 
-# Policy: by how much the means of losses and accuracies of a run may differ from float64's. They
-# are sums of a few products, each rounded to 11, 8 and 24 bits; a wrong class changes the accuracy.
+# For each policy, the allowed difference of mean losses and accuracies from float64. The means are
+# sums of a few products, each rounded to 11, 8 and 24 bits; a wrong class changes the accuracy.
 TOLERANCES = {
     "float64": 1e-12,
     "float32": 1e-5,
@@ -27,7 +27,7 @@ POLICIES = {"mixed16": mixed16, "mixed_bf16": mixed_bf16, "bfloat16": mixed_bf16
 
 
 class Wide(mpchain.Chain):
-    """A classifier that also reports NumPy's scalars of its dtype, as sums of arrays are."""
+    """A classifier that also reports NumPy scalars of its dtype, such as sums of arrays."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ class Wide(mpchain.Chain):
 
 def train(folder, name, n_epochs=3):
     with using_config("dtype", POLICIES.get(name) or np.dtype(name)), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the plain policies' want of float32 copies
+        warnings.simplefilter("ignore")  # plain policies warn that they have no float32 copies
         dtype = mpchain.get_dtype()
         random = np.random.RandomState(0)
         labels = random.randint(0, 3, 32).astype(np.int32)
@@ -81,7 +81,8 @@ KEYS = ["accuracy", "largest", "loss"]
 
 @pytest.mark.parametrize("name", TOLERANCES)
 def test_each_precision_reports_its_values(name, tmp_path, capsys):
-    """``mode="max"`` stops it at the second epoch, because a loss that falls is no better."""
+    """``mode="max"`` stops training at the second epoch, because the loss falls, so it does not
+    improve."""
     trainer, log = train(tmp_path / "here", name)
     lines = capsys.readouterr().out.splitlines()
     _, expected = train(tmp_path / "there", "float64")

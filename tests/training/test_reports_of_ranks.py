@@ -1,4 +1,4 @@
-"""Which rank shows and writes, with an optimizer whose communicator says which rank this is."""
+"""Tests which rank shows and writes, with an optimizer whose communicator returns a given rank."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from mpchain.training import Extension, extensions
 
 
 class Recorder(Extension):
-    """Writes what is called into a list."""
+    """An extension that appends its calls to a list."""
 
     def __init__(self, is_report):
         self.is_report, self.calls, self.n_asked = is_report, [], 0
@@ -47,7 +47,7 @@ def test_only_rank_0_calls_reports(make_trainer, rank, is_report):
         trainer.run(show_loop_exception_msg=False)
     every = ["initialize", "call", "call", "on_error", "finalize"]
     assert recorder.calls == ([] if rank and is_report else every)
-    assert recorder.n_asked == 1  # triggers may communicate, and have a state
+    assert recorder.n_asked == 1  # triggers may communicate, and have state
     state = DictionarySerializer()
     state.save(trainer)
     assert ("extensions/Recorder/value" in state.target) == (not (rank and is_report))
@@ -81,7 +81,7 @@ def add_reports(trainer):
     trainer.extend(extensions.ProgressBar(update_interval=1))
 
 
-@pytest.mark.filterwarnings("ignore:PlotReport:UserWarning")  # PlotReport warns without matplotlib.
+@pytest.mark.filterwarnings("ignore:PlotReport:UserWarning")  # matplotlib may not be installed
 def test_rank_1_is_silent_but_logs(make_trainer, capsys):
     trainer = make_trainer(rank=1)
     add_reports(trainer)

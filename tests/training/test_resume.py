@@ -1,4 +1,4 @@
-"""A small real training, interrupted and resumed, is the uninterrupted one."""
+"""Tests that a small training that is interrupted and resumed equals the uninterrupted training."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def make_trainer(out, n_epochs, seed):
 
 
 def outcome(trainer):
-    """Returns everything that training has computed."""
+    """Returns all results of the training."""
     log = [
         {key: value for key, value in entry.items() if key != "elapsed_time"}
         for entry in trainer.get_extension("LogReport").log

@@ -1,4 +1,4 @@
-"""Test runs of a trainer: two iterations, after which every extension is called."""
+"""Tests test runs of a trainer: two iterations, after which every extension is called."""
 
 import pathlib
 
@@ -105,4 +105,5 @@ def test_ranks_wait_for_each_other_before_the_folder_is_removed(make_trainer):
 
     trainer.updater.agree_on_signal = agree
     trainer.run()
-    assert asked == [True] * 4  # before and after each iteration, and at the end
+    # The trainer calls this before and after each iteration, and at the end.
+    assert asked == [True] * 4

@@ -16,7 +16,7 @@ from mpchain.training import PRIORITY_EDITOR, PRIORITY_READER, PRIORITY_WRITER
 
 
 class Recorder(training.Extension):
-    """Writes what is called into a list that it shares with others."""
+    """An extension that appends its calls to a list that it shares with other extensions."""
 
     def __init__(self, label, events, failing=()):
         self.label = label

@@ -12,7 +12,7 @@ from mpchain.training.updaters import Updater
 
 
 class FakeTrainer:
-    """A trainer of which only what triggers read exists; the test sets its progress."""
+    """Imitates the attributes of a trainer that triggers read; the test sets the progress."""
 
     def __init__(self, n_samples=25, batch_size=10):
         self.updater = Updater()
@@ -192,7 +192,7 @@ def fire_on(trigger, losses, start=0):
     [
         (triggers.MinValueTrigger, 1, [1, 3, 6, 9]),
         (triggers.MaxValueTrigger, 1, [1, 2, 5]),
-        (triggers.MinValueTrigger, 2, [2, 4, 10]),  # means: 4, 3, 5, nan, 0, 8
+        (triggers.MinValueTrigger, 2, [2, 4, 10]),  # the means are 4, 3, 5, nan, 0, 8
         (triggers.MaxValueTrigger, 2, [2, 6, 12]),
     ],
 )
@@ -264,7 +264,7 @@ def test_early_stopping_resumes(pause):
     def make():
         return triggers.EarlyStoppingTrigger((2, "iteration"), "loss", patience=2)
 
-    before = make()  # means: 5, 4.5, 5.5, 5
+    before = make()  # the means are 5, 4.5, 5.5, 5
     fired = fire_on(before, losses[:pause])
     after = copy_state(before, make())
     assert fired + fire_on(after, losses, start=pause) == [8]

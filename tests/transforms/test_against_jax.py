@@ -1,4 +1,5 @@
-"""Transformations of 40 functions against JAX in float64, and of links against differences."""
+"""Tests transformations of 40 functions against JAX in float64, and of links against finite
+differences."""
 
 import numpy as np
 import pytest
@@ -277,7 +278,8 @@ def test_the_vector_of_a_links_parameters(name):
 
 
 def _lstm_in_jax(jax, p, xs):
-    """One layer; the weights are those of the gates i, f, a and o, for inputs, then for states."""
+    """Computes one layer; the weights are of the gates i, f, a and o, for inputs, then for
+    states."""
     nn, jnp = jax.nn, jax.numpy
     outputs = []
     for sequence in xs:
@@ -321,7 +323,7 @@ LINKS_IN_JAX = {
 def test_links_equal_jax(jax, name):
     model, loss, arrays, v = _link(name)
     x, jnp = np.random.RandomState(0), jax.numpy
-    for param in model.params():  # the inputs are drawn after these
+    for param in model.params():  # the inputs are drawn after the parameters
         x.normal(size=param.shape)
     x = x.normal(size=(2, 3, 4))
 

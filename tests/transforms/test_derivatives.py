@@ -1,4 +1,4 @@
-"""What transformations refuse, keep and replay."""
+"""Tests the errors, the memory and the replays of transformations."""
 
 import re
 
@@ -262,7 +262,7 @@ def test_captured_products_follow_the_state_of_links(make):
 
 
 class _Writing(L.Linear):
-    """Writes into its weights every third time, in one of several ways."""
+    """A link that writes into its weights every third time, in one of several ways."""
 
     def __init__(self, write):
         super().__init__(200, 200)
@@ -302,7 +302,7 @@ def test_a_parameter_that_changes_in_a_later_call(write):
     with pytest.raises(RuntimeError, match="_Writing changes its parameter /"):
         mpchain.functional_call(model, params, x)
     np.testing.assert_array_equal(model.W.array, before)
-    model.W.array[...] = 1  # may be written into again
+    model.W.array[...] = 1  # the array may be written again
 
 
 def test_an_error_about_another_read_only_array_is_told():

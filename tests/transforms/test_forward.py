@@ -1,4 +1,4 @@
-"""Tangents are the transposes of gradients: each rule, with and without a graph."""
+"""Tests that tangents are the transposes of gradients, for each rule, with and without a graph."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def _call(name, *constants):
     return lambda *xs: registry[name].on(*xs, *constants)
 
 
-# Each function with the shapes of its arguments. Its gradient is tested, too.
+# Each function has the shapes of its arguments. Its gradient is tested, too.
 CASES = {
     "arithmetic": (lambda x, y: x * y + x / y - y**2, (2, 3), (3,)),
     "mixed constants": (lambda x: F.where(WHERE, x, 2 * x) ** 3 + F.maximum(x, x * x), (2, 3)),
@@ -130,7 +130,8 @@ def _dot(a, b):
 
 
 def _check(ys, xs):
-    """<g, J t> is <J^T g, t>, and so are the gradients of both by the arguments."""
+    """Checks that <g, J t> equals <J^T g, t>, and that the gradients of both by the arguments are
+    equal."""
     SEEN.update(f.label for f, _ in forward.functions_between(ys, set(map(_place, xs))))
     gs, ts = ([_random(v.shape) for v in vs] for vs in (ys, xs))
     gxs = backprop.grad(ys, xs, gs, enable_double_backprop=True)
@@ -179,13 +180,13 @@ def test_a_tangent_of_one_argument_alone(name):
 
 
 def test_every_rule_was_tested():
-    for name in CASES.keys() - DONE:  # other processes of tests may have run these
+    for name in CASES.keys() - DONE:  # other processes of tests may have run these functions
         test_tangents_are_the_transposes_of_gradients(name)
     assert set(RULES) - SEEN == {"multi_node_batch_normalization"}
 
 
 class _Cut(mpchain.FunctionNode):
-    """Its gradient is computed on arrays."""
+    """A function whose gradient is computed on arrays."""
 
     def forward(self, inputs):
         self.retain_inputs((0,))

@@ -33,7 +33,7 @@ class Perceptron(mpchain.Chain):
 
 
 class Scaled(mpchain.Link):
-    """A link with a parameter of its own, and a value that is saved with it."""
+    """A link with its own parameter, and a value that is saved with it."""
 
     n_calls: int
 
@@ -108,7 +108,7 @@ def train_by_trainer(n_epochs: int) -> float:
 
 
 class StopAtLoss(training.Extension):
-    """An extension of its own, which keeps a state and hears of errors."""
+    """An extension that stores a state and gets errors."""
 
     trigger = (1, "iteration")
     priority = training.PRIORITY_READER
@@ -179,7 +179,7 @@ def exchange(comm: mpchain.CommunicatorBase, model: mpchain.Link, x: Array) -> l
     comm.barrier()
     neighbor = (comm.rank + 1) % comm.size
     received = comm.sendrecv(x, neighbor, neighbor)
-    assert received is not None  # a rank is the source
+    assert received is not None  # a rank is the source, so an array arrives
     return [*comm.allgather(received), comm.bcast(x if comm.rank == 0 else None)]
 
 

@@ -1,4 +1,4 @@
-"""Arrays laid out one after the other in flat arrays of one dtype."""
+"""Tests the layout of arrays one after another in flat arrays of one dtype."""
 
 import math
 

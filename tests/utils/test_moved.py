@@ -1,4 +1,4 @@
-"""Old paths of public modules."""
+"""Tests old import paths of public modules."""
 
 import importlib
 import sys
@@ -13,7 +13,7 @@ ANNEX = {"exporters": "interop", "kernels": "gpu_kernels", "profiling": "profili
 
 
 def of_annexes(names):
-    """Names as parameters, with marks of the annexes that they are in today."""
+    """Returns names as parameters, with marks of the annexes to which they belong today."""
     annexes = {old: ANNEX.get(new.split(".")[1]) for old, new in names.items()}
     return [
         pytest.param(old, marks=pytest.mark.annex(annex)) if annex else old

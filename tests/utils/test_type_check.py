@@ -1,4 +1,5 @@
-"""Type checks: the guide's snippets and messages, expressions, and checks of users' functions."""
+"""Tests type checks: the guide's snippets and messages, expressions, and checks of users'
+functions."""
 
 import pickle
 
@@ -184,7 +185,7 @@ def test_check():
 
 
 class Scaled(FunctionNode):
-    """A user's function, with the typical check of the guide and one by hand."""
+    """A user's function, with the typical check of the guide and a check written by hand."""
 
     in_size = 2
 

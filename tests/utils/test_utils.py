@@ -1,4 +1,4 @@
-"""The small tools: scalars and shapes, keyword arguments, warnings, final methods."""
+"""Tests small utilities: scalars and shapes, keyword arguments, warnings, and final methods."""
 
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""Sampling by Walker's alias method."""
+"""Tests sampling by Walker's alias method."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_shape_and_dtype_of_samples(shape):
 def test_shares_of_samples():
     samples = WalkerAlias([1, 2, 0, 4, 3]).sample(50_000)
     expected = np.array([1, 2, 0, 4, 3]) / 10
-    # Five standard deviations of a share.
+    # The bound is five standard deviations of a share.
     bound = 5 * np.sqrt(expected * (1 - expected) / len(samples))
     assert (abs(np.bincount(samples, minlength=5) / len(samples) - expected) <= bound).all()
 

@@ -1,4 +1,5 @@
-"""im2col and col2im, pieces of pictures, and computing half precision in single."""
+"""Tests im2col and col2im, patches of images, and half precision that is computed in single
+precision."""
 
 import itertools
 
@@ -13,7 +14,7 @@ IMAGES = random.randn(2, 3, 7, 6)
 
 
 def _columns(img, ksize, stride, pad, dilate, out, value):
-    """By its definition, element by element."""
+    """Computes the columns by definition, element by element."""
     columns = np.full((*img.shape[:2], *ksize, *out), value, img.dtype)
     for place in itertools.product(*map(range, (*ksize, *out))):
         n = len(ksize)

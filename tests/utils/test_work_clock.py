@@ -1,4 +1,4 @@
-"""The clock of a thread that works, waits for others, and does something aside."""
+"""Tests the clock of a thread that works, waits for others, and does other work."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Extensions that deal with graphs of reported variables."""
+"""Tests extensions that write graphs of reported variables."""
 
 import os
 import re

@@ -31,7 +31,7 @@ def make_iterator(batch_size=10):
 
 
 def loss_and_accuracy(model):
-    """What the model should reach, by a plain loop over samples."""
+    """Returns the expected loss and accuracy, by a plain loop over samples."""
     W = model.predictor.W.array
     losses, hits = [], []
     for x, t in zip(X, T, strict=True):
@@ -47,7 +47,7 @@ def test_means_are_over_samples(batch_size):
     result = extensions.Evaluator(make_iterator(batch_size), model)()
     loss, accuracy = loss_and_accuracy(model)
     assert result.keys() == {"main/loss", "main/accuracy"}
-    # 1e-6, since an accuracy may be a float32
+    # The tolerance of the accuracy is 1e-6, because it may be a float32.
     np.testing.assert_allclose(float(result["main/loss"]), loss, rtol=1e-12)
     np.testing.assert_allclose(float(result["main/accuracy"]), accuracy, rtol=1e-6)
 
@@ -153,7 +153,7 @@ def test_converter_and_device():
 
 
 class OnceOnly:
-    """An iterator without reset, as users write them."""
+    """An iterator without reset, as users write it."""
 
     def __init__(self):
         self.position = 0
@@ -239,7 +239,7 @@ class _TwoMeans(mpchain.Chain):
         self.combine = combine
 
     def forward(self, x, t):
-        of_labels = F.softmax_cross_entropy(x, t)  # Two of three labels are not ignored.
+        of_labels = F.softmax_cross_entropy(x, t)  # two of three labels count
         of_elements = F.mean_squared_error(x, np.ones_like(x))
         total = self.combine(of_labels, of_elements)
         mpchain.report({"labels": of_labels, "elements": of_elements, "total": total}, self)
@@ -290,7 +290,7 @@ def test_tells_of_plain_means_over_atoms(of_atoms):
 
 @pytest.mark.parametrize("loss", [F.mean_squared_error, F.mean_absolute_error])
 def test_errors_of_atoms_are_means_over_atoms(loss):
-    """Molecules have 1 to 5 atoms; a batch joins theirs."""
+    """Molecules have 1 to 5 atoms, and a batch joins the atoms of several molecules."""
     molecules = [np.random.RandomState(n).randn(n, 3) for n in (1, 5, 2, 4, 3)]
     whole = np.concatenate(molecules)
 

@@ -1,4 +1,4 @@
-"""Trackers with made-up libraries in place of the real ones, which are large."""
+"""Tests trackers with fake libraries instead of the real ones, which are large."""
 
 import importlib.machinery
 import sys

@@ -1,4 +1,4 @@
-"""Logs for other programs."""
+"""Tests logs for other programs."""
 
 import json
 import sys
@@ -77,12 +77,12 @@ def test_follower_that_comes_before_the_report_misses_nothing(make_trainer):
 
 
 def scalars(folder):
-    """What tensorboardX's files hold, as a reader shows it: name -> {step: value}."""
+    """Returns the content of tensorboardX's files, as a reader shows it: name -> {step: value}."""
     tensorboardX = pytest.importorskip("tensorboardX")
     found = {}
     for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
         content = path.read_bytes()
-        while content:  # a record: length, its checksum, data, its checksum
+        while content:  # a record has a length, its checksum, data, and their checksum
             length = int.from_bytes(content[:8], "little")
             event = tensorboardX.proto.event_pb2.Event.FromString(content[12 : 12 + length])
             content = content[16 + length :]

@@ -1,4 +1,4 @@
-"""Snapshots with right checksums and wrong content: one message names file and entry."""
+"""Tests snapshots with right checksums and wrong content: one error names file and entry."""
 
 import json
 import signal
@@ -32,7 +32,8 @@ def make_trainer(out, iterator_class=SerialIterator):
 
 @pytest.fixture
 def lie(tmp_path):
-    """Writes a snapshot after three iterations with one entry replaced; returns its path."""
+    """Returns a function that writes a snapshot after three iterations with one entry replaced, and
+    returns its path."""
 
     def write(key, change):
         path = tmp_path / "snapshot"
@@ -116,7 +117,7 @@ def test_a_lie_is_refused_by_name(lie, tmp_path, time_limit, key, change, match)
     trainer = make_trainer(tmp_path / "new")
     with pytest.raises(SerializationError, match=rf"load_npz: {path}: .*{match}"):
         load_npz(path, trainer)
-        trainer.run()  # Without the check NumPy would crash and the iterator would not end.
+        trainer.run()  # before, NumPy crashed, or the iterator did not end
 
 
 def test_iterators_that_look_ahead_refuse_the_same(lie, tmp_path, time_limit):

@@ -16,7 +16,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Curves:
-    """A postprocess callback that keeps what was plotted."""
+    """A postprocess callback that stores the plotted curves."""
 
     def __call__(self, figure, axes, summary):
         self.curves = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
@@ -111,7 +111,7 @@ def make_plots():
 
 
 def test_without_matplotlib(run_with_values, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # this makes the import of matplotlib fail
     figures.warn_unavailable.cache_clear()
     with pytest.warns(UserWarning) as warned:
         plots = make_plots()
@@ -129,7 +129,7 @@ def test_without_matplotlib(run_with_values, monkeypatch):
 
 
 def test_drawing_takes_a_hundredth_of_the_time(clock):
-    """By a clock that tells what the test says: an epoch takes 1 s, a drawing 0.1 s."""
+    """By the test's clock, an epoch takes 1 s and a drawing 0.1 s."""
     drawn = []
     extension = extensions.PlotReport("x", filename="a.png")
 

@@ -15,7 +15,7 @@ def run(make_trainer, bar, length, on_update=lambda updater: None):
 
 @pytest.fixture
 def pass_time(clock):
-    """Function that makes each iteration take some seconds."""
+    """Returns a function that lets each iteration take some seconds."""
 
     def pass_time(seconds):
         return lambda updater: clock.sleep(seconds)
@@ -128,7 +128,7 @@ def test_bar_ends_at_its_end(make_trainer, open_terminal):
     pytest.importorskip("tqdm")
     terminal = open_terminal()
     bar = extensions.ProgressBar(update_interval=1, bar_length=10, out=terminal)
-    run(make_trainer, bar, (1, "epoch"))  # three batches of 10 from 25 samples
+    run(make_trainer, bar, (1, "epoch"))  # an epoch is three batches of 10 from 25 samples
     assert "100% |██████████| epoch 1.20, 3 it" in terminal.getvalue()
 
 

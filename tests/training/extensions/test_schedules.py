@@ -1,4 +1,4 @@
-"""Schedules: the values that they give, with and without a trainer."""
+"""Tests the values of schedules, with and without a trainer."""
 
 import math
 
@@ -12,8 +12,8 @@ from mpchain.training import extensions
 
 N = 9
 
-# Made by running Chainer 7.8.1 with an SGD whose lr is 1.5: the values at first and after each of
-# eight calls, rounded to six digits, and what it saves.
+# Chainer 7.8.1 produced this with an SGD whose lr is 1.5: the first values and the values after
+# each of eight calls, rounded to six digits, and the saved state.
 OF_CHAINER = {
     "ExponentialShift": [
         (("lr", 0.5), {}, "1.5 .75 .375 .1875 .09375 .046875 .0234375 .0117188 .00585938"),
@@ -54,7 +54,7 @@ MINIMAL = [(name, args) for name, args, options, _ in CASES if not options]
 
 
 class Step:
-    """The part of a trainer that a schedule sees."""
+    """The attributes of a trainer that a schedule reads."""
 
     def __init__(self, optimizer):
         self.updater = self
@@ -173,7 +173,7 @@ def test_resuming(name, args, n):
     saved = DictionarySerializer()
     saved.save(part)
     more = "_current_step" if name == "MultistepShift" else "_last_value"
-    assert set(saved.target) == {"_t", more}  # Chainer saves these names or fewer.
+    assert set(saved.target) == {"_t", more}  # Chainer saves at least this
     NpzDeserializer(saved.target).load(rest)
     assert values_of(rest, 5) == expected[n:]
 

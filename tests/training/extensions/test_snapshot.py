@@ -25,7 +25,7 @@ snapshot_module = sys.modules["mpchain.training.extensions.snapshot"]
 
 
 class Counter:
-    """An object with one value to save."""
+    """An object that saves one value."""
 
     def __init__(self, value=0):
         self.value = value
@@ -38,7 +38,7 @@ class Counter:
 
 
 def names(trainer):
-    """The files that are not hidden."""
+    """Returns the names of the files that are not hidden."""
     return sorted(path.name for path in trainer.out.iterdir() if path.name[0] != ".")
 
 
@@ -304,7 +304,7 @@ def damage(path, how):
     elif how == "empty":
         content.clear()
     else:
-        at = content.index(b"value.npy") + 200  # This position lies in an array's content.
+        at = content.index(b"value.npy") + 200  # this position is in the content of an array
         content[at : at + 8] = b"damaged!"
     path.write_bytes(content)
 
@@ -389,7 +389,7 @@ def test_a_snapshot_that_does_not_fit_is_not_passed_over(make_trainer, tmp_path)
 
 
 def test_retention_does_not_depend_on_the_clock(make_trainer, tmp_path):
-    """The clock jumps back: what is written last has the oldest time."""
+    """The clock goes back, so the last written file has the oldest time."""
     times = iter(range(10**9, 0, -1000))
 
     class Clock(SimpleWriter):
@@ -399,7 +399,7 @@ def test_retention_does_not_depend_on_the_clock(make_trainer, tmp_path):
             os.utime(os.path.join(outdir, filename), (seconds, seconds))
 
     every = (1, "iteration")
-    for n_iterations in (3, 5):  # the second goes on from the first
+    for n_iterations in (3, 5):  # the second run resumes from the first
         extension = extensions.snapshot(writer=Clock(), n_retains=1, autoload=True)
         trainer = run(make_trainer, extension, (n_iterations, "iteration"), every)
         assert trainer.updater.iteration == n_iterations
@@ -437,7 +437,7 @@ def test_snapshots_of_one_name_of_earlier_runs_are_kept(make_trainer):
 def test_retention_counts_what_the_resumed_run_has_written(make_trainer, tmp_path, how):
     every = (1, "iteration")
     run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"), every)
-    (tmp_path / "result" / "snapshot_iter_1").touch()  # Somebody else made this file.
+    (tmp_path / "result" / "snapshot_iter_1").touch()  # another program wrote this file
     trainer = make_trainer((6, "iteration"))
     trainer.extend(Counter(), "counter")
     trainer.extend(extensions.snapshot(n_retains=2, autoload=how == "autoload"), trigger=every)
@@ -460,7 +460,7 @@ def test_retention_keeps_what_was_written_last_after_going_back(make_trainer, tm
 
 
 def test_retention_in_a_folder_to_which_a_snapshot_was_copied(make_trainer, tmp_path):
-    """The same run by its identity, but not its folder: what is there is not its own."""
+    """The run has the same identity, but another folder, so the files there are not its own."""
     run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"), (1, "iteration"))
     other = tmp_path / "other"
     other.mkdir()

@@ -1,4 +1,4 @@
-"""Writers in the background: nothing is lost, and what fails is heard of."""
+"""Tests background writers: no snapshot is lost, and errors are reported."""
 
 import multiprocessing
 import os
@@ -31,7 +31,7 @@ PROCESSES = [ProcessWriter, ProcessQueueWriter]
 
 
 class Values:
-    """An object with an array, which changes, and a None."""
+    """An object that saves an array, which changes, and a None."""
 
     def __init__(self):
         self.array = np.zeros(3, np.float32)
@@ -71,7 +71,7 @@ def write_all(writer, out, n=6):
     for i in range(n):
         values.array[:] = i
         writer(f"at_{i}", out, values)
-        values.array[:] = -1  # The writer must write the earlier values.
+        values.array[:] = -1  # the writer must save the earlier values
     writer.finalize()
 
 
@@ -103,7 +103,7 @@ def test_task_in_place_of_savefun(writer_class, tmp_path, no_process_is_left):
 
 
 class Gate:
-    """A savefun that waits until it is let through."""
+    """A savefun that waits until the test opens the gate."""
 
     def __init__(self):
         self.is_open = threading.Event()
@@ -122,7 +122,8 @@ def test_training_goes_on_while_a_thread_writes_and_finalize_waits(tmp_path):
         writer(f"at_{i}", tmp_path, Values())
     assert not any(name.startswith("at_") for name in os.listdir(tmp_path))
     threading.Thread(target=gate.is_open.set).start()
-    writer(f"at_{writer.max_waiting}", tmp_path, Values())  # full: waits for the oldest
+    # The queue is full, so the call waits for the oldest snapshot.
+    writer(f"at_{writer.max_waiting}", tmp_path, Values())
     assert (tmp_path / "at_0").exists()
     writer.finalize()
     assert sorted(os.listdir(tmp_path)) == gate.entered == [f"at_{i}" for i in range(5)]
@@ -285,7 +286,8 @@ def test_the_process_ends_with_its_parent(tmp_path):
     out.mkdir()
     command = [sys.executable, str(program), str(out)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
-    # The child has this standard output, too: that it was read to its end means it is gone.
+    # The child has the same standard output, so reading it to its end shows that the child has
+    # ended.
     assert int(done.stdout) > 0
     assert os.listdir(out) == ["a"]
 

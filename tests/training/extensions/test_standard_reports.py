@@ -28,7 +28,7 @@ observe.priority = 300
 
 
 def interrupt_after(n, number=signal.SIGINT):
-    """A function that a trainer calls in updates; the last of n sends a signal."""
+    """Returns a function that a trainer calls in updates; the n-th call sends a signal."""
 
     def update(updater):
         if updater.iteration == n - 1:
@@ -74,7 +74,7 @@ def test_first_run_names_the_next_steps(make_trainer, capsys, monkeypatch):
     assert lines == [
         f"next: add --resume {out}/snapshot_iter_5 and more epochs to train longer, {page}; {guide}"
     ]
-    _, lines = train(None)  # the folder has results of an earlier run
+    _, lines = train(None)  # the folder contains results of an earlier run
     assert lines == []
     shutil.rmtree(out)
     monkeypatch.setenv(COMMAND_VARIABLE, "mpchain-launch --page train.py")
@@ -264,7 +264,7 @@ def test_no_command_without_the_option_or_a_snapshot(make_trainer):
     assert len(lines) == 2
     model = extensions.snapshot_object(trainer.updater, "model_{.updater.iteration}")
     lines, trainer = close(make_trainer, [model], {"resume": None})
-    assert len(lines) == 2  # The trainer's snapshot does not save the file.
+    assert len(lines) == 2  # the file is not a snapshot of the training
 
 
 def test_no_closing_lines_after_a_failure(make_trainer):
@@ -327,7 +327,7 @@ def test_bar_in_the_terminal_of_the_launcher(make_trainer, monkeypatch):
         text = pipe.read()
     *lines, rest = text.split("\n")
     assert rest == ""
-    # Rows begin anew after a carriage return; frames end with one.
+    # Rows begin again after a carriage return, with which frames end.
     assert [line.rsplit("\r", 1)[-1] for line in lines[1:-1]] == ["1", "2", "3"]
     assert lines[-1].endswith("\r") and "100% |" in lines[-1].split("\r")[-2]
     assert max(len(frame) for line in lines for frame in line.split("\r")) <= 75

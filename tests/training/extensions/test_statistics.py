@@ -1,4 +1,4 @@
-"""Extensions that observe or plot statistics."""
+"""Tests extensions that observe or plot statistics."""
 
 import json
 
@@ -21,7 +21,7 @@ class MLP(Chain):
         super().__init__()
         with self.init_scope():
             self.l1 = L.Linear(2, 3)
-            self.l2 = L.Linear(None, 2)  # never initialized
+            self.l2 = L.Linear(None, 2)  # this layer is never initialized
 
     def forward(self, x):
         return F.relu(self.l1(x))
@@ -34,7 +34,7 @@ def model():
 
 @pytest.fixture
 def run(make_trainer):
-    """Runs an extension on parameters that change; returns what was observed, by iteration."""
+    """Runs an extension on parameters that change; returns the observations by iteration."""
 
     def run(model, extension, n=4, state=None, save_at=None):
         observations = {}
@@ -66,7 +66,7 @@ def run(make_trainer):
 
 
 def arrays(iterations, kind):
-    """What the parameters are (or their gradients) in the fixture ``run``."""
+    """Returns the parameters, or their gradients, in the fixture ``run``."""
     for i in iterations:
         random = np.random.RandomState(i)
         data, grad = random.normal(size=(3, 2)).astype("f"), random.normal(size=(3, 2)).astype("f")
@@ -92,7 +92,8 @@ def test_default_statistics(run, model, kind):
         np.testing.assert_allclose(got, means, rtol=1e-6)
     assert values[f"None/l1/b/{kind}/zeros"] == 3
     assert not any("l2/W" in name for name in values)
-    assert len(values) == (6 - 1 + 7) * (2 * 2 + 1)  # l2's b is initialized, but has no gradient
+    # The b of l2 is initialized, but has no gradient.
+    assert len(values) == (6 - 1 + 7) * (2 * 2 + 1)
 
 
 def test_own_statistics_of_named_links(run, model):
@@ -168,7 +169,8 @@ def test_state_without_the_entries_that_chainer_does_not_have(run, model):
 
 
 def curves(monkeypatch):
-    """The curves that are drawn, by the label of the y axis; filled as figures are written."""
+    """Returns the drawn curves by the label of the y axis; the dict is filled when figures are
+    written."""
     found = {}
     write = extensions.VariableStatisticsPlot.write
 

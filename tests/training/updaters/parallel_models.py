@@ -20,13 +20,14 @@ T = RNG.normal(size=(60, 2))
 
 
 class Regression(mpchain.Chain):
-    """Two layers in float64; the loss is the mean over the samples. What is reported besides are
+    """A model of two layers in float64, whose loss is the mean over the samples. It also reports
     the mean of the inputs, and an array."""
 
     def __init__(self, n_in=3):
         super().__init__()
         with mpchain.using_config("dtype", np.float64), self.init_scope():
-            # The dtype is told for where the weights are made later, under another configuration.
+            # The dtype is explicit, because the weights are made later, under another
+            # configuration.
             self.first = L.Linear(n_in, 5, initialW=LeCunNormal(dtype=np.float64))
             self.second = L.Linear(5, 2)
             self.unused = L.Linear(2, 2)
@@ -68,7 +69,7 @@ def iterator(begin, end, batch_size, **options):
 
 
 class Fails:
-    """A converter that fails in another process, at a batch of that number."""
+    """A converter that fails in another process, at the batch with the given number."""
 
     def __init__(self, how, at=2):
         self.how, self.at, self.n = how, at, 0
@@ -86,14 +87,14 @@ class Fails:
 
 
 class FailsToArrive(SerialIterator):
-    """Cannot be made in another process."""
+    """An object that another process cannot create."""
 
     def __setstate__(self, state):
         raise ValueError("does not arrive")
 
 
 class Noting:
-    """A converter that makes a file whose name is the process's."""
+    """A converter that makes a file whose name is the ID of the process."""
 
     def __init__(self, folder):
         self.folder = str(folder)
@@ -104,7 +105,7 @@ class Noting:
 
 
 class Unsummable(Regression):
-    """Has a gradient for its unused layer in the processes whose inputs are negative."""
+    """A model whose unused layer has a gradient in the processes with negative inputs."""
 
     def forward(self, x, t):
         loss = super().forward(x, t)

@@ -1,4 +1,4 @@
-"""ParallelUpdater, with the CPU as every device."""
+"""Tests ParallelUpdater, with the CPU as every device."""
 
 import threading
 
@@ -50,7 +50,7 @@ def test_as_one_device_with_the_whole_batch(n_devices, batch_size):
 @pytest.mark.parametrize("loss_scale", [None, 128.0])
 def test_models_of_ones_own(loss_scale):
     models = {"main": Regression(), "other": Regression()}
-    models["other"].first.W.array += 1  # The updater replaces these values.
+    models["other"].first.W.array += 1  # the values of this model are replaced
     whole = one_device(loss_scale=loss_scale)
     updater = make(models["main"], None, models=models, loss_scale=loss_scale)
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_parameters_that_the_first_forward_pass_initializes():
     for _ in range(2):
         updater.update()
         whole.update()
-    # Parameters that are initialized late are in float32.
+    # Parameters that are initialized late are float32.
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-5)
     updater.finalize()
 

@@ -71,7 +71,7 @@ def test_progress():
 
 
 class Recorder(optimizers.SGD):
-    """Writes down what updaters tell an optimizer."""
+    """An optimizer that records the calls of updaters."""
 
     n_samples = None
 
