@@ -173,7 +173,7 @@ def test_an_error_in_backward_names_the_function(double):
 
 def test_an_error_in_backward_names_the_forward_call_in_debug_mode():
     with mpchain.using_config("debug", True):
-        (y,) = Failing().apply((Variable(full(3)),))  # the error message names this line
+        (y,) = Failing().apply((Variable(full(3)),))  # the line that is named
         with pytest.raises(ZeroDivisionError) as caught:
             F.sum(y).backward()
     (note,) = caught.value.__notes__

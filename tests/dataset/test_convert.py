@@ -138,7 +138,7 @@ def test_to_gpu_and_back(spec):
 def test_converter_decorator():
     @converter()
     def convert(batch, device):
-        """Doubles the batch."""
+        """Doubles."""
         return [2 * example for example in batch], device
 
     assert isinstance(convert, Converter)

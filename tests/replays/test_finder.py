@@ -23,7 +23,7 @@ def _find(compute, *, target=None, is_finite=False):
 def test_forward():
     def compute():
         x = mpchain.Variable(np.array([[1.0, 4.0], [9.0, -1.0], [0.0, 1.0]]))
-        y = F.sqrt(x)  # the finder must name this line
+        y = F.sqrt(x)  # here
         F.exp(F.log(y))
 
     finding = _find(compute)
@@ -54,7 +54,7 @@ def test_backward():
     x = mpchain.Variable(np.array([4.0, 0.0]))
 
     def compute():
-        y = F.sqrt(x * 1.0)  # the finder must name this line
+        y = F.sqrt(x * 1.0)  # here
         F.sum(y * np.array([1.0, 0.0])).backward()
 
     finding = _find(compute, is_finite=True)
