@@ -278,13 +278,44 @@ class _Element(Symbol):
     shape = ndim = size = dtype = property(_refuse)
 
 
-def trace_step(step: Callable, written: Sequence[str], scalars: dict[str, Any]) -> tuple:
+class DecidesError(UntraceableError):
+    """A number that was left open decides what the formula does.
+
+    Args:
+        symbol: the name of the number's symbol.
+
+    Example:
+        >>> trace_step(lambda p, g, lr: (p - lr * g if lr else p,), ["p"], {}, ["lr"])
+        Traceback (most recent call last):
+            ...
+        mpchain.formulas.symbol.DecidesError: a branch on lr
+    """
+
+    def __init__(self, symbol: str):
+        super().__init__(f"a branch on {symbol}")
+        self.symbol = symbol
+
+
+class _Number(_Element):
+    """A number that the text of a step leaves open."""
+
+    def __bool__(self) -> bool:
+        raise DecidesError(self.name)
+
+
+def trace_step(
+    step: Callable, written: Sequence[str], scalars: dict[str, Any], free: Iterable[str] = ()
+) -> tuple:
     """Applies an optimizer's step to symbols named x_NAME for arrays; returns the step's results.
 
     Args:
         step: see :class:`mpchain.UpdateRule`.
         written: the names of the parameter and the states; the gradient's is ``g``.
         scalars: further arguments.
+        free: the names of further arguments that are left open, as constants of these names.
+
+    Raises:
+        DecidesError: what the step does depends on an argument that is left open.
 
     Example:
         >>> (p,) = trace_step(lambda p, g, lr: (p - lr * g,), ["p"], {"lr": 0.5})
@@ -293,4 +324,5 @@ def trace_step(step: Callable, written: Sequence[str], scalars: dict[str, Any]) 
     """
     steps = []
     param, grad, *states = (_Element(steps, f"x_{n}") for n in (written[0], "g", *written[1:]))
-    return step(param, grad, *states, **scalars)
+    numbers = {name: _Number(steps, name, is_constant=True) for name in free}
+    return step(param, grad, *states, **scalars, **numbers)

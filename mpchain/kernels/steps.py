@@ -21,8 +21,9 @@ from mpchain import annexes
 from mpchain.backends import cuda
 from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.backends.dtypes import is_half
-from mpchain.formulas.symbol import trace_step
-from mpchain.formulas.writer import Numba, Numbers
+from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace_step
+from mpchain.formulas.text import compile_text
+from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.observers import current
@@ -239,7 +240,7 @@ def _step_fused(step, written, grad, scalars):
     if seen <= thresholds.compiled_step or load_numba() is None:
         return False
     try:
-        text, constants = _write_down(step, len(written), tuple(scalars.items()))
+        text, constants = _text_and_constants(step, len(written), scalars)
     except Exception:  # the step needs arrays; other errors appear when it gets them
         return False
     if not all(x.flags.writeable for x in written):
@@ -291,23 +292,64 @@ def _square_sum(array):
     return square_sum(flat)  # captured steps cannot contain CuPy's vdot
 
 
-@functools.lru_cache(maxsize=16)  # one entry serves all parameters of an update
-def _write_down(step, n_written, scalars):
+_open = {}  # the names of scalars that the text of a step leaves open, by step and arrays
+
+
+def _text_and_constants(step, n_written, scalars):
     """Returns Python text of a loop that takes the step, and the constants that it needs.
 
-    Numbers are written as elements of an array of constants, so that another learning rate needs no
-    new text.
+    The text leaves all numbers open on which it does not depend, so that another learning rate
+    needs no new text, and is written once.
     """
+    key = step, n_written, tuple(scalars)
+    free = _open.get(key)
+    if free is None:
+        free = tuple([name for name, value in scalars.items() if type(value) in (int, float)])
+    while True:
+        fixed = tuple([(name, value) for name, value in scalars.items() if name not in free])
+        try:
+            text, constants_of = _write_down(step, n_written, fixed, free)
+            break
+        except Exception as error:
+            if not free:
+                raise
+            decides = getattr(error, "symbol", None)
+            free = tuple([x for x in free if x != decides]) if decides in free else ()
+    _open[key] = free
+    constants = constants_of(*[scalars[name] for name in free])
+    if not all(map(math.isfinite, constants)):
+        raise UntraceableError("a constant that is not finite")
+    return text, constants
+
+
+@functools.lru_cache(maxsize=16)  # one entry serves all parameters of an update
+def _write_down(step, n_written, fixed, free):
+    """Returns the text of a loop, and a function of the scalars ``free`` that returns constants."""
     arrays = [f"a{i}" for i in range(n_written)]
-    results = trace_step(step, arrays, dict(scalars))
-    constants = Numbers()
+    results = trace_step(step, arrays, dict(fixed), free)
+    if any([not isinstance(r, Symbol) or r.is_constant for r in results]):
+        raise UntraceableError("a result that is a number")
+    steps, numbers = in_order(*results), {}
+    of_numbers = [s for s in steps if s.is_constant]
+    if free and any(map(_is_power_of_numbers, steps)):
+        raise UntraceableError("NumPy's and Python's powers of numbers differ")
+    write = Numba(lambda x: numbers.setdefault(number_in_python(x), f"c{len(numbers)}"))
     body = [f"x_{name} = {name}[i]" for name in ("g", *arrays)]
-    body += Numba(constants.name_of).lines(*results)
-    body += [f"{name}[i] = {r.name}" for name, r in zip(arrays, results, strict=True)]
+    body += [write.statement(s) for s in steps if not s.is_constant]
+    body += [f"{x}[i] = {r.name}" for x, r in zip(arrays, results, strict=True)]
     text = [f"def run(c, g, {', '.join(arrays)}):"]
-    text += [f"    c{i} = c[{i}]" for i in range(len(constants))]
+    text += [f"    c{i} = c[{i}]" for i in range(len(numbers))]
     text += ["    for i in range(g.size):", *("        " + line for line in body)]
-    return "\n".join(text), constants
+    own = Python()
+    lines = [own.statement(s) for s in of_numbers] + [f"return [{', '.join(numbers)}]"]
+    lines = [f"def constants({', '.join(free)}):", *lines]
+    return "\n".join(text), compile_text("constants of a step", "\n    ".join(lines), own.known)
+
+
+def _is_power_of_numbers(step):
+    return step.function is np.power and any(
+        isinstance(x, Symbol) and x.is_constant for x in step.operands
+    )
 
 
 @functools.cache

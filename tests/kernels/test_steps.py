@@ -110,6 +110,33 @@ def test_what_is_compiled(compiling):
     ]
 
 
+def test_other_numbers_are_not_traced_again(compiling, monkeypatch):
+    traced = []
+    trace = steps.trace_step
+    monkeypatch.setattr(steps, "trace_step", lambda *args: traced.append(args) or trace(*args))
+    steps._write_down.cache_clear()
+    p, g = np.zeros(40000, np.float32), np.ones(40000, np.float32)
+    for rate in (0.5, 0.25, 0.125, 1):
+        take_step(descend, p, g, [], lambda rate=rate: {"lr": rate})
+    assert (p == -1.875).all() and len(set(compiling)) == len(traced) == 1
+
+
+def test_a_number_that_decides_what_a_step_does(compiling):
+    def step(p, g, *, rate, power):
+        if rate:
+            p -= rate * g
+        return (p + (1 - rate) ** power * g,)
+
+    p, g = np.random.normal(size=(2, 40000)).astype(np.float32)
+    expected = [p.copy()]
+    for rate, power in ((0.1, 3), (0.0, 3), (0.3, 0.5), (0.2, 0.5)):
+        scalars = {"rate": rate, "power": power}
+        expected = whole(step, expected, g, scalars)
+        take_step(step, p, g, [], lambda scalars=scalars: scalars)
+    np.testing.assert_array_equal(p, expected[0])
+    assert len(compiling) == 4
+
+
 def every_operation(p, g, a):
     b = -np.abs(g) / 3 + np.negative(p) * a - 2
     c = np.maximum(np.minimum(b, a), 1 / (1 + np.sqrt(np.absolute(p))))
