@@ -1,1 +1,1 @@
-"""Benchmarks: mpchain and its peers in one run, interleaved; medians and ratios are printed."""
+"""Benchmarks that run mpchain and its peers alternately, and print medians and ratios."""

@@ -1,10 +1,11 @@
-"""How long ranks of one host take to sum a buffer, compared with copying it once.
+"""Measures how long ranks of one host take to sum a buffer, compared with copying it once.
 
 ``python -m tests.benchmarks.averaging`` starts 2 and 4 ranks by mpchain-launch, bound to cores if
-there are enough. By turns one rank copies 32 MB, with the others asleep, all ranks copy them at
-once, and all sum them, in buffers as those of gradients; then 64 KB, many times a turn. Printed are
-the least and the median time of the slowest rank, and the ratio of a sum to a copy by one rank:
-that of the least times, which counts where other programs run, and the median over the turns.
+there are enough. In turns, one rank copies 32 MB while the other ranks sleep, all ranks copy 32 MB
+at once, and all ranks sum 32 MB, in buffers like those of gradients; then the same with 64 KB, many
+times per turn. The program prints the smallest and the median time of the slowest rank, and the
+ratio of a sum to a copy by one rank: the ratio of the smallest times, which is more reliable if
+other programs run, and the median over the turns.
 """
 
 import argparse
@@ -17,12 +18,12 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SIZES = {32 << 20: 2, 64 << 10: 100}  # The value is the number of calls in a turn.
-NAP = 2e-3  # seconds, in which ranks that wait are asleep
+SIZES = {32 << 20: 2, 64 << 10: 100}  # maps each size to the number of repetitions in a turn
+NAP = 2e-3  # the number of seconds during which waiting ranks sleep
 
 
 def rank(n_turns: int) -> None:
-    """What each rank does; the first one prints a row for each size."""
+    """Runs on each rank; the first rank prints a row for each size."""
     import numpy as np
     from mpi4py import MPI
 
@@ -38,9 +39,9 @@ def rank(n_turns: int) -> None:
     def by_one(action, times):
         comm.barrier()
         if comm.rank:
-            time.sleep(20 * NAP)  # lets rank 0 come first
+            time.sleep(20 * NAP)  # rank 0 must come first
             return [0.0]
-        time.sleep(NAP)  # work that takes a while
+        time.sleep(NAP)  # this sleep imitates work
         return repeat(action, times)
 
     def repeat(action, times):
@@ -67,7 +68,7 @@ def rank(n_turns: int) -> None:
         for _ in range(1 + n_turns):
             row = by_one(copy, times), by_all(copy, times), by_all(add, times)
             of_ranks = world.allgather([(min(x), statistics.median(x)) for x in row])
-            rows.append(np.max(of_ranks, axis=0))  # The slowest rank's times count.
+            rows.append(np.max(of_ranks, axis=0))  # the times of the slowest rank
         if comm.rank == 0:
             least = np.min(rows[1:], axis=0)[:, 0]
             median = np.median(rows[1:], axis=0)[:, 1]

@@ -1,8 +1,8 @@
-"""How long 25 million float32 gradients in 161 arrays take to be averaged over two ranks.
+"""Measures how long it takes to average 25 million float32 gradients in 161 arrays over two ranks.
 
-``python -m tests.benchmarks.bandwidth`` measures by turns: the buckets of mpchain (all gradients
-at once, that is, without any backward to overlap with), as they are within one host and by
-messages alone; PyTorch's gloo, one flat buffer; ``Allreduce`` array by array with mpi4py; and, if
+``python -m tests.benchmarks.bandwidth`` measures in turns: the buckets of mpchain (all gradients at
+once, without backward to overlap with), by shared memory within one host, and by messages alone;
+PyTorch's gloo with one flat buffer; ``Allreduce`` array by array with mpi4py; and, if
 MPCHAIN_TEST_CHAINER_PYTHON names its interpreter, ChainerMN 7.8.1.
 """
 

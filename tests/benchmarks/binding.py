@@ -1,10 +1,10 @@
-"""How long a training step of ranks with one thread each takes, bound to cores and not.
+"""Measures a training step of ranks with one thread each, bound to cores and not bound.
 
-``python -m tests.benchmarks.binding`` starts 2 and 4 ranks of this host by mpchain-launch, by turns
+``python -m tests.benchmarks.binding`` starts 2 and 4 ranks of this host by mpchain-launch, in turns
 with ``--bind none`` and ``--bind cores``. They train a small convolutional network, whose gradients
-are averaged. Printed are, over the turns, the least and the median time of a step, and the ratio of
-bound to not bound: that of the least times, and the median over the turns. The last column says
-what was bound. Where the launcher binds nothing, it says why, and the ratio shows the noise alone.
+are averaged. The program prints the smallest and the median time of a step over the turns, and the
+ratio of bound to not bound: for the smallest times, and as a median over the turns. The last column
+says what was bound. If the launcher binds nothing, it says why, and the ratio shows only noise.
 """
 
 import argparse
@@ -21,7 +21,7 @@ N_STEPS = 40
 
 
 def rank() -> None:
-    """What each rank does; the first one prints the median step of the slowest rank."""
+    """Runs on each rank; the first rank prints the median step of the slowest rank."""
     import numpy as np
 
     import mpchain

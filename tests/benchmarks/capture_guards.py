@@ -1,8 +1,8 @@
-"""What replays of captured steps cost, beside those of another checkout of mpchain.
+"""Measures the cost of replays of captured steps, compared with another checkout of mpchain.
 
 Run with ``python -m tests.benchmarks.capture_guards --against FOLDER``. Each replay first compares
-the values that the function depends on, its guards, of which the table gives the number. Both
-checkouts replay the same steps in processes of their own, by turns, on one thread.
+the values on which the function depends, its guards; the table shows their number. Both checkouts
+replay the same steps in separate processes, in turns, on one thread.
 """
 
 import argparse

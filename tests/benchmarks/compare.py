@@ -1,17 +1,18 @@
 """Compares mpchain with PyTorch, JAX and Chainer on training steps, files and data.
 
 Run ``python -m tests.benchmarks.compare [NAME ...]``. Each workload runs in one process per
-library, by turns: with one thread, CPU time is measured; with two, wall time. Where a workload's
-step returns a loss, those of the first two steps must agree. Measured are
+library, in turns: with one thread, CPU time is measured; with two, wall time. If a workload's step
+returns a loss, the losses of the first two steps must agree. These variants are measured:
 
 * ``mpchain``, and ``captured``: the same step after ``mpchain.capture``;
 * ``torch``, and with ``--compile`` also ``compiled``: the model after ``torch.compile``;
 * ``jax``: jitted, on the workloads of ``workloads/jitted.py``, if it is installed;
 * ``chainer`` if MPCHAIN_TEST_CHAINER_PYTHON names a Python that has it.
 
-``--ranks`` adds what two ranks take (see :mod:`tests.benchmarks.two_ranks`), ``--out RESULTS.md``
-writes the tables with the machine and the date. Captured steps and PyTorch's operations of matrices
-are counted besides: a share is what part of the machine's peak of products a step reached.
+``--ranks`` adds the times of two ranks (see :mod:`tests.benchmarks.two_ranks`), and ``--out
+RESULTS.md`` writes the tables with the machine and the date. The operations of PyTorch's matrix
+products are also counted: a share is the part of the machine's peak of products that a step
+reached.
 """
 
 import argparse
@@ -31,12 +32,12 @@ from tests.benchmarks import two_ranks
 from tests.benchmarks.side_by_side import Worker, interpreter
 
 FOLDER = pathlib.Path(__file__).parent / "workloads"
-NEWER = ("vision", "attention", "tables")  # files whose programs use what Chainer lacks
+NEWER = ("vision", "attention", "tables")  # programs in these files use features that Chainer lacks
 FILES = ("dense", "images", "sequences", "gans", *NEWER, "files_and_data")
 
 
 def _tried(name):
-    """What was tried for PyTorch's program of a workload: its docstring."""
+    """Returns the docstring of a workload's PyTorch program, which says what was tried for it."""
     text = (FOLDER / f"{WORKLOADS[name]}.py").read_text()
     found = re.search(rf'^def {name}_pytorch\(torch\):\n    """(.*?)"""', text, re.M | re.S)
     return " ".join(found[1].split()) if found else "As its documentation writes it."
@@ -56,11 +57,13 @@ WITHOUT_CHAINER |= {
 }
 COMPILED = {"mlp", "mlp_of_100_units", "lenet", "vgg", "resnet18", "resnet50", "transformer"}
 COMPILED |= {"resnet50_inference", "language_model", "language_model_of_cells"}
-BY_WALL_TIME = {"worker_processes"}  # Their processes do the work.
+BY_WALL_TIME = {"worker_processes"}  # other processes do the work
 COUNTED = {"mlp", "lenet", "vgg", "resnet18", "resnet50", "resnet50_inference", "transformer"}
-COUNTED |= {"language_model_of_cells"}  # PyTorch does not count nn.LSTM's kernel.
-LONGEST_TURN = 0.3  # seconds
-WARM_UP, LONGEST_WARM_UP = 120, 2  # steps, seconds: optimizers are compiled when they have worked
+# The workload of nn.LSTM is not counted, because PyTorch does not count its kernel.
+COUNTED |= {"language_model_of_cells"}
+LONGEST_TURN = 0.3  # the longest turn in seconds
+# The numbers of steps and seconds: optimizers are compiled after some steps.
+WARM_UP, LONGEST_WARM_UP = 120, 2
 COLUMNS = {
     "/ PyTorch": ("mpchain", "torch"),
     "captured / PyTorch": ("captured", "torch"),
@@ -100,10 +103,10 @@ def step():
 
 
 def text_of(name, kind, threads):
-    """The Python text that defines ``step`` of a workload."""
+    """Returns the Python text that defines ``step`` for a workload."""
     library = {"captured": "mpchain", "compiled": "torch"}.get(kind, kind)
     lines = [f"import sys\nsys.path.insert(0, {str(FOLDER)!r})"]
-    if kind == "jax":  # JAX asks for the number of cores.
+    if kind == "jax":  # JAX reads the number of cores
         lines += [f"import os\nos.sched_setaffinity(0, {_cores(threads)})"]
     lines += [f"import {library}", _REPLACED.get(kind, "")]
     if library == "torch":
@@ -120,7 +123,7 @@ def _cores(threads):
 
 
 def kinds_for(name, with_compile):
-    """What takes part in a workload."""
+    """Returns the variants of a workload."""
     kinds = ["mpchain", "torch"]
     if name not in WITHOUT_CAPTURE:
         kinds.append("captured")
@@ -134,7 +137,8 @@ def kinds_for(name, with_compile):
 
 
 def measure(name, kinds, threads, rounds):
-    """Runs a workload by turns; returns the workers by kind, and what else was found."""
+    """Runs the variants of a workload in turns; returns the workers by kind, and counted
+    operations."""
     found = {}
     with contextlib.ExitStack() as stack:
         workers = {}
@@ -166,7 +170,7 @@ def measure(name, kinds, threads, rounds):
 
 
 def peak(threads):
-    """The most operations of matrix products in a second."""
+    """Returns the largest number of operations of matrix products in a second."""
     worker = Worker("mpchain", _PEAK, threads)
     seconds = [worker.run(5) for _ in range(7)]
     worker.close()
@@ -174,7 +178,7 @@ def peak(threads):
 
 
 def check_losses(name, workers):
-    """Raises ValueError unless the libraries computed the same."""
+    """Raises ValueError unless the losses of the libraries agree."""
     expected = workers["torch"].first
     for kind, worker in workers.items():
         for x, y in zip(worker.first, expected, strict=True):
@@ -183,7 +187,7 @@ def check_losses(name, workers):
 
 
 def row_of(name, workers, found, most):
-    """The cells of a workload in the table, and its ratios by column."""
+    """Returns the cells of a workload in the table, and its ratios by column."""
     medians = {kind: statistics.median(w.seconds) for kind, w in workers.items()}
     ours = sorted(workers["mpchain"].seconds)
     spread = (ours[-1 - len(ours) // 4] - ours[len(ours) // 4]) / medians["mpchain"]
@@ -201,7 +205,7 @@ def row_of(name, workers, found, most):
 
 
 def machine():
-    """The processor's name."""
+    """Returns the name of the processor."""
     with contextlib.suppress(OSError):
         found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
         if found:
@@ -210,7 +214,7 @@ def machine():
 
 
 def summary(ratios):
-    """Lines that sum up the ratios of all workloads."""
+    """Returns lines that summarize the ratios of all workloads."""
     lines = []
     for column in COLUMNS:
         values = [row[column] for row in ratios if column in row]
@@ -239,7 +243,7 @@ def table(names, threads, rounds, with_compile):
         try:
             workers, found = measure(name, kinds[name], threads, rounds)
             check_losses(name, workers)
-        except (RuntimeError, ValueError) as error:  # the others are worth their time
+        except (RuntimeError, ValueError) as error:  # the other workloads are still measured
             reasons.append(f"- {name} was not measured: {error}")
             continue
         cells, of_name = row_of(name, workers, found, most)
@@ -265,7 +269,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="a Markdown file to write")
     args = parser.parse_args()
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-        os.environ.pop(name, None)  # These variables choose kernels for another processor.
+        os.environ.pop(name, None)  # these variables would select kernels for another processor
     if unknown := set(args.names) - set(WORKLOADS):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     modules = [m for m in ("mpchain", "torch", "jax", "numpy") if importlib.util.find_spec(m)]

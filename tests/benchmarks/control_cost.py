@@ -1,16 +1,16 @@
-"""Measures the Python that several ranks cost an iteration, besides what one process does.
+"""Measures the Python time that several ranks add to an iteration of one process.
 
-``python -m tests.benchmarks.control_cost`` imitates 1, 8 and 1,024 ranks: sums are those of ranks
-that all do the same, and nothing travels. An iteration is that of
+``python -m tests.benchmarks.control_cost`` imitates 1, 8 and 1,024 ranks that all do the same: sums
+are multiplications, and nothing is sent. An iteration is one of
 :class:`mpchain.distributed.MultiNodeUpdater` with a hook and a reported loss, for two samples of a
-rank, and of :class:`mpchain.training.updaters.StandardUpdater` for comparison. It also measures
-the message of the iteration that is not gradients, alone.
+rank, and one of :class:`mpchain.training.updaters.StandardUpdater` for comparison. The program also
+measures the control message of the iteration alone.
 
-All start from the same parameters, because clipping takes time in some steps and not in others. The
-times are the least CPU times of many iterations, in turns: other programs, and the garbage
-collector, make them longer, never shorter. Higher quantiles vary more from run to run. Times
-differ from ``one process`` by what the ranks add, and that includes the imitated sums: two products
-of a small array and a number, some 2 us.
+All runs start from the same parameters, because clipping takes time only in some steps. The times
+are the smallest CPU times of many iterations, in turns: other programs, and the garbage collector,
+only make them longer. Higher quantiles vary more from run to run. The difference from ``one
+process`` is what the ranks add, including the imitated sums: two products of a small array and a
+number, about 2 us.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from tests.models import MLP
 
 
 def make_updater(n_ranks):
-    """Returns the updater of one of so many ranks; 0: of one process alone."""
-    np.random.seed(0)  # the same gradients everywhere: clipping them takes time
+    """Returns the updater of one of ``n_ranks`` ranks; 0 means a process without ranks."""
+    np.random.seed(0)  # the gradients must be equal everywhere, because clipping takes time
     model = MLP()
 
     def loss(x):
@@ -43,7 +43,8 @@ def make_updater(n_ranks):
         return loss
 
     n = 2 * max(n_ranks, 1)
-    data = np.broadcast_to(np.ones(3, "f"), (200 * n, 3))  # no list, which collections walk over
+    # A list would be visited by garbage collections.
+    data = np.broadcast_to(np.ones(3, "f"), (200 * n, 3))
     batches = SerialIterator(data, n, shuffle=False)
     optimizer = optimizers.SGD()
     if n_ranks == 0:
@@ -58,7 +59,7 @@ def make_updater(n_ranks):
 
 
 def make_iteration(n_ranks):
-    """Returns a function that does an iteration of the updater of :func:`make_updater`."""
+    """Returns a function that runs an iteration of the updater of :func:`make_updater`."""
     updater = make_updater(n_ranks)
 
     def iterate():
@@ -69,7 +70,7 @@ def make_iteration(n_ranks):
 
 
 def make_message(n_ranks):
-    """Returns a function that sends the message of such an iteration, with its reports."""
+    """Returns a function that sends the control message of such an iteration, with its reports."""
     message = ControlMessage(Many(n_ranks))
     counts = [2, True, *[True] * len(list(MLP().params()))]
 
@@ -82,7 +83,7 @@ def make_message(n_ranks):
 
 
 def measure(functions, n_iterations):
-    """Returns the least CPU time of each function in seconds."""
+    """Returns the smallest CPU time of each function in seconds."""
     least = dict.fromkeys(functions, np.inf)
     for _ in range(n_iterations):
         for name, function in functions.items():

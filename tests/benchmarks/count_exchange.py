@@ -1,10 +1,10 @@
-"""Measures what the exchange of a count adds to a step of two ranks of one host.
+"""Measures what summing a count adds to a step of two ranks of one host.
 
-``python -m tests.benchmarks.count_exchange`` starts two ranks. They take steps in turns with a loss
-that divides by its number of labels, which ranks sum, and with one that divides by the number of
-samples, which they do not. It prints the median time of each, and of the quickest hundredth, which
-other programs disturb least; and the same of the message alone, and of one process, which sends
-none.
+``python -m tests.benchmarks.count_exchange`` starts two ranks. They alternate steps with a loss
+that divides by its number of labels, which the ranks sum, and with a loss that divides by the
+number of samples, which they need not sum. The program prints the median time of each step, and the
+time of the fastest hundredth, which other programs disturb least; and the same for the message
+alone, and for one process, which sends none.
 """
 
 import argparse
@@ -24,7 +24,7 @@ QUANTILES = (0.5, 0.01)
 
 
 def measure(comm, n_steps):
-    """Returns the quantiles of the seconds of a step with and without a count to exchange."""
+    """Returns the quantiles of the seconds of a step, with and without a count to sum."""
     random = np.random.RandomState(0)
     model = L.Linear(20, 10)
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
@@ -80,7 +80,7 @@ def main():
 
 
 def us(seconds):
-    """Returns seconds in microseconds as text."""
+    """Returns seconds as a text in microseconds."""
     return " / ".join(f"{1e6 * x:.0f}" for x in seconds)
 
 

@@ -1,11 +1,11 @@
-"""Measures what ``--elastic`` costs training in which no rank is lost.
+"""Measures what ``--elastic`` costs a training in which no rank is lost.
 
 ``python -m tests.benchmarks.elastic_cost`` trains an MLP (784-N-N-10, Adam, 100 samples in all) on
-ranks of one thread each, whose MPI can lose ranks. Blocks of steps as elastic jobs do them, with
-copies of the state and looks at the other ranks, take turns with blocks without these. Steps are
-compared by the lower quartiles of their times, which other programs disturb less. Copies are rare:
-the time of the last one is divided by that of the steps until the next. As such ratios drown in
-noise on a machine with other work, the CPU time of all looks at other ranks is given as well.
+ranks of one thread each, with an MPI that can lose ranks. Blocks of elastic steps, with copies of
+the state and polls of the other ranks, alternate with blocks without these. Steps are compared by
+the lower quartiles of their times, which other programs disturb less. Copies are rare: the time of
+the last copy is divided by the time of the steps until the next copy. These ratios are lost in
+noise on a machine with other work, so the CPU time of all polls of other ranks is printed as well.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from mpchain.distributed import (
 from mpchain.distributed.watch import losses
 from tests.distributed import ranks
 
-BLOCK = 10  # steps of an elastic job, then as many of another
+BLOCK = 10  # the number of steps of an elastic job, then of another job
 
 
 class Elastic:
-    """Training on an elastic communicator, which can do without what that costs.
+    """Trains on an elastic communicator, with and without the work that makes it elastic.
 
     Args:
         comm: the communicator.
@@ -82,16 +82,17 @@ class Elastic:
         losses.detectors[:] = detectors
         elasticity._is_retired = False
         if not is_elastic and self.state._kept_at is not None:
-            iteration, at = self.state._kept_at  # copies are spaced by the time of elastic steps
+            # The time of elastic steps determines the interval of copies.
+            iteration, at = self.state._kept_at
             self.state._kept_at = iteration, at + times[-1] - times[0]
         return np.diff(times)
 
 
 def measure(n_units, n_blocks):
-    """Runs on each rank; rank 0 prints."""
+    """Runs on each rank; rank 0 prints the results."""
     training = Elastic(create_communicator(elastic=True), n_units)
     before = -1
-    while training.state.interval > before:  # The interval doubles until copies are rare.
+    while training.state.interval > before:  # the interval doubles until copies are rare
         before = training.state.interval
         latest = training.state.latest
         while training.state.latest == latest:

@@ -1,9 +1,9 @@
-"""Measures what the fingerprints cost a step of training.
+"""Measures what fingerprints of collectives cost a step of training.
 
 ``python -m tests.benchmarks.fingerprint_cost`` trains an MLP (784-1000-1000-10, Adam, 100 samples
-in all) on two ranks of one thread each, alternately with the watch over the collectives and
-without, and prints the ratio of the medians; and, since that drowns in noise on a machine with
-other work, the time of one fingerprint times their number in a step.
+in all) on two ranks of one thread each, alternately with and without the watch over collectives,
+and prints the ratio of the medians. This ratio is lost in noise on a machine with other work, so
+the program also prints the time of one fingerprint times the number of fingerprints in a step.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from mpchain import optimizers
 from mpchain.distributed import create_communicator, create_multi_node_optimizer
 from tests.distributed import ranks
 
-BLOCK = 5  # steps with the watch, then as many without
+BLOCK = 5  # the number of steps with the watch, then without
 
 
 def build(comm):
-    """Returns a function that does one step of training."""
+    """Returns a function that runs one step of training."""
     model = L.Classifier(
         mpchain.Sequential(L.Linear(784, 1000), F.relu, L.Linear(1000, 1000), F.relu)
     )
@@ -37,7 +37,7 @@ def build(comm):
 
 
 def measure(n_blocks):
-    """Runs on each rank; rank 0 prints."""
+    """Runs on each rank; rank 0 prints the results."""
     comm = create_communicator()
     step, watch = build(comm), comm.watch
     times = {True: [], False: []}
@@ -45,7 +45,7 @@ def measure(n_blocks):
     for i in range(-2, n_blocks):
         for is_watched in (True, False) if i % 2 else (False, True):
             comm.watch = watch if is_watched else None
-            step()  # Both runs begin from the same state.
+            step()  # both variants begin in the same state
             n_before = watch.row.n
             for _ in range(BLOCK):
                 begun = time.perf_counter()
@@ -65,7 +65,7 @@ def measure(n_blocks):
 
 
 def cost_of_one(comm, watch, n=20_000):
-    """Seconds that all that is done for one collective takes."""
+    """Returns the seconds of all work for one collective."""
     x = np.zeros(3, np.float32)
     call = type(comm).allreduce
     kind = call._watched_as

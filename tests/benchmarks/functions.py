@@ -24,11 +24,12 @@ SIZES = {"small": 0, "middle": 1, "large": 2}
 MATRIX = (32, 32), (256, 256), (1024, 1024)
 IMAGES = (1, 8, 8, 8), (4, 32, 16, 16), (16, 64, 32, 32)
 SIGNAL = (1, 8, 32), (4, 32, 256), (16, 64, 1024)
-TURNS, TURN = 12, 0.004  # seconds of a turn
+TURNS, TURN = 12, 0.004  # the number of turns, and the seconds of a turn
 
 
 class Row(NamedTuple):
-    """A function: ours and PyTorch's take ``shapes(size)`` arrays; ``low``, ``high`` bound them."""
+    """A function: mpchain's and PyTorch's take ``shapes(size)`` arrays between ``low`` and
+    ``high``."""
 
     name: str
     ours: Callable
@@ -40,7 +41,7 @@ class Row(NamedTuple):
 
 
 def _of(*tables):
-    """Shapes by size of arrays that are given by tables of three."""
+    """Returns a function of the size that returns shapes, from tables of three shapes."""
     return lambda size: [table[size] for table in tables]
 
 
@@ -294,7 +295,7 @@ FAMILIES = _elementwise, _reductions, _losses, _layers, _normalizations, _rearra
 
 
 def _least(functions, clock, turns):
-    """The least time of each function, by turns."""
+    """Returns the smallest time of each function, in turns."""
     counts, least = [], [float("inf")] * len(functions)
     for function in functions:
         function()
@@ -339,7 +340,8 @@ def _backward_theirs(torch, function, arrays):
 
 
 def measure(row: Row, size: int, lib: Any, torch: Any, clock: Callable, turns: int) -> list[tuple]:
-    """Returns (pass, our seconds, theirs) of a function at a size, after comparing the values."""
+    """Returns (pass, mpchain's seconds, PyTorch's seconds) for a function at a size, after
+    comparing the values."""
     random = np.random.default_rng(0)
     arrays = [random.uniform(row.low, row.high, s).astype("f") for s in row.shapes(size)]
     tensors = [torch.from_numpy(x) for x in arrays]
@@ -365,7 +367,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--out", help="write the table there, too")
     options = parser.parse_args()
-    if os.environ.get("OMP_NUM_THREADS") != str(options.threads):  # NumPy has read it already
+    # NumPy reads this variable when it is imported.
+    if os.environ.get("OMP_NUM_THREADS") != str(options.threads):
         os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]])
     import torch
@@ -375,8 +378,8 @@ def main() -> None:
     from mpchain.kernels import thresholds
 
     torch.set_num_threads(options.threads)
-    thresholds.compiled_loop = 0  # Longer programs compile their loops.
-    mpchain.backends.host_memory.keep_freed_memory()  # A Trainer does this, too.
+    thresholds.compiled_loop = 0  # in a program that runs longer than this one, loops are compiled
+    mpchain.backends.host_memory.keep_freed_memory()  # a Trainer makes this call, too
     clock = time.process_time if options.threads == 1 else time.perf_counter
     found = []
     for row in (row for family in FAMILIES for row in family(F, torch)):

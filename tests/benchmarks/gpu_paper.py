@@ -1,11 +1,12 @@
-"""Training steps on an H100, by mpchain and by PyTorch: estimates, where no GPU is at hand.
+"""Estimates training steps on an H100, by mpchain and by PyTorch, without a GPU.
 
-Run with ``python -m tests.benchmarks.gpu_paper [NAME ...]``; ``--kernels`` adds the kernels that
-take the longest, ``--least`` the least bytes of each operation. mpchain's launches and bytes are
-those of a whole step of full size on the double of CuPy, PyTorch's those of the operations that it
-dispatches (``tests/benchmarks/paper/theirs.py``). ``tests/benchmarks/paper/card.py`` has the
-constants and their sources. A step takes the longer of two times: that of the host, and that of the
-GPU, where a kernel takes the longer of its bytes and its operations, and a launch.
+Run with ``python -m tests.benchmarks.gpu_paper [NAME ...]``; ``--kernels`` adds the longest
+kernels, ``--least`` the smallest possible number of bytes of each operation. mpchain's launches and
+bytes are counted in a whole step of full size on the double of CuPy; PyTorch's are counted from the
+operations that it dispatches (``tests/benchmarks/paper/theirs.py``).
+``tests/benchmarks/paper/card.py`` has the constants and their sources. The time of a step is the
+longer of the host's and the GPU's time; on the GPU, a kernel takes the longer of the times for its
+bytes and its operations, and a launch.
 """
 
 import argparse
@@ -21,13 +22,13 @@ TARGETS = {
     "MLP": 0.2,
     "LSTM": 1.25,
 }
-"""Model → the most that mpchain's time may be of PyTorch's."""
+"""Maps a model to the limit of mpchain's time divided by PyTorch's."""
 CAPTURED = "MLP", "LSTM"
-"""Models whose steps mpchain captures; PyTorch runs all as its users do, eagerly."""
+"""Models whose steps mpchain captures; PyTorch runs all models eagerly, as its users do."""
 
 
 def show_kernels(step, n=15):
-    """Prints the kernels that take the longest."""
+    """Prints the longest kernels."""
     rows = collections.defaultdict(lambda: [0, 0.0, 0.0])
     for kernel in step.kernels:
         row = rows[kernel.name]
@@ -39,7 +40,7 @@ def show_kernels(step, n=15):
 
 
 def compare(name, shows_kernels, shows_least):
-    """Prints the row of a model, and returns mpchain's time in PyTorch's."""
+    """Prints the row of a model, and returns mpchain's time divided by PyTorch's."""
     from tests.benchmarks.paper import least, ours, theirs
 
     own, other = ours.count(name), theirs.count(name)

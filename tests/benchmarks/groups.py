@@ -1,7 +1,7 @@
-"""Measures groups of processes by turns: each group does the same work, with another library.
+"""Measures groups of processes in turns: each group does the same work, with another library.
 
-A busy machine changes from minute to minute. So all groups live at the same time, take turns, and
-what counts is the median of the ratios within a round.
+A busy machine changes from minute to minute. So all groups exist at the same time and take turns,
+and the median of the ratios within a round counts.
 """
 
 import contextlib
@@ -21,12 +21,13 @@ PORT_OF_TORCH = 29_513
 
 
 def chainer_python():
-    """The interpreter with Chainer 7.8.1 and mpi4py, named by MPCHAIN_TEST_CHAINER_PYTHON."""
+    """Returns the interpreter with Chainer 7.8.1 and mpi4py, which MPCHAIN_TEST_CHAINER_PYTHON
+    names."""
     return os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON")
 
 
 class Group:
-    """Processes that repeat one workload together when asked.
+    """Processes that repeat one workload together on request.
 
     Args:
         name (str): of the group.
@@ -70,7 +71,7 @@ class Group:
         return variables | {"MASTER_ADDR": "localhost", "MASTER_PORT": str(PORT_OF_TORCH)}
 
     def run(self, repetitions):
-        """Returns the seconds of one step, of the slowest process."""
+        """Returns the seconds of one step of the slowest process."""
         for connection in self._connections:
             connection.send(repetitions)
         seconds = max(connection.recv() for connection in self._connections)
@@ -97,7 +98,7 @@ def _running(groups):
 
 
 def compare(title, groups, reference, rounds=15, repetitions=1):
-    """Measures groups by turns, and prints each one's median and its ratio to a reference.
+    """Measures groups in turns, and prints each group's median and its ratio to a reference.
 
     Args:
         title (str): printed first.

@@ -1,9 +1,9 @@
-"""Batches of 60,000 examples of 28x28 pixels and a label: an epoch, shuffled, as arrays.
+"""Measures an epoch of batches of 60,000 examples (28x28 pixels and a label), shuffled, as arrays.
 
-Run with ``python -m tests.benchmarks.iterators``. Compared are mpchain's iterators with
-``concat_examples`` and PyTorch's ``DataLoader``, by turns, in wall-clock time, without and with two
-worker processes; the workers are started before. Printed are medians of an epoch in milliseconds,
-ratios to PyTorch's, and the largest ratio of two turns that followed each other.
+Run with ``python -m tests.benchmarks.iterators``. The program compares mpchain's iterators with
+``concat_examples`` and PyTorch's ``DataLoader``, in turns, in wall-clock time, without and with two
+worker processes, which are started before. It prints medians of an epoch in milliseconds, ratios to
+PyTorch's, and the largest ratio of two consecutive turns.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def mpchain_epoch(iterator):
 
 
 def torch_epoch(loader):
-    """Returns a function that reads one epoch; the loader's workers stay."""
+    """Returns a function that reads one epoch; the loader's workers continue to exist."""
 
     def run():
         for batch in loader:
@@ -45,7 +45,7 @@ def torch_epoch(loader):
 
 
 def compare(title, runs, rounds):
-    """Measures functions by turns and prints medians and ratios to the one named 'torch'."""
+    """Measures functions in turns; prints medians, and ratios to the function named 'torch'."""
     seconds = {name: [] for name in runs}
     for run in runs.values():
         assert run() == ((BATCH_SIZE, 28, 28), (BATCH_SIZE,))

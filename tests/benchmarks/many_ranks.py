@@ -1,12 +1,12 @@
-"""What 4 to 64 ranks of one host cost: start, setup, memory, messages and Python calls of each.
+"""Measures 4 to 64 ranks of one host: start, setup, memory, messages and Python calls of each rank.
 
 ``python -m tests.benchmarks.many_ranks`` starts ranks by mpchain-launch, most of which have no core
 of their own. They train a small network for 20 steps with the default communicator, and end. For
-each number of ranks it prints, in seconds, how long it took until all ranks had imported mpchain
-and initialized MPI, to make communicator and optimizer and to take the first step, and a step; for
-each rank the memory that it has alone and its share of what it shares, the messages of MPI until
-the first step ended and in each later step, and the Python calls of a step, C functions included:
-the median over the steps of the largest of all ranks.
+each number of ranks, the program prints these times in seconds: until all ranks had imported
+mpchain and initialized MPI, for making communicator and optimizer and the first step, and for a
+step. For each rank, it prints its private memory and its share of shared memory, the MPI messages
+until the end of the first step and in each later step, and the Python calls of a step, including C
+functions: the median over the steps of the largest number of all ranks.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BATCH = 64 * 4
 
 
 def rank(begin: float, folder: str) -> None:
-    """What each rank does; it writes what it has measured into a file."""
+    """Runs on each rank, and writes the results into a file."""
     import numpy as np
     from mpi4py import MPI
 
@@ -76,7 +76,7 @@ def rank(begin: float, folder: str) -> None:
 
 
 def _memory():
-    """MiB that the process has alone, and with its share of what it shares."""
+    """Returns the process's private memory in MiB, and the sum with its share of shared memory."""
     lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     alone = sizes["Private_Clean"] + sizes["Private_Dirty"]
@@ -84,7 +84,7 @@ def _memory():
 
 
 def measure(n: int) -> dict[str, float]:
-    """Starts ranks; returns what the slowest or largest of them has measured."""
+    """Starts ranks; returns the results of the slowest or largest rank."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.time()
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Measures what mpchain-launch adds to the start of a program, over plain mpirun.
+"""Measures what mpchain-launch adds to the start of a program, compared with plain mpirun.
 
     python -m tests.benchmarks.measure_start [--ranks 2] [--repetitions 20]
 
@@ -20,7 +20,7 @@ SCRIPT = "import os, time; os.write(1, b'%.6f\\n' % time.clock_gettime(time.CLOC
 
 
 def measure(command, environment):
-    """Seconds until the script runs on all ranks, and until the end."""
+    """Returns the seconds until the script runs on all ranks, and until the end."""
     start = time.monotonic()
     answer = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=True

@@ -1,8 +1,8 @@
-"""Updates of whole models, the gradients being there: mpchain's optimizers and PyTorch's.
+"""Measures updates of whole models with given gradients: mpchain's optimizers and PyTorch's.
 
-Run with ``python -m tests.benchmarks.optimizers``. What mpchain would take if it updated each
-parameter on its own, without compiled loops, stands beside it (``alone``); of PyTorch there are the
-default (``torch``), ``foreach`` and ``fused``. Compiled loops are used if numba is installed.
+Run with ``python -m tests.benchmarks.optimizers``. The column ``alone`` shows mpchain's time if it
+updates each parameter separately, without compiled loops. PyTorch has three variants: the default
+(``torch``), ``foreach`` and ``fused``. Compiled loops are used if numba is installed.
 """
 
 from tests.benchmarks.side_by_side import compare
@@ -75,7 +75,7 @@ def _workloads(shapes, ours, theirs):
         "alone": _OURS.format(shapes=shapes, optimizer=ours, setting=_ALONE),
     }
     for name, option in (("torch", ""), ("foreach", "foreach=True"), ("fused", "fused=True")):
-        # PyTorch's RMSprop has no fused version.
+        # PyTorch's RMSprop has no fused variant.
         if name != "fused" or not theirs.startswith("RMSprop"):
             texts[name] = _THEIRS.format(shapes=shapes, optimizer=theirs.format(option))
     return texts

@@ -1,10 +1,11 @@
-"""The engine's overhead: 200 small elementwise operations in a chain, forward and backward.
+"""Measures the engine's overhead in chains of 200 small elementwise operations, forward and
+backward.
 
 Run with ``python -m tests.benchmarks.overhead``. The arrays, (32, 32) in float32, are so small that
-a call of NumPy takes about a microsecond: what is measured is what each library adds. Two chains,
-since the mix of operations matters: one of ten operations, arithmetic between arrays and with
-constants, and activations; and one of five, in which activations weigh more, whose computation is
-NumPy's or PyTorch's own and no overhead.
+a NumPy call takes about a microsecond, so the measured time is what each library adds. There are
+two chains, because the mix of operations matters: one with ten operations (arithmetic between
+arrays and with constants, and activations), and one with five, in which activations have more
+weight, whose computation is NumPy's or PyTorch's own and no overhead.
 """
 
 from tests.benchmarks.side_by_side import compare

@@ -1,9 +1,10 @@
-"""What the live page costs: steps of LeNet-5 of a trainer with and without reports, by turns.
+"""Measures the cost of the live page: steps of LeNet-5 in a trainer with and without reports, in
+turns.
 
-``python -m tests.benchmarks.page [TURNS]`` prints the CPU time of the training thread in a
-step, lower quartiles of means over turns; that of a report, of which there are two a second; and
-that of the process of the page, which yields to this one, while a browser asks for news every
-second.
+``python -m tests.benchmarks.page [TURNS]`` prints the CPU time of the training thread in a step
+(lower quartiles of means over turns), the CPU time of a report, of which there are two per second,
+and the CPU time of the page's process, which has a lower priority, while a browser sends a request
+every second.
 """
 
 import os
@@ -21,7 +22,7 @@ from mpchain import iterators, optimizers, training
 from mpchain.training import extensions, page_report
 from tests.benchmarks.profiling import LeNet
 
-TURN = 100  # steps, of some 10 ms: two reports
+TURN = 100  # the number of steps in a turn, each about 10 ms: two reports
 
 _BROWSER = """
 import http.cookiejar, json, time, urllib.request
@@ -36,7 +37,7 @@ while True:
 
 
 class Measured(extensions.PageReport):
-    """Reports in every second turn, and measures all."""
+    """A report that is active in every second turn, and measures all turns."""
 
     def initialize(self, trainer):
         with mock.patch.object(page_report, "print_line") as said:

@@ -1,9 +1,11 @@
-"""What a profile costs: steps of LeNet-5 in a process with one and in a process without, by turns.
+"""Measures the cost of a profile: steps of LeNet-5 in a process with a profile and one without, in
+turns.
 
-``python -m tests.benchmarks.profiling [PAIRS]`` prints, for a step that is all overhead (a batch of
-1 at 16x16) and for one of about 10 ms (a batch of 28x28), the trimmed mean of the ratios of turns
-of two steps, in CPU time of the thread, and the standard error over pairs of processes: two that
-do the same differ by 1 %. Page faults are shown, too: they would add to what is compared.
+``python -m tests.benchmarks.profiling [PAIRS]`` prints the trimmed mean of the ratios of turns of
+two steps, in CPU time of the thread, for a step that consists of overhead (a batch of 1 at 16x16)
+and for a step of about 10 ms (a batch of 28x28), and the standard error over pairs of processes:
+two equal processes differ by 1 %. Page faults are shown, too, because they would affect the
+comparison.
 """
 
 import contextlib
@@ -41,12 +43,12 @@ def page_faults():
 
 
 def serve(questions, cpu, is_on, size):
-    """Answers batch sizes by seconds and page faults of a step, the last, 0, by its spans."""
+    """Answers a batch size with seconds and page faults of a step; answers 0, the last, with its
+    spans."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cpu})
     model = L.Classifier(LeNet())
-    # The model learns next to nothing: vanishing gradients would be subnormal numbers, which are
-    # slow.
+    # The rate is tiny, because vanishing gradients would be subnormal numbers, which are slow.
     optimizer = optimizers.MomentumSGD(lr=1e-9).setup(model)
     with mpchain.profile() if is_on else contextlib.nullcontext() as profile:
         for batch in iter(questions.recv, 0):
@@ -63,7 +65,8 @@ def serve(questions, cpu, is_on, size):
 
 @contextlib.contextmanager
 def served(*arguments):
-    """A function that asks a process which ends with the block."""
+    """Context manager: yields a function that sends a request to a process, which ends with the
+    block."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there, *arguments), daemon=True)
@@ -78,7 +81,8 @@ def served(*arguments):
 
 
 def compare_pair(cpu, size, batch, wanted):
-    """By turns, without and with a profile, seconds and page faults of a step; its spans."""
+    """Returns seconds and page faults of a step, in turns without and with a profile, and the
+    number of spans."""
     with served(cpu, False, size) as off, served(cpu, True, size) as on:
         for ask in (off, on):
             for _ in range(30):
@@ -94,7 +98,7 @@ def compare_pair(cpu, size, batch, wanted):
 
 
 def compare(pairs, size, batch, wanted=None):
-    """Prints the comparison; ``wanted`` is the seconds of a step, for which a batch is chosen."""
+    """Prints the comparison; a batch size is chosen so that a step takes ``wanted`` seconds."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     means, before, faults = [], [], []
     for i in range(pairs):

@@ -1,11 +1,12 @@
 """Measures what ``mpchain-launch --record`` costs a step of training.
 
-``python -m tests.benchmarks.record_cost`` trains ResNet-18 (32 images of CIFAR), a transformer
-of 4 layers (8 sequences of 128) and a small MLP in one process of one thread, alternately with a
-record and without, and prints the ratio of the medians; and, as that drowns in noise on a machine
-with other work, the time that the recorder takes in a step, as a share of the median without it. It
-also prints the size of a line, and how much of the parameters each has fingerprints of. It ends
-with 1 if ResNet-18 or the transformer takes more than 2 %, or a line is longer than 1000 bytes.
+``python -m tests.benchmarks.record_cost`` trains ResNet-18 (32 images of CIFAR), a transformer of 4
+layers (8 sequences of 128) and a small MLP in one process with one thread, alternately with and
+without a record, and prints the ratio of the medians. This ratio is lost in noise on a machine with
+other work, so the program also prints the recorder's time in a step, as a share of the median
+without it. It also prints the size of a line, and for how much of the parameters each line has
+fingerprints. Its exit code is 1 if ResNet-18 or the transformer takes more than 2 %, or a line is
+longer than 1000 bytes.
 """
 
 import argparse
@@ -27,11 +28,11 @@ from mpchain.replays.history import History
 from mpchain.replays.recording import Recorder
 from mpchain.replays.records import FORMAT, NAME
 
-BLOCK = 3  # steps with a record, then as many without
+BLOCK = 3  # the number of steps with a record, then without
 
 
 class Timed(Recorder):
-    """A recorder that adds up the time that it takes."""
+    """A recorder that adds up its own time."""
 
     seconds = 0.0
 
@@ -81,7 +82,7 @@ BOUNDED = {"resnet18", "transformer"}
 
 
 def measure(name, n_blocks, folder):
-    """Prints the figures of a model; returns whether they keep the bounds."""
+    """Prints the results for a model; returns whether they are within the bounds."""
     model, optimizer, batch = MODELS[name]()
     optimizer = create_multi_node_optimizer(optimizer, create_communicator()).setup(model)
     recorder = Timed(folder, {"format": FORMAT})

@@ -1,4 +1,5 @@
-"""Layers over sequences, forward and backward: 32 steps, 16 sequences, 128 units, two layers.
+"""Measures layers over sequences, forward and backward: 32 steps, 16 sequences, 128 units, two
+layers.
 
 Run with ``python -m tests.benchmarks.recurrent [KIND ...]``, KIND being LSTM, GRU or RNNTanh.
 """
@@ -40,7 +41,7 @@ def step():
 
 
 def workloads(kind, bidirectional):
-    """The text of each library's step."""
+    """Returns the text of each library's step."""
     ours = _OURS.format(bi="Bi" if bidirectional else "", kind=kind)
     module = kind.removesuffix("Tanh")
     return {

@@ -1,7 +1,7 @@
-"""How long it takes to make 25 million float32 parameters in 161 arrays those of rank 0.
+"""Measures how long it takes to send 25 million float32 parameters in 161 arrays from rank 0.
 
-``python -m tests.benchmarks.replication_cost`` measures ``bcast_data`` on two ranks by turns with
-plain broadcasts by mpi4py of as many bytes: of one flat array, and of each array.
+``python -m tests.benchmarks.replication_cost`` measures ``bcast_data`` on two ranks, in turns with
+plain broadcasts of as many bytes by mpi4py: of one flat array, and of each array.
 """
 
 import sys

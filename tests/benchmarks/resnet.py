@@ -1,4 +1,5 @@
-"""A training step of ResNet-50, 112x112 pixels, batches of 4: forward, backward, momentum SGD.
+"""Measures a training step of ResNet-50, 112x112 pixels, batches of 4: forward, backward, momentum
+SGD.
 
 Run with ``python -m tests.benchmarks.resnet``: one thread (CPU time), then two (wall time).
 """

@@ -1,4 +1,4 @@
-"""Estimates on paper how a training step on GPUs scales to ranks that no test has.
+"""Estimates how a training step on GPUs scales to numbers of ranks that no test has.
 
 ``python -m tests.benchmarks.scaling_model`` prints the share of a step's time that the GPUs of 8 to
 1,024 ranks spend on what one GPU does. Gradients are summed by NCCL beside backward; what is left
@@ -25,24 +25,25 @@ from mpchain.distributed.communicators.progress import _factors
 from mpchain.distributed.gradients.buckets import FIRST_GPU_BUCKET_BYTES, GPU_BUCKET_BYTES
 
 GPUS_PER_HOST = 8
-# Each GPU has a network interface of 400 Gb/s. A ring of NCCL uses one of them, and carries an
-# eighth of the data. NCCL's own tests reach about 0.9 of it.
+# Each GPU has a network interface of 400 Gb/s. A ring of NCCL uses one interface, and carries an
+# eighth of the data. NCCL's own tests reach about 0.9 of its bandwidth.
 BYTES_PER_SECOND = GPUS_PER_HOST * 50e9 * 0.9
-NCCL_BEGIN = 20e-6  # Seconds from the call to the first byte: launch and protocol.
-NCCL_HOP = 6e-6  # a hop of NCCL's tree between hosts
-MESSAGE = 3e-6  # a small message of MPI between hosts
-POST = 0.9e-6  # begin and test of an Isend or Irecv by mpi4py; measured: 0.83 us
-SHARED_SUM = 20e-6  # a small sum of a host's ranks in shared memory; assumed
-PYTHON = 100e-6  # the goal for what tests.benchmarks.control_cost measures
+NCCL_BEGIN = 20e-6  # the seconds from the call to the first byte: launch and protocol
+NCCL_HOP = 6e-6  # the seconds of a hop of NCCL's tree between hosts
+MESSAGE = 3e-6  # the seconds of a small MPI message between hosts
+POST = 0.9e-6  # the seconds to begin and test an Isend or Irecv by mpi4py; measured: 0.83 us
+SHARED_SUM = 20e-6  # the assumed seconds of a small sum of a host's ranks in shared memory
+PYTHON = 100e-6  # the goal in seconds for what tests.benchmarks.control_cost measures
 
-# ResNet-50 in the order of backward: millions of parameters, billions of multiplications (He et
-# al., 2015, table 1, and the shapes of the layers): classifier, stages 5 to 2, the first layer.
+# ResNet-50 in the order of backward: millions of parameters, and billions of multiplications (He et
+# al., 2015, table 1, and the shapes of the layers), for the classifier, stages 5 to 2, and the
+# first layer.
 STAGES = [(2.05, 0.002), (14.96, 0.81), (7.10, 1.47), (1.22, 1.04), (0.22, 0.68), (0.01, 0.12)]
-BACKWARD = 2 / 3  # Backward's share of a step: it has two products for each one of forward.
+BACKWARD = 2 / 3  # the share of a step: backward needs two products for each product of forward
 
 
 def buckets(backward):
-    """Returns pairs of the time at which a bucket is full and its bytes.
+    """Yields pairs: the time at which a bucket is full, and its number of bytes.
 
     Within a stage gradients come evenly.
     """
@@ -59,19 +60,19 @@ def buckets(backward):
 
 
 def exposed_sums(n_ranks, backward):
-    """Returns the seconds from the end of backward to that of the last bucket's sum."""
+    """Returns the seconds from the end of backward to the end of the last bucket's sum."""
     n_hosts, end = max(n_ranks // GPUS_PER_HOST, 1), 0.0
     latency = NCCL_BEGIN + 2 * NCCL_HOP * (n_hosts - 1).bit_length()
-    for full, n_bytes in buckets(backward):  # one after the other
+    for full, n_bytes in buckets(backward):  # buckets are summed one after another
         sent = 2 * n_bytes * (n_ranks - 1) / n_ranks / BYTES_PER_SECOND
         end = max(end, full) + latency + sent
     return end - backward
 
 
 def control(n_ranks):
-    """Returns the seconds that the control message takes, without Python of the step."""
+    """Returns the seconds of the control message, without the Python of the step."""
     stages = _factors(n_ranks // GPUS_PER_HOST) if n_ranks > GPUS_PER_HOST else []
-    # A stage exchanges messages with all its hosts twice: parts, and their sums.
+    # In a stage, a host exchanges messages with all hosts twice: parts, and their sums.
     return SHARED_SUM + sum(2 * (MESSAGE + 2 * (n - 1) * POST) for n in stages)
 
 

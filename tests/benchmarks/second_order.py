@@ -1,9 +1,9 @@
 """Compares steps with derivatives in their loss: mpchain, PyTorch and jitted JAX.
 
-Run ``python -m tests.benchmarks.second_order [NAME ...]``; see ``workloads/second_order.py`` for
-what is computed. Each library runs in a process of its own, by turns: with one thread, CPU time is
-measured; with two, wall time. What the first two steps return must agree. ``torch.compile`` is
-given the function of the loss; where it fails, its error is printed.
+Run ``python -m tests.benchmarks.second_order [NAME ...]``; ``workloads/second_order.py`` has the
+computations. Each library runs in a separate process, in turns: with one thread, CPU time is
+measured; with two, wall time. The results of the first two steps must agree. ``torch.compile`` gets
+the function of the loss; if it fails, its error is printed.
 """
 
 import argparse
@@ -25,12 +25,12 @@ VARIANTS = {
     "torch.compile": ("torch", "common.compiled = lib.compile"),
     "jax": ("jax", ""),
 }
-LONGEST_TURN = 0.2  # seconds
+LONGEST_TURN = 0.2  # the longest turn in seconds
 
 
 def _text(variant, name, threads):
     library, change = VARIANTS[variant]
-    if library == "jax":  # JAX asks for the number of cores.
+    if library == "jax":  # JAX reads the number of cores
         change = f"import os; os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[:threads]})"
     if library == "torch":
         change += f"\nlib.set_num_threads({threads})"
@@ -54,7 +54,7 @@ def _text(variant, name, threads):
 
 
 def measure(name, variants, threads, rounds):
-    """Returns the median seconds of a step by variant, None for those that fail."""
+    """Returns the median seconds of a step by variant; None for variants that fail."""
     workers = {}
     for variant in variants:
         try:

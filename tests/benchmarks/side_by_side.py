@@ -1,8 +1,8 @@
-"""Runs the same work in one process per library, by turns, and prints medians and ratios.
+"""Runs the same work in one process per library, in turns, and prints medians and ratios.
 
-A workload is a Python text that defines ``step()``; it runs in a process of its own, because
-Chainer needs another NumPy and because libraries in one process share threads and caches. With one
-thread, what is compared is CPU time, which a busy machine disturbs least; with more, wall time.
+A workload is a Python text that defines ``step()``; it runs in a separate process, because Chainer
+needs another NumPy and because libraries in one process share threads and caches. With one thread,
+CPU time is compared, which a busy machine disturbs least; with more threads, wall time.
 """
 
 import math
@@ -11,8 +11,9 @@ import statistics
 import subprocess
 import sys
 
-# Seconds of steps before a turn is measured: after a turn, OpenMP threads of PyTorch keep the cores
-# for 20 ms more, the caches hold its arrays, and threads of the next library have to wake up.
+# Steps run for this many seconds before a turn is measured: after a turn, OpenMP threads of PyTorch
+# use the cores for 20 ms more, the caches contain its arrays, and threads of the next library have
+# to wake up.
 _SETTLING = 0.05
 
 _WORKER = """
@@ -47,14 +48,14 @@ for line in sys.stdin:
 
 
 def interpreter(library):
-    """The Python to run a library with; Chainer's is named by MPCHAIN_TEST_CHAINER_PYTHON."""
+    """Returns the Python of a library; MPCHAIN_TEST_CHAINER_PYTHON names Chainer's."""
     if library == "chainer":
         return os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON")
     return sys.executable
 
 
 class Worker:
-    """A process that repeats one workload when asked.
+    """A process that repeats one workload on request.
 
     Args:
         library (str): whose interpreter runs it.
@@ -105,12 +106,12 @@ class Worker:
         return self.ask(f"seconds({repetitions})") / repetitions
 
     def take_turn(self, repetitions):
-        """Measures so many repetitions, after some that are not."""
+        """Measures some repetitions, after repetitions that are not measured."""
         self.ask("settle()")
         self.seconds.append(self.run(repetitions))
 
     def ask(self, expression):
-        """Returns the value of an expression there."""
+        """Returns the value of an expression in the process."""
         self.process.stdin.write(f"{expression}\n")
         self.process.stdin.flush()
         return eval(self._read())
@@ -129,7 +130,7 @@ class Worker:
 
 
 def compare(title, workloads, rounds=21, repetitions=10, threads=1):
-    """Measures workloads by turns and prints the median of each and its ratio to PyTorch's.
+    """Measures workloads in turns; prints the median of each, and its ratio to PyTorch's.
 
     Args:
         title (str): printed first.

@@ -1,6 +1,6 @@
 """Measures how much of Adam's state each rank holds, with an ordinary and a sharded optimizer.
 
-``python -m tests.benchmarks.state_memory`` does so on 4 ranks, for an MLP of 2.8 M parameters.
+``python -m tests.benchmarks.state_memory`` measures 4 ranks, for an MLP of 2.8 M parameters.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def bytes_of_state(comm, sharded, n_units):
 
 
 def measure(n_ranks, n_units):
-    """Runs that on several ranks.
+    """Measures the state on several ranks.
 
     Returns:
         Bytes by rank with the ordinary optimizer, and with the sharded one.

@@ -177,7 +177,7 @@ def step():
 
 
 def groups(model):
-    """The groups of processes that train one model."""
+    """Returns the groups of processes that train one model."""
     data = _DATA + _DATA_OF[model]
     ours = data + _MPCHAIN + _CHAINER_MODEL[model]
     train, dummy = (_TRAIN.format(communicator=name) for name in ("naive", "dummy"))

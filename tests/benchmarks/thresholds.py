@@ -24,7 +24,7 @@ _Sides = Iterator[tuple[str, Callable[[], object], Callable[[], object]]]
 
 
 def _by(operation, new, old, *arguments):
-    """The kernels of two libraries, with their arguments."""
+    """Returns the kernels of two libraries for an operation, with their arguments."""
     computing = {k.library: k.compute for k in kernels.operations[operation].kernels}
     return [functools.partial(computing[library], *arguments) for library in (new, old)]
 
@@ -80,14 +80,15 @@ SIDES = {
     "few_rows": _few_rows,
     "tiles": _tiles,
 }
-"""Functions that yield, for several sizes, the way that pays from the number on, and the other."""
+"""Functions that yield, for several sizes, the variant that is faster from the number on, and the
+other."""
 
 OF_ONEDNN = {"product", "product_by_rows", "tiles"}
 
 
 def _least(functions, times):
     least = [float("inf")] * len(functions)
-    for _ in range(times + 1):  # the first compiles
+    for _ in range(times + 1):  # the first call compiles
         for i, function in enumerate(functions):
             begin = time.perf_counter()
             function()

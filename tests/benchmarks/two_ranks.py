@@ -1,9 +1,9 @@
-"""Two ranks with one thread each: steps against PyTorch's DDP, collectives against gloo's.
+"""Compares steps of two ranks with one thread each with PyTorch's DDP, and collectives with gloo's.
 
 ``python -m tests.benchmarks.two_ranks [ROUNDS]`` prints a table; ``tests.benchmarks.compare
---ranks`` adds it to that of the other workloads. Besides, it compares the throughput of two ranks
-with that of two processes which exchange nothing, and of four ranks with that of two: more ranks
-than cores.
+--ranks`` adds it to the table of the other workloads. The program also compares the throughput of
+two ranks with that of two processes without communication, and of four ranks with that of two:
+there are more ranks than cores.
 """
 
 import statistics
@@ -50,13 +50,13 @@ def _milliseconds(group):
 
 
 def _against(title, ours, theirs, rounds, repetitions=1):
-    """A row for two groups that do the same."""
+    """Returns a row for two groups that do the same work."""
     ratios = compare(title, [ours, theirs], theirs.name, rounds, repetitions)
     return [title, _milliseconds(ours), f"{ratios[ours.name]:.2f}", "", "", ""]
 
 
 def _steps(model, rounds, repetitions):
-    """A row for a training step."""
+    """Returns a row for a training step."""
     groups = {group.name: group for group in steps.groups(model)}
     chosen = [groups[name] for name in ("mpchain", "captured", "ddp", "independent")]
     four = Group("four ranks", groups["mpchain"].workload, n=4) if model != "unrolled" else None
@@ -68,7 +68,7 @@ def _steps(model, rounds, repetitions):
 
 
 def table(rounds):
-    """Measures everything, and returns the lines of a Markdown table."""
+    """Measures everything; returns the lines of a Markdown table."""
     rows = [
         _steps("mlp", rounds, 10),
         _steps("resnet50", rounds, 1),

@@ -1,7 +1,7 @@
-"""One process of a group that :mod:`tests.benchmarks.groups` measures; any Python can run it.
+"""Runs as one process of a group that :mod:`tests.benchmarks.groups` measures, under any Python.
 
-It connects to the measuring process, is told a Python text that defines ``step()``, and repeats it
-whenever asked. Meanwhile it waits without using a core, as MPI's own waiting would.
+The process connects to the measuring process, receives a Python text that defines ``step()``, and
+repeats the step on request. Meanwhile it waits without using a core, unlike MPI's own waiting.
 """
 
 import multiprocessing.connection
@@ -19,10 +19,10 @@ def main():
         connection.send((os.environ["MEASURE_NAME"], rank))
         workload = {}
         exec(connection.recv(), workload)
-        if "mpchain" in sys.modules:  # A Trainer does this, too.
+        if "mpchain" in sys.modules:  # a Trainer makes this call, too
             sys.modules["mpchain.backends.host_memory"].keep_freed_memory()
         step = workload["step"]
-        for _ in range(4):  # the first steps allocate, and agree on what the others do
+        for _ in range(4):  # the first steps allocate memory, and agree on later steps
             step()
         connection.send("ready")
         while (n := connection.recv()) > 0:

@@ -1,1 +1,1 @@
-"""What training steps take of a GPU that is not there, from bytes, operations and launches."""
+"""Estimates training steps on a GPU that is not present, from bytes, operations and launches."""

@@ -1,27 +1,30 @@
-"""An H100 SXM, and the time of a step on it: an estimate from counts, never a measurement."""
+"""The constants of an H100 SXM, and the estimated time of a step from counts; nothing is
+measured."""
 
 from typing import NamedTuple
 
 BANDWIDTH = 3.35e12
-"""Bytes a second: NVIDIA, H100 Tensor Core GPU data sheet, SXM5."""
+"""Bytes per second (NVIDIA, H100 Tensor Core GPU data sheet, SXM5)."""
 HALF, SINGLE = 989e12, 67e12
-"""Floating point operations a second: dense with tensor cores, and without; from there."""
+"""Floating-point operations per second, dense with tensor cores, and without (the same data
+sheet)."""
 PROCESSORS, THREADS = 132, 2048
-"""Streaming multiprocessors, and threads of each: NVIDIA, H100 architecture white paper."""
+"""Number of streaming multiprocessors, and of threads of each (NVIDIA, H100 architecture white
+paper)."""
 
 REACHED = 0.9
-"""Share of the bandwidth that a copy reaches: assumed."""
+"""Assumed share of the bandwidth that a copy reaches."""
 LATENCY = 0.5e-6
-"""Seconds from a load to its value under load, about 850 cycles: assumed."""
+"""Assumed seconds from a load to its value under load, about 850 cycles."""
 SHARES = {"product": 0.6, "convolution": 0.5, "attention": 0.35}
 """Shares of the peak. FlashAttention-2 reaches 35 % on an H100 (J. Shah et al., FlashAttention-3,
 2024); the others are assumed, alike for both libraries."""
 LAUNCH, NODE = 2e-6, 1.3e-6
-"""Seconds that a kernel takes beside its work, in a stream and in a graph: assumed."""
+"""Assumed seconds that a kernel takes in addition to its work, in a stream and in a graph."""
 GRAPH = 10e-6
-"""Seconds of the host for the launch of a graph: assumed."""
+"""Assumed seconds of the host for the launch of a graph."""
 INSIDE = 2.5e-6
-"""Seconds of the host for a launch itself, all that one within a library takes: assumed."""
+"""Assumed seconds of the host for a launch within a library call."""
 OURS, THEIRS = 12e-6, 10e-6 + INSIDE
 """Seconds of the host for a launch of an operation, its gradient's share included. PyTorch 2.13
 takes 230 us for the 22 operations of the MLP's step on arrays of two elements, on a Xeon that needs
@@ -29,7 +32,7 @@ no launches; mpchain's are an estimate. Another host may take half of them."""
 
 
 class Kernel(NamedTuple):
-    """A launch.
+    """A kernel launch.
 
     Attributes:
         name: of the kernel.
@@ -51,9 +54,10 @@ class Kernel(NamedTuple):
     peak: float = HALF
 
     def seconds(self) -> float:
-        """Returns the time of its work: the longer of memory and operations."""
+        """Returns the time of the kernel's work: the longer of the times for memory and
+        operations."""
         reached = REACHED
-        if self.grain:  # Little's law: bytes on their way = bandwidth * latency
+        if self.grain:  # Little's law: bytes in flight = bandwidth * latency
             under_way = PROCESSORS * THREADS * self.grain
             reached = min(REACHED, under_way / (BANDWIDTH * LATENCY))
         of_memory = self.n_bytes / (reached * BANDWIDTH)
@@ -61,7 +65,7 @@ class Kernel(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The launches of a training step, and the seconds of the host for each."""
+    """The launches of a training step, and the host's seconds for each launch."""
 
     kernels: list
     of_host: float

@@ -1,9 +1,10 @@
-"""The least bytes of a training step, operation by operation, in half precision.
+"""The smallest possible number of bytes of a training step, operation by operation, in half
+precision.
 
-An operation reads each of its arrays once and writes each once. A product has its bias and the
-function after it, and adds to an array that is there; a normalization of batches has the sum and
-the ReLU after it. It reads its input twice, as no kernel keeps an array of this size until its
-statistics are known, and so does its gradient. Attention keeps no weights.
+An operation reads each of its arrays once, and writes each once. A product includes its bias and
+the next function, and adds to an existing array; a batch normalization includes the next sum and
+ReLU. A normalization reads its input twice, because no kernel can keep an array of this size until
+its statistics are known; so does its gradient. Attention keeps no weights.
 """
 
 from collections import Counter
@@ -13,8 +14,8 @@ from tests.benchmarks.paper import ours
 
 _HALF = 2
 SGD, ADAM = 20, 28
-"""Bytes of the optimizer for a parameter: it reads the gradient, reads and writes the copy of
-single precision and the states, and writes the parameter."""
+"""Bytes of the optimizer for a parameter: it reads the gradient, reads and writes the float32 copy
+and the states, and writes the parameter."""
 
 
 class _Least(Counter):
@@ -22,7 +23,7 @@ class _Least(Counter):
         self[operation] += times * _HALF * sum(sizes)
 
     def product(self, operation, x, W, y):
-        """A product or a convolution, and its two gradients."""
+        """Adds a product or a convolution, and its two gradients."""
         self.add(operation, x, W, y)
         self.add(f"{operation}: gradient of the input", y, W, x)
         self.add(f"{operation}: gradient of the weights", x, y, W)
@@ -44,7 +45,8 @@ def of_resnet() -> Counter:
             least.add("convolution: gradient of the input", y, W, x)
         least.add("convolution: gradient of the weights", x, y, W)
         least.add("normalization, sum, ReLU", y, y, y, *[y] * has_sum)
-        # It reads the gradient and its input twice, and the output of a sum, for the ReLU's sign.
+        # The kernel reads the gradient and its input twice, and the output of a sum, for the sign
+        # of the ReLU.
         least.add("normalization, sum, ReLU: gradient", *[y] * (5 + 3 * has_sum))
         return side
 
@@ -63,7 +65,7 @@ def of_resnet() -> Counter:
                 unit(n_in, 4 * n_mid, 1, side, stride)
             out = unit(n_mid, n_mid, 3, side, stride)
             unit(n_mid, 4 * n_mid, 1, out, 1, has_sum=True)
-            # The gradients of both ways join in the product of one, which reads the other.
+            # The product of one branch adds the gradients of both, and so reads the other gradient.
             least.add("sum of gradients", n * n_in * side**2)
             n_in, side = 4 * n_mid, out
     x = n * n_in
@@ -83,10 +85,12 @@ def of_gpt2() -> Counter:
     for _ in range(ours.DEPTH):
         for n_in, n_out in ((1, 3), (1, 1), (1, 4), (4, 1)):
             least.product("product, bias, GELU", n_in * x, n_in * n_out * d * d, n_out * x)
-        least.add("GELU: gradient", *[4 * x] * 2)  # The product reads one input and keeps another.
+        # The product includes the GELU: it reads an input, and keeps one more.
+        least.add("GELU: gradient", *[4 * x] * 2)
         least.add("attention", *[x] * 4)
         least.add("attention: gradient", *[x] * 8)
-        least.add("sum with the way around", x, times=2)  # The product reads the skipped input.
+        # The product includes the residual sum, which it reads.
+        least.add("sum with the way around", x, times=2)
         least.add("sum with the way around: gradient", x, times=2)
         least.add("normalization", x, x, times=2)
         least.add("normalization: gradient", x, x, x, times=2)
@@ -103,7 +107,8 @@ def of_gpt2() -> Counter:
 
 
 def of(name: str) -> Counter | None:
-    """Returns the least bytes of the operations of a model, None if nobody has counted them.
+    """Returns the smallest numbers of bytes of a model's operations; None if nobody has counted
+    them.
 
     Example:
         >>> of("ResNet-50").total() > 1e10

@@ -1,4 +1,4 @@
-"""mpchain's steps at their full size on the double of CuPy, whose kernels are counted, not run."""
+"""Counts mpchain's steps at full size on the double of CuPy, whose kernels are counted, not run."""
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from mpchain.gpu_doctor import speed
 from tests.benchmarks.paper.card import HALF, OURS, SINGLE, Kernel, Step
 
 WORDS, WIDTH, HEADS, DEPTH, LENGTH, BATCH = 50257, 768, 12, 12, 1024, 8
-"""GPT-2 small: A. Radford et al., 2019."""
+"""The sizes of GPT-2 small (A. Radford et al., 2019)."""
 UNITS, STEPS, SEQUENCES, VOCABULARY = 650, 35, 20, 10000
-"""The medium LSTM of W. Zaremba et al., 2014, with one layer."""
+"""The sizes of the medium LSTM of W. Zaremba et al., 2014, with one layer."""
 
 
 class _Block(mpchain.Chain):
@@ -32,7 +32,7 @@ class _Block(mpchain.Chain):
 
 
 class Gpt2(mpchain.Chain):
-    """GPT-2 small, whose last product has the weights of its embedding."""
+    """GPT-2 small, whose last product uses the weights of its embedding."""
 
     def __init__(self, ratio):
         super().__init__()
@@ -115,6 +115,6 @@ def count(name: str) -> Step:
         kind = {"SDPA": "attention", "CONV": "convolution"}.get(work.name[6:10], "product")
         peak = SINGLE if name in ("MLP", "LSTM") else HALF
         kernels.append(Kernel(work.name, work.n_bytes, work.flops, kind, work.grain, peak=peak))
-        if work.copied:  # each array is copied by a kernel
+        if work.copied:  # a kernel copies each array
             kernels.append(Kernel("cudnn: order of axes", work.copied, is_inside=True))
     return Step(kernels, OURS)

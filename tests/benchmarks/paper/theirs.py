@@ -1,7 +1,7 @@
-"""PyTorch's steps, counted from the operations that it dispatches, without a GPU and without data.
+"""Counts PyTorch's steps from the operations that it dispatches, without a GPU and without data.
 
-Fake tensors have shapes alone. What CUDA would do otherwise is put in: autocast's casts to single
-precision, dropout in one kernel, attention and fused optimizers in one kernel each, cuDNN's LSTM.
+Fake tensors have only shapes. Differences of CUDA are added: autocast's casts to single precision,
+dropout in one kernel, attention and fused optimizers in one kernel each, and cuDNN's LSTM.
 """
 
 import math
@@ -18,12 +18,12 @@ from tests.benchmarks.paper.card import HALF, SINGLE, THEIRS, Kernel, Step
 
 F = nn.functional
 _SINGLE = {F.layer_norm, F.softmax, F.cross_entropy}
-"""Autocast on CUDA computes them in single precision, on CPUs in half."""
+"""Functions that autocast computes in single precision on CUDA, but in half precision on CPUs."""
 _FREE = set(
     "detach alias lift_fresh empty empty_strided empty_like new_empty t _unsafe_view".split()
 ) | set("new_empty_strided as_strided_ copy_".split())
-"""Operations without a kernel. The last three copy gradients to the order of weights, which have
-the channels last in real models, as their gradients do."""
+"""Operations without a kernel. The last three copy gradients to the memory order of weights, which
+have the channels last in real models, as do their gradients."""
 
 
 def _tensors(tree):
@@ -44,7 +44,7 @@ def _sizes(*xs):
 
 
 class _Counts(TorchDispatchMode):
-    """Notes the kernels of each operation."""
+    """Records the kernels of each operation."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class _Counts(TorchDispatchMode):
         return result
 
     def count_operation(self, name, ins, outs):
-        """Notes the kernels of an operation: by a rule of its name, or else one kernel."""
+        """Records the kernels of an operation: by a rule for its name, or else one kernel."""
         rule = getattr(self, f"rule_{name}", None)
         if rule is not None:
             rule(ins, outs)
@@ -68,7 +68,7 @@ class _Counts(TorchDispatchMode):
             self.note(name, ins, outs)
 
     def note(self, name, ins, outs, flops=0.0, kind="product", is_inside=False):
-        """Notes a kernel that reads and writes tensors."""
+        """Records a kernel that reads and writes tensors."""
         n_bytes = _sizes(*{id(x): x for x in ins}.values()) + _sizes(*outs)
         self.kernels.append(Kernel(name, n_bytes, flops, kind, is_inside=is_inside))
 
@@ -111,7 +111,7 @@ class _Counts(TorchDispatchMode):
 
     def rule_embedding_dense_backward(self, ins, outs):
         self.note("embedding_backward: zeros", [], outs)
-        for _ in range(5):  # PyTorch sorts the ids.
+        for _ in range(5):  # the sort of the ids takes five kernels
             self.note("embedding_backward: order", ins[1:], ins[1:], is_inside=True)
         self.note("embedding_backward", ins, [ins[0]], is_inside=True)
 
@@ -131,12 +131,12 @@ class _Counts(TorchDispatchMode):
         g, q, k, _, y = ins[:5]
         self.note("attention_backward: dot", [g, y], [], is_inside=True)
         self.note("attention_backward", ins, outs, 5 * q.numel() * k.shape[2], "attention")
-        # Gradients are in single precision.
+        # The gradients are cast from single precision.
         self.note("attention_backward: convert", [], [q, q, q], is_inside=True)
 
 
 class _OnCuda(TorchFunctionMode):
-    """Does as autocast and the functions do on CUDA."""
+    """Imitates what autocast and the functions do on CUDA."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -147,7 +147,7 @@ class _OnCuda(TorchFunctionMode):
             x, p = args[0], kwargs.get("p", args[1] if len(args) > 1 else 0.5)
             return torch.native_dropout(x, p, True)[0] if p else x
         if function is F.scaled_dot_product_attention:
-            kwargs["dropout_p"] = 0.0  # The same kernel draws the masks.
+            kwargs["dropout_p"] = 0.0  # the same kernel includes dropout
         return function(*args, **kwargs)
 
 
@@ -200,7 +200,7 @@ def _make(name):
 
 
 class _LanguageModel(nn.Module):
-    """The LSTM itself is counted by :func:`_lstm`."""
+    """The language model without the LSTM, which :func:`_lstm` counts."""
 
     def __init__(self):
         super().__init__()
@@ -212,8 +212,8 @@ class _LanguageModel(nn.Module):
 
 
 def _lstm():
-    """Returns cuDNN's kernels for the layer: a product and a kernel of gates for each step, the
-    products with inputs and for weights at once."""
+    """Returns cuDNN's kernels for the layer: a product and a kernel of gates for each step, and
+    single products for inputs and for weights of all steps."""
     n, b, steps = ours.UNITS, ours.SEQUENCES, ours.STEPS
     W, gates, state = 4 * n * n * 4, b * 4 * n * 4, b * n * 4
     flops = 2.0 * b * 4 * n * n
@@ -224,10 +224,10 @@ def _lstm():
 
 
 def _optimizer(name, n_parameters, n_arrays):
-    """Returns the kernels of a fused optimizer, and of the scaler that looks for infinity."""
+    """Returns the kernels of a fused optimizer, and of the scaler that searches for infinity."""
     n_states = 2 if name.startswith("GPT-2") else 1 if name == "ResNet-50" or name == "MLP" else 0
     n_bytes = 4 * n_parameters * (3 + 2 * n_states)
-    n_launches = -(-n_arrays // 36)  # torch's multi_tensor_apply takes so many of four lists
+    n_launches = -(-n_arrays // 36)  # torch's multi_tensor_apply takes 36 tensors of four lists
     kernels = [Kernel("fused optimizer", n_bytes / n_launches, is_inside=True)] * n_launches
     if name == "ResNet-50":
         kernels += [Kernel("scaler", 8 * n_parameters / n_launches, is_inside=True)] * n_launches

@@ -1,4 +1,4 @@
-"""Training steps and the like, as users of each library write them, for :mod:`..compare`.
+"""Training steps and other work, as users of each library write them, for :mod:`..compare`.
 
 ``NAME_ours(lib)`` is for mpchain and Chainer, ``NAME_pytorch(torch)`` for PyTorch. Each returns a
 function ``step``, which returns the loss if the libraries must agree on it. The modules import

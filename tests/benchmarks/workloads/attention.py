@@ -14,7 +14,7 @@ def _words(n, *shape):
 
 
 def mixer_ours(lib):
-    """MLP-Mixer: dense layers over patches and over channels, with exact GELU."""
+    """An MLP-Mixer, with dense layers over patches and over channels, and exact GELU."""
     F, L = lib.functions, lib.links
 
     class Block(lib.Chain):
@@ -40,7 +40,7 @@ def mixer_ours(lib):
 
 
 def mixer_pytorch(torch):
-    """As published."""
+    """Follows the published model."""
     nn = torch.nn
 
     class Block(nn.Module):
@@ -104,7 +104,7 @@ def gpt_ours(lib):
 
 
 def gpt_pytorch(torch):
-    """As nanoGPT: F.scaled_dot_product_attention, AdamW(fused=True)."""
+    """Follows nanoGPT: F.scaled_dot_product_attention, and AdamW(fused=True)."""
     nn = torch.nn
 
     class Block(nn.Module):
@@ -143,7 +143,7 @@ def gpt_pytorch(torch):
 
 
 def gru_attention_ours(lib):
-    """Translation: an encoder by GRU, a decoder by cells that attend to it."""
+    """A translation model: a GRU as encoder, and cells with attention as decoder."""
     F, L = lib.functions, lib.links
 
     class Cell(lib.Chain):
@@ -181,13 +181,13 @@ def gru_attention_ours(lib):
         return F.softmax_cross_entropy(out(F.concat(outputs, axis=0)), t)
 
     step = training_ours(lib, model, lib.optimizers.Adam(), loss_of, source, target)
-    for p in model[3].params():  # PyTorch fills three gates alike
+    for p in model[3].params():  # PyTorch fills three gates with the same values
         fill(np.split(p.array, 3))
     return step
 
 
 def gru_attention_pytorch(torch):
-    """By nn.GRU and nn.GRUCell, batched products, and the output layer once."""
+    """Uses nn.GRU and nn.GRUCell, batched products, and one call of the output layer."""
     nn = torch.nn
     model = nn.ModuleList(
         [
@@ -218,7 +218,7 @@ def gru_attention_pytorch(torch):
 
 
 def text_classifier_ours(lib):
-    """Words, convolutions of three widths, the largest over time."""
+    """A classifier of words with convolutions of three widths and the maximum over time."""
     F, L = lib.functions, lib.links
     convolutions = lib.ChainList(*(L.Convolution1D(64, 64, k) for k in (3, 4, 5)))
     model = lib.ChainList(L.EmbedID(5000, 64), convolutions, L.Linear(192, 4))
@@ -233,7 +233,7 @@ def text_classifier_ours(lib):
 
 
 def text_classifier_pytorch(torch):
-    """As published, by amax; a dense gradient, which Adam needs."""
+    """Follows the published model, with amax; the gradient is dense, because Adam needs that."""
     nn = torch.nn
     convolutions = nn.ModuleList(nn.Conv1d(64, 64, k) for k in (3, 4, 5))
     model = nn.ModuleList([nn.Embedding(5000, 64), convolutions, nn.Linear(192, 4)])
@@ -248,7 +248,7 @@ def text_classifier_pytorch(torch):
 
 
 def speech_ours(lib):
-    """Speech: bidirectional LSTM and connectionist temporal classification."""
+    """A speech model: a bidirectional LSTM and connectionist temporal classification."""
     F, L = lib.functions, lib.links
     model = lib.ChainList(L.NStepBiLSTM(1, 40, 128, 0.0), L.Linear(256, 30))
     x, t = _random(16, 80, 40), _words(29, 16, 15) + 1
@@ -262,7 +262,7 @@ def speech_ours(lib):
 
 
 def speech_pytorch(torch):
-    """By nn.LSTM and ctc_loss; the mean over samples, as mpchain has it."""
+    """Uses nn.LSTM and ctc_loss, with the mean over samples, as in mpchain."""
     nn = torch.nn
     model = nn.ModuleList(
         [nn.LSTM(40, 128, batch_first=True, bidirectional=True), nn.Linear(256, 30)]
@@ -280,7 +280,7 @@ def speech_pytorch(torch):
 
 
 def _without_losses(step):
-    return lambda: step() and None  # Losses in 16 bits differ.
+    return lambda: step() and None  # losses of 16 bits differ
 
 
 def _bfloat16_ours(lib, model, loss_of, *data):
@@ -301,7 +301,7 @@ def transformer_bfloat16_ours(lib):
 
 
 def transformer_bfloat16_pytorch(torch):
-    """Under autocast to bfloat16."""
+    """Uses autocast to bfloat16."""
     layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, 0.0, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
@@ -315,7 +315,7 @@ def transformer_bfloat16_pytorch(torch):
 
 
 def mlp_bfloat16_ours(lib):
-    """The network of mlp under mixed_bf16."""
+    """The network of the workload mlp under mixed_bf16."""
     F, L = lib.functions, lib.links
     with lib.using_config("dtype", lib.mixed_bf16):
         model = lib.Sequential(
@@ -328,7 +328,7 @@ def mlp_bfloat16_ours(lib):
 
 
 def mlp_bfloat16_pytorch(torch):
-    """Under autocast to bfloat16."""
+    """Uses autocast to bfloat16."""
     nn = torch.nn
     model = nn.Sequential(
         nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)

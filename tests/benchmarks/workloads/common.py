@@ -4,17 +4,17 @@ import numpy as np
 
 
 def captured(function):
-    """What mpchain.capture replaces where captured steps are measured."""
+    """Returns the function; measurements of captured steps replace this by mpchain.capture."""
     return function
 
 
 def compiled(module):
-    """What torch.compile replaces where it is measured."""
+    """Returns the module; measurements of torch.compile replace this function."""
     return module
 
 
 def fill(arrays):
-    """Gives arrays of one shape the same values in each library."""
+    """Fills arrays of one shape with the same values in each library."""
     for array in arrays:
         seed = sum((i + 1) * n for i, n in enumerate(array.shape))
         values = np.random.RandomState(seed).randn(*array.shape)
@@ -61,17 +61,17 @@ def classifier_pytorch(torch, model, optimizer, x, t, channels_last=False):
 
 
 def adam(torch, params, **options):
-    """PyTorch's Adam in one kernel, which takes a quarter of the default's time on CPUs."""
+    """Returns PyTorch's fused Adam, which takes a quarter of the default's time on CPUs."""
     return torch.optim.Adam(params, fused=True, **options)
 
 
 def sgd(torch, params, rate=0.01, **options):
-    """PyTorch's SGD in one kernel, which takes a third to two thirds of the default's time."""
+    """Returns PyTorch's fused SGD, which takes a third to two thirds of the default's time."""
     return torch.optim.SGD(params, rate, fused=True, **options)
 
 
 def training_ours(lib, model, optimizer, loss_of, *data):
-    """A training step on arrays; parameters get the values of :func:`fill`."""
+    """Returns a training step on arrays; parameters get the values of :func:`fill`."""
     fill(p.array for p in model.params())
     optimizer.setup(model)
 
@@ -87,7 +87,8 @@ def training_ours(lib, model, optimizer, loss_of, *data):
 
 
 def training_pytorch(torch, params, make_optimizer, loss_of, *data, channels_last=False):
-    """The same with tensors, whose channels may lie last; see also :func:`fill_gates`."""
+    """Returns a training step on tensors, whose channels may be last in memory; see also
+    :func:`fill_gates`."""
     params, data = list(params), tensors(torch, data)
     fill(p.detach().numpy() for p in params)
     if channels_last:
@@ -105,21 +106,22 @@ def training_pytorch(torch, params, make_optimizer, loss_of, *data, channels_las
 
 
 def lay_channels_last(torch, tensors):
-    """Changes the layout of images and filters to the one that PyTorch computes faster with."""
+    """Changes the layout of images and filters to channels last, with which PyTorch computes
+    faster."""
     for x in tensors:
         if x.ndim == 4:
             x.data = x.data.contiguous(memory_format=torch.channels_last)
 
 
 def tensors(torch, arrays):
-    """Tensors of the arrays, with int64 for int32."""
+    """Returns tensors of the arrays, with int64 instead of int32."""
     made = map(torch.from_numpy, arrays)
     return [x.long() if x.dtype == torch.int32 else x for x in made]
 
 
 def fill_gates(modules):
-    """Gives each gate of PyTorch's recurrent layers the values that :func:`fill` gives mpchain's;
-    nn.GRU has three gates, nn.LSTM four."""
+    """Fills each gate of PyTorch's recurrent layers with the values that :func:`fill` gives
+    mpchain's; nn.GRU has three gates, nn.LSTM four."""
     for module in modules:
         n = 3 if "GRU" in type(module).__name__ else 4
         fill(part for p in module.parameters() for part in np.split(p.detach().numpy(), n))

@@ -77,7 +77,7 @@ def small_operations_pytorch(torch):
 
 
 SHAPES = [(512, 512, 3, 3)] * 8 + [(1000, 2048)] + [(256, 256, 3, 3)] * 8 + [(256,)] * 144
-"""About as many arrays and elements as ResNet-50 has."""
+"""About as many arrays and elements as in ResNet-50."""
 
 
 def _optimizer_ours(lib, optimizer):

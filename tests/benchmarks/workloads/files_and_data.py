@@ -12,7 +12,8 @@ PATH = os.path.join(FOLDER, "model")
 
 
 def augmented(image):
-    """An image with a random border of four pixels cut off, half of them mirrored."""
+    """Returns an image after a random shift by up to four pixels; half of the images are
+    mirrored."""
     top, left = np.random.randint(0, 9, 2)
     padded = np.pad(image, 4)
     cut = padded[top : top + 28, left : left + 28]
@@ -20,7 +21,7 @@ def augmented(image):
 
 
 class Images:
-    """60,000 images, which a function changes when they are read."""
+    """A dataset of 60,000 images, which a function changes when they are read."""
 
     def __init__(self, n, change=None):
         self.images = np.random.RandomState(0).rand(n, 28, 28).astype("f")

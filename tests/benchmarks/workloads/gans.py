@@ -37,7 +37,7 @@ def dcgan_ours(lib):
         made = generator(z)
         y_made, y_real = critic(made), critic(x)
         losses = F.mean(F.softplus(-y_made)), F.mean(F.softplus(y_made) + F.softplus(-y_real))
-        # Each loss computes the gradients of one model, as PyTorch's program below does.
+        # As in PyTorch below, each loss belongs to one of the models, and gives no other gradients.
         for loss, optimizer in zip(losses, optimizers):
             params = list(optimizer.target.params())
             for param, grad in zip(params, lib.grad([loss], params)):

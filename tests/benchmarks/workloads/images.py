@@ -21,7 +21,7 @@ def lenet_ours(lib):
 
 
 def lenet_pytorch(torch):
-    """channels_last takes 0.88 of the time."""
+    """Uses channels_last, which takes 0.88 of the time."""
     nn = torch.nn
     model = nn.Sequential(
         nn.Conv2d(1, 20, 5),
@@ -52,7 +52,7 @@ def vgg_ours(lib):
 
 
 def vgg_pytorch(torch):
-    """channels_last takes 0.88 of the time."""
+    """Uses channels_last, which takes 0.88 of the time."""
     nn = torch.nn
     layers, channels = [], 3
     for n in (64, 128, 256):
@@ -166,7 +166,7 @@ def resnet18_ours(lib):
 
 
 def resnet18_pytorch(torch):
-    """channels_last takes 0.96 of the time."""
+    """Uses channels_last, which takes 0.96 of the time."""
     return _train_resnet_pytorch(torch, (2, 2, 2, 2), 1, 8)
 
 

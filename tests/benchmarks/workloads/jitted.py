@@ -1,7 +1,7 @@
-"""Jitted JAX: the dense, convolutional, recurrent and adversarial workloads.
+"""The dense, convolutional, recurrent and adversarial workloads in jitted JAX.
 
-The steps are functions of parameters and of the optimizer's state, which they give back; JAX may
-reuse the memory of both.
+The steps are functions of the parameters and of the optimizer's state, and return both; JAX may
+reuse their memory.
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ def _adam(jax, rate, beta1=0.9, beta2=0.999):
 
 
 def _step(jax, loss_of, params, optimizer, *data):
-    """A step that keeps parameters and the optimizer's state."""
+    """Returns a step that keeps parameters and the optimizer's state."""
     make_state, update = optimizer
 
     def train(params, state, *data):
@@ -125,7 +125,7 @@ def lenet(jax):
 
 
 def resnet18(jax):
-    """Each unit has filters, gamma and beta."""
+    """A ResNet-18, whose units have filters, gamma and beta."""
     relu = jax.nn.relu
     units, blocks, channels = [(3, 64, 7, 2)], [], 64
     for i in range(4):
@@ -149,7 +149,7 @@ def resnet18(jax):
             y = (y - mean) * jax.lax.rsqrt(y.var((0, 2, 3), keepdims=True) + 1e-5)
             return y * gamma[:, None, None] + beta[:, None, None]
 
-        x = _pool(jax, relu(unit(x)), 3, 2, (1, 2))  # The window covers the whole image.
+        x = _pool(jax, relu(unit(x)), 3, 2, (1, 2))  # this window covers the whole image
         for has_side in blocks:
             y = unit(relu(unit(x)))
             x = relu(y + (unit(x) if has_side else x))
@@ -159,9 +159,9 @@ def resnet18(jax):
 
 
 def language_model(jax):
-    """By a scan over the steps; the output layer gets all of them at once."""
+    """A language model by a scan over the steps; the output layer gets all steps at once."""
     np_ = jax.numpy
-    gates = [(650, 650), (650, 650), (650,), (650,)]  # each of the four has the same values
+    gates = [(650, 650), (650, 650), (650,), (650,)]  # each of the four gates has the same values
     params = _filled((10000, 650), *gates, *gates, (10000, 650), (10000,))
     params[1:9] = [np.concatenate([x] * 4) for x in params[1:9]]
     text = words(10000, 36, 20)

@@ -1,7 +1,7 @@
-"""Steps whose loss contains derivatives: the same formulas in mpchain, PyTorch and jitted JAX.
+"""Steps whose loss contains derivatives, with the same formulas in mpchain, PyTorch and jitted JAX.
 
 A loss is a function of an interface to the library (``ops``), parameters and data. Parameters are
-those of linear maps, [W1, b1, W2, b2, ...], which stochastic gradient descent moves.
+of linear maps, [W1, b1, W2, b2, ...], and stochastic gradient descent updates them.
 """
 
 import itertools
@@ -33,13 +33,14 @@ def _network(ops, params, x):
 
 
 def force(ops, params, x, energies, forces):
-    """A force field: the error of energies, and of forces, which are their derivatives."""
+    """Returns the loss of a force field: the error of energies, and of forces, which are their
+    derivatives."""
     predicted, slope = ops.value_and_grad(lambda x: ops.sum(_network(ops, params, x)), x)
     return ops.mean((slope + forces) ** 2) + (predicted - energies) ** 2 * 1e-6
 
 
 def pinn(ops, params, t, x):
-    """The residual of Burgers' equation, by second derivatives of the solution."""
+    """Returns the residual of Burgers' equation, with second derivatives of the solution."""
     join = ops.join
 
     def u(t, x):
@@ -54,7 +55,7 @@ def pinn(ops, params, t, x):
 
 
 def maml(ops, params, x, t, x_test, t_test):
-    """The loss after a step of gradient descent for each of four tasks."""
+    """Returns the loss after a step of gradient descent for each of four tasks."""
     total = 0
     for k in range(4):
         error = lambda p, x=x[k], t=t[k]: ops.mean((_network(ops, p, x) - t) ** 2)
@@ -65,7 +66,7 @@ def maml(ops, params, x, t, x_test, t_test):
 
 
 def wgan_gp(ops, params, real, fake, mixed):
-    """The critic's loss: a penalty on the norm of its gradient."""
+    """Returns the critic's loss with a penalty on the norm of its gradient."""
     _, slope = ops.value_and_grad(lambda x: ops.sum(_network(ops, params, x)), mixed)
     norm = ops.sqrt(ops.sum_rows(slope**2) + 1e-12)
     gap = ops.mean(_network(ops, params, fake)) - ops.mean(_network(ops, params, real))
@@ -73,7 +74,8 @@ def wgan_gp(ops, params, real, fake, mixed):
 
 
 def mean_flow(ops, params, z, v, t, r):
-    """The mean velocity between two times, whose derivative along the flow is in its target."""
+    """Returns the loss of a mean velocity between two times; its derivative along the flow is in
+    its target."""
     f = lambda z, t: _network(ops, params, ops.join(z, t, r))
     u, slope = ops.jvp(f, (z, t), (v, t * 0 + 1))
     return ops.mean((u - ops.constant(v - (t - r) * slope)) ** 2)

@@ -8,7 +8,7 @@ from common import fill
 
 
 def interleaved(array):
-    """PyTorch's rows of gates, one gate after the other, as L.LSTM has them."""
+    """Reorders PyTorch's rows of gates, one gate after the other, to the order of L.LSTM."""
     i, f, a, o = np.split(array, 4)
     return np.stack([a, i, f, o], axis=1).reshape(array.shape)
 
@@ -18,7 +18,7 @@ def words(n, *shape):
 
 
 def language_model_ours(lib):
-    """By L.NStepLSTM; the output layer gets all steps at once."""
+    """Uses L.NStepLSTM; the output layer gets all steps at once."""
     F, L = lib.functions, lib.links
     model = lib.ChainList(
         L.EmbedID(10000, 650), L.NStepLSTM(2, 650, 650, 0.0), L.Linear(650, 10000)
@@ -51,7 +51,7 @@ def language_model_ours(lib):
 
 
 def language_model_of_cells_ours(lib):
-    """By a loop over the steps, as Chainer's programs do."""
+    """Uses a loop over the steps, as Chainer's programs do."""
     F, L = lib.functions, lib.links
     model = lib.ChainList(
         L.EmbedID(10000, 650), L.LSTM(650, 650), L.LSTM(650, 650), L.Linear(650, 10000)
@@ -81,8 +81,8 @@ def language_model_of_cells_ours(lib):
 
 
 def _language_model_pytorch(torch, forward, params, n_gates=1):
-    """The embedding and the output layer around what computes 35 steps of two LSTM layers, whose
-    parameters are filled in parts of so many gates."""
+    """Returns the step of a model: an embedding, 35 steps of two LSTM layers by ``forward``, and an
+    output layer. The parameters of the LSTM are filled in ``n_gates`` parts."""
     nn = torch.nn
     embed, output = nn.Embedding(10000, 650), nn.Linear(650, 10000)
     fill(part for p in params for part in np.split(p.detach().numpy(), n_gates))
@@ -96,7 +96,7 @@ def _language_model_pytorch(torch, forward, params, n_gates=1):
     def step():
         nonlocal state
         ys, state = forward(embed(text[:-1]), state)
-        scores = output(ys.reshape(-1, 650))  # one product is what PyTorch's users write
+        scores = output(ys.reshape(-1, 650))  # PyTorch's users write one product
         loss = len(ys) * nn.functional.cross_entropy(scores, text[1:].reshape(-1))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -109,7 +109,7 @@ def _language_model_pytorch(torch, forward, params, n_gates=1):
 
 
 def language_model_pytorch(torch):
-    """By nn.LSTM, which PyTorch's users take."""
+    """Uses nn.LSTM, like PyTorch's users."""
     lstm = torch.nn.LSTM(650, 650, 2)
 
     def forward(xs, state):
@@ -120,7 +120,7 @@ def language_model_pytorch(torch):
 
 
 def language_model_of_cells_pytorch(torch):
-    """By a loop over nn.LSTMCell; the output layer gets all steps at once."""
+    """Uses a loop over nn.LSTMCell; the output layer gets all steps at once."""
     cells = [torch.nn.LSTMCell(650, 650) for _ in range(2)]
 
     def forward(xs, state):

@@ -15,7 +15,8 @@ def _indices(n, *shape, seed=0):
 
 
 def graph_network_ours(lib):
-    """Messages along edges: gathered, computed, added at their targets."""
+    """A graph network, whose messages along edges are gathered, computed, and added at their
+    targets."""
     F, L = lib.functions, lib.links
     messages = lib.ChainList(*(L.Linear(64, 32) for _ in range(3)))
     updates = lib.ChainList(*(L.Linear(64, 32) for _ in range(3)))
@@ -35,7 +36,7 @@ def graph_network_ours(lib):
 
 
 def graph_network_pytorch(torch):
-    """By indices and index_add."""
+    """Uses indices and index_add."""
     nn = torch.nn
     messages = nn.ModuleList(nn.Linear(64, 32) for _ in range(3))
     updates = nn.ModuleList(nn.Linear(64, 32) for _ in range(3))
@@ -54,7 +55,7 @@ def graph_network_pytorch(torch):
 
 
 def recommender_ours(lib):
-    """DLRM: eight tables of 50,000 rows and dense layers."""
+    """A DLRM with eight tables of 50,000 rows, and dense layers."""
     F, L = lib.functions, lib.links
     tables = lib.ChainList(*(L.EmbedID(50000, 16) for _ in range(8)))
     dense = lib.Sequential(L.Linear(141, 64), F.relu, L.Linear(64, 1))
@@ -70,7 +71,8 @@ def recommender_ours(lib):
 
 
 def recommender_pytorch(torch):
-    """By nn.Embedding(sparse=True), SGD not fused, since that refuses sparse gradients."""
+    """Uses nn.Embedding(sparse=True), and SGD that is not fused, because fused SGD refuses sparse
+    gradients."""
     nn = torch.nn
     tables = nn.ModuleList(nn.Embedding(50000, 16, sparse=True) for _ in range(8))
     dense = nn.Sequential(nn.Linear(141, 64), nn.ReLU(), nn.Linear(64, 1))
@@ -87,7 +89,7 @@ def recommender_pytorch(torch):
 
 
 def factorization_ours(lib):
-    """Ratings by products of rows of two tables, trained by Adam."""
+    """Ratings as products of rows of two tables, trained by Adam."""
     F, L = lib.functions, lib.links
     model = lib.ChainList(L.EmbedID(20000, 32), L.EmbedID(10000, 32))
 
@@ -99,7 +101,7 @@ def factorization_ours(lib):
 
 
 def factorization_pytorch(torch):
-    """With dense gradients, for Adam's numbers; SparseAdam computes others."""
+    """Uses dense gradients, because SparseAdam computes other numbers than Adam."""
     nn = torch.nn
     model = nn.ModuleList([nn.Embedding(20000, 32), nn.Embedding(10000, 32)])
 
@@ -111,7 +113,7 @@ def factorization_pytorch(torch):
 
 
 def dqn_ours(lib):
-    """Q-learning: 32 transitions, a target network."""
+    """Q-learning with 32 transitions and a target network."""
     F, L = lib.functions, lib.links
     make = lambda: lib.Sequential(
         L.Linear(8, 64), F.relu, L.Linear(64, 64), F.relu, L.Linear(64, 4)
@@ -135,7 +137,7 @@ def _transitions():
 
 
 def dqn_pytorch(torch):
-    """By gather, smooth_l1_loss and no_grad, as PyTorch's tutorial."""
+    """Uses gather, smooth_l1_loss and no_grad, like PyTorch's tutorial."""
     nn = torch.nn
     make = lambda: nn.Sequential(
         nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)
@@ -178,7 +180,7 @@ def _samples():
 
 
 def policy_pytorch(torch):
-    """As cleanrl: Categorical's formulas by log_softmax, clip_grad_norm_."""
+    """Follows cleanrl: Categorical's formulas by log_softmax, and clip_grad_norm_."""
     nn = torch.nn
     body = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
     model = nn.ModuleList([body, nn.Linear(64, 4), nn.Linear(64, 1)])
@@ -205,7 +207,7 @@ def policy_pytorch(torch):
 
 
 def acting_ours(lib):
-    """A policy on one observation, as an actor calls it."""
+    """A policy for one observation, as an actor calls it."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(L.Linear(8, 64), F.tanh, L.Linear(64, 64), F.tanh, L.Linear(64, 4))
     fill(p.array for p in model.params())
@@ -220,7 +222,7 @@ def acting_ours(lib):
 
 
 def acting_pytorch(torch):
-    """In inference mode."""
+    """Uses inference mode."""
     nn = torch.nn
     model = nn.Sequential(
         nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4)
@@ -236,7 +238,7 @@ def acting_pytorch(torch):
 
 
 def accumulation_ours(lib):
-    """Gradients of four small batches, then a step."""
+    """Gradients of four small batches, followed by a step."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(
         L.Linear(256, 512), F.relu, L.Linear(512, 512), F.relu, L.Linear(512, 10)
@@ -260,7 +262,7 @@ def accumulation_ours(lib):
 
 
 def accumulation_pytorch(torch):
-    """As users write it."""
+    """Follows what users write."""
     nn = torch.nn
     model = nn.Sequential(
         nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
@@ -295,7 +297,7 @@ def fifty_layers_ours(lib):
 
 
 def fifty_layers_pytorch(torch):
-    """By nn.Sequential."""
+    """Uses nn.Sequential."""
     nn = torch.nn
     layers = []
     for _ in range(50):
@@ -307,7 +309,7 @@ def fifty_layers_pytorch(torch):
 
 
 def tabular_ours(lib):
-    """Rows of a table: batch normalization, dropout and weight decay."""
+    """A model of table rows with batch normalization, dropout and weight decay."""
     F, L = lib.functions, lib.links
     layers, n = [], 30
     for m in (128, 128, 64):
@@ -321,7 +323,7 @@ def tabular_ours(lib):
 
 
 def tabular_pytorch(torch):
-    """AdamW(fused=True)."""
+    """Uses AdamW(fused=True)."""
     nn = torch.nn
     layers, n = [], 30
     for m in (128, 128, 64):
@@ -337,7 +339,7 @@ def tabular_pytorch(torch):
 
 
 def flow_ours(lib):
-    """A normalizing flow: six coupling layers over 16 features."""
+    """A normalizing flow with six coupling layers over 16 features."""
     F, L = lib.functions, lib.links
     make = lambda: lib.Sequential(L.Linear(8, 64), F.relu, L.Linear(64, 16))
     model = lib.ChainList(*(make() for _ in range(6)))
@@ -356,7 +358,7 @@ def flow_ours(lib):
 
 
 def flow_pytorch(torch):
-    """By chunk."""
+    """Uses chunk."""
     nn = torch.nn
     make = lambda: nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 16))
     model = nn.ModuleList(make() for _ in range(6))
@@ -375,7 +377,7 @@ def flow_pytorch(torch):
 
 
 def differential_equation_ours(lib):
-    """A neural differential equation: ten steps of Runge and Kutta."""
+    """A neural differential equation with ten Runge-Kutta steps."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(L.Linear(4, 50), F.tanh, L.Linear(50, 4))
 
@@ -394,7 +396,7 @@ def differential_equation_ours(lib):
 
 
 def differential_equation_pytorch(torch):
-    """As torchdiffeq's fixed steps."""
+    """Follows torchdiffeq's fixed steps."""
     nn = torch.nn
     model = nn.Sequential(nn.Linear(4, 50), nn.Tanh(), nn.Linear(50, 4))
 
@@ -413,7 +415,7 @@ def differential_equation_pytorch(torch):
 
 
 def molecule_ours(lib):
-    """Forces of 64 atoms: the derivative of an energy of distances, and its error's."""
+    """Forces of 64 atoms: the derivative of an energy of distances, and the error's derivative."""
     F, L = lib.functions, lib.links
     pair = lib.Sequential(L.Linear(16, 32), F.silu, L.Linear(32, 32))
     atom = lib.Sequential(L.Linear(32, 32), F.silu, L.Linear(32, 1))
@@ -434,7 +436,7 @@ def molecule_ours(lib):
 
 
 def molecule_pytorch(torch):
-    """By index_add and autograd.grad(create_graph=True), as SchNetPack."""
+    """Uses index_add and autograd.grad(create_graph=True), like SchNetPack."""
     nn = torch.nn
     pair = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 32))
     atom = nn.Sequential(nn.Linear(32, 32), nn.SiLU(), nn.Linear(32, 1))
@@ -459,7 +461,7 @@ def force_ours(lib):
 
 
 def force_pytorch(torch):
-    """autograd.grad(create_graph=True)."""
+    """Uses autograd.grad(create_graph=True)."""
     return second_order.PyTorch(torch).step("force")
 
 
@@ -468,7 +470,7 @@ def pinn_ours(lib):
 
 
 def pinn_pytorch(torch):
-    """autograd.grad(create_graph=True), twice."""
+    """Uses autograd.grad(create_graph=True) twice."""
     return second_order.PyTorch(torch).step("pinn")
 
 
@@ -477,7 +479,7 @@ def maml_ours(lib):
 
 
 def maml_pytorch(torch):
-    """autograd.grad(create_graph=True) for each task."""
+    """Uses autograd.grad(create_graph=True) for each task."""
     return second_order.PyTorch(torch).step("maml")
 
 
@@ -486,5 +488,5 @@ def hessian_product_ours(lib):
 
 
 def hessian_product_pytorch(torch):
-    """torch.func.jvp of torch.func.grad."""
+    """Uses torch.func.jvp of torch.func.grad."""
     return second_order.PyTorch(torch).step("hvp")

@@ -10,7 +10,7 @@ def _labels(n, *shape):
 
 
 def unet_ours(lib):
-    """Segmentation: three levels with skips."""
+    """A segmentation network with three levels and skip connections."""
     F, L = lib.functions, lib.links
 
     def two(n_in, n):
@@ -45,7 +45,7 @@ def unet_ours(lib):
 
 
 def unet_pytorch(torch):
-    """As published; channels_last takes 0.79 of the time."""
+    """Follows the published model; channels_last takes 0.79 of the time."""
     nn = torch.nn
 
     def two(n_in, n):
@@ -83,7 +83,7 @@ WIDTHS = (16, 32), (32, 64), (64, 64), (64, 128), (128, 128)
 
 
 def mobilenet_ours(lib):
-    """Depthwise convolutions of 3 x 3, each before a convolution of 1 x 1."""
+    """Depthwise 3x3 convolutions, each before a 1x1 convolution."""
     F, L = lib.functions, lib.links
     norm = lambda n: [L.BatchNormalization(n), F.relu]
     layers = [L.Convolution2D(3, 16, 3, 2, 1, nobias=True), *norm(16)]
@@ -99,7 +99,7 @@ def mobilenet_ours(lib):
 
 
 def mobilenet_pytorch(torch):
-    """As torchvision's; channels_last takes 0.70 of the time."""
+    """Follows torchvision; channels_last takes 0.70 of the time."""
     nn = torch.nn
     norm = lambda n: [nn.BatchNorm2d(n), nn.ReLU(inplace=True)]
     layers = [nn.Conv2d(3, 16, 3, 2, 1, bias=False), *norm(16)]
@@ -117,7 +117,7 @@ def mobilenet_pytorch(torch):
 
 
 def dilated_ours(lib):
-    """Segmentation without pooling: windows that grow by dilation."""
+    """A segmentation network without pooling, whose windows grow by dilation."""
     F, L = lib.functions, lib.links
     layers, n = [], 3
     for d in (1, 2, 4, 8):
@@ -130,7 +130,7 @@ def dilated_ours(lib):
 
 
 def dilated_pytorch(torch):
-    """As published; channels_last takes 0.91 of the time."""
+    """Follows the published model; channels_last takes 0.91 of the time."""
     nn = torch.nn
     layers, n = [], 3
     for d in (1, 2, 4, 8):
@@ -146,7 +146,7 @@ AUDIO = (1, 32, 80, 4), (32, 32, 3, 1), (32, 64, 3, 1), (64, 128, 3, 1)
 
 
 def audio_ours(lib):
-    """Raw sound: convolutions over time, as M5."""
+    """A classifier of raw sound with convolutions over time, like M5."""
     F, L = lib.functions, lib.links
     layers = []
     for n, m, k, stride in AUDIO:
@@ -158,7 +158,7 @@ def audio_ours(lib):
 
 
 def audio_pytorch(torch):
-    """As PyTorch's tutorial writes it."""
+    """Follows PyTorch's tutorial."""
     nn = torch.nn
     layers = []
     for n, m, k, stride in AUDIO:
@@ -189,7 +189,7 @@ def tcn_ours(lib):
 
 
 def tcn_pytorch(torch):
-    """As published, the end cut off by a slice."""
+    """Follows the published model; a slice cuts off the end."""
     nn = torch.nn
     convolutions = nn.ModuleList(
         nn.Conv1d(32, 32, 3, padding=2 * d, dilation=d) for d in (1, 2, 4, 8, 16)
@@ -228,7 +228,7 @@ def group_norm_ours(lib):
 
 
 def group_norm_pytorch(torch):
-    """As diffusion models write it; channels_last takes 0.95 of the time."""
+    """Follows diffusion models; channels_last takes 0.95 of the time."""
     nn = torch.nn
     unit = lambda: [nn.GroupNorm(8, 64), nn.SiLU(), nn.Conv2d(64, 64, 3, padding=1)]
     blocks = nn.ModuleList(nn.Sequential(*unit(), *unit()) for _ in range(3))
@@ -266,7 +266,7 @@ def vae_ours(lib):
 
 
 def vae_pytorch(torch):
-    """As PyTorch's example writes it, by binary_cross_entropy_with_logits."""
+    """Follows PyTorch's example, with binary_cross_entropy_with_logits."""
     nn = torch.nn
     encoder = nn.Sequential(nn.Linear(784, 400), nn.ReLU())
     heads = nn.ModuleList([nn.Linear(400, 20), nn.Linear(400, 20)])
@@ -287,7 +287,7 @@ def vae_pytorch(torch):
 
 
 def autoencoder_ours(lib):
-    """Convolutions down, deconvolutions up."""
+    """Convolutions that shrink images, and deconvolutions that enlarge them."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(
         L.Convolution2D(1, 16, 3, 2, 1), F.relu, L.Convolution2D(16, 32, 3, 2, 1), F.relu,
@@ -299,7 +299,7 @@ def autoencoder_ours(lib):
 
 
 def autoencoder_pytorch(torch):
-    """As tutorials write it; channels_last was tried, and is no faster."""
+    """Follows tutorials; channels_last was tried, and is not faster."""
     nn = torch.nn
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
@@ -331,7 +331,7 @@ def convolutions_inference_ours(lib):
 
 
 def convolutions_inference_pytorch(torch):
-    """In inference mode; channels_last was tried, and is no faster."""
+    """Uses inference mode; channels_last was tried, and is not faster."""
     nn = torch.nn
     layers, n = [], 3
     for m in (16, 32, 64, 64):
