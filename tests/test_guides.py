@@ -47,10 +47,15 @@ def test_names_of_mpchain_resolve(guide):
             pkgutil.resolve_name(match[0])  # the error says which part of the name does not exist
 
 
-def test_other_identifiers_occur_in_the_source(guide):
+@pytest.fixture(scope="module")
+def words():
+    """Returns the words in the source."""
     paths = [path for folder in FOLDERS.split() for path in (ROOT / folder).rglob("*.py")]
     paths += [ROOT / "setup.py", ROOT / "pyproject.toml"]
-    words = {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    return {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
+
+
+def test_other_identifiers_occur_in_the_source(guide, words):
     named = [text for text in _quoted(guide) if re.fullmatch(r"@?[A-Za-z_][\w.]*(\(\))?", text)]
     wrong = {text for text in named if not words.issuperset(re.findall(r"\w+", text))}
     assert not {text for text in wrong if not (ROOT / text).exists()}

@@ -11,20 +11,15 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
+from tests.tools.syntax import trees
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def files(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
-    """Returns the files of mpchain and its launcher by the names of their modules."""
-    paths = [path for folder in ("mpchain", "launch") for path in (root / folder).rglob("*.py")]
-    names = (".".join(path.relative_to(root).with_suffix("").parts) for path in paths)
-    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
-
-
-def imported(name: str, path: pathlib.Path, known: set[str]) -> Iterator[str]:
-    """Yields the modules in ``known`` that a module imports."""
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+def imported(path: str, tree: ast.Module, known: set[str]) -> Iterator[str]:
+    """Yields the modules in ``known`` that a file imports."""
+    package = path.split("/")[:-1]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from known.intersection(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -36,9 +31,10 @@ def imported(name: str, path: pathlib.Path, known: set[str]) -> Iterator[str]:
 
 def graph(root: pathlib.Path = ROOT) -> dict[str, set[str]]:
     """Returns, for each module, the modules that it imports."""
-    found = files(root)
-    known = set(found)
-    return {name: {*imported(name, path, known)} - {name} for name, path in found.items()}
+    files = trees(root, "mpchain") | trees(root, "launch")
+    names = {p: p.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for p in files}
+    known = set(names.values())
+    return {names[p]: {*imported(p, tree, known)} - {names[p]} for p, tree in files.items()}
 
 
 def reach(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
