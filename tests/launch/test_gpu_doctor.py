@@ -140,6 +140,7 @@ def test_a_program_that_does_not_begin(run_program):
     assert rows[0]["messages"].startswith("Traceback")
 
 
+@pytest.mark.long
 def test_results_are_written_when_they_are_known(run_program, tmp_path):
     """The program continues when it finds its first result in the file."""
     path = tmp_path / "out" / gpu_doctor.FILE

@@ -91,6 +91,7 @@ def test_from_the_start_to_the_stop_after_an_iteration(start, script, tmp_path):
 
 
 @needs_tornado
+@pytest.mark.long
 def test_rank_that_fails_after_a_restart(start, script):
     options = ["-n", 1, "--page", "--restarts", 1, "--backoff", 0.01]
     launched = start(*options, script("raise ValueError('bad')"))

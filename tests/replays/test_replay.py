@@ -42,6 +42,7 @@ def test_reproducible_runs_must_be_equal_to_the_bit(run):
     assert "fingerprints of 2 updates are equal bit for bit" in printed
 
 
+@pytest.mark.long
 def test_a_program_that_has_changed(run):
     """The program is refused; with --changed, the first step with another learning rate is
     found."""
@@ -60,6 +61,7 @@ def test_a_program_that_has_changed(run):
     assert "the program has other parameters" in printed
 
 
+@pytest.mark.long
 def test_steps_that_cannot_be_reached(run):
     """Without seeds, a run begins with other parameters; only the newest checkpoint remains."""
     programs.record(run, SEED=None, RETAINS=1)
@@ -94,6 +96,7 @@ def test_a_whole_run_holds_its_fingerprints(run):
     assert "of 8 updates are equal" in programs.launch(run, "replay", "record", "--verify")
 
 
+@pytest.mark.long
 def test_two_records_are_compared(run):
     programs.record(run)
     (run / "record").rename(run / "before")
@@ -129,6 +132,7 @@ def test_a_nan_of_four_ranks_two_of_which_are_lost(run):
     assert "train.py(24)forward()\n" in printed and "(57, 6)" in printed
 
 
+@pytest.mark.long
 def test_the_debugger_opens_in_the_loss_function_with_the_samples_of_a_rank(run):
     programs.record(run, n=3)
     typed = "p x.shape, float(x.sum())\nc\n"
@@ -200,6 +204,7 @@ def test_variants(run, name):
     assert re.search(r"fingerprints of [45] updates are equal", printed)
 
 
+@pytest.mark.long
 def test_a_step_that_raised_an_exception_on_a_rank(run):
     """The record has no line for this step."""
     text = programs.MLP.replace(

@@ -317,7 +317,8 @@ def numbers_in(output):
     return [line for line in output.splitlines() if " 0x" in line or " -0x" in line]
 
 
-@pytest.mark.parametrize("n_ranks", [2, *(pytest.param(n, marks=LONG) for n in (3, 5, 6))])
+@pytest.mark.long
+@pytest.mark.parametrize("n_ranks", [2, 3, 5, 6])
 def test_micro_shards_have_the_same_bits(needs_mpirun, n_ranks, text_of_one_process):
     status, outputs, text = ranks.run(n_ranks, ["-c", SCRIPT], timeout=240)
     assert status == 0, ranks.report(status, outputs, text)

@@ -76,6 +76,7 @@ if comm.rank == 0:
 """
 
 
+@pytest.mark.long
 def test_reproducible_steps_have_the_same_bits(needs_mpirun):
     found = []
     for n_ranks in (1, 2, 3):
