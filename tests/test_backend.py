@@ -15,8 +15,10 @@ from mpchain.backends import cuda
 
 pytestmark = pytest.mark.slow
 
-without_gpu = pytest.mark.skipif(cuda.available, reason="there is a GPU")
-without_cupy = pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
+without_gpu = pytest.mark.skipif(cuda.available, reason="needs a host without a GPU")
+without_cupy = pytest.mark.skipif(
+    find_spec("cupy") is not None, reason="needs an environment without CuPy"
+)
 
 
 # Specifiers.

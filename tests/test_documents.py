@@ -199,7 +199,9 @@ class GuidesMLP(mpchain.Chain):
 
 def _write_mushrooms(path):
     """Writes a table in the form of mushrooms.csv: the class, then 22 columns of letters."""
-    sklearn = pytest.importorskip("sklearn.datasets", reason="scikit-learn's package has the table")
+    sklearn = pytest.importorskip(
+        "sklearn.datasets", reason="needs scikit-learn, whose package has the table"
+    )
     table = sklearn.load_breast_cancer()
     letters = np.array(list("abcdefghij"))
     ranks = table.data[:, :22].argsort(axis=0).argsort(axis=0)

@@ -100,7 +100,7 @@ OPTIONAL = {
     "tqdm",
     "wandb",
 }
-"""Libraries of extras; functions that need them import them inside the function."""
+"""Libraries of extras, which are imported only inside of functions that need them."""
 
 SLOW = {"http.client", "importlib.metadata", "urllib.request"}
 """Modules of the standard library that are seldom needed and slow to import."""

@@ -444,7 +444,7 @@ def test_there_is_no_chainerx():
 
 def test_to_gpu_without_a_gpu_says_what_is_missing():
     if mpchain.cuda.available:
-        pytest.skip("there is a GPU")
+        pytest.skip("needs a host without a GPU")
     with pytest.raises(RuntimeError, match=r"^a GPU is needed here, but CuPy"):
         Variable(ones(1)).to_gpu()
     with pytest.raises(RuntimeError, match=r"^a GPU is needed here, but CuPy"):

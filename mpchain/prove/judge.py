@@ -164,7 +164,7 @@ class Judge(Tracer):
         ends = [load(path_of(self._folder, f"rank {r}", "end")) for r in range(self._n_ranks)]
         if not any(end["are_of_ranks"] for end in ends):
             raise RefusedError(
-                "the program has no multi-node optimizer (create_multi_node_optimizer)"
+                "the program has no multi-node optimizer: make one by create_multi_node_optimizer"
             )
 
     def _load(self, number):

@@ -43,7 +43,7 @@ class _TestError(AssertionError):
         message: str,
         error_types: type[BaseException] | tuple[type[BaseException], ...] = AssertionError,
     ) -> Iterator[None]:
-        """Context manager: turns errors of the given types into this one; see :meth:`fail`."""
+        """Context manager: replaces errors of the given types by this class; see :meth:`fail`."""
         try:
             yield
         except error_types as error:

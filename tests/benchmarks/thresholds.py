@@ -108,7 +108,9 @@ def main() -> None:
             continue
         for size, *functions in SIDES[name]():
             new, old = _least(functions, arguments.times)
-            print(f"  {size:>24}: {new * 1e6:10.1f} us of {old * 1e6:10.1f}: {new / old:.2f}")
+            print(
+                f"  {size:>24}: {new * 1e6:10.1f} us instead of {old * 1e6:10.1f}: {new / old:.2f}"
+            )
 
 
 if __name__ == "__main__":

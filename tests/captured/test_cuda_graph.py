@@ -336,7 +336,7 @@ def test_dropout_on_the_same_arguments_differs_in_each_replay():
 def test_a_replay_launches_few_kernels():
     double = getattr(mpchain.cuda.cupy, "double", None)
     if double is None:
-        pytest.skip("counts on the double of CuPy: --gpu=double")
+        pytest.skip("needs the double of CuPy, which counts: --gpu=double")
     _, _, step = run_both(perceptron, optimizers.Adam, classifier_step)
     batch = send(batch_of(0))
     double.reset()
@@ -580,7 +580,7 @@ class TestMemory:
     @pytest.fixture
     def cupy(self, request):
         if request.config.option.gpu != "double":
-            pytest.skip("sets the memory of the double of CuPy: --gpu=double")
+            pytest.skip("needs the double of CuPy, whose memory it sets: --gpu=double")
         return cuda.cupy
 
     def _limit(self, cupy, monkeypatch, n_bytes):

@@ -196,7 +196,7 @@ def _is_right(dataset, connection):
     connection.send(True)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_processes_that_were_forked_read_at_once(archive):
     dataset = datasets.ZippedImageDataset(archive)

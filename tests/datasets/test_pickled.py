@@ -118,7 +118,7 @@ def _read(dataset, connection):
     connection.send(True)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_processes_that_were_forked_read_at_once(path):
     context = multiprocessing.get_context("fork")

@@ -156,7 +156,7 @@ def test_it_is_an_iterator_over_the_same_dataset(comm):
 
 def test_differing_iterators(comm):
     if comm.size == 1:
-        pytest.skip("one rank does not differ")
+        pytest.skip("needs two ranks that differ")
     batch_size = 1 + comm.rank
     with pytest.raises(
         ValueError, match=r"create_sharded_iterator: .*rank 0: 10 and 1, rank 1: 10 and 2"

@@ -18,8 +18,10 @@ def test_device_of_tests():
         testing.get_device(1, use_chainerx=True)
 
 
-@pytest.mark.skipif(cuda.available, reason="there is a GPU")
-@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
+@pytest.mark.skipif(cuda.available, reason="needs a host without a GPU")
+@pytest.mark.skipif(
+    importlib.util.find_spec("cupy") is not None, reason="needs an environment without CuPy"
+)
 def test_without_cupy():
     with pytest.raises(RuntimeError, match="CuPy"):
         testing.get_device(0)

@@ -35,7 +35,7 @@ def _marked(scripts, quick):
 @pytest.mark.parametrize("script", _marked(SCRIPTS, QUICK))
 def test_one_process(script, tmp_path):
     if script.startswith("imagenet/"):
-        pytest.importorskip("PIL", reason="it reads pictures")
+        pytest.importorskip("PIL", reason="needs Pillow, which reads images")
     printed = programs.run(script, "--test", "--out", tmp_path)
     assert printed.strip() and "nan" not in printed.lower().split()
     assert any(tmp_path.iterdir())

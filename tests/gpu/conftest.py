@@ -11,7 +11,7 @@ from mpchain.kernels.gpu import cuda_reductions, cuda_steps, cudnn
 def double(request):
     """Returns the ledger of the double; see Ledger in doubles/cupy/_machine.py."""
     if request.config.option.gpu != "double":
-        pytest.skip("counts on the double of CuPy: --gpu=double")
+        pytest.skip("needs the double of CuPy, which counts: --gpu=double")
     import cupy
 
     return cupy.double

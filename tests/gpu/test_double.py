@@ -37,7 +37,7 @@ def _environment():
 @pytest.fixture
 def cupy(request):
     if request.config.option.gpu != "double":
-        pytest.skip("tests the double of CuPy: --gpu=double")
+        pytest.skip("needs the double of CuPy: --gpu=double")
     import cupy
 
     yield cupy
@@ -46,7 +46,7 @@ def cupy(request):
 
 def test_the_double_in_a_process_of_its_own(request, tmp_path):
     if request.config.option.gpu == "double":
-        pytest.skip("this process runs the double's tests")
+        pytest.skip("needs the real CuPy, but this process uses the double")
     command = [sys.executable, "-m", "pytest", "-q", "--gpu=double", "-m", "gpu"]
     command += ["-p", "no:cacheprovider", f"--rootdir={ROOT}", __file__]
     done = subprocess.run(

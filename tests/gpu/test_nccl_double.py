@@ -28,7 +28,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def cupy(request):
     if request.config.option.gpu != "double":
-        pytest.skip("tests the double of NCCL: --gpu=double")
+        pytest.skip("needs the double of NCCL: --gpu=double")
     import cupy
 
     return cupy

@@ -98,7 +98,7 @@ class TestOneKernel:
 
     def test_launches(self, request):
         if request.config.option.gpu != "double":
-            pytest.skip("counts on the double of CuPy: --gpu=double")
+            pytest.skip("needs the double of CuPy, which counts: --gpu=double")
         import cupy
 
         counts = []
@@ -194,7 +194,7 @@ class TestFloat32Copies:
     @pytest.mark.parametrize("dtype", HALVES)
     def test_one_launch_for_each_dtype(self, dtype, request):
         if request.config.option.gpu != "double":
-            pytest.skip("counts on the double of CuPy: --gpu=double")
+            pytest.skip("needs the double of CuPy, which counts: --gpu=double")
         import cupy
 
         def observe(step):

@@ -359,7 +359,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("pool", "n_threads"), [("pool", 2), ("none", 2)])
 def test_no_fork_after_openmp_has_started_threads(tmp_path, pool, n_threads):
-    pytest.importorskip("torch", reason="the program brings PyTorch's threads")
+    pytest.importorskip("torch", reason="needs PyTorch, whose threads the program starts")
     program = tmp_path / "program.py"
     program.write_text(_FORKING)
     environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}

@@ -186,7 +186,7 @@ def test_channels_last_and_arrays_that_broadcast(shape, at_once):
 
 @pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
 def test_quotients(shapes, at_once):
-    """Divisions by zeros, or by arrays that are not much smaller, run in NumPy, which warns."""
+    """NumPy divides by zeros, because it warns, and by arrays above 1 / 16 of the result's size."""
     loop, _ = loop_of(lambda x, y: x / y)
     x, y = (arrays(1, np.float32, shape)[0] for shape in shapes)
     y.reshape(-1)[0] = 0

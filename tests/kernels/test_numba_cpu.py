@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-numba = pytest.importorskip("numba", reason="numba compiles the loops")
+numba = pytest.importorskip("numba", reason="needs numba, which compiles the loops")
 
 PROGRAM = """
 import numpy as np
@@ -182,7 +182,7 @@ def said(monkeypatch):
 
 def _belong_to_another_user(path):
     if os.geteuid() != 0:
-        pytest.skip("only root can give files away")
+        pytest.skip("needs root, who can change the owner of files")
     os.chown(path, 12345, 12345)
 
 
@@ -192,7 +192,7 @@ def _be_writable_by_others(path):
 
 def _be_writable_by_a_group(path):
     if os.geteuid() != 0:
-        pytest.skip("only root can give files away")
+        pytest.skip("needs root, who can change the owner of files")
     os.chown(path, -1, 1)
     path.chmod(0o770)
 

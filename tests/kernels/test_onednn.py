@@ -264,7 +264,7 @@ _BFLOAT16 = mpchain.mixed_bf16.dtype
 @pytest.fixture
 def has_bfloat16(library):
     if not library.multiplies_bfloat16:
-        pytest.skip("the processor multiplies no bfloat16")
+        pytest.skip("needs a processor that multiplies bfloat16")
 
 
 def _assert_rounded(y, expected):

@@ -49,7 +49,7 @@ def descend(p, g, lr):
 @pytest.fixture
 def compiling(monkeypatch):
     """Compiles every step at once; returns a list of the compiled steps."""
-    pytest.importorskip("numba", reason="numba compiles the steps")
+    pytest.importorskip("numba", reason="needs numba, which compiles the steps")
     compile_text, texts = steps._compiled, []
     monkeypatch.setattr(steps, "_compiled", lambda t: texts.append(t) or compile_text(t))
     with thresholds.using(compiled_step=0):

@@ -35,7 +35,7 @@ def listeners(processes):
 
 @pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or mpirun.find().flavour != mpi_library.OPEN_MPI,
-    reason="needs Open MPI; MPICH has no such choice",
+    reason="needs Open MPI, because MPICH has no such option",
 )
 def test_ranks_and_launcher_do_not_listen_to_the_network(start, script, tmp_path):
     path = script("""

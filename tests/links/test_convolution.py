@@ -192,7 +192,7 @@ WITH_ONE_WINDOW = [case for case in WITH_ONE_WINDOW if not case.name.startswith(
 @pytest.mark.parametrize("case", WITH_ONE_WINDOW, ids=lambda case: case.name)
 def test_same_values_by_the_same_seed_lazy_or_not(case):
     if case.lazy is None:
-        pytest.skip("it is not made without sizes")
+        pytest.skip("needs a layer with lazy sizes")
     link, lazy = case.make(), case.lazy()
     np.random.seed(3)
     lazy(np.ones(case.inputs[0], np.float32))

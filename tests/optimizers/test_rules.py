@@ -373,7 +373,7 @@ TORCH = {
 
 @pytest.mark.parametrize("name", TORCH)
 def test_against_pytorch(name):
-    torch = pytest.importorskip("torch", reason="PyTorch is the reference")
+    torch = pytest.importorskip("torch", reason="needs PyTorch as the reference")
     arguments, torch_name, torch_arguments = TORCH[name]
     p, gs = problem()
     tensor = torch.tensor(p, requires_grad=True)

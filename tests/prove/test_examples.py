@@ -26,7 +26,7 @@ OPTIONS = {"wgan_gp/train_wgan_gp.py": ["--epoch", "1"]}
 @pytest.mark.parametrize("script", ALL)
 def test_an_example(script, n, tmp_path):
     if script.startswith("imagenet/"):
-        pytest.importorskip("PIL", reason="it reads pictures")
+        pytest.importorskip("PIL", reason="needs Pillow, which reads images")
     options = [*OPTIONS.get(script, ["--test"]), "--out", tmp_path / "out"]
     # These scripts have neither option.
     if script.startswith("double_backward/"):

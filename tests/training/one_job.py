@@ -37,8 +37,8 @@ class CountingUpdater(training.Updater):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
-    parser.add_argument("--wait", action="store_true", help="in the middle of the second snapshot")
-    parser.add_argument("--rank", help="write files of this rank, in a process of a job of several")
+    parser.add_argument("--wait", action="store_true", help="wait within the second snapshot")
+    parser.add_argument("--rank", help="act as this rank of a job of several processes")
     args = parser.parse_args()
     suffix = "" if args.rank is None else f".{args.rank}"
 

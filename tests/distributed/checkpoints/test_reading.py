@@ -155,7 +155,7 @@ def test_errors_of_a_compression_are_each_ranks_own(tmp_path, n):
 
 def test_any_flipped_byte_is_noticed(comm, tmp_path):
     if comm.size > 1:
-        pytest.skip("the same on several ranks as on one")
+        pytest.skip("runs on one rank only; several ranks do the same")
     save_checkpoint(tmp_path / "a", Numbers(x=np.arange(3.0), s="text", n=None), comm, 1)
     for file in ("part_0.npz", "manifest.json"):
         size = (tmp_path / "a" / "iteration_1" / file).stat().st_size
@@ -279,7 +279,7 @@ def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, disk, c
     assert layout.find(tmp_path) == ["iteration_1"]
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.parametrize("file", ["part_0.npz", "manifest.json"])
 @pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None)])
 def test_what_is_no_regular_file_is_damaged(make, file, tmp_path):

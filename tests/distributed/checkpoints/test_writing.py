@@ -128,7 +128,7 @@ def test_what_is_on_the_disk(comm, folder):
 @pytest.mark.parametrize("harm", ["flip", "truncate", "manifest", "format"])
 def test_a_damaged_checkpoint_is_passed_over(comm, folder, harm):
     if comm.size > 1 and harm in ("truncate", "format"):
-        pytest.skip("the same on several ranks as on one")
+        pytest.skip("runs on one rank only; several ranks do the same")
     trainer = make_trainer(comm, folder)
     trainer.run()
     latest = folder / "checkpoints" / "iteration_12"
@@ -275,7 +275,7 @@ def fill_disk(monkeypatch):
 
 def test_a_disk_that_is_full(comm, folder, fill_disk):
     if comm.size > 1:
-        pytest.skip("one rank's failure ends the others; see test_faults.py")
+        pytest.skip("runs on one rank only, because a failure ends the other ranks")
     trainer = make_trainer(comm, folder)
     fill_disk(lambda path: "iteration_8" in path)
     with pytest.raises(OSError, match="No space left") as caught:
@@ -292,7 +292,7 @@ def test_a_disk_that_is_full(comm, folder, fill_disk):
 
 def test_what_fails_last_is_raised_at_the_end(comm, folder, fill_disk):
     if comm.size > 1:
-        pytest.skip("one rank's failure ends the others; see test_faults.py")
+        pytest.skip("runs on one rank only, because a failure ends the other ranks")
     trainer = make_trainer(comm, folder, 13)
     fill_disk(lambda path: trainer.updater.iteration >= 12)
     with pytest.raises(OSError, match="No space left"):
@@ -357,7 +357,7 @@ def test_leftovers_are_removed(comm, folder):
 
 def test_a_folder_that_not_all_ranks_see(comm, folder):
     if comm.size == 1:
-        pytest.skip("one rank sees what it writes")
+        pytest.skip("needs two ranks that see different files")
     own = folder / str(comm.rank)
     own.mkdir()
     blind = ", ".join(map(str, range(1, comm.size)))

@@ -57,7 +57,7 @@ def test_unknown_name():
         create_communicator("hoge")
 
 
-@pytest.mark.skipif(cuda.available, reason="there is a GPU")
+@pytest.mark.skipif(cuda.available, reason="needs a host without a GPU")
 @pytest.mark.parametrize("name", ["pure_nccl", "hierarchical", "two_dimensional", "single_node"])
 def test_names_for_gpus_without_gpu(name):
     with pytest.raises(

@@ -155,7 +155,7 @@ def test_buffers_outlive_their_communicator(on_hosts):
 
 def test_shared_memory_is_released(comm):
     if comm.mpi_comm is None or comm.size == 1:
-        pytest.skip("nothing is shared")
+        pytest.skip("needs ranks that share memory")
     (x,) = comm.make_buffers([(1000, "float32")])
     assert isinstance(x.base, SharedBuffer)
     released = weakref.ref(x.base)
@@ -204,7 +204,7 @@ def test_memory_that_some_rank_is_refused(comm, failing, monkeypatch):
 def test_memory_of_another_process(comm, monkeypatch, tmp_path):
     """In a container, the path may lead to a file of another process, which must not be touched."""
     if comm.mpi_comm is None or comm.size == 1:
-        pytest.skip("nothing is shared")
+        pytest.skip("needs ranks that share memory")
     file = tmp_path / "file"
     file.write_bytes(b"x" * 10_000)
     if comm.rank == comm.size - 1:

@@ -234,7 +234,7 @@ def test_iallreduce_of_parts(any_comm, wire_dtype, factor, most_in_group, set_li
 
 def test_a_sum_on_gpus_runs_beside_the_current_stream(comm):
     if comm.size == 1 or not on_gpus():
-        pytest.skip("GPUs of several ranks")
+        pytest.skip("needs several ranks with GPUs")
     comm.allreduce(xp.ones(3)).get()  # the first call connects the ranks
     x = xp.full(3, comm.rank + 1.0)
     for is_first in (True, False):
@@ -307,7 +307,7 @@ def test_parts_begin_at_different_times_relative_to_other_operations(comm):
     """On rank 0, the second sum begins after the sum of y has begun; on other ranks, it begins
     before."""
     if on_gpus():
-        pytest.skip("NCCL's operations must begin in one order")
+        pytest.skip("needs MPI, because NCCL needs one order of operations")
     has_begun = comm.rank > 0 or comm.size == 1  # one process completes the sum at once
     parts = []
 
@@ -372,7 +372,7 @@ def test_a_rank_that_waits_elsewhere_lets_sums_go_on(comm, wait):
 @pytest.mark.parametrize("send", [True, False], ids=["array", "object"])
 def test_messages_let_sums_go_on(comm, send):
     if comm.size == 1:
-        pytest.skip("no other rank")
+        pytest.skip("needs two ranks")
     x = xp.full(1000, 1.0)
     request = comm.iallreduce(x)
     if comm.rank == 1:
@@ -567,7 +567,7 @@ def test_debug_mode_compares_and_checks_finiteness(comm):
 
 def test_reduce_scatter_of_different_shapes(comm):
     if comm.size == 1:
-        pytest.skip("one rank has one shape")
+        pytest.skip("needs two ranks with different shapes")
     with pytest.raises(
         ValueError, match=r"reduce_scatter: the arrays for rank \d differ: rank 0: \(1,\)"
     ):

@@ -76,7 +76,7 @@ def test_arrays_of_each_kind(comm, shape, dtype):
 
 def test_bfloat16_and_arrays_that_are_not_contiguous(comm):
     if xp.ones(1).__class__ is not np.ndarray:
-        pytest.skip("bfloat16 is of the host")
+        pytest.skip("needs the host, because GPUs have no bfloat16 here")
     x = np.full((4, 6), comm.rank, mpchain.mixed_bf16)[::2, 1::2]
     y = comm.sendrecv(x, _next(comm, 1), _next(comm, -1))
     assert y.dtype == x.dtype and y.shape == (2, 3) and (y == _next(comm, -1)).all()
@@ -112,7 +112,7 @@ def test_a_gradient_that_nobody_takes_is_an_error(comm):
     """Rank 0 does not use the array that it gets, so its gradient lacks the part of the next
     rank."""
     if comm.size != 2:
-        pytest.skip("is of two ranks")
+        pytest.skip("needs two ranks")
     for _ in range(2):  # if the array is used, there is no error
         x = mpchain.Variable(xp.ones(2))
         F.sum(D.shift(comm, x) ** 2).backward()
@@ -134,7 +134,7 @@ def test_a_gradient_that_nobody_takes_is_an_error(comm):
 
 def test_ranks_that_disagree_on_differentiating_again(comm):
     if comm.size != 2:
-        pytest.skip("is of two ranks")
+        pytest.skip("needs two ranks")
     x = mpchain.Variable(xp.ones(2))
     loss = F.sum(D.shift(comm, x, wrap=True) ** 2)
     if comm.rank == 0:

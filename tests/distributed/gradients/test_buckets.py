@@ -87,7 +87,7 @@ def test_all_ranks_get_the_same_bits(comm):
 
 def test_gradients_are_views_into_buckets(comm):
     if comm.size == 1:
-        pytest.skip("one rank keeps its gradients")
+        pytest.skip("needs two ranks, because one keeps its gradients")
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -138,7 +138,7 @@ def test_gradients_that_a_program_keeps_stay_as_they_are(comm, how, holder):
 
 def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
     if comm.size == 1:
-        pytest.skip("one rank keeps its gradients")
+        pytest.skip("needs two ranks, because one keeps its gradients")
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -167,7 +167,7 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
 
 def test_a_bucket_travels_while_backward_goes_on(comm, set_bucket_bytes):
     if comm.size == 1:
-        pytest.skip("nothing travels")
+        pytest.skip("needs ranks that send messages")
     set_bucket_bytes(1)
     begun = []
 
@@ -312,7 +312,7 @@ def test_large_float16_gradients_of_many_samples_do_not_overflow(comm):
 
 def test_a_gradient_that_is_final_twice(comm):
     if comm.size == 1:
-        pytest.skip("one rank counts nothing")
+        pytest.skip("needs two ranks, because one counts nothing")
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -337,7 +337,7 @@ def test_parameters_of_others_are_ignored(comm):
 
 def test_parameters_that_differ_between_ranks(comm):
     if comm.size == 1:
-        pytest.skip("one rank does not differ")
+        pytest.skip("needs two ranks that differ")
     params = parameters()
     if comm.rank > 0:
         del params["/c"]
@@ -354,7 +354,7 @@ def test_parameters_that_differ_between_ranks(comm):
 
 def test_after_a_step_that_an_exception_ended(comm, set_bucket_bytes):
     if comm.size == 1:
-        pytest.skip("nothing is pending")
+        pytest.skip("needs pending operations, which one rank does not have")
     set_bucket_bytes(1)
     params = parameters()
     reducer = GradientReducer(comm)
@@ -382,7 +382,7 @@ def test_the_first_bucket_on_gpus_is_small(comm):
     """The sum of the first bucket begins early; other buckets have 25 MiB, or one larger
     parameter."""
     if comm.size == 1 or not on_gpus():
-        pytest.skip("GPUs of several ranks")
+        pytest.skip("needs several ranks with GPUs")
     n = 2**17  # the number of elements in half a MiB
     params = {f"/{i:02}": Parameter(xp.zeros(n, np.float32)) for i in range(60)}
     reducer = GradientReducer(comm)
@@ -397,7 +397,7 @@ def test_the_first_bucket_on_gpus_is_small(comm):
 def test_small_gradients_do_not_move_large_ones_off_places_of_16_bytes(comm):
     """NCCL sums arrays at other addresses element by element."""
     if comm.size == 1 or not on_gpus():
-        pytest.skip("GPUs of several ranks")
+        pytest.skip("needs several ranks with GPUs")
     shapes = {"/b": (10,), "/W": (16, 10), "/c": (3,), "/V": (4, 4, 2), "/d": (1,), "/U": (8,)}
     params = {name: Parameter(xp.zeros(shape, np.float16)) for name, shape in shapes.items()}
     reducer = GradientReducer(comm)
@@ -423,7 +423,7 @@ def test_no_kernel_fills_a_bucket_on_a_gpu(comm, weighted):
     """NCCL reads the gradients in place, and multiplies them if the binding supports it. Otherwise,
     CuPy copies each of the few gradients by a kernel."""
     if comm.size == 1 or not on_gpus():
-        pytest.skip("GPUs of several ranks")
+        pytest.skip("needs several ranks with GPUs")
     ledger = xp.double  # the double of CuPy records what it has launched
     params = parameters()
     reducer = GradientReducer(comm)

@@ -83,7 +83,7 @@ def _errors(compress, comm):
 def test_what_is_lacking_comes_later(any_comm, make):
     """The sum of all steps so far lacks exactly the errors that the ranks still store."""
     if any_comm.size == 1:
-        pytest.skip("one rank sends nothing")
+        pytest.skip("needs two ranks, because one sends nothing")
     compress = make()
     run = Run(any_comm, compress)
     sums = {name: 0 for name in SHAPES}
@@ -100,7 +100,7 @@ def test_what_is_lacking_comes_later(any_comm, make):
 
 def test_top_k_sends_the_largest(any_comm):
     if any_comm.size == 1:
-        pytest.skip("one rank sends nothing")
+        pytest.skip("needs two ranks, because one sends nothing")
     gradients = Run(any_comm, compression.TopK(0.01)).next()
     n = sum(int(np.prod(shape)) for shape in SHAPES.values())
     n_sent = sum(np.count_nonzero(x) for x in gradients.values())
@@ -149,7 +149,7 @@ def test_a_snapshot_continues_alike(comm, make):
 
 def test_a_rank_gets_back_only_what_it_saved(comm):
     if comm.size == 1:
-        pytest.skip("one rank sends nothing")
+        pytest.skip("needs two ranks, because one sends nothing")
     run = Run(comm, compression.TopK(0.05))
     run.next()
     saved = DictionarySerializer()

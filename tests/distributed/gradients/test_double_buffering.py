@@ -98,7 +98,7 @@ def test_gradients_are_those_of_the_step_before(comm, n_hidden):
 
 def test_sums_are_pending_between_updates(comm):
     if comm.size == 1:
-        pytest.skip("nothing travels")
+        pytest.skip("needs ranks that send messages")
     model, optimizer = make(comm)
     begun = []
 

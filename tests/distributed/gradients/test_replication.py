@@ -107,7 +107,7 @@ def test_a_link_with_two_paths_is_one(comm):
 )
 def test_persistent_values_that_do_not_fit(comm, replicate, values, text):
     if comm.size == 1:
-        pytest.skip("one rank does not differ")
+        pytest.skip("needs two ranks that differ")
     model = on_device(Chain(l1=Link(), l2=L.Linear(1, 1)))
     model.l1.add_persistent("seen", values[comm.rank > 0])
     with pytest.raises(ValueError, match=f"persistent value /l1/seen must have one shape .*{text}"):
@@ -116,7 +116,7 @@ def test_persistent_values_that_do_not_fit(comm, replicate, values, text):
 
 def test_persistent_values_that_only_some_ranks_have(comm, replicate):
     if comm.size == 1:
-        pytest.skip("one rank does not differ")
+        pytest.skip("needs two ranks that differ")
     model = on_device(Chain(l1=Link(), l2=L.Linear(1, 1)))
     if comm.rank == 1:
         model.l1.add_persistent("seen", 0)

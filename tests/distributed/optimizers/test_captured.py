@@ -282,7 +282,7 @@ class TestGraphsOfGpus:
     def test_what_a_replay_launches(self, comm):
         double = getattr(mpchain.cuda.cupy, "double", None)
         if double is None:
-            pytest.skip("counts on the double of CuPy: --gpu=double")
+            pytest.skip("needs the double of CuPy, which counts: --gpu=double")
         optimizer = self.optimizer_of(comm)
         model = optimizer.target
         step = mpchain.capture(

@@ -297,7 +297,7 @@ def test_nothing_is_drawn_from_numpy(comm):
 
 def test_reproducible_ranks_draw_by_sample(comm):
     if 12 % comm.size:
-        pytest.skip("12 micro-shards cannot be divided")
+        pytest.skip("needs a number of ranks that divides 12 micro-shards")
     trained = []
     for c in (create_communicator(reproducible=True), Communicator()):
         model, optimizer = make(c)

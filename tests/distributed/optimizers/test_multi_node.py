@@ -192,7 +192,7 @@ def test_parameters_that_only_some_ranks_use(comm):
 
 def test_without_zero_fill(comm):
     if comm.size == 1:
-        pytest.skip("one rank has what it has")
+        pytest.skip("needs two ranks that use different branches")
     np.random.seed(0)
     model = on_device(TwoBranches())
     model.a(xp.ones((1, 3))), model.b(xp.ones((1, 3)))
@@ -691,7 +691,7 @@ def test_one_process_has_what_several_ranks_override():
 
 def test_models_that_differ_between_ranks(comm):
     if comm.size == 1:
-        pytest.skip("one rank does not differ")
+        pytest.skip("needs two ranks that differ")
     model = on_device(MLP())
     if comm.rank == 1:
         with model.init_scope():
@@ -712,7 +712,7 @@ def test_models_that_differ_between_ranks(comm):
 @pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
 def test_parameters_that_only_some_ranks_update(comm, create):
     if comm.size == 1:
-        pytest.skip("one rank does not differ")
+        pytest.skip("needs two ranks that differ")
     model = on_device(MLP())
     optimizer = create(optimizers.SGD(), comm).setup(model)
     update(optimizer, comm, batch(), model)

@@ -86,7 +86,7 @@ def test_values(name, args, options, expected):
 
 
 def test_cosine_against_pytorch():
-    torch = pytest.importorskip("torch", reason="PyTorch is the reference")
+    torch = pytest.importorskip("torch", reason="needs PyTorch as the reference")
     sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.5)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 20, eta_min=0.25)
     expected = []
@@ -99,7 +99,7 @@ def test_cosine_against_pytorch():
 
 
 def test_one_cycle_against_pytorch():
-    torch = pytest.importorskip("torch", reason="PyTorch is the reference")
+    torch = pytest.importorskip("torch", reason="needs PyTorch as the reference")
     n, rise = 20, 0.25
     sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0, momentum=0.5)
     # PyTorch counts values, not steps between them.
