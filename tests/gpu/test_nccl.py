@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import mpchain
+from mpchain.distributed.communicators import nccl
 from mpchain.distributed.communicators.nccl import NcclCommunicator, check_one_rank_per_gpu
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.variable import Parameter
@@ -58,6 +59,18 @@ def test_work_of_nccl_comes_after_kernels_before_it_and_before_those_after_it(co
     x = cupy.ones((3, 4), "f") * 2
     assert (communicator.iallgather(x).Wait() + 1).get().tolist() == [[[3] * 4] * 3]
     assert not cupy.double.faults
+
+
+@pytest.mark.gpu
+def test_ranks_tell_the_identities_of_their_gpus(communicator, monkeypatch):
+    import cupy
+
+    told = []
+    monkeypatch.setattr(nccl, "check_one_rank_per_gpu", told.extend)
+    communicator.iallgather(cupy.ones(3, "f")).Wait()
+    ((host, gpu, identity),) = told
+    assert host and gpu == cupy.cuda.Device(0).pci_bus_id
+    assert identity == cupy.cuda.runtime.getDeviceProperties(0)["uuid"] != b""
 
 
 @pytest.mark.gpu
