@@ -237,6 +237,23 @@ def counters(
     return kernels.Counters(0, 1, 0, 0, seed % (1 << 32), seed >> 32)
 
 
+def library_seed(xp: ModuleType) -> int:
+    """Draws a seed of 63 bits for the generator of a library.
+
+    It depends on the seed of CuPy's generator. Within the updates of a multi-node optimizer, it
+    belongs to no sample: each rank draws its own.
+
+    Example:
+        >>> from mpchain.random import SampleGenerator, library_seed
+        >>> with SampleGenerator((1, 2), step=7, first=4, n=2, stream=1).in_use():
+        ...     library_seed(np) == library_seed(np)
+        False
+    """
+    if _local.generator is not None:
+        return _local.generator.seed()
+    return int(xp.random.get_random_state()._get_seed(1)) % (1 << 63)
+
+
 def is_by_sample() -> bool:
     """Returns whether draws belong to samples now.
 
@@ -388,6 +405,14 @@ class SampleGenerator:
         first, n_rows = int(place.samples[0]), len(place.samples)
         return kernels.Counters(first, n_rows, self._next_call(), self._step, *key)
 
+    def seed(self) -> int:
+        """Returns 63 bits that differ for each call, step and stream."""
+        low, high = self._words(np, _whole(self._high_of_stream()), 2)[0].tolist()
+        return (high << 32 | low) % (1 << 63)
+
+    def _high_of_stream(self):
+        return (self._key[1] + (self._stream + 1) * 0x9E3779B9) % (1 << 32)
+
     def _next_call(self):
         self.n_calls += 1
         return self._turn * _CALLS + self.n_calls - 1
@@ -415,7 +440,7 @@ class SampleGenerator:
             return _Place(0, *self._in_order(), high)
         if self._tell is not None and math.prod(shape):
             self._tell(_no_multiple(shape, n) if n else _UNKNOWN)
-        return _whole((high + (self._stream + 1) * 0x9E3779B9) % (1 << 32))
+        return _whole(self._high_of_stream())
 
     def _in_order(self):
         return np.arange(self._first, self._first + self.n), np.zeros(self.n, np.int64)

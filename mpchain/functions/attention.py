@@ -14,7 +14,12 @@ from mpchain.functions.array import reshape, swapaxes, transpose
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
 from mpchain.functions.declaring.declaration import differentiable
-from mpchain.functions.fused_attention import fused_attention, is_fused
+from mpchain.functions.fused_attention import (
+    draw_dropout,
+    fused_attention,
+    is_fused,
+    undrawn_dropout,
+)
 from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.mathematics import where
 from mpchain.functions.noise import dropout
@@ -50,12 +55,15 @@ def _check_bias(name, bias, shape):
     return bias.shape
 
 
-def _fused(name, query, key, value, mask, bias, is_causal, scale):
+def _fused(name, query, key, value, mask, bias, is_causal, scale, ratio):
     """Returns attention from a library's kernel, with the mask as part of the bias; None if no
     library has a kernel for the arguments."""
+    dropout, options = undrawn_dropout(ratio), (scale, is_causal)
     if mask is None and bias is None:
-        is_taken = is_fused(query, key, value, scale, is_causal)
-        return fused_attention(query, key, value, scale, is_causal) if is_taken else None
+        if not is_fused(query, key, value, *options, None, dropout):
+            return None
+        drawn = draw_dropout(dropout, query, key)
+        return fused_attention(query, key, value, *options, None, drawn)
     xp, shape = query.xp, (*query.shape[:-1], key.shape[-2])
     has_gradient = isinstance(bias, Variable) and bias.requires_grad and config.enable_backprop
     if has_gradient or query.ndim != 4 or query.shape[:2] != key.shape[:2]:
@@ -69,12 +77,13 @@ def _fused(name, query, key, value, mask, bias, is_causal, scale):
             return None
     shape = np.broadcast_shapes(*shapes, (1, 1, *shape[-2:]))
     like_bias = xp.broadcast_to(query.array.ravel()[:1], shape)
-    if not query.size or not is_fused(query, key, value, scale, is_causal, like_bias):
+    if not query.size or not is_fused(query, key, value, *options, like_bias, dropout):
         return None
     added = np.zeros((), query.dtype)[()] if bias is None else as_array(bias)
     if mask is not None:
         added = xp.where(mask, added, np.asarray(smallest(query.dtype) / 2, query.dtype)[()])
-    y = fused_attention(query, key, value, scale, is_causal, xp.broadcast_to(added, shape))
+    drawn = draw_dropout(dropout, query, key)
+    y = fused_attention(query, key, value, *options, xp.broadcast_to(added, shape), drawn)
     allowed = None if mask is None else _allowed(xp, shape, mask, is_causal)
     if allowed is None:
         return y
@@ -151,10 +160,9 @@ def scaled_dot_product_attention(
     check(fits, name, rule, query=query, key=key, value=value)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    # The dropout masks of libraries differ from mpchain's masks and depend on the device.
     mask = None if mask is None else converted(query.xp, as_array(mask))
-    if is_gpu_array(query.array) and not (dropout_ratio and config.train):
-        y = _fused(name, query, key, value, mask, bias, is_causal, scale)
+    if is_gpu_array(query.array):
+        y = _fused(name, query, key, value, mask, bias, is_causal, scale, dropout_ratio)
         if y is not None:
             return y
     # Without this order, half precision could overflow before the multiplication by the scale, and

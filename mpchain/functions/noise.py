@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import backend, kernels, observers, random
+from mpchain.backends import cuda
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config
@@ -50,7 +51,7 @@ def dropout(
     See G. Hinton et al., Improving neural networks by preventing co-adaptation of feature
     detectors, 2012.
     """
-    _check_ratio("dropout", ratio)
+    check_ratio("dropout", ratio)
     x = as_variable(x)
     check(is_floating(x.dtype), "dropout", "x must be floating point", x=x)
     if not config.train:
@@ -77,7 +78,7 @@ def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
         ...     F.noise.add_dropout(np.ones(2), np.ones(2)).array
         array([2., 2.])
     """
-    _check_ratio("add_dropout", ratio)
+    check_ratio("add_dropout", ratio)
     h, x = as_variable(h), as_variable(x)
     alike = h.shape == x.shape and h.dtype == x.dtype and is_floating(x.dtype)
     counters = _counters(x) if config.train and alike and _is_fused(x) else None
@@ -119,9 +120,15 @@ def _add_dropped(h, x, counters, ratio):
     return kernels.drop(x, h, counters, ratio)
 
 
-class _Masks:
+class Masks:
     """An object that recorders treat as a random generator, so that replays repeat the draws of
-    masks."""
+    masks.
+
+    Example:
+        >>> Masks().kept(np, (2, 3), np.dtype("f"), 0.0)
+        array([[1., 1., 1.],
+               [1., 1., 1.]], dtype=float32)
+    """
 
     def mask(self, xp, shape, dtype, ratio, shared):
         counters = random.counters(xp, shape, shared)
@@ -129,6 +136,20 @@ class _Masks:
             keep = random.source(xp, shared).random_sample(shape) >= ratio
             return _factors(keep, dtype, ratio)
         return kernels.drop(xp.ones(shape, dtype), None, counters, ratio)
+
+    def kept(self, xp, shape, dtype, ratio):
+        """Returns 1 for elements that are kept and 0 for others."""
+        counters = random.counters(xp, shape)
+        if counters is None:
+            return (random.source(xp).random_sample(shape) >= ratio).astype(dtype)
+        of_shape = xp.broadcast_to(xp.empty(1, dtype), shape)
+        return kernels.draw_kept(of_shape, counters, ratio)
+
+    def seed(self, xp):
+        """Returns rows that begin with a seed and an offset; a library draws by them."""
+        text = "words = i == 0 ? seed : 0"
+        kernel = cuda.elementwise("int64 seed", "int64 words", text, "mpchain_seed")
+        return kernel(np.int64(random.library_seed(xp)), xp.empty((2, 2), np.int64))
 
 
 def dropout_mask(x: Input, ratio: float) -> Array:
@@ -138,11 +159,11 @@ def dropout_mask(x: Input, ratio: float) -> Array:
         >>> dropout_mask(Variable(np.ones((2, 3))), 0.5).shape
         (2, 3)
     """
-    _check_ratio("dropout", ratio)
+    check_ratio("dropout", ratio)
     xp = backend.get_array_module(x)
     shared = isinstance(x, Parameter)
     if xp is not np:
-        return observers.draws(_Masks()).mask(xp, x.shape, x.dtype, ratio, shared)
+        return observers.draws(Masks()).mask(xp, x.shape, x.dtype, ratio, shared)
     keep = random.source(xp, shared).random_sample(x.shape) >= ratio
     if is_only_last(as_array(x)):
         keep = reordered(keep)  # NumPy is slow on arrays of different memory layouts
@@ -153,7 +174,12 @@ def _factors(keep, dtype, ratio):
     return keep.astype(dtype) * dtype.type(1 / (1 - ratio))
 
 
-def _check_ratio(name, ratio):
+def check_ratio(name: str, ratio: float) -> None:
+    """Raises :class:`ValueError` unless a ratio is at least 0 and below 1.
+
+    Example:
+        >>> check_ratio("dropout", 0.5)
+    """
     if not 0 <= ratio < 1:
         raise ValueError(f"{name}: ratio must be at least 0 and below 1, but is {ratio}")
 
@@ -270,7 +296,7 @@ def simplified_dropconnect(
     simplification omits the Gaussian inference of the mean.
     """
     name = "simplified_dropconnect"
-    _check_ratio(name, ratio)
+    check_ratio(name, ratio)
     x, W = as_variable(x), as_variable(W)
     check(W.ndim == 2 and x.ndim >= 2, name, "x must be (N, ...) and W (O, I)", x=x, W=W)
     if x.ndim > 2:

@@ -229,7 +229,9 @@ def plans() -> Iterator[Item]:
                 yield name, lambda request=request: _plan(cudnn, request)
     like = (8, 12, 1024, 64), (12 * 1024 * 64, 64, 768, 1)
     for what, n in (("attention", 3), ("gradient of attention", 5)):
-        request = attention.attention_request(n == 5, (like,) * n, "float16", 0.125, True)
+        request = attention.attention_request(
+            n == 5, (like,) * n, "float16", attention.Options(0.125, True)
+        )
         yield f"plan: {what}, float16", lambda request=request: _plan(cudnn, request)
 
 

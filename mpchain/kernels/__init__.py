@@ -20,6 +20,7 @@ Example:
 from typing import Any
 
 from mpchain import annexes
+from mpchain.kernels.attend import Dropout, attention, attention_gradient, attention_kept
 from mpchain.kernels.cpu import (
     blas,
     numba_cpu,
@@ -31,10 +32,8 @@ from mpchain.kernels.cpu import (
     winograd,
 )
 from mpchain.kernels.operation import Operation
-from mpchain.kernels.philox import Counters, drop, random_words
+from mpchain.kernels.philox import Counters, draw_kept, drop, random_words
 from mpchain.kernels.reference import (
-    attention,
-    attention_gradient,
     batch_normalization,
     batch_normalization_gradient,
     concatenate,

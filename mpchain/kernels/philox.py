@@ -100,13 +100,29 @@ def drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
         >>> drop(np.ones(4), None, Counters(0, 1, 0, 0, 0, 0), 0.5)
         array([0., 2., 2., 2.])
     """
+    factor, zero = x.dtype.type(1 / (1 - ratio)), x.dtype.type(0)
+    y = get_array_module(x).where(_are_kept(x, counters, ratio), x * factor, zero)
+    return y if h is None else h + y
+
+
+@Operation
+def draw_kept(x: Array, counters: Counters, ratio: float) -> Array:
+    """Returns 1 for elements that :func:`drop` would keep and 0 for others; x is not read.
+
+    Example:
+        >>> from mpchain.kernels import Counters, draw_kept
+        >>> draw_kept(np.ones(4), Counters(0, 1, 0, 0, 0, 0), 0.5)
+        array([0., 1., 1., 1.])
+    """
+    return _are_kept(x, counters, ratio).astype(x.dtype)
+
+
+def _are_kept(x, counters, ratio):
     xp, n_rows = get_array_module(x), counters.n_rows
     samples = xp.arange(counters.first, counters.first + n_rows)
     n = x.size // n_rows
     words = random_words(samples, xp.zeros_like(samples), -(-n // 4), *counters[2:])[:, :n]
-    is_kept = ((words + 0.5) / 2.0**32 >= ratio).reshape(x.shape)
-    y = xp.where(is_kept, x * x.dtype.type(1 / (1 - ratio)), x.dtype.type(0))
-    return y if h is None else h + y
+    return ((words + 0.5) / 2.0**32 >= ratio).reshape(x.shape)
 
 
 def _rounds(counters, low, high):

@@ -200,6 +200,9 @@ def _shifts():
     return {name: make(*case) for name, case in shapes.items()}
 
 
+_DROPOUT = kernels.Dropout(0.3, False, kernels.Counters(5, 2, 1, 2, 3, 4))
+
+
 def _attentions(of_gradient):
     """Returns cases of attention: shapes of query, key and value."""
     shapes = {
@@ -210,10 +213,10 @@ def _attentions(of_gradient):
         "odd sizes": ((2, 2, 3, 5), (2, 2, 4, 5), (2, 2, 4, 7)),
     }
 
-    def make(shapes, is_causal):
+    def make(shapes, is_causal, *others):
         def arguments():
             q, k, v = (_random(*shape) for shape in shapes)
-            options = 0.25, is_causal
+            options = 0.25, is_causal, *others
             if not of_gradient:
                 return q, k, v, *options
             y, log_sums = kernels.attention.kernels[-1].compute(q, k, v, *options)
@@ -225,7 +228,7 @@ def _attentions(of_gradient):
         f"{name}{', causal' * is_causal}": make(case, is_causal)
         for name, case in shapes.items()
         for is_causal in (False, True)
-    }
+    } | {"dropout": make(shapes["heads"], True, None, _DROPOUT)}
 
 
 def _with_biases(cases):
@@ -241,6 +244,9 @@ def _with_biases(cases):
 
 CASES: dict[str, dict[str, Callable[[], tuple]]] = {
     "attention": _attentions(False),
+    "attention_kept": {
+        "heads": lambda: (*(_random(2, 3, 4, 8) for _ in range(3)), 0.25, True, None, _DROPOUT),
+    },
     "shift_and_scale": _shifts(),
     "attention_gradient": _attentions(True),
     "batch_normalization": _normalizations("x", "gamma", "beta", "axis", "eps"),
@@ -275,6 +281,13 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
         "nothing": lambda: (_random(4, 5), None, kernels.Counters(0, 1, 0, 0, 0, 0), 0.0),
         "nearly all": lambda: (_random(9), None, kernels.Counters(0, 1, 0, 0, 0, 0), 0.999),
         "no samples": lambda: (_random(0, 5), None, kernels.Counters(0, 1, 0, 0, 0, 0), 0.5),
+    },
+    "draw_kept": {
+        "odd": lambda: (_random(3, 5), kernels.Counters(0, 1, 2, 3, 4, 5), 0.25),
+        "by sample": lambda: (_random(6, 8), kernels.Counters(2**32 - 1, 3, 1, 0, 9, 9), 0.3),
+        "all": lambda: (_random(4, 5), kernels.Counters(0, 1, 0, 0, 0, 0), 0.0),
+        "nearly none": lambda: (_random(8), kernels.Counters(0, 1, 0, 0, 0, 0), 0.999),
+        "no samples": lambda: (_random(0, 5), kernels.Counters(0, 1, 0, 0, 0, 0), 0.5),
     },
     "sum_rows": {
         "few": lambda: (_random(3, 5), np.array([1, 0, 1]), 4),

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaring.declaration import registry
-from mpchain.functions.fused_attention import attention_weights
+from mpchain.functions.fused_attention import attention_weights, dropout_factors
 from mpchain.variable import VariableNode, as_variable
 
 _LINEAR = """
@@ -196,17 +196,20 @@ def _ones(x, keeps):
 def _attention(function, ts, keeps):
     q, k, v, *_ = map(as_variable, function.kept(keeps)[:3])
     tq, tk, tv = (None if t is None else as_variable(t) for t in ts)
-    weights = attention_weights(q, k, *function.constants)
-    scale = function.constants[0]
+    scale, is_causal, bias, dropout = function.constants
+    options, factors = (scale, is_causal, bias), 1
+    weights = attention_weights(q, k, *options)
+    if dropout is not None:
+        factors = dropout_factors(q, k, v, *options, dropout)
     change = _plus(
         None if tq is None else np.matmul(tq * scale, np.swapaxes(k, -1, -2)),
         None if tk is None else np.matmul(q * scale, np.swapaxes(tk, -1, -2)),
     )
-    ty = None if tv is None else np.matmul(weights, tv)
+    ty = None if tv is None else np.matmul(weights * factors, tv)
     if change is not None:
         change = change * weights
         change = change - weights * np.sum(change, axis=-1, keepdims=True)
-        ty = _plus(ty, np.matmul(change, v))
+        ty = _plus(ty, np.matmul(change * factors, v))
     assert ty is not None  # there is at least one tangent
     return ty if keeps else ty.array
 

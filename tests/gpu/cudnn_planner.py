@@ -143,13 +143,17 @@ def make_request(operation, dtype, case):
         return kernels.linear_request(n, n_in, n_out, dtype, has_bias)
     of_gradient = operation.endswith("gradient")
     if operation.startswith("attention"):
-        shapes, is_causal, is_deterministic, *bias = case
+        shapes, options = case
         q, k, v = (((b, h, n, e), (n * h * e, e, h * e, 1)) for b, h, n, e in shapes)
         y = (*q[0][:3], v[0][3]), (q[0][2] * q[0][1] * v[0][3], v[0][3], q[0][1] * v[0][3], 1)
         arrays = (y, q, k, v, y) if of_gradient else (q, k, v)
-        bias = (tuple(bias[0]), kernels.packed(bias[0])) if bias else None
-        options = 0.125, is_causal, is_deterministic, bias
-        return cudnn_attention.attention_request(of_gradient, arrays, dtype, *options)
+        options = cudnn_attention.Options(0.125, **options)
+        if options.bias is not None:
+            bias = tuple(options.bias)
+            options = options._replace(bias=(bias, kernels.packed(bias)))
+        if options.dropout is not None:
+            options = options._replace(dropout=tuple(options.dropout))
+        return cudnn_attention.attention_request(of_gradient, arrays, dtype, options)
     if operation.startswith("batch"):
         return cudnn_normalization.batch_request(of_gradient, tuple(case), dtype)
     is_centered = operation.startswith("layer")
@@ -188,10 +192,13 @@ def _plan(cudnn, drivers, gpu, operation, dtype, case, tensor_cores="auto"):
     limit = (8 << 20) + request.n_extra
     with using_config("use_cudnn_tensor_core", tensor_cores):
         kernels.make_plan(cudnn, graph, kernels.avoided_notes(dtype), limit)
-    lowered = json.loads(str(graph))["nodes"]
+    lowered = json.loads(str(graph))
+    tensors = lowered["tensors"]
+    tensors = [*tensors.values()] if isinstance(tensors, dict) else tensors
     return {
         "graph": described,
-        "lowered": lowered,
+        "lowered": lowered["nodes"],
+        "by_value": [x["uid"] for x in tensors if x.get("is_pass_by_value")],
         "workspace": graph.get_workspace_size(),
         "limit": limit,
     }

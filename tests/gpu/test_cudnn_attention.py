@@ -1,5 +1,4 @@
-"""Tests attention with masks and biases by cuDNN's kernels, on its double; cuDNN never computes
-dropout."""
+"""Tests attention with masks and biases by cuDNN's kernels, on its double."""
 
 import numpy as np
 import pytest
@@ -7,7 +6,6 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels
-from mpchain.random import SampleGenerator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 SHAPES = (2, 3, 6, 8), (2, 3, 5, 8), (2, 3, 5, 16)
@@ -119,22 +117,3 @@ def test_which_biases_the_kernel_refuses(library):
         assert kernel.refuse(*arrays, 1.0, False, send(_draw(*shape))) is None
     for shape in ((6, 5), (2, 3, 1, 5), (2, 2, 6, 5), (2, 3, 6, 1)):
         assert kernel.refuse(*arrays, 1.0, False, send(_draw(*shape))) == rule
-
-
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": np.arange(5) > 0}])
-def test_dropout_leaves_out_the_same_on_all_devices(options, library):
-    values = [_draw(*shape) for shape in SHAPES]
-
-    def computed(device):
-        send = mpchain.get_device(device).send
-        own = {k: send(x) if isinstance(x, np.ndarray) else x for k, x in options.items()}
-        with SampleGenerator((5, 7), step=3, first=0, n=2).in_use():
-            y = F.scaled_dot_product_attention(*map(send, values), dropout_ratio=0.5, **own)
-        return mpchain.cuda.to_cpu(y.array).astype("f")
-
-    with mpchain.using_config("train", True):
-        np.testing.assert_allclose(computed("@cupy:0"), computed("@numpy"), 0.02, 0.02)
-        assert not library.executed
-    with mpchain.using_config("train", False):
-        np.testing.assert_allclose(computed("@cupy:0"), computed("@numpy"), 0.02, 0.02)
-        assert [tag for tag, _ in library.executed] == ["SDPA"]

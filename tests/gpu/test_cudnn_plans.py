@@ -49,7 +49,10 @@ def _check(requests, seconds):
         assert "refused" not in planned, (request, planned)
         assert planned["workspace"] <= planned["limit"], request
         graph = cudnn.make_graph(cudnn_double, cudnn_planner.make_request(*request[1:4]))
-        assert _meaning(json.loads(str(graph))) == _meaning(planned["graph"]), request
+        graph = json.loads(str(graph))
+        assert _meaning(graph) == _meaning(planned["graph"]), request
+        by_value = {x["uid"] for x in graph["tensors"] if x["is_pass_by_value"]}
+        assert by_value <= {*planned["by_value"]}, request
         lowered.append(planned["lowered"])
     return lowered
 
@@ -67,7 +70,7 @@ def _meaning(graph):
         nodes.append({k: v for k, v in node.items() if k != "name" and v is not None})
         for key in ("inputs", "outputs"):
             nodes[-1][key] = {port: number[uid] for port, uid in node[key].items()}
-    keys = "uid dim stride data_type is_pass_by_value".split()
+    keys = "uid dim stride data_type".split()
     return nodes, sorted([x[k] for k in keys] for x in graph["tensors"] if not x["is_virtual"])
 
 
@@ -84,8 +87,7 @@ def _as_of_the_library(graph):
         for node in graph["nodes"]
     ]
     tensors = [
-        {**x, "data_type": x["dtype"].removeprefix("data_type."), "is_pass_by_value": False}
-        for x in graph["tensors"].values()
+        {**x, "data_type": x["dtype"].removeprefix("data_type.")} for x in graph["tensors"].values()
     ]
     return {"nodes": nodes, "tensors": tensors}
 
@@ -129,21 +131,62 @@ def test_attention(name, operation, double):
     shapes = ATTENTION[name]
     (b, h, n, _), (_, _, n_keys, _), _ = shapes
     of_bias = (1, h, n, n_keys) if name == "small" else (b, 1, n, n_keys)
-    cases = [(shapes, True, False), (shapes, False, True), (shapes, True, False, of_bias)]
-    lowered = _check(itertools.product(GPUS, [operation], DTYPES[:2], cases), 500)
-    for (node,), (_, is_causal, is_deterministic, *_) in zip(lowered, itertools.cycle(cases)):
-        assert node["right_bound"] == (0 if is_causal else None)
+    options = [
+        {"is_causal": True},
+        {"is_causal": False, "is_deterministic": True},
+        {"is_causal": True, "bias": of_bias},
+    ]
+    lowered = _check_attention(operation, shapes, options)
+    assert all(node["dropout_probability"] is None for node in lowered)
+
+
+def _check_attention(operation, shapes, options, gpus=GPUS):
+    cases = [(shapes, each) for each in options]
+    lowered = _check(itertools.product(gpus, [operation], DTYPES[:2], cases), 500)
+    for (node,), (_, given) in zip(lowered, itertools.cycle(cases)):
+        assert node["right_bound"] == (0 if given["is_causal"] else None)
         assert node["diagonal_alignment"] == "TOP_LEFT" and node["left_bound"] is None
-        assert node["dropout_probability"] is None and not node["padding_mask"]
+        assert not node["padding_mask"]
         assert struct.unpack(">f", bytes.fromhex(node["attn_scale_value"])) == (0.125,)
         assert not node.get("stats_use_log2")
         if operation == "attention_gradient":
-            assert node["is_deterministic_algorithm"] == is_deterministic
+            assert node["is_deterministic_algorithm"] == given.get("is_deterministic", False)
+    return [node for (node,) in lowered]
+
+
+SEED, MASK = (0.1, True), (0.1, False)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("operation", ["attention", "attention_gradient"])
+@pytest.mark.parametrize("gpu", GPUS)
+def test_attention_with_dropout(operation, gpu, double):
+    """cuDNN draws the mask from a seed, or reads it; forward also shows the mask that it drew."""
+    (b, h, n, _), (_, _, n_keys, _), _ = shapes = ATTENTION["small"]
+    options = [
+        {"is_causal": True, "dropout": SEED},
+        {"is_causal": False, "dropout": SEED, "bias": (b, h, n, n_keys)},
+        {"is_causal": True, "dropout": MASK},
+        {"is_causal": False, "dropout": MASK, "bias": (1, h, n, n_keys)},
+    ]
+    if operation == "attention":
+        options.append({"is_causal": True, "dropout": SEED, "shows_mask": True})
+    else:
+        options.append({"is_causal": True, "dropout": MASK, "is_deterministic": True})
+    lowered = _check_attention(operation, shapes, options, [gpu])
+    for node, given in zip(lowered, itertools.cycle(options)):
+        has_seed = given["dropout"] == SEED
+        ratio = node["dropout_probability"]
+        assert (ratio is not None) == has_seed
+        ports = set(node["inputs"])
+        assert ({"Seed", "Offset"} <= ports) == has_seed, ports
+        assert ("Dropout_mask" in ports) != has_seed, ports
 
 
 @pytest.mark.parametrize("dtype", DTYPES[2:])
 def test_attention_of_single_and_double_precision_has_no_plan(dtype):
-    case = ATTENTION["small"], True, False
+    case = ATTENTION["small"], {"is_causal": True}
     for planned in plan(
         [("H100", "attention", dtype, case), ("B200", "attention", dtype, case)], 60
     ):

@@ -10,7 +10,7 @@ from mpchain.backends import cuda
 from mpchain.kernels.gpu import cuda_wide
 from mpchain.kernels.gpu.cuda_wide import BLOCKS, HEADER, THREADS, TYPES, WIDTH
 from mpchain.kernels.operation import HALF_TO_DOUBLE
-from mpchain.kernels.philox import Counters, drop, random_words
+from mpchain.kernels.philox import Counters, draw_kept, drop, random_words
 from mpchain.typing import Array
 
 _ROUNDS = """
@@ -40,7 +40,7 @@ const unsigned int word = place == 0 ? a : place == 1 ? b : place == 2 ? c : d;
 
 # A thread computes one block for every four elements of the 128 bits that it loads.
 _WIDE_DROP = """{header}
-extern "C" __global__ void {name}_wide({parameters}, Word* words_y, const T factor,
+extern "C" __global__ void {name}_wide({parameters}Word* words_y, const T factor,
     unsigned long long least, long long n, long long per_row, unsigned int begin,
     unsigned int call, unsigned int step, unsigned int low, unsigned int high) {{
   const long long n_threads = gridDim.x * (long long)blockDim.x;
@@ -75,7 +75,7 @@ def _wide_drop(name, value, reads, char):
     return _WIDE_DROP.format(
         header=HEADER.format(kind=TYPES[char]),
         name=name,
-        parameters=", ".join(f"const Word* words_{x}" for x in reads),
+        parameters="".join(f"const Word* words_{x}, " for x in reads),
         loaded=" ".join(f"alignas(16) T own_{x}[{many}]; *(Word*)own_{x} = words_{x}[i];"
                         for x in reads),
         many=many,
@@ -122,23 +122,39 @@ def _refuse_drop(x: Array, h: Array | None, counters: Counters, ratio: float) ->
 @drop.kernel("cuda_random", _refuse_drop, HALF_TO_DOUBLE)
 def _drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
     """See :func:`mpchain.kernels.drop`."""
-    ins = "T x, T factor, uint64 least, int64 n, "
-    ins += "uint32 begin, uint32 call, uint32 step, uint32 low, uint32 high"
     name, value = "mpchain_drop", "word >= least ? x * factor : 0"
     if h is not None:
-        ins, name, value = f"T h, {ins}", "mpchain_add_dropped", f"h + ({value})"
+        name, value = "mpchain_add_dropped", f"h + ({value})"
+    y = cuda.get_array_module(x).empty(x.shape, x.dtype)
+    return _run(name, value, {"x": x} if h is None else {"h": h, "x": x}, y, counters, ratio)
+
+
+def _run(name, value, reads, y, counters, ratio):
+    """Writes a value for each element into an array, and returns it."""
     least = np.uint64(math.ceil(ratio * 2**32 - 0.5))  # smallest word of an element that is kept
     begin, n_rows, *numbers = counters
     numbers = [np.uint32(x % (1 << 32)) for x in (begin, *numbers)]
-    factor, n = x.dtype.type(1 / (1 - ratio)), x.size // n_rows
-    arrays: Any = [x] if h is None else [h, x]
-    if not _can_be_wide(arrays, n):
+    factor, n = y.dtype.type(1 / (1 - ratio)), y.size // n_rows
+    arrays: Any = [*reads.values()]
+    if not _can_be_wide([*arrays, y], n):
+        ins = "".join(f"T {x}, " for x in reads) + "T factor, uint64 least, int64 n, "
+        ins += "uint32 begin, uint32 call, uint32 step, uint32 low, uint32 high"
         kernel = cuda.elementwise(ins, "T y", f"{_DROP}y = {value};", name)
-        return kernel(*arrays, factor, least, n, *numbers)
-    text = _wide_drop(name, value, "x" if h is None else "hx", x.dtype.char)
-    y, many = cuda.get_array_module(x).empty(x.shape, x.dtype), WIDTH // x.itemsize
-    sizes = np.int64(x.size // many), np.int64(n // many)
-    n_blocks = min(-(-x.size // (many * THREADS)), BLOCKS)
+        return kernel(*arrays, factor, least, n, *numbers, y)
+    text, many = _wide_drop(name, value, "".join(reads), y.dtype.char), WIDTH // y.itemsize
+    sizes = np.int64(y.size // many), np.int64(n // many)
+    n_blocks = min(-(-y.size // (many * THREADS)), BLOCKS)
     kernel = cuda.raw(text, f"{name}_wide")
     kernel((n_blocks,), (THREADS,), (*arrays, y, factor, least, *sizes, *numbers))
     return y
+
+
+def _refuse_draw(x: Array, counters: Counters, ratio: float) -> str | None:
+    return None if x.size else "no elements"
+
+
+@draw_kept.kernel("cuda_random", _refuse_draw, HALF_TO_DOUBLE)
+def _draw_kept(x: Array, counters: Counters, ratio: float) -> Array:
+    """See :func:`mpchain.kernels.draw_kept`."""
+    y = cuda.get_array_module(x).empty(x.shape, x.dtype)
+    return _run("mpchain_kept", "word >= least ? (T)1 : (T)0", {}, y, counters, ratio)

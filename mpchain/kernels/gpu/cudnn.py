@@ -11,6 +11,8 @@ shapes, strides and dtypes of the arrays, by the GPU, and by what the configurat
   for none;
 * ``kernels`` with ``"cudnn_python"``: engines of the front end itself, too, which declare no
   numerical notes, so that neither of the two settings above holds for them;
+* ``kernels`` with ``"cudnn_dropout"``: the generator of cuDNN for the dropout of attention even
+  where draws belong to samples;
 * ``mpchain.cuda.set_max_workspace_size``: the memory for a call, beside copies of its arrays in
   the order of axes that the plan needs.
 
@@ -39,6 +41,8 @@ from mpchain.typing import Array
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 DTYPES = tuple(_TYPES)
 """The names of the dtypes that cuDNN supports."""
+_KINDS = _TYPES | {"int64": "INT64"}
+_SIZES = {"float32": 4, "float64": 8, "int64": 8}
 ALIGNMENT = 16
 """Plans are made for addresses that are multiples of this number of bytes."""
 PYTHON_ENGINES = "cudnn_python"
@@ -69,7 +73,7 @@ class Tensor(NamedTuple):
     @property
     def n_bytes(self) -> int:
         """The size of the array in bytes."""
-        return math.prod(self.shape) * {"float32": 4, "float64": 8}.get(self.dtype, 2)
+        return math.prod(self.shape) * _SIZES.get(self.dtype, 2)
 
 
 class Request(NamedTuple):
@@ -145,7 +149,7 @@ def make_graph(library: ModuleType, request: Request, **where: Any) -> Any:
     types = library.data_type
     tensors = [*request.reads, *request.writes]
     wide = types.DOUBLE if any(x.dtype == "float64" for x in tensors) else types.FLOAT
-    kinds = [getattr(types, _TYPES[x.dtype]) for x in tensors]
+    kinds = [getattr(types, _KINDS[x.dtype]) for x in tensors]
     graph = library.pygraph(
         io_data_type=kinds[0], intermediate_data_type=wide, compute_data_type=wide, **where
     )

@@ -1,5 +1,7 @@
 """Counts mpchain's steps at full size on the double of CuPy, whose kernels are counted, not run."""
 
+import contextlib
+
 import numpy as np
 
 import mpchain
@@ -8,6 +10,7 @@ import mpchain.links as L
 from mpchain import optimizers
 from mpchain.functions.noise import add_dropout
 from mpchain.gpu_doctor import speed
+from mpchain.random import SampleGenerator
 from tests.benchmarks.paper.card import HALF, OURS, SINGLE, Kernel, Step
 
 WORDS, WIDTH, HEADS, DEPTH, LENGTH, BATCH = 50257, 768, 12, 12, 1024, 8
@@ -86,12 +89,16 @@ def _make(name):
     if name == "LSTM":
         words = _words(VOCABULARY, SEQUENCES, STEPS)
         return _step(LanguageModel(), optimizers.SGD(1.0), words, False)
-    ratio = 0.1 if name == "GPT-2 with dropout" else 0.0
+    ratio = 0.1 if "dropout" in name else 0.0
     with mpchain.using_config("dtype", mpchain.mixed16):
         step = _step(Gpt2(ratio), optimizers.AdamW(), _words(WORDS, BATCH, LENGTH), True)
 
+    generator = SampleGenerator((1, 2), step=0, first=0, n=BATCH)
+    by_sample = "by sample" in name
+
     def run():
-        with mpchain.using_config("dtype", mpchain.mixed16):
+        draws = generator.in_use() if by_sample else contextlib.nullcontext()
+        with mpchain.using_config("dtype", mpchain.mixed16), draws:
             step()
 
     return run

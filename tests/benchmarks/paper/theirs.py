@@ -188,7 +188,7 @@ class _Gpt2(nn.Module):
 def _make(name):
     if name.startswith("GPT-2"):
         x = torch.zeros((ours.BATCH, ours.LENGTH), dtype=torch.long)
-        return _Gpt2(0.1 if name.endswith("dropout") else 0.0), x, True
+        return _Gpt2(0.1 if "dropout" in name else 0.0), x, True
     if name == "LSTM":
         return _LanguageModel(), torch.zeros((ours.SEQUENCES, ours.STEPS), dtype=torch.long), False
     net, x = speed._torch_network(torch, name, speed.SIZES[name]), None

@@ -21,14 +21,14 @@ from cudnn_double import nodes
 WORKSPACE = 256
 ALIGNMENT = 16
 
-data_type = enum.Enum("data_type", "HALF BFLOAT16 FLOAT DOUBLE")
+data_type = enum.Enum("data_type", "HALF BFLOAT16 FLOAT DOUBLE INT64")
 heur_mode = enum.Enum("heur_mode", "A B FALLBACK")
 numerical_note = enum.Enum(
     "numerical_note",
     "TENSOR_CORE DOWN_CONVERT_INPUTS REDUCED_PRECISION_REDUCTION FFT NONDETERMINISTIC WINOGRAD",
 )
 norm_forward_phase = enum.Enum("norm_forward_phase", "INFERENCE TRAINING")
-_DTYPES = {"HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64"}
+_DTYPES = {"HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64", "INT64": "int64"}
 
 executed = []
 """The executed plans, in order: (tags of the nodes, name of the plan)."""
@@ -86,6 +86,9 @@ class Tensor:
         self.uid, self.dim, self.stride, self.kind = uid, dim, stride, kind
         self.is_by_value, self.is_virtual = by_value, dim is None
 
+    def get_dim(self):
+        return self.dim
+
     def set_output(self, value):
         self.is_virtual = not value
         return self
@@ -116,6 +119,21 @@ class Tensor:
             "is_virtual": self.is_virtual,
             "is_pass_by_value": self.is_by_value,
         }
+
+
+def _dropout(dropout, kinds):
+    """Returns the inputs and attributes of a dropout: (ratio, seed, offset), or a mask and
+    factors of these kinds."""
+    if dropout is None:
+        return {}, {}
+    has_seed = isinstance(dropout[0], float)
+    tensors = [x.kind.name for x in dropout[has_seed:]]
+    wanted = ["INT64", "INT64"] if has_seed else [tensors[0], *kinds]
+    if tensors != wanted:
+        raise TypeError(f"dropout: tensors of {tensors}, not of {wanted}")
+    drawn = {f"dropout_{i}": x for i, x in enumerate(dropout) if i or not has_seed}
+    attributes = {"_dropout_n": len(dropout)}
+    return drawn, attributes | ({"dropout_0": dropout[0]} if has_seed else {})
 
 
 _STEPS = "made validated built_operation_graph created_plans checked_support built_plans".split()
@@ -196,17 +214,34 @@ class pygraph:
     def bias(self, *, input, bias):
         return self._add("POINTWISE", {"IN_0": input, "IN_1": bias}, ["OUT_0"], mode="ADD")[0]
 
-    def sdpa(self, *, q, k, v, generate_stats, attn_scale, use_causal_mask, bias):
+    def sdpa(
+        self,
+        *,
+        q,
+        k,
+        v,
+        generate_stats,
+        attn_scale,
+        use_causal_mask,
+        bias,
+        dropout=None,
+        rng_dump=None,
+    ):
         options = {"generate_stats": generate_stats, "attn_scale": attn_scale}
         options["use_causal_mask"] = use_causal_mask
-        ins = {"q": q, "k": k, "v": v, "bias": bias}
-        return self._add("SDPA", ins, ["O", "Stats"], **options)
+        drawn, of_dropout = _dropout(dropout, ["FLOAT"])
+        ins = {"q": q, "k": k, "v": v, "bias": bias, **drawn}
+        made = self._add("SDPA", ins, ["O", "Stats"], **options, **of_dropout)
+        if rng_dump is not None:
+            self._nodes[-1][2]["rng_dump"] = rng_dump
+        return made
 
-    def sdpa_backward(self, *, q, k, v, o, dO, stats, bias, **options):
+    def sdpa_backward(self, *, q, k, v, o, dO, stats, bias, dropout=None, **options):
         if options.keys() != {"attn_scale", "use_causal_mask", "use_deterministic_algorithm"}:
             raise TypeError(f"sdpa_backward: options {sorted(options)}")
-        ins = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats, "bias": bias}
-        return self._add("SDPA_BWD", ins, ["dQ", "dK", "dV"], **options)
+        drawn, of_dropout = _dropout(dropout, ["FLOAT", "FLOAT"])
+        ins = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats, "bias": bias, **drawn}
+        return self._add("SDPA_BWD", ins, ["dQ", "dK", "dV"], **options, **of_dropout)
 
     def __str__(self):
         described = [

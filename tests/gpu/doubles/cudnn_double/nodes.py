@@ -12,7 +12,7 @@ import numpy as np
 def interpret(graph, values):
     """Returns the tensors that a graph computes from arrays: {uid: array}."""
     tensors = {x["uid"]: x for x in graph["tensors"]}
-    values = {uid: np.asarray(x, np.float64) for uid, x in values.items()}
+    values = {uid: np.asarray(x, None if x.dtype == "i8" else "d") for uid, x in values.items()}
     made = {}
     for node in graph["nodes"]:
         ins = {port: values[uid] for port, uid in node["inputs"].items()}
@@ -164,19 +164,35 @@ def _attend(node, ins, shapes):
     top = scores.max(axis=3, keepdims=True)
     terms = np.exp(scores - top)
     sums = terms.sum(axis=3, keepdims=True)
-    y = np.einsum("bhls,bhsv->bhlv", terms / sums, ins["v"])
-    return {"O": y, "Stats": top + np.log(sums)}
+    kept, factor = _dropout(node, ins, scores.shape)
+    y = np.einsum("bhls,bhsv->bhlv", terms / sums * kept * factor, ins["v"])
+    return {"O": y, "Stats": top + np.log(sums), "rng_dump": kept}
+
+
+def _dropout(node, ins, shape):
+    """Returns the mask of the weights, of 0 and 1, and the factor of weights that are kept."""
+    n = node.get("_dropout_n")
+    if n is None:
+        return 1, 1
+    if "dropout_0" in ins:  # a mask that somebody else has drawn
+        factor, *inverse = (ins[f"dropout_{i}"] for i in range(1, n))
+        assert all(abs(x * factor - 1) < 1e-5 for x in inverse), "factors that do not fit"
+        return ins["dropout_0"], factor
+    seed, offset = (int(ins[f"dropout_{i}"].ravel()[0]) for i in (1, 2))
+    uniform = np.random.Generator(np.random.Philox(seed).advance(offset)).random(shape)
+    return (uniform >= node["dropout_0"]).astype("d"), 1 / (1 - node["dropout_0"])
 
 
 def _attend_backward(node, ins, shapes):
     weights, g = np.exp(_scores(node, ins) - ins["stats"]), ins["dO"]
-    change = np.einsum("bhlv,bhsv->bhls", g, ins["v"])
+    kept, factor = _dropout(node, ins, weights.shape)
+    change = np.einsum("bhlv,bhsv->bhls", g, ins["v"]) * kept * factor
     change -= (g * ins["o"]).sum(axis=3, keepdims=True)
     change *= weights * node["attn_scale"]
     return {
         "dQ": np.einsum("bhls,bhse->bhle", change, ins["k"]),
         "dK": np.einsum("bhls,bhle->bhse", change, ins["q"]),
-        "dV": np.einsum("bhls,bhlv->bhsv", weights, g),
+        "dV": np.einsum("bhls,bhlv->bhsv", weights * kept * factor, g),
     }
 
 
