@@ -95,7 +95,9 @@ def test_operations_of_pytorch():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name, most", [("ResNet-50", 1.35), ("GPT-2", 1.3)])
+@pytest.mark.parametrize(
+    "name, most", [("ResNet-50", 1.3), ("GPT-2", 1.3), ("GPT-2 with dropout", 1.3)]
+)
 def test_a_step_of_full_size_moves_little_more_than_it_must(name, most, double, library):
     from tests.benchmarks.paper import ours
 

@@ -78,6 +78,20 @@ def test_channels_last_stay_last(double):
 
 
 @on_gpu
+def test_repeated_elements_take_the_layout_of_others(double):
+    """Gradients of means are repeated along axes."""
+    of_channels, b = np.random.randn(2, 5, 1, 1).astype("e"), np.random.randn(2, 3, 4, 5)
+    b = _send(b.astype("e")).transpose(0, 3, 1, 2)
+    a = mpchain.cuda.cupy.broadcast_to(_send(of_channels), b.shape)
+    for ys in (_check(a, b), _check(b, a)):
+        assert all(y.strides == b.strides for y in ys)
+    double.reset()
+    relu = F.relu(mpchain.Variable(b))
+    F.sum(F.mean(F.relu(relu), axis=(2, 3))).backward()
+    assert "ascontiguousarray" not in {name for name, _ in double.launches}
+
+
+@on_gpu
 def test_a_function_loads_wide_words(double):
     """Wide loads do not move fewer bytes, but more bytes are in flight."""
     x = mpchain.Variable(_send(np.ones((3, 8), "e")))
@@ -167,8 +181,9 @@ def test_dropout_draws_the_same_by_wide_loads(has_sum, dtype, double):
 @pytest.mark.parametrize("char", ["e", "f"])
 def test_dropout_compiles(char, architecture):
     value = "h + (word >= least ? x * factor : 0)"
-    log, binary = nvrtc.compiled(cuda_random._wide_drop("f", value, "hx", char), architecture)
-    assert log == "" and binary
+    for text in (("f", value, "hx", char), ("f", "word >= least ? (T)1 : (T)0", "", char)):
+        log, binary = nvrtc.compiled(cuda_random._wide_drop(*text), architecture)
+        assert log == "" and binary
 
 
 def test_one_kernel_for_the_same_arguments():

@@ -116,7 +116,7 @@ class WideKernel:
         arrays = [x for x in args if cuda.is_gpu_array(x)]
         views = self._views(arrays)
         if views is None:
-            return self._plain()(*args)
+            return self._run_plain(args, arrays)
         (first, back), *_ = views
         dtype, xp = first.dtype, cuda.get_array_module(first)
         given = iter(views)
@@ -129,6 +129,21 @@ class WideKernel:
         kernel((n_blocks,), (THREADS,), (*words, *values, *made, np.int64(first.size)))
         results = tuple(made if back is None else [y.transpose(back) for y in made])
         return results if self._returns_tuple else results[0]
+
+    def _run_plain(self, args, arrays):
+        """Runs CuPy's kernel; if an array has the channels last, in this order and without copies
+        of the others, such as gradients that are repeated along axes."""
+        kernel, shapes = self._plain(), {x.shape for x in arrays}
+        views = [contiguous_view(x) for x in arrays] if len(shapes) == 1 else []
+        backs = {view[1] for view in views if view is not None} - {None}
+        if not backs:
+            return kernel(*args)
+        (back,) = backs
+        to_last = 0, *range(2, len(back)), 1
+        results = kernel(*(x.transpose(to_last) if cuda.is_gpu_array(x) else x for x in args))
+        if isinstance(results, tuple):
+            return tuple(y.transpose(back) for y in results)
+        return results.transpose(back)
 
     def _plain(self):
         """Returns the equivalent CuPy kernel."""

@@ -1,15 +1,18 @@
 """Sliding windows on GPUs: one kernel for each operation, and a product for convolutions.
 
 A thread computes an element of the result from the elements that it depends on. No two threads
-write to the same element, and sums are always in the same order.
+write to the same element, and sums are always in the same order. Pooling of arrays whose channels
+are last in memory keeps this layout.
 """
 
 import functools
 import math
+import re
 from typing import Any
 
 from mpchain.backends import cuda
 from mpchain.kernels import reference
+from mpchain.kernels.gpu.cuda_wide import contiguous_view
 from mpchain.kernels.operation import HALF_TO_DOUBLE
 from mpchain.kernels.reference import product
 from mpchain.kernels.window import Window
@@ -77,19 +80,43 @@ def _every_window(n, kind, first, step):
 
 
 @functools.cache
-def _kernel(name, ins, outs, write, n, *args):
-    sizes = _for_axes(_SIZES, n, ", ")
-    return cuda.elementwise(f"{ins}, {sizes}", outs, write(n, *args), f"mpchain_{name}_windows")
+def _kernel(name, ins, outs, write, n, *args, is_last=False):
+    sizes, text = _for_axes(_SIZES, n, ", "), write(n, *args)
+    name = f"mpchain_{name}_windows"
+    if is_last:
+        sizes, name = f"{sizes}, int32 channels", f"{name}_last"
+        split = "ptrdiff_t q = i; const int channel = q % channels; q /= channels;"
+        text = text.replace("ptrdiff_t q = i;", split)
+        text = re.sub("ptrdiff_t j = (.*);", r"ptrdiff_t j = \1 * channels + channel;", text)
+    return cuda.elementwise(f"{ins}, {sizes}", outs, text, name)
 
 
 def _run(kernel, window, arguments, shape, *dtypes):
-    """Returns new arrays of a shape, written by a kernel."""
+    """Returns new arrays of a shape, written by a kernel, or by a function of ``is_last`` that
+    returns the kernel for arrays whose channels are last in memory, if they are."""
     xp = cuda.get_array_module(arguments[0])
-    arguments = [xp.ascontiguousarray(x) if cuda.is_gpu_array(x) else x for x in arguments]
     by_axis = zip(*window[:4], window.in_size, window.out_size, strict=True)
+    sizes = [size for axis in by_axis for size in axis]
+    arrays = [x for x in arguments if cuda.is_gpu_array(x)]
+    views = [contiguous_view(x) for x in arrays] if isinstance(kernel, functools.partial) else []
+    backs = {view[1] for view in views if view is not None} - {None}
+    if backs:
+        (back,) = backs
+        to_last = 0, *range(2, len(shape)), 1
+        arguments = [x.transpose(to_last) if cuda.is_gpu_array(x) else x for x in arguments]
+        shape, kernel = tuple(shape[i] for i in to_last), kernel(is_last=True)
+        sizes.append(shape[-1])
+    elif views:
+        kernel = kernel()
+    arguments = [xp.ascontiguousarray(x) if cuda.is_gpu_array(x) else x for x in arguments]
     outs = [xp.empty(shape, dtype) for dtype in dtypes]
-    kernel(*arguments, *(size for axis in by_axis for size in axis), *outs)
-    return outs
+    kernel(*arguments, *sizes, *outs)
+    return [y.transpose(back) for y in outs] if backs else outs
+
+
+def _pooling(*args):
+    """Returns a function that makes a kernel of one or the other layout; see :func:`_run`."""
+    return functools.partial(_kernel, *args)
 
 
 _OF_SAMPLES = "int e = q % elements; q /= elements;"
@@ -119,7 +146,7 @@ def unfold_windows(x: Array, window: Window) -> Array:
 def take_from_windows(x: Array, places: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.take_from_windows`."""
     ins, choose = "raw T x, P place", "int e = place;"
-    kernel = _kernel("take_from", ins, "T y", _one_element, len(window.ksize), choose)
+    kernel = _pooling("take_from", ins, "T y", _one_element, len(window.ksize), choose)
     return _run(kernel, window, [x, places], places.shape, x.dtype)[0]
 
 
@@ -127,7 +154,7 @@ def take_from_windows(x: Array, places: Array, window: Window) -> Array:
 def sum_windows(x: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.sum_windows`."""
     text = f"{_SUM_TYPES[x.dtype.char]} sum = 0;", "if (inside) sum += x[j];", "y = sum;"
-    kernel = _kernel("sum", "raw T x", "T y", _every_element, len(window.ksize), *text)
+    kernel = _pooling("sum", "raw T x", "T y", _every_element, len(window.ksize), *text)
     return _run(kernel, window, [x], (*x.shape[:2], *window.out_size), x.dtype)[0]
 
 
@@ -139,7 +166,7 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     step += "if (e == 0 || v > most || (v != v && most == most)) { most = v; at = e; }"  # NaN wins
     text = before, step, "y = most; places = at;"
     ins, outs = "raw T x, T low", "T y, int32 places"
-    kernel = _kernel("max", ins, outs, _every_element, len(window.ksize), *text)
+    kernel = _pooling("max", ins, outs, _every_element, len(window.ksize), *text)
     low = x.dtype.type(-math.inf)
     y, places = _run(kernel, window, [x, low], (*x.shape[:2], *window.out_size), x.dtype, "i")
     return y, places
@@ -148,7 +175,8 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
 def _sum_of_windows(name, window, arguments, ins, step, first="q"):
     y = arguments[0]
     text = _SUM_TYPES[y.dtype.char], first, step
-    kernel = _kernel(name, ins, "T x", _every_window, len(window.ksize), *text)
+    make = _kernel if name == "fold" else _pooling
+    kernel = make(name, ins, "T x", _every_window, len(window.ksize), *text)
     return _run(kernel, window, arguments, (*y.shape[:2], *window.in_size), y.dtype)[0]
 
 
