@@ -295,9 +295,12 @@ def _own_kernels(dtype):
                         arguments = _as(dtype, make())
                         if kernel.refuse(*arguments) is None:
                             kernel.compute(*arguments)
-        x, t = np.zeros((2, 3), dtype), np.zeros(2, np.int32)
-        y, kept = cuda_losses.cross_entropy(x, t, 0, None, -1, "mean")
-        cuda_losses.cross_entropy_gradient(y, x, kept)
+                            if kernel.library == "cuda_windows":
+                                kernel.compute(*map(_with_channels_last, arguments))
+        for n_classes in (3, 8):  # The first kernel has narrow loads, the second wide ones.
+            x, t = np.zeros((2, n_classes), dtype), np.zeros(2, np.int32)
+            y, kept = cuda_losses.cross_entropy(x, t, 0, None, -1, "mean")
+            cuda_losses.cross_entropy_gradient(y, x, kept)
         # Sums are divided into two parts, as for few long sums.
         patch.setattr(cuda_reductions, "_parts", lambda **shape: 2)
         for name in ("batch_normalization", "batch_normalization_gradient"):
@@ -309,6 +312,12 @@ def _own_kernels(dtype):
         cuda_random._random_words(t, t, 1, 0, 0, 0, 0)
         cuda_reductions.follow_statistics([x, x], [x, x], 0.9, 1)
     return made
+
+
+def _with_channels_last(x):
+    if not isinstance(x, np.ndarray) or x.ndim < 3:
+        return x
+    return np.moveaxis(np.moveaxis(x, 1, -1).copy(), -1, 1)
 
 
 def _as(dtype, arguments):

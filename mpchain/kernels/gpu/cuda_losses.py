@@ -3,7 +3,10 @@
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mpchain.backends import cuda
+from mpchain.kernels.gpu import cuda_wide
 from mpchain.kernels.gpu.cuda_reductions import (
     ALL_C_TYPES,
     EXPONENTIALS,
@@ -12,7 +15,41 @@ from mpchain.kernels.gpu.cuda_reductions import (
     row_sums,
     wide_dtype,
 )
+from mpchain.kernels.gpu.cuda_wide import BLOCKS, HEADER, THREADS, TYPES, WIDTH
 from mpchain.typing import Array
+
+_GRADIENT = "(exp((W)x - top) / total - (W)is_label) * (weight * scale * (W)g)"
+# A thread takes the elements of 128 bits, of which a new row may begin at any. It divides once.
+_WIDE_GRADIENT = """{header}
+typedef {wide} W;
+extern "C" __global__ void mpchain_cross_entropy_gradient_wide(
+    const Word* words_x, const {g}* gs, const {t}* labels, const W* weights, const W* tops,
+    const W* totals, const W{star} factor, Word* words_gx, long long n_words, long long n,
+    long long step_of_g) {{
+  const W scale = {star}factor;
+  const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  for (long long i = first; i < n_words; i += gridDim.x * (long long)blockDim.x) {{
+    alignas(16) T own[{many}];
+    *(Word*)own = words_x[i];
+    long long row = i * {many} / n, place = i * {many} - row * n;
+    W weight, top, total, g;
+    long long label;
+    #pragma unroll
+    for (int u = 0; u < {many}; u++) {{
+      if (place == n) {{ row++; place = 0; }}
+      if (u == 0 || place == 0) {{
+        weight = weights[row]; top = tops[row]; total = totals[row];
+        g = (W)gs[row * step_of_g]; label = labels[row];
+      }}
+      const T x = own[u];
+      const bool is_label = place == label;
+      own[u] = {gradient};
+      place++;
+    }}
+    words_gx[i] = *(Word*)own;
+  }}
+}}
+"""
 
 _CROSS_ENTROPY = SumKernel(
     "cross_entropy",
@@ -120,12 +157,34 @@ def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:
     Example:
         >>> gx = cross_entropy_gradient(g, x, kept)  # doctest: +SKIP
     """
+    g, inner = g.reshape(kept.t.shape) if g.ndim else g, math.prod(x.shape[2:])
+    own = g, *kept[:4]
+    is_plain = inner == 1 and all(v.flags.c_contiguous for v in (x, *own))
+    if is_plain and x.size and cuda_wide.is_aligned(x) and x.nbytes % WIDTH == 0:
+        return _wide_gradient(x, own, kept.scale)
     gradient = cuda.elementwise(
         "G g, T x, L t, W weight, W top, W total, W scale, int64 n, int64 inner",
         "T gx",
-        """const bool is_label = i / inner % n == t;
-        gx = (exp((W)x - top) / total - (W)is_label) * (weight * scale * (W)g);""",
+        f"const bool is_label = i / inner % n == t; gx = {_GRADIENT};",
         "mpchain_cross_entropy_gradient",
     )
-    g = g.reshape(kept.t.shape) if g.ndim else g
-    return gradient(g, x, *kept, x.shape[1], math.prod(x.shape[2:]))
+    return gradient(g, x, *kept, x.shape[1], inner)
+
+
+def _wide_gradient(x, own, scale):
+    g, t, *_ = own
+    many, has_pointer = WIDTH // x.itemsize, cuda.is_gpu_array(scale)
+    text = _WIDE_GRADIENT.format(
+        header=HEADER.format(kind=TYPES[x.dtype.char]),
+        wide=TYPES[wide_dtype(x).char],
+        **{"g": ALL_C_TYPES[g.dtype.char], "t": ALL_C_TYPES[t.dtype.char]},
+        star="*" * has_pointer,
+        many=many,
+        gradient=_GRADIENT,
+    )
+    gx, n_words = cuda.get_array_module(x).empty(x.shape, x.dtype), x.size // many
+    sizes = np.int64(n_words), np.int64(x.shape[1]), np.int64(g.ndim > 0)
+    kernel = cuda.raw(text, "mpchain_cross_entropy_gradient_wide")
+    n_blocks = min(-(-n_words // THREADS), BLOCKS)
+    kernel((n_blocks,), (THREADS,), (x, *own, scale, gx, *sizes))
+    return gx
