@@ -1,4 +1,4 @@
-"""Pooling of arrays whose channels are last in memory: they stay there, and nothing is copied."""
+"""Tests pooling of arrays whose channels are last in memory: they stay there without copies."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests the gradient of the cross entropy by wide loads, which has the bits of the narrow kernel."""
+"""Tests the gradient of the cross entropy by wide loads: it has the bits of the narrow kernel."""
 
 import numpy as np
 import pytest

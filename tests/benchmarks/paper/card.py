@@ -24,9 +24,9 @@ SHARES = {"product": 0.6, "convolution": 0.5, "attention": 0.35}
 """Shares of the peak. FlashAttention-2 reaches 35 % on an H100 (J. Shah et al., FlashAttention-3,
 2024); the others are assumed, alike for both libraries."""
 LAUNCH, NODE = 2e-6, 1.3e-6
-"""Assumed seconds that a kernel takes in addition to its work, in a stream and in a graph. 80 kernels
-take 260 us in a stream, bound by the host, and 70 us in a graph, 0.9 us each, on a GPU without name
-(https://cuda.juliagpu.org/dev/usage/graphs/)."""
+"""Assumed seconds that a kernel takes in addition to its work, in a stream and in a graph. 80
+kernels take 260 us in a stream, bound by the host, and 70 us in a graph, 0.9 us each, on a GPU
+without name (https://cuda.juliagpu.org/dev/usage/graphs/)."""
 GRAPH = 10e-6
 """Assumed seconds of the host for the launch of a graph. The same page has 3.5 and 8 us."""
 INSIDE = 2.5e-6
