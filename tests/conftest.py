@@ -134,14 +134,14 @@ def pytest_collection_finish():
 
 @pytest.fixture(params=["@numpy", pytest.param("@cupy:0", marks=pytest.mark.gpu)])
 def device(request):
-    """The specifier of a device; the test runs once for each device."""
+    """Returns the specifier of a device; the test runs once for each device."""
     return request.param
 
 
 @pytest.fixture(params=["known at once", "known late"])
 def when(request, monkeypatch):
-    """Whether the host learns the result of a step on a GPU before the next step, or as late as
-    possible."""
+    """Returns when the host learns the result of a step on a GPU: before the next step, or as late
+    as possible."""
     if request.param == "known late":
         monkeypatch.setattr(cuda.cupy.cuda.Event, "done", False)
 

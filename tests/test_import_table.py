@@ -246,7 +246,7 @@ def test_an_annex_is_imported_by_the_registry_alone():
 
 
 def _defined(tree):
-    """Returns the names of functions, classes and attributes that a file defines."""
+    """Yields the names of functions, classes and attributes that a file defines."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
@@ -257,7 +257,7 @@ def _defined(tree):
 
 
 def _asked_for(tree):
-    """Returns the names that a file looks up by ``hasattr`` and ``getattr``."""
+    """Yields the names that a file looks up by ``hasattr`` and ``getattr``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("hasattr", "getattr"):
             if isinstance(node.args[1], ast.Constant):

@@ -130,7 +130,7 @@ def _is_static(name):
 
 
 def _defined(tree):
-    """Returns the attributes that a program sets, and the functions that it defines."""
+    """Yields the attributes that a program sets, and the functions that it defines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr

@@ -81,7 +81,7 @@ class CaffeFunction(Chain):
         return self
 
     def named_layers(self) -> Iterator[tuple[str, Link]]:
-        """Yields pairs of name and link of the layers that have parameters."""
+        """Returns an iterator over pairs of name and link of the layers that have parameters."""
         return self._named_children()
 
     def _add_layer(self, layer):

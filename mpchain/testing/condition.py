@@ -1,4 +1,4 @@
-"""Repeats tests of random or racing code."""
+"""Repeats tests whose results depend on random numbers or on the timing of threads."""
 
 import functools
 import unittest

@@ -43,7 +43,7 @@ BACKWARD = 2 / 3  # the share of a step: backward needs two products for each pr
 
 
 def buckets(backward):
-    """Yields pairs: the time at which a bucket is full, and its number of bytes.
+    """Returns pairs: the time at which a bucket is full, and its number of bytes.
 
     Within a stage gradients come evenly.
     """

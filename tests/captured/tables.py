@@ -1,4 +1,4 @@
-"""Captured rows of the suite's tables: what is captured, on which data, and how it is judged.
+"""Makes cases from the rows of the suite's tables, captures them, and judges the results.
 
 A case is a step made from a row: a function and its gradients, a link that is trained, an
 optimizer, a method of a distribution. It runs twice, eagerly and captured, on the same data, and
@@ -66,7 +66,8 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a captured case ended: replayed, refused or wrong, and why or in what."""
+    """The outcome of a captured case: replayed, refused or wrong, and the reason or the wrong
+    result."""
 
     kind: str
     detail: str = ""
@@ -77,7 +78,7 @@ def _nothing():
 
 
 def leaves(value: Any) -> list:
-    """The arrays and numbers in nested results."""
+    """Returns the arrays and numbers in nested results."""
     if isinstance(value, Variable):
         return [value.array]
     if isinstance(value, (tuple, list)):
@@ -92,7 +93,7 @@ def leaves(value: Any) -> list:
 
 
 def differ(found: Any, expected: Any) -> str | None:
-    """Returns how two nested results differ beyond rounding, None if they do not."""
+    """Returns how two nested results differ beyond rounding; None if they do not."""
     pairs = leaves(found), leaves(expected)
     if len(pairs[0]) != len(pairs[1]):
         return f"{len(pairs[0])} values for {len(pairs[1])}"
@@ -108,7 +109,7 @@ def differ(found: Any, expected: Any) -> str | None:
             if not np.array_equal(x, y):
                 return f"{x!r:.60} for {y!r:.60}"
             continue
-        # A fused loop rounds otherwise; what is stale is off by far more.
+        # A fused loop has other rounding errors; a stale result differs by far more.
         tolerance = float(np.finfo(y.dtype).eps) ** 0.6
         finite = np.abs(y[np.isfinite(y)])
         scale = tolerance * max(1.0, finite.max(initial=0))
@@ -120,10 +121,11 @@ def differ(found: Any, expected: Any) -> str | None:
 def run(
     case: Case, seeds: list[int], capture: Callable | None = None, rank: int | None = None
 ) -> list:
-    """Returns what is seen after each call, or the error; and the captured step, if any.
+    """Returns the observations after each call, or the error, and the captured step, if any.
 
-    Seen are the result, the state and the arguments; last, which results later calls left alone.
-    A rank among several raises errors, since the others would wait for it.
+    The observations are the result, the state and the arguments, and at the end, which results
+    later calls left unchanged. On several ranks, errors are raised, because the other ranks would
+    wait.
     """
     np.random.seed(0)
     step, state = case.make()
@@ -152,7 +154,8 @@ def _copied(values):
 
 
 def _seeds(has_equal_data, rank):
-    """Those of the calls: a second rank has other data, and one more call with equal data."""
+    """Returns the seeds of the calls: a second rank has other data, and one more call with equal
+    data."""
     n_equal = N_EQUAL * has_equal_data
     seeds = [max(i - n_equal - rank * has_equal_data, 0) for i in range(1, n_equal + N_CALLS + 1)]
     return [N_CALLS - seed for seed in seeds] if rank % 2 else seeds
@@ -164,7 +167,7 @@ def judge(
     capture: Callable = mpchain.capture,
     rank: int | None = None,
 ) -> Outcome:
-    """Captures a case, and compares each call with one that runs eagerly."""
+    """Captures a case, and compares each call with an eager call."""
     seeds = _seeds(has_equal_data, rank or 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -178,7 +181,7 @@ def judge(
                 return Outcome(WRONG, f"call {i + 1}: {x!s:.200} for {y!s:.60}")
         elif reason := differ(x, y):
             return Outcome(WRONG, f"call {i + 1}: {reason}")
-    # Eagerly, a result may be a parameter or a buffer, which later calls change.
+    # In an eager call, a result may be a parameter or a buffer, which later calls change.
     if any(was_kept and not is_kept for was_kept, is_kept in zip(kept, kept_too, strict=True)):
         return Outcome(WRONG, "a later call changed a result")
     return Outcome(REPLAYED) if step.reason is None else Outcome(REFUSED, step.reason)
@@ -189,7 +192,7 @@ def count(outcomes: list[Outcome]) -> Counter:
 
 
 def _trained(table, name, training, draw, config=None):
-    """The case of a training."""
+    """Returns the case of a training."""
 
     def make():
         compute, optimizer, state = training(lambda rule, link: rule.setup(link))
@@ -219,10 +222,10 @@ def _is_floating(y):
 
 
 def differentiated(function: Callable, n: int, order: int) -> Callable:
-    """Makes a step of a function of n arrays: its outputs, and derivatives up to an order.
+    """Returns a step of a function of n arrays: its outputs, and derivatives up to an order.
 
-    The gradients of outputs, and for order 2 those of gradients, are further arguments, so that
-    nothing that backward computes is constant.
+    The gradients of outputs, and for order 2 the gradients of gradients, are further arguments, so
+    that backward computes with no constants.
     """
 
     def step(*arrays):
@@ -239,7 +242,7 @@ def differentiated(function: Callable, n: int, order: int) -> Callable:
 
 
 def terms_of(function: Callable, xs: list, weights: Sequence, order: int) -> tuple:
-    """Returns outputs of a function, gradients for order 2, and the terms of a loss of these."""
+    """Returns outputs of a function, gradients for order 2, and the terms of a loss of both."""
     ys, weights = _as_tuple(function(*xs)), iter(weights)
     terms = [F.sum(y * next(weights)) for y in ys if _is_floating(y)]
     if order == 0 or not terms:
@@ -253,7 +256,7 @@ def terms_of(function: Callable, xs: list, weights: Sequence, order: int) -> tup
 
 
 def with_weights(function: Callable, arrays: list, order: int) -> list[tuple]:
-    """Shapes and dtypes of the further arguments of a differentiated function."""
+    """Returns shapes and dtypes of the further arguments of a differentiated function."""
     np.random.seed(0)
     xs = [Variable(x, requires_grad=x.dtype.kind == "f") for x in arrays]
     ys = [y for y in _as_tuple(function(*xs)) if _is_floating(y)]
@@ -281,16 +284,16 @@ def _function_case(table, name, function, draw, order):
 
 
 class OfConstants:
-    """A function of a row, as one of the arrays too that it names, such as labels.
+    """A function of a row that also takes its constant arrays, such as labels, as arguments.
 
     Attributes:
-        constants: these arrays.
+        constants: the constant arrays.
     """
 
     def __init__(self, function: Callable):
         self._function = function
         self.constants: list[np.ndarray] = []
-        self._keys: list[tuple] = []  # where each is: a kind, a key and its number
+        self._keys: list[tuple] = []  # the position of each constant: a kind, a key and its number
         if isinstance(function, functools.partial):
             self._note("argument", enumerate(function.args))
             self._note("keyword", function.keywords.items())
@@ -308,7 +311,7 @@ class OfConstants:
                 self.constants += [] if known else [value]
 
     def given(self, values: list) -> Callable:
-        """Returns the function with other arrays in the place of the constants."""
+        """Returns the function with other arrays instead of the constants."""
         function = self._function
         found = {
             kind: {key: values[i] for k, key, i in self._keys if k == kind}
@@ -338,9 +341,10 @@ def _with_shuffled_rows(x, random):
 
 
 def _with_labels(case):
-    """The function of a row as one of its labels too, and how to draw all; None if there are none.
+    """Returns the function of a row with labels as arguments, and a function that draws all
+    arguments; None if there are no labels.
 
-    Labels are shuffled, or their rows where not every order is valid, such as those of boxes.
+    Labels are shuffled, or only their rows if not every order is valid, as with boxes.
     """
     labeled = OfConstants(case.function)
     if not labeled.constants:
@@ -371,7 +375,7 @@ def _of_labels_too(case, labeled, shuffle):
 
 
 def cases_on(device: str, table: str, rows: list[Row]) -> list[Case]:
-    """The cases of a table's rows, with orders 1 and 2, on a device."""
+    """Returns the cases of a table's rows on a device, with orders 1 and 2."""
     cases = []
     for row in rows:
         draw, function = functools.partial(_inputs_of, row), on(device, row.function)
@@ -387,7 +391,7 @@ def _stateless(step):
 
 
 def tables_of_functions() -> dict[str, list[Row]]:
-    """The tables of functions, by the files that have them."""
+    """Returns the tables of functions, by the names of their files."""
     tables = {}
     for path in sorted((_TESTS / "functions").glob("test_*.py")):
         if "\nTABLE = " in path.read_text():
@@ -397,7 +401,8 @@ def tables_of_functions() -> dict[str, list[Row]]:
 
 
 def cases_of_functions(table: str, rows: list[Row]) -> list[Case]:
-    """The cases of a table: each row with orders 1 and 2, and again with labels that vary."""
+    """Returns the cases of a table: each row with orders 1 and 2, and again with labels that
+    vary."""
     cases = []
     for case in rows:
         for order in (1, 2) if case.orders else (0,):
@@ -419,7 +424,7 @@ def _inputs_of(case, seed):
 
 
 def state_of(link: Link) -> Callable:
-    """Makes a function that returns the state of a link and of its optimizer."""
+    """Returns a function that returns the state of a link and of its optimizer."""
 
     def state():
         params = [x for _, p in sorted(link.namedparams()) for x in (p.array, p.grad)]
@@ -471,7 +476,7 @@ def _link_case(case, table, order):
 
 
 def _new_constant(x, random):
-    """Other labels, or other numbers near by."""
+    """Returns other labels, or other numbers close by."""
     if x.dtype.kind == "f":
         return x * random.uniform(0.5, 1.5, x.shape)
     return random.permutation(x.ravel()).reshape(x.shape)
@@ -489,7 +494,7 @@ def _is_valid(make, draw):
 
 
 def tables_of_links() -> dict[str, list]:
-    """The tables of links, by the files that have them."""
+    """Returns the tables of links, by the names of their files."""
     tables = {}
     for path in sorted((_TESTS / "links").glob("test_*.py")):
         if "\nTABLE = " in path.read_text():
@@ -499,7 +504,7 @@ def tables_of_links() -> dict[str, list]:
 
 
 def cases_of_links(table: str, rows: list) -> list[Case]:
-    """The cases of a table: each link is trained; with gradients of gradients as well."""
+    """Returns the cases of a table: each link is trained, also with gradients of gradients."""
     return [
         _link_case(case, table, order)
         for case in rows
@@ -529,7 +534,7 @@ def _optimizer_case(name, arguments, cls, add_hook=None, varies=False):
         def state():
             nonlocal n_calls
             n_calls += 1
-            if varies and rate is not None:  # between the calls
+            if varies and rate is not None:  # the rate changes between the calls
                 setattr(optimizer, rate, getattr(optimizer, rate) / (1 + 0.5 * n_calls))
             return state_of(link)()
 
@@ -553,7 +558,7 @@ HOOKS = {
 
 
 def cases_of_optimizers() -> list[Case]:
-    """The cases of optimizers: each rule, with a rate that changes, and each hook."""
+    """Returns the cases of optimizers: each rule, with a rate that changes, and each hook."""
     cases = []
     for name, (cls, arguments, *_) in RULES.items():
         cases.append(_optimizer_case(name, arguments, cls))
@@ -567,7 +572,7 @@ def cases_of_optimizers() -> list[Case]:
 
 
 def _params_at(case, seed):
-    """Parameters between the two sets that the row has."""
+    """Returns parameters between the two sets of parameters in the row."""
     share = np.random.RandomState(seed).uniform() if seed else 0.0
     return [(1 - share) * p + share * q for p, q in zip(case.params, case.other)]
 
@@ -602,7 +607,7 @@ def _probabilities(seed):
 
 
 def cases_of_distributions() -> list[Case]:
-    """The cases of distributions: each method, with orders 1 and 2."""
+    """Returns the cases of distributions: each method, with orders 1 and 2."""
     cases = []
     for case in DISTRIBUTIONS:
         names = ["log_prob", "prob", "perplexity", "sample", "kl_divergence"]
@@ -624,4 +629,4 @@ MAKERS: dict[str, Callable[[], list[Case]]] = {
     "optimizers": cases_of_optimizers,
     "distributions": cases_of_distributions,
 }
-"""What makes the cases of a table, by its name."""
+"""Maps the name of a table to the function that makes its cases."""

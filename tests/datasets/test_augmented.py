@@ -8,7 +8,7 @@ from mpchain.datasets import AugmentedDataset
 
 
 def draw(example, random):
-    """The function is at the top of the module, so that worker processes find it."""
+    """Draws a number for an example. Worker processes find it, because it is at the top of the module."""
     return example, random.integers(2**62)
 
 

@@ -62,7 +62,8 @@ def _all_gpus(binding):
 
 @pytest.fixture
 def comm(request):
-    """The communicator of all ranks. Under mpirun it is an MPI communicator, even with one rank."""
+    """Returns the communicator of all ranks. Under mpirun it is an MPI communicator, even with one
+    rank."""
     if getattr(request, "param", "host") == "host":
         yield _all_ranks() if ranks.MARK in os.environ else create_communicator()
         return
@@ -73,7 +74,7 @@ def comm(request):
 
 @pytest.fixture
 def folder(comm, tmp_path):
-    """The path of a folder that all ranks use."""
+    """Returns the path of a folder that all ranks use."""
     return pathlib.Path(comm.bcast_obj(str(tmp_path)))
 
 

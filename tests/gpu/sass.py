@@ -41,13 +41,13 @@ class Instruction(NamedTuple):
         return self.name.startswith("CALL") and "$" in self.operands
 
     def written(self) -> set:
-        """The registers that a load writes."""
+        """Returns the registers that a load writes."""
         (first,) = _REGISTER.findall(self.operands.partition(",")[0])[:1] or ["-1"]
         width = 4 if ".128" in self.name else 2 if ".64" in self.name else 1
         return set(range(int(first), int(first) + width))
 
     def read(self) -> set:
-        """The registers that the instruction may read."""
+        """Returns the registers that the instruction may read."""
         _, _, rest = self.operands.partition(",")
         is_store = self.name.startswith(("ST", "ISETP", "FSETP", "BRA"))
         return set(map(int, _REGISTER.findall(self.operands if is_store else rest)))
@@ -65,7 +65,7 @@ class Code(NamedTuple):
     labels: dict[str, int]
 
     def loops(self) -> list[list[Instruction]]:
-        """The loops that contain no other loops."""
+        """Returns the loops that contain no other loops."""
         found = []
         for i, instruction in enumerate(self.instructions):
             target = re.search(r"`\((\.L\w+)\)", instruction.operands)
@@ -81,12 +81,12 @@ class Code(NamedTuple):
         return [self.instructions[b:e] for b, e in sorted(set(inner))]
 
     def n_registers(self) -> int:
-        """The number of registers of a thread, from the highest register in the code."""
+        """Returns the number of registers of a thread, from the highest register in the code."""
         named = (n for x in self.instructions for n in _REGISTER.findall(x.operands))
         return 1 + max(map(int, named))
 
     def n_spills(self) -> int:
-        """The number of instructions that use memory instead of registers."""
+        """Returns the number of instructions that use memory instead of registers."""
         return sum(x.name.startswith(("LDL", "STL")) for x in self.instructions)
 
 

@@ -46,7 +46,7 @@ MEMBERS = {"output": "xW", "input": "yW", "filter": "xy"}
 
 
 def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
-    """Yields descriptions of the family's kernels whose results differ from the reference's."""
+    """Returns descriptions of the family's kernels whose results differ from the reference's."""
     shapes = {
         "x": (n, c, *window.in_size),
         "W": (o, c // window.groups, *window.ksize),

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def _windows(n):
-    """Yields random geometries of one to three axes: dilated, strided, padded, with and without
+    """Returns random geometries of one to three axes: dilated, strided, padded, with and without
     cover_all."""
     random = np.random.RandomState(0)
     windows = []

@@ -71,7 +71,7 @@ class Launched:
         return lines
 
     def mpirun(self):
-        """The process ID of mpirun."""
+        """Returns the process ID of mpirun."""
         path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
         (child,) = pathlib.Path(path).read_text().split()
         return int(child)

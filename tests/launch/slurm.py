@@ -92,7 +92,7 @@ class Slurm(hosts.Hosts):
             process.wait()
 
     def environment(self):
-        """The variables of `Hosts`, and one with which Slurm's programs find their
+        """Returns the variables of `Hosts`, and one with which Slurm's programs find their
         configuration."""
         variables = super().environment()
         path = f"{variables['PATH']}:/usr/sbin:/sbin"

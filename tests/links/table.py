@@ -40,7 +40,7 @@ _TOLERANCES = {np.float32: 2e-5, np.float64: 1e-11}
 
 
 def _mean_square(*ys):
-    """The default loss: the mean square distance of the outputs from 1."""
+    """Returns the default loss: the mean square distance of the outputs from 1."""
     terms = [F.mean((y - 1) ** 2) for y in ys if y.dtype.kind == "f"]
     return F.add(*terms) if len(terms) > 1 else terms[0]
 
@@ -98,7 +98,7 @@ def row(name, make, *inputs, params=None, persistents=None, **options):
 
 
 def flatten(result):
-    """Yields the outputs in nested tuples and lists."""
+    """Returns the outputs in nested tuples and lists."""
     if isinstance(result, (tuple, list)):
         return [y for item in result for y in flatten(item)]
     return [] if result is None else [result]

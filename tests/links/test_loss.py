@@ -143,7 +143,7 @@ def f(*shape):
 
 
 def depths(tree, depth=0):
-    """Yields the depth of each label."""
+    """Returns the depth of each label."""
     if not isinstance(tree, tuple):
         return {tree: depth}
     return {k: v for child in tree for k, v in depths(child, depth + 1).items()}

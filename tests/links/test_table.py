@@ -27,7 +27,7 @@ _VISION = {
 
 
 def tables():
-    """Returns all rows of the test files in this folder."""
+    """Yields all rows of the test files in this folder."""
     for path in sorted(pathlib.Path(__file__).parent.glob("test_*.py")):
         if path.stem != "test_table":
             yield from getattr(importlib.import_module(f"tests.links.{path.stem}"), "TABLE", ())

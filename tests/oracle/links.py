@@ -84,7 +84,7 @@ class Framework:
         return self.module.Variable(array) if array.dtype.kind == "f" else array
 
     def values(self, link):
-        """Returns parameters and persistent values by path."""
+        """Yields parameters and persistent values by path."""
         for path, below in link.namedlinks():
             path = path.lstrip("/") and f"{path[1:]}/"
             for name in below._params:

@@ -212,7 +212,7 @@ def test_stop_from_another_site():
 
 @pytest.fixture
 def results(visitor, tmp_path):
-    """A run's folder of results, beside a file with a secret."""
+    """Returns a run's folder of results, beside a file with a secret."""
     (tmp_path / "secret.txt").write_text("secret")
     folder = tmp_path / "result"
     folder.mkdir()

@@ -38,7 +38,7 @@ class Model(mpchain.Chain):
 
 @pytest.fixture
 def ticking(clock):
-    """A clock that advances by a microsecond at each reading."""
+    """Returns a clock that advances by a microsecond at each reading."""
     clock.step = 1e-6
 
 

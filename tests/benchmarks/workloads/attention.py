@@ -14,7 +14,8 @@ def _words(n, *shape):
 
 
 def mixer_ours(lib):
-    """An MLP-Mixer, with dense layers over patches and over channels, and exact GELU."""
+    """Returns a step of an MLP-Mixer, with dense layers over patches and over channels, and exact
+    GELU."""
     F, L = lib.functions, lib.links
 
     class Block(lib.Chain):
@@ -64,7 +65,7 @@ def mixer_pytorch(torch):
 
 
 def gpt_ours(lib):
-    """A small GPT: causal attention, exact GELU, 4 blocks."""
+    """Returns a step of a small GPT: causal attention, exact GELU, 4 blocks."""
     F, L = lib.functions, lib.links
 
     class Block(lib.Chain):
@@ -143,7 +144,8 @@ def gpt_pytorch(torch):
 
 
 def gru_attention_ours(lib):
-    """A translation model: a GRU as encoder, and cells with attention as decoder."""
+    """Returns a step of a translation model: a GRU as encoder, and cells with attention as
+    decoder."""
     F, L = lib.functions, lib.links
 
     class Cell(lib.Chain):
@@ -218,7 +220,8 @@ def gru_attention_pytorch(torch):
 
 
 def text_classifier_ours(lib):
-    """A classifier of words with convolutions of three widths and the maximum over time."""
+    """Returns a step of a classifier of words with convolutions of three widths and the maximum
+    over time."""
     F, L = lib.functions, lib.links
     convolutions = lib.ChainList(*(L.Convolution1D(64, 64, k) for k in (3, 4, 5)))
     model = lib.ChainList(L.EmbedID(5000, 64), convolutions, L.Linear(192, 4))
@@ -248,7 +251,8 @@ def text_classifier_pytorch(torch):
 
 
 def speech_ours(lib):
-    """A speech model: a bidirectional LSTM and connectionist temporal classification."""
+    """Returns a step of a speech model: a bidirectional LSTM and connectionist temporal
+    classification."""
     F, L = lib.functions, lib.links
     model = lib.ChainList(L.NStepBiLSTM(1, 40, 128, 0.0), L.Linear(256, 30))
     x, t = _random(16, 80, 40), _words(29, 16, 15) + 1
@@ -291,7 +295,7 @@ def _bfloat16_ours(lib, model, loss_of, *data):
 
 
 def transformer_bfloat16_ours(lib):
-    """A layer of a transformer under mixed_bf16."""
+    """Returns a step of a layer of a transformer under mixed_bf16."""
     F, L = lib.functions, lib.links
     with lib.using_config("dtype", lib.mixed_bf16):
         model = lib.Sequential(*(L.TransformerEncoderLayer(256, 8, 1024, 0.0) for _ in range(2)))
@@ -315,7 +319,7 @@ def transformer_bfloat16_pytorch(torch):
 
 
 def mlp_bfloat16_ours(lib):
-    """The network of the workload mlp under mixed_bf16."""
+    """Returns a step of the network of the workload mlp under mixed_bf16."""
     F, L = lib.functions, lib.links
     with lib.using_config("dtype", lib.mixed_bf16):
         model = lib.Sequential(

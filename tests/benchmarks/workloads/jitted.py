@@ -125,7 +125,7 @@ def lenet(jax):
 
 
 def resnet18(jax):
-    """A ResNet-18, whose units have filters, gamma and beta."""
+    """Returns a step of a ResNet-18, whose units have filters, gamma and beta."""
     relu = jax.nn.relu
     units, blocks, channels = [(3, 64, 7, 2)], [], 64
     for i in range(4):
@@ -159,7 +159,8 @@ def resnet18(jax):
 
 
 def language_model(jax):
-    """A language model by a scan over the steps; the output layer gets all steps at once."""
+    """Returns a step of a language model by a scan over the steps; the output layer gets all steps
+    at once."""
     np_ = jax.numpy
     gates = [(650, 650), (650, 650), (650,), (650,)]  # each of the four gates has the same values
     params = _filled((10000, 650), *gates, *gates, (10000, 650), (10000,))

@@ -15,8 +15,8 @@ def _indices(n, *shape, seed=0):
 
 
 def graph_network_ours(lib):
-    """A graph network, whose messages along edges are gathered, computed, and added at their
-    targets."""
+    """Returns a step of a graph network, whose messages along edges are gathered, computed, and
+    added at their targets."""
     F, L = lib.functions, lib.links
     messages = lib.ChainList(*(L.Linear(64, 32) for _ in range(3)))
     updates = lib.ChainList(*(L.Linear(64, 32) for _ in range(3)))
@@ -55,7 +55,7 @@ def graph_network_pytorch(torch):
 
 
 def recommender_ours(lib):
-    """A DLRM with eight tables of 50,000 rows, and dense layers."""
+    """Returns a step of a DLRM with eight tables of 50,000 rows, and dense layers."""
     F, L = lib.functions, lib.links
     tables = lib.ChainList(*(L.EmbedID(50000, 16) for _ in range(8)))
     dense = lib.Sequential(L.Linear(141, 64), F.relu, L.Linear(64, 1))
@@ -207,7 +207,7 @@ def policy_pytorch(torch):
 
 
 def acting_ours(lib):
-    """A policy for one observation, as an actor calls it."""
+    """Returns a step of a policy for one observation, as an actor calls it."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(L.Linear(8, 64), F.tanh, L.Linear(64, 64), F.tanh, L.Linear(64, 4))
     fill(p.array for p in model.params())
@@ -309,7 +309,8 @@ def fifty_layers_pytorch(torch):
 
 
 def tabular_ours(lib):
-    """A model of table rows with batch normalization, dropout and weight decay."""
+    """Returns a step of a model of table rows with batch normalization, dropout and weight
+    decay."""
     F, L = lib.functions, lib.links
     layers, n = [], 30
     for m in (128, 128, 64):
@@ -339,7 +340,7 @@ def tabular_pytorch(torch):
 
 
 def flow_ours(lib):
-    """A normalizing flow with six coupling layers over 16 features."""
+    """Returns a step of a normalizing flow with six coupling layers over 16 features."""
     F, L = lib.functions, lib.links
     make = lambda: lib.Sequential(L.Linear(8, 64), F.relu, L.Linear(64, 16))
     model = lib.ChainList(*(make() for _ in range(6)))
@@ -377,7 +378,7 @@ def flow_pytorch(torch):
 
 
 def differential_equation_ours(lib):
-    """A neural differential equation with ten Runge-Kutta steps."""
+    """Returns a step of a neural differential equation with ten Runge-Kutta steps."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(L.Linear(4, 50), F.tanh, L.Linear(50, 4))
 

@@ -10,7 +10,7 @@ def _labels(n, *shape):
 
 
 def unet_ours(lib):
-    """A segmentation network with three levels and skip connections."""
+    """Returns a step of a segmentation network with three levels and skip connections."""
     F, L = lib.functions, lib.links
 
     def two(n_in, n):
@@ -117,7 +117,7 @@ def mobilenet_pytorch(torch):
 
 
 def dilated_ours(lib):
-    """A segmentation network without pooling, whose windows grow by dilation."""
+    """Returns a step of a segmentation network without pooling, whose windows grow by dilation."""
     F, L = lib.functions, lib.links
     layers, n = [], 3
     for d in (1, 2, 4, 8):
@@ -146,7 +146,7 @@ AUDIO = (1, 32, 80, 4), (32, 32, 3, 1), (32, 64, 3, 1), (64, 128, 3, 1)
 
 
 def audio_ours(lib):
-    """A classifier of raw sound with convolutions over time, like M5."""
+    """Returns a step of a classifier of raw sound with convolutions over time, like M5."""
     F, L = lib.functions, lib.links
     layers = []
     for n, m, k, stride in AUDIO:
@@ -209,7 +209,7 @@ def tcn_pytorch(torch):
 
 
 def group_norm_ours(lib):
-    """A residual network of a diffusion model: group normalization and SiLU."""
+    """Returns a step of a residual network of a diffusion model: group normalization and SiLU."""
     F, L = lib.functions, lib.links
     unit = lambda: [L.GroupNormalization(8, 64), F.silu, L.Convolution2D(64, 64, 3, pad=1)]
     blocks = lib.ChainList(*(lib.Sequential(*unit(), *unit()) for _ in range(3)))
@@ -247,7 +247,7 @@ def group_norm_pytorch(torch):
 
 
 def vae_ours(lib):
-    """A variational autoencoder of dense layers."""
+    """Returns a step of a variational autoencoder of dense layers."""
     F, L = lib.functions, lib.links
     encoder = lib.Sequential(L.Linear(784, 400), F.relu)
     heads = lib.ChainList(L.Linear(400, 20), L.Linear(400, 20))

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def walk(y):
-    """Yields the functions below a Variable, with the shapes of their inputs."""
+    """Returns the functions below a Variable, with the shapes of their inputs."""
     found, todo = [], [y.creator_node]
     while todo:
         f = todo.pop()

@@ -25,7 +25,7 @@ SPECIFICATIONS = [(1000, "float32"), (7, "float64"), (1, "int64"), (0, "float32"
 
 @pytest.fixture(params=HOSTS)
 def on_hosts(request, comm, split_hosts):
-    """A communicator whose ranks are on the given imitated hosts."""
+    """Returns a communicator whose ranks are on the given imitated hosts."""
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     split_hosts(HOSTS[request.param])

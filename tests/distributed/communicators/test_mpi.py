@@ -34,8 +34,8 @@ def same(actual, expected):
 
 @pytest.fixture(params=["whole", "in pieces"])
 def any_comm(request, comm, set_limits):
-    """The communicator; a second variant has such small messages that arrays are sent in several
-    segments."""
+    """Returns the communicator; a second variant has such small messages that arrays are sent in
+    several segments."""
     if request.param == "in pieces":
         set_limits(piece=3)
     return comm

@@ -34,7 +34,7 @@ ON_GPUS = True
 
 @pytest.fixture
 def own_control(comm, monkeypatch):
-    """A new control of the communicator, without the state that other tests have left."""
+    """Returns a new control of the communicator, without the state that other tests have left."""
     made = Control(comm)
     monkeypatch.setitem(vars(comm), "_control", made)
     return made

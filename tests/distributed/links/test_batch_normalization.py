@@ -71,7 +71,7 @@ def test_penalties_to_third_order(comm, kind):
     x, whole = _variables([x_array[mine], x_array])
 
     def penalties(bn, x, weights, total):
-        """Returns the gradients of each order; ``total`` adds up the gradients of copies."""
+        """Yields the gradients of each order; ``total`` adds up the gradients of copies."""
         xs = [x, bn.gamma, bn.beta]
         loss = F.sum(bn(x) ** 3 * weights)
         for _ in range(3):

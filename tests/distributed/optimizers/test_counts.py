@@ -196,7 +196,7 @@ def expected(name):
 
 
 def divisions(size, n=N):
-    """Returns the ends of the ranks' parts: equal parts, most samples on the first rank, or none on
+    """Yields the ends of the ranks' parts: equal parts, most samples on the first rank, or none on
     the last."""
     yield np.arange(size + 1) * n // size
     if size > 1:

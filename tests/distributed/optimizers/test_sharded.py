@@ -385,7 +385,7 @@ def test_memory_of_this_run(comm):
 
 @pytest.fixture(params=["one host", "a host each", "pairs", "alternating"])
 def on_hosts(request, comm, split_hosts):
-    """A communicator whose ranks are on the given imitated hosts."""
+    """Returns a communicator whose ranks are on the given imitated hosts."""
     if comm.mpi_comm is None or isinstance(comm, NcclCommunicator):
         pytest.skip("needs MPI")
     split_hosts(HOSTS[request.param])

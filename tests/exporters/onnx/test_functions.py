@@ -23,7 +23,7 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 
 def _rows():
-    """Returns the rows of all tables of functions; only the first row of a declared function is not
+    """Yields the rows of all tables of functions; only the first row of a declared function is not
     slow."""
     folder = pathlib.Path(__file__).parents[2] / "functions"
     for path in sorted(folder.glob("test_*.py")):

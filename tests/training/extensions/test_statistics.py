@@ -66,7 +66,7 @@ def run(make_trainer):
 
 
 def arrays(iterations, kind):
-    """Returns the parameters, or their gradients, in the fixture ``run``."""
+    """Yields the parameters, or their gradients, in the fixture ``run``."""
     for i in iterations:
         random = np.random.RandomState(i)
         data, grad = random.normal(size=(3, 2)).astype("f"), random.normal(size=(3, 2)).astype("f")

@@ -416,7 +416,7 @@ class RawKernel:
             return None
 
     def _pointed_to(self, struct):
-        """Yields (whether it is const, array) for the arrays to which a struct of arguments
+        """Returns pairs (whether it is const, array) for the arrays to which a struct of arguments
         points."""
         blocks = {block.ptr: block for block in list(pool.blocks)}
         found = []
