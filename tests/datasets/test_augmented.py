@@ -8,7 +8,7 @@ from mpchain.datasets import AugmentedDataset
 
 
 def draw(example, random):
-    """Draws a number for an example. Worker processes find it, because it is at the top of the module."""
+    """Draws a number; worker processes find this function, because it is not a nested one."""
     return example, random.integers(2**62)
 
 
