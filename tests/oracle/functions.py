@@ -254,7 +254,7 @@ class Oracle:
 
 
 def distance(a, b):
-    """Returns the largest difference relative to the largest finite number; inf and nan must agree."""
+    """Returns the largest difference over the largest finite number; inf and nan must agree."""
     if not a.size:
         return 0.0
     if a.dtype.kind != "f":
