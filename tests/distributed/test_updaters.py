@@ -24,6 +24,7 @@ from mpchain.reporter import Reporter, report
 from mpchain.training import StandardUpdater, Trainer
 from mpchain.training.extensions import Evaluator, LogReport
 from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
+from tests.models import MLP
 
 ON_GPUS = True
 
@@ -34,17 +35,14 @@ def _in_float64():
         yield
 
 
-class Regression(Chain):
+class Regression(MLP):
     """A model that reports its loss, a count with its own weight, and an array."""
 
     def __init__(self):
-        super().__init__()
-        with self.init_scope():
-            self.l1 = L.Linear(None, 4)
-            self.l2 = L.Linear(None, 1)
+        super().__init__(None, n_out=1)
 
     def forward(self, x, t):
-        loss = F.mean_squared_error(self.l2(F.tanh(self.l1(x))), t)
+        loss = F.mean_squared_error(super().forward(x), t)
         report({"loss": loss, "first": (x[0, 0], 1), "array": x}, self)
         if (x > 0.9).any():
             report({"rare": float((x > 0.9).sum())}, self)

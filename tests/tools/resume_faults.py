@@ -47,6 +47,7 @@ from mpchain.distributed.checkpoints import layout
 from mpchain.distributed.extensions import checkpoint
 from mpchain.distributed.links import MultiNodeBatchNormalization
 from tests.distributed import ranks
+from tests.models import MLP
 
 N_ITERATIONS = 30
 SIZES = {"1 rank": [1], "2 ranks": [2], "1 to 3 ranks": [1, 2, 3]}
@@ -55,23 +56,19 @@ ERRORS = [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOENT]
 # The following functions run on each rank.
 
 
-class Network(mpchain.Chain):
+class Network(MLP):
     """A network with dropout and, if one is given, a kind of normalization."""
 
     def __init__(self, comm, normalization=None):
-        super().__init__()
-        with self.init_scope():
-            self.l1 = L.Linear(5, 8)
-            if normalization == "batch":
-                self.norm = L.BatchNormalization(8)
-            elif normalization == "multi-node":
-                self.norm = MultiNodeBatchNormalization(8, comm)
-            self.l2 = L.Linear(8, 2)
+        link = None
+        if normalization == "batch":
+            link = L.BatchNormalization(8)
+        elif normalization == "multi-node":
+            link = MultiNodeBatchNormalization(8, comm)
+        super().__init__(5, 0.3, 8, normalization=link)
 
     def forward(self, x, t):
-        h = self.l1(x)
-        h = F.dropout(F.tanh(self.norm(h) if hasattr(self, "norm") else h), 0.3)
-        loss = F.mean_squared_error(self.l2(h), t)
+        loss = F.mean_squared_error(super().forward(x), t)
         mpchain.report({"loss": loss}, self)
         return loss
 

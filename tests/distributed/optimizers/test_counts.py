@@ -27,6 +27,7 @@ from mpchain.distributed.communicators.arrays import partition
 from mpchain.iterators import SerialIterator
 from mpchain.reporter import Reporter, report
 from tests.distributed import ranks
+from tests.models import MLP
 
 N, D, C = 12, 5, 4
 N_STEPS = 3
@@ -68,19 +69,15 @@ class Data:
         return part
 
 
-class Model(mpchain.Chain):
+class Model(MLP):
     def __init__(self):
-        super().__init__()
+        super().__init__(D, n_units=6, n_out=C)
         random = np.random.RandomState(5)
-        with self.init_scope():
-            self.l1 = L.Linear(D, 6, initialW=random.normal(size=(6, D)) * 0.5)
-            self.l2 = L.Linear(6, C, initialW=random.normal(size=(C, 6)) * 0.5)
-
-    def forward(self, x):
-        return self.l2(F.tanh(self.l1(x)))
+        for layer in (self.l1, self.l2):
+            layer.W.array[...] = random.normal(size=layer.W.shape) * 0.5
 
     def steps(self, seq):
-        """Converts sequences to the shape (N, C, T)."""
+        """(N, C, T)"""
         y = self(seq.reshape(-1, D))
         return F.swapaxes(F.reshape(y, (len(seq), -1, C)), 1, 2)
 

@@ -136,18 +136,10 @@ def test_batches_are_arguments_of_the_loss(dataset, converter, expected_args, ex
 
 
 def test_loss_is_the_target_by_default():
-    class Model(mpchain.Chain):
-        def __init__(self):
-            super().__init__()
-            with self.init_scope():
-                self.layer = make_model()
-
-        def forward(self, x, t):
-            return squared_error(self.layer)(x, t)
-
-    model = Model()
+    model = L.Classifier(make_model(), F.mean_squared_error)
+    model.compute_accuracy = False
     training.StandardUpdater(make_iterator(), optimizers.SGD(0.1).setup(model)).update()
-    assert not np.allclose(model.layer.W.array, 1)
+    assert not np.allclose(model.predictor.W.array, 1)
 
 
 def test_devices():
