@@ -260,7 +260,7 @@ class Carried:
         return [_array_of(place.get()) for place, _ in self._left]
 
 
-def other_values(array: Any) -> Any:
+def other_values(array: Array) -> Array:
     """Returns a new GPU array of the same shape and dtype: NaN, or integers in the same range.
 
     Example:

@@ -8,7 +8,7 @@ import pickle
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 PATIENCE = 2.0
 """The seconds of compiling after which a line explains the delay."""
@@ -85,11 +85,11 @@ def cache(compiled: Any) -> None:
     compiled._cache = _cache_class()(compiled.py_func)
 
 
-def remove(compiled: Any) -> None:
+def remove(compiled: object) -> None:
     """Removes the cache that :func:`cache` gave to a compiled function, because it failed."""
     from numba.core import caching
 
-    compiled._cache = caching.NullCache()
+    cast(Any, compiled)._cache = caching.NullCache()
 
 
 @functools.cache
