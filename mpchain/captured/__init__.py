@@ -1,4 +1,5 @@
-"""Captured steps: recorded once, then replayed as a list of calls with planned memory."""
+"""Captured steps, which are recorded once and then replayed as a list of calls with planned
+memory."""
 
 from mpchain.captured.captured import Captured as Captured
 from mpchain.captured.captured import capture as capture

@@ -22,19 +22,20 @@ from mpchain.optimizer import Optimizer
 from mpchain.variable import Variable
 
 _MOST_RECORDINGS = 8
-_ALL: weakref.WeakSet = weakref.WeakSet()  # captured functions
+_ALL: weakref.WeakSet = weakref.WeakSet()  # all captured functions that are alive
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: [each._forget_other_threads() for each in _ALL])
 
 
 class Captured:
-    """A function that is recorded, and then replayed without Python's work for each operation.
+    """A captured function, which is recorded and then replayed without Python's overhead for each
+    operation.
 
-    Made by :func:`mpchain.capture`.
+    :func:`mpchain.capture` makes objects of this class.
 
     Attributes:
-        reason: why the latest call was not replayed; None if it was.
+        reason: the reason why the latest call was not replayed; None if it was replayed.
 
     Example:
         >>> model = L.Linear(2, 1)
@@ -58,7 +59,8 @@ class Captured:
         _ALL.add(self)
 
     def _forget_other_threads(self):
-        """Called in a forked process: a thread of its parent may have been using this object."""
+        """Called in a forked process, because a thread of the parent process may have held this
+        object's lock."""
         if self._lock.locked():
             self._lock, self._steps = threading.Lock(), {}
 
@@ -67,10 +69,10 @@ class Captured:
         key = self._key(args, kwargs)
         lock = self._lock
         if self._ranks is not None and self._ranks.computes_no_loss():
-            self.reason = "this rank's batch counts for nothing"
+            self.reason = "this rank's batch has no weight in this step"
             return self._eager(args, kwargs)
         if key is None or not lock.acquire(blocking=False):
-            self.reason = self.reason if key is None else "another thread runs it"
+            self.reason = self.reason if key is None else "another thread is running it"
             return self._eager(args, kwargs)
         try:
             return self._run(key, arrays, args, kwargs)
@@ -78,8 +80,8 @@ class Captured:
             lock.release()
 
     def _key(self, args, kwargs):
-        """Returns the arguments' key for recordings; None, with the reason noted, if they have no
-        key."""
+        """Returns the key of the arguments' recording. If the arguments have no key, returns None
+        and sets :attr:`reason`."""
         if reason := _why_eager(args, kwargs):
             self.reason = reason
             return None
@@ -97,7 +99,7 @@ class Captured:
                 return None
             else:
                 parts.append(exact_key(x))
-        if len(set(ids)) < len(ids):  # the same array more than once
+        if len(set(ids)) < len(ids):  # an array is passed more than once
             parts.append(tuple([ids.index(x) for x in ids]))
         if len(ids) > 1 and (pairs := overlapping(filter(is_array, values))):
             parts.append(pairs)
@@ -123,7 +125,7 @@ class Captured:
         return result
 
     def instead(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls another function while other ranks may be calling this captured one."""
+        """Calls another function while other ranks may be calling this captured function."""
         if current.recorder is None:
             self._find_ranks().agree(AS_ALWAYS)
         return function(*args)
@@ -143,7 +145,7 @@ class Captured:
 
 
 def _layout(x):
-    """Returns properties of an array that code may read, besides shape and dtype."""
+    """Returns those properties of an array, besides shape and dtype, that code may read."""
     if not isinstance(x, np.ndarray):
         return (str(x.device),)
     return x.flags.c_contiguous, x.flags.f_contiguous, x.flags.writeable
@@ -151,7 +153,7 @@ def _layout(x):
 
 def _why_eager(args, kwargs):
     if config.debug:
-        return "debug mode looks at each operation"
+        return "debug mode is on, in which each operation is checked"
     if current.recorder is not None:
         return "it is called by a function that is being recorded"
     if config.function_hooks or config.link_hooks or current.observers is not None:
@@ -162,17 +164,17 @@ def _why_eager(args, kwargs):
 def capture(function: Callable[..., Any]) -> Captured:
     """Records what a function computes, and replays it in later calls with equal shapes.
 
-    The first call with arguments of certain shapes runs normally, the next two are recorded and
-    compared (two more if they differ), and all later ones are replayed. A replay makes the same
-    calls of NumPy and of kernels, in memory that was planned once, without creating Variables or a
-    graph. Optimizers update normally, with the gradients that a replay computed. A replay repeats
-    reports, random draws, and the step's writes into arrays.
+    The first call with arguments of certain shapes runs normally. The next two calls are recorded
+    and compared (two more if the recordings differ), and all later calls are replayed. A replay
+    makes the same calls of NumPy and of kernels, in memory that was planned once, and creates
+    neither Variables nor a graph. Optimizers update normally, with the gradients that a replay
+    computed. A replay repeats reports, random draws, and the step's writes into arrays.
 
     A replay is trusted only as far as it was compared: results, gradients, persistent values and
-    reports. In the first call in which an argument differs from those of all calls before, the step
-    runs and is compared once more. Attributes, closures, defaults and globals that the function
-    reads are guards: if one changes, the step is recorded again; after eight changes in a short
-    time, replays stop. Each call also checks bools that are read from arrays, and shapes that
+    reports. In the first call in which an argument differs from its value in all calls before, the
+    step runs and is compared once more. Attributes, closures, defaults and globals that the
+    function reads are guards: if one changes, the step is recorded again; after eight changes in a
+    short time, replays stop. Each call also checks bools that are read from arrays, and shapes that
     depend on data. Values of parameters, arrays and hyperparameters of optimizers may change at any
     time.
 

@@ -1,4 +1,4 @@
-"""The names by which code reads attributes, globals and modules."""
+"""Finds the names by which code reads attributes, globals and modules."""
 
 import dis
 import types
@@ -18,8 +18,8 @@ class Read(NamedTuple):
     """The names that a function's code reads.
 
     Attributes:
-        attributes: pairs of the name of a variable, or None for other values, and the name of the
-            attribute that is read from it.
+        attributes: pairs of the name of a variable (None for other expressions) and the name of the
+            attribute that is read from its value.
         as_text: names that appear as strings, as in ``getattr(x, "name")``.
         modules: names of modules that are imported.
         has_computed: whether attributes may be read by names that the code computes.
@@ -85,8 +85,8 @@ def _reads_computed(instructions) -> bool:
 
 
 def _is_given_a_constant(following) -> bool:
-    """Returns whether the instructions' call certainly has a constant second argument."""
-    depth, starts = 0, []  # the instructions at which arguments begin
+    """Returns whether the call that follows certainly has a constant second argument."""
+    depth, starts = 0, []  # starts holds the instructions at which arguments begin
     for at, instruction in enumerate(following):
         if instruction.opname.startswith("CALL") and depth == instruction.arg:
             ends = [*starts[2:], at]

@@ -10,7 +10,7 @@ from mpchain.captured.recorded import owner_of
 from mpchain.captured.results import flatten
 from mpchain.variable import Parameter, Variable
 
-# A value that would be zero without rounding may differ by this many units of rounding.
+# A value that would be zero in exact arithmetic may differ by this number of rounding units.
 _ROUNDINGS = 64
 
 
@@ -38,7 +38,8 @@ class _Constant(NamedTuple):
 
 
 class Description:
-    """The effects of a step, for comparing two recordings; the step's own arrays are not kept.
+    """The effects of a step, by which two recordings are compared. The description keeps no arrays
+    that the step created.
 
     Args:
         calls: the calls that were recorded.
@@ -83,7 +84,8 @@ class Description:
 
 
 def difference(first: Description, second: Description) -> str | None:
-    """Returns the difference between two recordings of a step; None if they agree.
+    """Returns a text that describes the difference between two recordings of a step; None if they
+    agree.
 
     Example:
         >>> from mpchain.captured.comparison import Description, difference
@@ -123,14 +125,16 @@ def _differ(a: Any, b: Any) -> str | None:
     if isinstance(a, _Known) and isinstance(b, _Known):
         if a[3:] != b[3:]:
             return f"{a.dtype} {a.shape} in one step, {b.dtype} {b.shape} in another"
-        return None if a == b else f"an array {a.shape} from another place in each step"
+        return None if a == b else f"in each step another array {a.shape}"
     if isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
         return _differ(list(a.values()), list(b.values()))
     if type(a) is type(b) is list and len(a) == len(b):
         return next((reason for reason in map(_differ, a, b) if reason), None)
     try:
         is_same = a is b or (type(a) is type(b) and bool(a == b)) or (a != a and b != b)
-    except Exception:  # any class's == may raise; values that cannot be compared count as different
+    # the method __eq__ of a class may raise any error; values that cannot be compared count as
+    # different
+    except Exception:
         is_same = False
     return None if is_same else f"{a!r:.80} in one step, {b!r:.80} in another"
 
@@ -147,7 +151,7 @@ def _constants_differ(a, b):
         return f"an array {a.value.shape} that is changed by means that are not recorded"
     return (
         f"an array {a.value.shape} that was made by means that are not recorded, or that is "
-        "another one in each step"
+        "replaced in each step"
     )
 
 
@@ -163,14 +167,16 @@ def are_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def are_all_close(found: Sequence, expected: Sequence, of_one_size: bool = False) -> bool:
-    """Returns whether a replay's arrays, some of them None, equal the step's up to rounding.
+    """Returns whether the arrays of a replay equal the arrays of the step up to rounding. Elements
+    of both lists may be None.
 
-    Values that would be zero without rounding are judged by the magnitude of the other values.
+    Values that would be zero in exact arithmetic are compared relative to the magnitude of the
+    other values.
 
     Args:
         found, expected: the arrays of the replay, and of the step.
-        of_one_size: whether arrays of small values may differ by as much as arrays of large ones:
-            GPUs may add in a different order each time.
+        of_one_size: whether the tolerance for arrays of small values is that of arrays of large
+            values, because GPUs may add in a different order in each step.
 
     Example:
         >>> from mpchain.captured.comparison import are_all_close
@@ -204,7 +210,7 @@ def _are_close(found, expected, size, scale):
 def _eps(dtype):
     if dtype.kind in "fc":
         return float(np.finfo(dtype).eps)
-    return 2.0**-7  # bfloat16 and narrower dtypes
+    return 2.0**-7  # this is the precision of bfloat16, which narrower dtypes get too
 
 
 def _computable(array):

@@ -1,4 +1,4 @@
-"""Steps on GPUs, captured as a CUDA graph that one call of the driver launches.
+"""Steps on GPUs, which are captured as CUDA graphs; one call of the driver launches a graph.
 
 A graph holds the kernels of a whole step, with the addresses of their arrays. Values that change
 from step to step are updated before each launch: arguments are copied, random draws are made again,
@@ -34,7 +34,7 @@ from mpchain.variable import Parameter, Variable, own_grad, set_grads
 
 _MOST_ATTEMPTS = 3
 _MOST_NUMBERS = 8192
-_AT_ONCE = 256  # arguments that a kernel passes by value
+_AT_ONCE = 256  # the number of arguments that the kernel gets by value
 _STORE = f"""struct Numbers {{ double of[{_AT_ONCE}]; }};
 extern "C" __global__ void mpchain_store_numbers(const Numbers numbers, double* to, int n) {{
   int i = threadIdx.x;
@@ -44,15 +44,16 @@ extern "C" __global__ void mpchain_store_numbers(const Numbers numbers, double* 
 
 
 class _Refused(Exception):
-    """The step cannot be captured; the argument is the reason."""
+    """Raised when the step cannot be captured; the argument is the reason."""
 
 
 class _Differs(Exception):
-    """An optimizer's formula differs from the one that was captured."""
+    """Raised when an optimizer's formula differs from the formula that was captured."""
 
 
 class _Repeated(Recording):
-    """Lets a step draw what a replay drew, and converts arrays that the step reports."""
+    """A recorder that gives a step the random numbers that a replay drew, and converts the arrays
+    that the step reports."""
 
     def __init__(self, drawn, convert=None):
         self._drawn, self._convert, self.reason = iter(drawn), convert, None
@@ -83,7 +84,7 @@ class CudaGraph(Graph):
     Args:
         state: the state that the step may change, besides the arrays that it creates.
         arrays: the step's arguments.
-        others: further arrays that the step may use or change.
+        others: further arrays, such as persistent values, that the step may use or change.
 
     Attributes:
         unknown_params: parameters that functions received, but that are not in ``state``.
@@ -131,13 +132,13 @@ class CudaGraph(Graph):
                 self._inputs = [other_values(x) for x in arrays]
                 self._carried = Carried(_parts(state.links))
 
-    # Queries of code during a capture
+    # Code calls the methods below during a capture.
 
     def refuse(self, reason: str) -> None:
         raise _Refused(reason)
 
     def exchange(self, function: Callable, array: Array) -> Any:
-        raise _Refused("ranks exchange what depends on data")
+        raise _Refused("ranks exchange values that depend on data")
 
     def keep(self, thing: object) -> None:
         self._kept.append(thing)
@@ -190,7 +191,7 @@ class CudaGraph(Graph):
                 continue
             if not takes_plain_steps(type(param), type(rule)):
                 name = type(rule).__name__
-                raise _Refused(f"{name} has its own update, whose numbers may change")
+                raise _Refused(f"{name} overrides update, and may compute with numbers that change")
             self._states += [(rule.state, k, x) for k, x in (rule.state or {}).items()]
             if rule._fp32_param is not None:
                 copy = vars(rule._fp32_param)
@@ -233,18 +234,19 @@ class CudaGraph(Graph):
     def exchanging(self, comm: Any) -> Iterator[None]:
         self._exchanging = comm
         try:
-            # This call waits for no rank and sends no message, so other ranks need not make it too.
+            # The call neither waits for other ranks nor sends messages, so other ranks need not
+            # make the same call.
             with comm.unwatched():
                 yield
         finally:
             self._exchanging = None
 
     def joins(self, comm: object) -> None:
-        # Either all ranks capture such a call or none does.
+        # All ranks capture such a call, or no rank does.
         if comm is not self._exchanging:
             raise _Refused("ranks exchange more than gradients")
 
-    # Capture and replay
+    # The methods below capture and replay the step.
 
     def capture(self, function: Callable, args: Sequence, kwargs: dict) -> None:
         """Captures the function's work, which the GPU does not run yet.
@@ -252,7 +254,7 @@ class CudaGraph(Graph):
         Raises:
             Exception: the function cannot be captured; the optimizers' counts are unchanged.
         """
-        # Freed blocks of other pools are not available to the graph's pool.
+        # The memory is freed first, because the graph's pool cannot use free blocks of other pools.
         gc.collect()
         self._cupy.get_default_memory_pool().free_all_blocks()
         inputs = iter(self._inputs)
@@ -287,13 +289,14 @@ class CudaGraph(Graph):
                     with self:
                         yield
                 except BaseException:
-                    with contextlib.suppress(Exception):  # CUDA says that there is no graph
+                    with contextlib.suppress(Exception):  # CUDA reports that no graph was captured
                         stream.end_capture()
                     raise
                 self._graph = stream.end_capture()
 
     def fits(self) -> bool:
-        """Returns whether parameters, states and hooks are those that were captured."""
+        """Returns whether parameters, states of optimizers and hooks are the same as when the step
+        was captured."""
         return (
             self._graph is not None
             and self.state.fits()
@@ -303,7 +306,8 @@ class CudaGraph(Graph):
         )
 
     def lacks_scale(self) -> bool:
-        """Whether a dynamic loss scale has left the GPU, as happens when an optimizer is saved."""
+        """Whether a dynamic loss scale was moved to the host, as happens when an optimizer is
+        saved."""
         scales = [o.scale_on_gpu for o, _ in self._updates if o.has_dynamic_loss_scale]
         return None in scales
 
@@ -312,8 +316,8 @@ class CudaGraph(Graph):
         return self._carried.fits()
 
     def release(self) -> None:
-        """Destroys the graph: before NCCL destroys a communicator, it waits until all graphs are
-        destroyed (``commDestroySync`` in its ``init.cc``)."""
+        """Destroys the graph, because NCCL destroys a communicator only after all graphs that
+        contain its operations are destroyed (``commDestroySync`` in its ``init.cc``)."""
         self._graph, self.is_released = None, True
 
     def prepare(self) -> bool:
@@ -342,7 +346,8 @@ class CudaGraph(Graph):
         self._has_drawn = True
 
     def replay(self, arrays: Sequence[Array]) -> Any:
-        """Runs the prepared step on arguments; returns its result."""
+        """Launches the graph, which :meth:`prepare` has prepared, for arguments; returns the step's
+        result."""
         with self.device:
             self._begin(arrays)
             result = self._launched()
@@ -419,7 +424,8 @@ class CudaGraph(Graph):
         """Calls the step normally, and compares its results with those of the prepared replay.
 
         Returns:
-            The step's result, and a description of the difference; None if there is none.
+            the step's result, and a description of the difference; None in place of the description
+            if there is no difference.
         """
         with self.device:
             before: list[tuple[Any, np.ndarray]] = [(x, x.get()) for x in self._arrays()]
@@ -442,7 +448,7 @@ class CudaGraph(Graph):
             params = [value for _, value in before[: len(updated)]]
             reason = listener.reason or _difference(expected, found)
             if not (reason or _move_alike(params, updated, self._values_of_params())):
-                reason = "a replay updated parameters otherwise"
+                reason = "a replay updated parameters differently"
             # Replays do not need the memory of the eager step that ran with the graph.
             self._cupy.get_default_memory_pool().free_all_blocks()
         if simple_of(result) != simple_of(self._result):
@@ -450,8 +456,8 @@ class CudaGraph(Graph):
         return result, reason
 
     def _as_always(self, function, drawn, before):
-        """Runs the step beside the graph, or in the graph's memory if the GPU has no more; gives up
-        the graph if that memory does not suffice either."""
+        """Runs the step in memory of its own, or in the graph's memory if the GPU has no other free
+        memory. Drops the graph if its memory does not suffice either."""
         counts = [(counted, counted.t) for counted, _ in self._counts]
         try:
             if self._memory.is_short():
@@ -472,9 +478,11 @@ class CudaGraph(Graph):
             return function(), listener
 
     def _in_its_memory(self, function, drawn):
-        """Runs the step where the graph computes; gives up the graph if the step keeps arrays."""
+        """Runs the step in the graph's memory. Drops the graph if the step keeps arrays that it
+        computes."""
         used = self._memory.used_bytes()
-        old_grads = [own_grad(p) for p in self.state.params]  # the graph's stream may read them
+        # the references keep the arrays alive, because the graph's stream may be reading them
+        old_grads = [own_grad(p) for p in self.state.params]
         with self._memory.lent() as moved_out:
 
             def moved(array):
@@ -495,12 +503,12 @@ class CudaGraph(Graph):
             set_grads([(p, None if g is None else g.copy()) for p, g in grads])
             listener.reason = (
                 "it keeps arrays that it computes, and the GPU's memory does not suffice for a "
-                "step beside its graph"
+                "step in addition to its graph"
             )
         return result, listener
 
     def _give_up_memory(self):
-        """Returns to CUDA the memory that the graph and earlier steps used."""
+        """Frees the memory of the graph and of earlier steps, and returns it to CUDA."""
         self.release()
         self._result, self._grads, self._inputs, self._kept = None, [], [], []
         self._unchanged, self.workspace = set(), None
@@ -512,7 +520,7 @@ class CudaGraph(Graph):
         return [p.array.get() for p in self.state.params]
 
     def _outcome(self, grads, result, carried, arguments):
-        """Returns copies, on the host, of a step's results."""
+        """Returns copies, in host memory, of the results of a step."""
         results: list[Array] = []
         without_graph(result, results.append)
         persistents = (v for _, _, v in self._persistents)
@@ -524,8 +532,9 @@ class CudaGraph(Graph):
 
 
 def _move_alike(before, first, second):
-    """Returns whether two steps moved all parameters alike; a single parameter's step of Adam may
-    be mere rounding."""
+    """Returns whether two steps changed all parameters, taken together, by the same amounts.
+    Parameters are not compared one by one, because Adam's step of a parameter may depend only on
+    rounding errors."""
 
     def squares(arrays, others):
         pairs = ((a.astype(np.float64), b.astype(np.float64)) for a, b in zip(arrays, others))
@@ -536,7 +545,7 @@ def _move_alike(before, first, second):
 
 
 def _parts(links):
-    """Returns links and their descendants, each of them once."""
+    """Returns links and their descendants, without duplicates."""
     return list({id(part): part for link in links for part in link.links()}.values())
 
 
@@ -553,7 +562,8 @@ def _difference(expected, found):
 
 
 def _settings(optimizer):
-    """Returns the settings that determine an optimizer's kernels and the constants in them."""
+    """Returns the settings that determine an optimizer's kernels and the constants in these
+    kernels."""
     scale = optimizer.scale_on_gpu
     values = [optimizer._loss_scale if scale is None else id(scale)]
     for timing in ("pre", "post"):
@@ -576,7 +586,7 @@ def _attributes(thing):
 
 
 def explain(error: BaseException) -> str:
-    """Returns why a step could not be captured, from the error that ended it.
+    """Returns the reason why a step could not be captured, given the error that the capture raised.
 
     Example:
         >>> from mpchain.captured.cuda_graph import explain
@@ -592,7 +602,8 @@ def explain(error: BaseException) -> str:
 
 
 def _place(error):
-    """Returns the line outside of mpchain and array libraries that an error came through."""
+    """Returns the file and line, outside of mpchain and array libraries, from which an error was
+    raised."""
     libraries = [sys.modules[name] for name in ("mpchain", "cupy") if name in sys.modules]
     inside = [os.path.dirname(x.__file__ or "") for x in (*libraries, contextlib)]
     frames = [

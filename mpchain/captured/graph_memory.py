@@ -1,7 +1,7 @@
-"""The memory of a CUDA graph: a pool that serves nothing else.
+"""The memory of a CUDA graph, which is a separate memory pool.
 
-A graph owns no memory, only addresses. Its pool must keep the memory that the graph uses, but may
-lend that memory to other code between two launches.
+A graph contains addresses, but owns no memory. The pool must keep the memory that the graph uses,
+but other code may use this memory between two launches.
 """
 
 import contextlib
@@ -16,8 +16,7 @@ class GraphMemory:
     """The memory pool of one graph of the current device.
 
     Attributes:
-        stream: the stream of the capture. CuPy keeps free memory for the stream that it was
-            allocated on.
+        stream: the stream of the capture. CuPy's pools keep free memory separately for each stream.
 
     Example:
         >>> memory = GraphMemory()  # doctest: +SKIP
@@ -31,7 +30,7 @@ class GraphMemory:
         self.stream = self._cuda.Stream(non_blocking=True)
 
     def serving(self) -> contextlib.AbstractContextManager:
-        """Returns a context manager: within, arrays are allocated in this pool."""
+        """Returns a context manager within which arrays are allocated in this pool."""
         return self._cuda.using_allocator(self._pool.malloc)
 
     def is_short(self) -> bool:
@@ -40,7 +39,7 @@ class GraphMemory:
         return free < self._pool.total_bytes()
 
     def used_bytes(self) -> int:
-        """Returns the number of bytes that arrays use."""
+        """Returns the number of bytes of this pool that arrays use."""
         return self._pool.used_bytes()
 
     def free(self) -> None:
@@ -51,8 +50,8 @@ class GraphMemory:
     def lent(self) -> Iterator[Any]:
         """Context manager: between launches, other arrays may use the memory of the graph.
 
-        The next launch overwrites them. Yields a function that returns a copy of such an array in
-        memory that no launch overwrites.
+        The next launch overwrites these arrays. The context manager yields a function that copies
+        such an array into memory that no launch overwrites, and returns the copy.
         """
         outer, allocator = self._cuda.get_current_stream(), self._cuda.get_allocator()
 
@@ -78,6 +77,7 @@ def _from_cuda(n_bytes):
     except runtime.CUDARuntimeError as error:
         if error.status != runtime.errorMemoryAllocation:
             raise
-        # CUDA's own error would make the pool return the graph's memory to CUDA, and retry.
+        # The error is not CUDA's error, because CuPy's pool would then return the graph's memory to
+        # CUDA and retry.
         raise MemoryError("the GPU's memory does not suffice for a graph") from error
     return cuda.cupy.cuda.MemoryPointer(memory, 0)

@@ -1,4 +1,4 @@
-"""Calls of a captured function on GPUs, on one rank or on several together."""
+"""Calls of a captured function on GPUs, by one rank or by several ranks together."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,38 +16,40 @@ from mpchain.variable import Variable
 _MOST_ATTEMPTS = 3
 
 AS_ALWAYS = 0
-"""The number with which ranks agree to run a call without capturing it."""
+"""The number that a rank passes to agree() to make all ranks run a call without capturing it."""
 
 _CAPTURE, _COMPARE, _REPLAY = range(1, 4)
 
 
 class GraphStep:
-    """A function on GPUs for arguments of certain shapes: captured, compared, then replayed.
+    """A function on GPUs, for arguments of certain shapes. It is captured, compared, and then
+    replayed.
 
     Args:
         function: the function.
         links, params: the links and parameters that the function changes.
-        ranks: the ranks that take part in the step.
+        ranks: the ranks that run the step together.
     """
 
     def __init__(self, function: Callable, links: list[Link], params: list, ranks: Ranks):
         self._function, self._links, self._params = function, links, params
         self._ranks = ranks
         self._graph: CudaGraph | None = None
-        self._number = 0  # the number of captures
+        self._number = 0  # this counts the captures
         self._is_compared = False
         self._n_attempts = 0
         self._reason: str | None = None
         self._is_warned = False
 
     def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
-        """Calls the function; returns why it was not replayed, None if it was, and its result."""
+        """Calls the function. Returns the reason why the call was not replayed (None if it was
+        replayed), and the function's result."""
         todo, why = self._next(arrays)
         graph = self._graph
         if not self._ranks.agree(todo + 2 * self._number if todo >= _COMPARE else todo):
             if graph is not None and todo >= _COMPARE:
                 graph.cancel()
-            todo, why = AS_ALWAYS, why or "not all ranks could replay it"
+            todo, why = AS_ALWAYS, why or "another rank could not replay it"
         if todo == _CAPTURE:
             return self._capture(arrays, args, kwargs)
         if graph is not None and todo == _COMPARE:
@@ -60,8 +62,8 @@ class GraphStep:
         return self._reason or why, result
 
     def _next(self, arrays):
-        """Returns the next action, with the reason if the step must run normally. If the next
-        action is a launch, prepares it."""
+        """Returns the next action, and the reason if the step must run normally. If the next action
+        is a launch, the launch is prepared."""
         if self._reason is None and any(not cuda.is_gpu_array(x) for x in arrays):
             self._refuse("an argument is on the host, but parameters are on a GPU")
         if self._reason is None and self._graph is None and self._n_attempts == _MOST_ATTEMPTS:
@@ -72,7 +74,7 @@ class GraphStep:
         if graph is None:
             return _CAPTURE, None
         if graph.fits() and not graph.carries_the_same():
-            return AS_ALWAYS, "links carry other state than when it was captured"
+            return AS_ALWAYS, "links have state of other shapes than when it was captured"
         if graph.fits() and graph.prepare():
             return _REPLAY if self._is_compared else _COMPARE, None
         self._forget()
@@ -118,7 +120,8 @@ class GraphStep:
             self._params += unknown
         for param, grad, grad_var in grads:
             param._grad, param._grad_var = grad, grad_var
-        # The capture may not have computed attributes such as states.
+        # The capture has run no kernel, so values of attributes, such as states, may not have been
+        # computed.
         for link, before in attributes:
             vars(link).clear()
             vars(link).update(before)
@@ -135,7 +138,8 @@ class GraphStep:
         return self._reason or "it is being recorded", result
 
     def _captured(self, arrays, args, kwargs):
-        """Captures the function; returns the graph, or None and the reason."""
+        """Captures the function. Returns the graph and None, or None and the reason why the capture
+        failed."""
         try:
             others = Surroundings(self._function).found(cuda.ndarray)
             graph = CudaGraph(State(self._links, self._params), arrays, others)
@@ -157,7 +161,8 @@ class GraphStep:
 
 
 def _attribute_that_was_set(attributes):
-    """Returns a reason not to use a graph: its launches would not set some attribute of a link."""
+    """Returns the reason not to use a graph if the step sets an attribute of a link, because
+    launches would not set the attribute; else None."""
     for link, before in attributes:
         for name, value in vars(link).items():
             if isinstance(value, Variable) or are_exactly_equal(value, before.get(name)):
@@ -168,7 +173,7 @@ def _attribute_that_was_set(attributes):
 
 
 def _joint(reasons):
-    """Returns the first of the ranks' reasons, None if there is none."""
+    """Returns the first one of the ranks' reasons; None if no rank has a reason."""
     for rank, reason in enumerate(reasons):
         if reason is not None:
             return reason if all(reasons) else f"on rank {rank}, {reason}"

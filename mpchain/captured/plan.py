@@ -1,7 +1,7 @@
-"""Plans a recorded step: calls to omit, memory of results, and calls to make.
+"""Plans a recorded step: which calls are made, and in which memory their results are stored.
 
-A replay needs only the list of calls. Another device would run the list differently, such as in
-graphs that are launched between the updates.
+A replay needs only the list of calls, so another device could run the list in another way, such as
+by graphs that are launched between updates.
 """
 
 import inspect
@@ -22,9 +22,9 @@ from mpchain.kernels.cpu.onednn import prepared_product
 from mpchain.kernels.reference import product
 from mpchain.variable import Variable, set_grads
 
-_ALIGNED = 64  # bytes
-OTHER_VALUE = "a value that decides what is done is another one"
-"""The reason that a call gives when it runs normally because a guard differs."""
+_ALIGNED = 64  # the alignment in bytes
+OTHER_VALUE = "a value that decides which calls are made has changed"
+"""The reason of a call that runs normally because the value of a guard differs."""
 
 _REDUCTIONS = {
     np.ndarray.sum: np.add.reduce,
@@ -41,7 +41,7 @@ _TAKING_OUT |= {np.mean, np.concatenate, np.stack, np.clip, np.einsum, np.cumsum
 
 
 class _Differs(Exception):
-    """A value that decides which calls a step makes has changed since the recording."""
+    """Raised when a value that decides which calls a step makes has changed since the recording."""
 
 
 class Plan:
@@ -49,12 +49,12 @@ class Plan:
 
     Args:
         recorder: the recording.
-        inputs: the arrays in which the step finds its arguments.
+        inputs: the arrays from which the step reads its arguments.
         result: the step's result.
 
     Attributes:
-        reason: why the step cannot be replayed, or None.
-        reads: the ids of places whose values the step reads as the previous step left them.
+        reason: the reason why the step cannot be replayed, or None.
+        reads: the ids of places whose values the previous step left and this step reads.
         n_bytes: the size of the memory of all results, in bytes.
     """
 
@@ -105,7 +105,7 @@ class Plan:
         return key if key in self._owners else None
 
     def _needed(self, calls, wanted):
-        """Returns the calls whose results are used."""
+        """Returns those calls whose results are used."""
         live = {self._key(array) for array in wanted}
         needed = []
         for call in reversed(calls):
@@ -122,13 +122,13 @@ class Plan:
         return needed[::-1]
 
     def _why_not(self, calls):
-        """Returns a reason not to replay, unknown memory or a guard that comes too late; or
-        None."""
+        """Returns the reason not to replay the calls, such as unknown memory or a guard after a
+        call that has an effect; else None."""
         acted = None
         for call in calls:
             name = getattr(call.function, "__name__", call.function)
             if call.kind == "guard" and acted:
-                return f"a value decides what is done after {acted}"
+                return f"a value decides which calls are made after {acted}"
             if call.kind == "shape" and acted:
                 return f"the shape of what {name} returns depends on data after {acted}"
             if call.kind in ("update", "send", "exchange"):
@@ -144,13 +144,13 @@ class Plan:
         return self._key(array) is not None or id(owner_of(array)) in self._outside
 
     def _used_outside(self, used):
-        """Returns the arrays of the state that the step reads or changes."""
+        """Returns those arrays of the state that the step reads or changes."""
         found = {id(owner_of(x)): owner_of(x) for x in used}
         given = {id(x) for x in self.inputs}
         return [x for key, x in found.items() if key in self._outside and key not in given]
 
     def _lay_out(self, calls, kept):
-        """Assigns memory to results, and reuses the memory of results that are no longer read."""
+        """Assigns memory to results; memory of results that are no longer read is reused."""
         first, last = {}, {}
         for i, call in enumerate(calls):
             for array in (*_read_by(call), *call.results):
@@ -198,7 +198,8 @@ class Plan:
         return [(param, self._at(grad)) for param, grad in grads]
 
     def _player(self, call):
-        """Returns the calls of a replay: a kind, a function and its arguments."""
+        """Returns the entries of a replay for a call: tuples of a kind, a function and its
+        arguments."""
         if call.kind == "guard":
             return "call", _check_guard, (self._at(call.args[0]), call.args[1])
         if call.kind == "number":
@@ -222,10 +223,11 @@ class Plan:
         return "call", *_writing(call.function, args, kwargs, results)
 
     def load(self, arrays: Iterable[np.ndarray]) -> bool:
-        """Copies arguments, and the arrays that links keep, to the memory that the step reads.
+        """Copies arguments, and the arrays that links keep between steps, to the memory from which
+        the step reads them.
 
         Returns:
-            Whether links keep values of the same shapes as when the step was recorded.
+            whether links keep values of the same shapes as when the step was recorded.
         """
         for place, array in zip(self.inputs, arrays):
             np.copyto(place, array)
@@ -241,10 +243,10 @@ class Plan:
         """Runs the step on arguments.
 
         Returns:
-            None and the result; or the reason why nothing was replayed, and None.
+            None and the step's result; or the reason why nothing was replayed, and None.
         """
         if not self.load(arrays):
-            return "a link keeps no value from the step before, or one of another shape", None
+            return "a link keeps no value from the step before, or a value of another shape", None
         for kind, function, args in self._spans:
             if kind == "call":
                 try:
@@ -277,7 +279,8 @@ class Plan:
     def differs(
         self, proof: Proof, arrays: Iterable[np.ndarray], recorder: Recorder, result: object
     ):
-        """Compares a replay, which neither draws nor sends nor updates, with the step as it ran.
+        """Compares a replay, which neither draws nor sends nor updates, with the effects of the
+        step.
 
         Args:
             proof: the record of the step.
@@ -286,7 +289,7 @@ class Plan:
             result: the step's result.
 
         Returns:
-            A description of what the replay does differently, or None.
+            a description of what the replay does differently, or None.
         """
         grads = {id(param): grad for param, grad in recorder.grads()}
         left = {place.id: x.array if isinstance(x, Variable) else x for place, x in recorder.left}
@@ -300,7 +303,7 @@ class Plan:
             if reason is not None:
                 return reason
             if proof.differs():
-                return "a replay left other persistent values"
+                return "a replay computed other persistent values"
         if any(id(param) not in grads for param, _ in self.final_grads) or not are_all_close(
             [grad for _, grad in self.final_grads], [grads[id(p)] for p, _ in self.final_grads]
         ):
@@ -308,13 +311,14 @@ class Plan:
         if {place.id for place, *_ in self._left} != {*left} or not are_all_close(
             [array for _, array, _ in self._left], [plain(left[p.id]) for p, *_ in self._left]
         ):
-            return "a replay left another state for the next step"
+            return "a replay computed another state for the next step"
         if not are_all_close(arrays_of(self.result), arrays_of(result)):
             return "a replay computed other results"
         return None
 
     def _differ(self, proof):
-        """Runs the step, and compares what it would send, report, and give to optimizers."""
+        """Replays the step without its effects, and compares the values that it would send, report,
+        and give to optimizers."""
         for kind, function, args in self._calls:
             if kind == "call":
                 function(*args)
@@ -345,14 +349,14 @@ def _exchange(function, array, result):
         raise ValueError(
             f"exchanged: {name_of(function)} returned {value.dtype} {value.shape}, but "
             f"{result.dtype} {result.shape} when the step was recorded: its dtype and shape may "
-            "depend only on those of its argument"
+            "depend only on the dtype and shape of its argument"
         )
     result[...] = value
 
 
 def _not_given(grads, calls):
-    """Returns the gradients except those that an optimizer received, as it may have replaced
-    them."""
+    """Returns the gradients, except gradients that an optimizer received, because the optimizer may
+    have replaced them."""
     given = {}
     for call in calls:
         given.update((id(param), grad) for param, grad in call.grads)
@@ -376,7 +380,7 @@ def _check_guard(array, expected):
 
 
 def _read_by(call: Call):
-    """Returns the arrays that a call reads, including any that it changes only in part."""
+    """Returns the arrays that a call reads, including arrays that the call changes only in part."""
     yield from arrays_in(call.args, call.kwargs)
     if "where" in call.kwargs:
         yield from call.results
@@ -403,7 +407,8 @@ def _by_time(times):
 
 
 def _take(free, size, top):
-    """Takes memory from the smallest free piece that is large enough, or from the top."""
+    """Allocates memory in the smallest free piece that is large enough, or above all allocated
+    memory."""
     pieces = [piece for piece in free if piece[1] >= size]
     if not pieces:
         return top, top + size
@@ -425,7 +430,8 @@ def _merged(free):
 
 
 def _spans(calls):
-    """Joins the calls between updates and the like into lists of pairs (function, arguments)."""
+    """Joins the calls between updates and other calls with effects into lists of pairs (function,
+    arguments)."""
     spans = []
     for kind, function, args in calls:
         if kind not in ("call", "draw"):
@@ -438,7 +444,8 @@ def _spans(calls):
 
 
 def _writing(function, args, kwargs, results):
-    """Returns a function and arguments that write the results where they belong."""
+    """Returns a function and its arguments that write the results of a call to the planned
+    memory."""
     result = results[0]
     if function in (np.ndarray.dot, np.dot) and not kwargs and result.ndim == 2:
         function = np.matmul
@@ -479,7 +486,8 @@ def _writing(function, args, kwargs, results):
 
 
 def _takes_out(function):
-    """Returns whether a kernel can write its first result to given memory, which saves a copy."""
+    """Returns whether a kernel has a parameter ``out`` for the memory of its first result, which
+    saves a copy."""
     kernel = function.function if isinstance(function, Flattened) else function
     is_in_python = isinstance(kernel, (types.FunctionType, types.MethodType))
     return is_in_python and "out" in inspect.signature(kernel).parameters
@@ -495,9 +503,10 @@ def _fill(function, args, kwargs, results):
 
 
 def _with_guards_first(calls, owners, state):
-    """Moves guards to the front if the values that they read depend on nothing in between.
+    """Moves guards to the front if the values that they read do not depend on the calls before
+    them.
 
-    So a replay that stops at a guard has not changed anything yet.
+    A replay that stops at a guard has then changed nothing.
     """
 
     def keys(arrays):

@@ -1,4 +1,4 @@
-"""The proof of a plan: what a step did as it ran, and whether a replay does the same."""
+"""The proof of a plan: the effects of a step, and whether a replay has the same effects."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ import numpy as np
 
 from mpchain.captured.comparison import are_all_close
 
-_MOST_BYTES = 1 << 24  # larger arrays are not checked for changes unless the step uses them
+_MOST_BYTES = 1 << 24  # larger arrays are checked for changes only if the step uses them
 
 
 class Proof:
     """The effects of a step that ran on a plan's state: draws, messages and updates, in order.
 
-    The replay that is compared neither draws nor sends nor updates: it is given the values that the
-    step drew and received, and those that the step's updates left.
+    The replay that is compared neither draws nor sends nor updates. It gets the values that the
+    step drew and received, and the values that the step's updates computed.
 
     Args:
         state: arrays that the step may change.
@@ -35,7 +35,7 @@ class Proof:
         self._before = [x.copy() for x in self._arrays]
 
     def note(self, *values: Any) -> None:
-        """Records what the step drew, received, sent or passed to an optimizer."""
+        """Records values that the step drew, received, sent or passed to an optimizer."""
         self._notes.append(values)
 
     def note_state(self) -> None:
@@ -43,7 +43,7 @@ class Proof:
         self._states.append([x.copy() for x in self._arrays])
 
     def __enter__(self) -> "Proof":
-        """Restores the state from before the step, for a replay."""
+        """Restores the state before the step, for a replay."""
         self._after = [x.copy() for x in self._arrays]
         self._next, self._next_state = iter(self._notes), iter(self._states)
         self._set(self._before)
@@ -61,9 +61,9 @@ class Proof:
         return next(self._next)
 
     def next_state(self) -> None:
-        """Sets the state to the one that the next update left."""
+        """Sets the state to the state after the next recorded update."""
         self._set(next(self._next_state))
 
     def differs(self) -> bool:
-        """Returns whether the replay left another state than the step."""
+        """Returns whether the state after the replay differs from the state after the step."""
         return not are_all_close(self._arrays, self._after)

@@ -1,4 +1,4 @@
-"""Groups of ranks whose captured steps contain collective work."""
+"""Groups of ranks whose captured steps contain collective operations."""
 
 import contextlib
 from collections.abc import Callable
@@ -8,11 +8,11 @@ import numpy as np
 
 
 class Ranks:
-    """The ranks that capture and launch their graphs together: NCCL requires that all ranks capture
-    an operation or none does, and that all launch a graph that contains it or none does (its user
-    guide, "Using NCCL with CUDA Graphs").
+    """The ranks that capture and launch their graphs together. NCCL requires that either all ranks
+    or no ranks capture an operation, and that either all ranks or no ranks launch a graph that
+    contains the operation (its user guide, "Using NCCL with CUDA Graphs").
 
-    This base class stands for a single rank, which communicates with no others.
+    This base class represents a single rank, which communicates with no other rank.
 
     Example:
         >>> from mpchain.captured.ranks import Ranks
@@ -23,7 +23,8 @@ class Ranks:
     _n_captures = 0
 
     def agree(self, number: int) -> bool:
-        """Returns whether all ranks pass the same number; every rank calls this in every step."""
+        """Returns whether all ranks pass the same number. Every rank calls this method in every
+        step."""
         return True
 
     def exchange(self, value: object) -> list[Any]:
@@ -40,7 +41,8 @@ class Ranks:
         return self._n_captures
 
     def give_up(self) -> None:
-        """Called on all ranks when some of them could not capture what others did."""
+        """Called on all ranks when some ranks could not capture a step that other ranks
+        captured."""
 
 
 class RanksOfOptimizer(Ranks):
@@ -86,32 +88,33 @@ class RanksOfOptimizer(Ranks):
 class Launch:
     """Sends the same messages before and after a launch of a graph as an update does.
 
-    So ranks that replay a step work together with ranks that run it normally.
+    Ranks that replay a step can therefore work together with ranks that run it normally.
 
     Args:
         optimizer: the multi-node optimizer.
         n_own: this rank's number of samples if the optimizer does not know it.
-        observations: collects what the loss reports; or None.
+        observations: an object that collects the values that the loss reports; or None.
     """
 
     def __init__(self, optimizer: Any, n_own: int, observations: Any):
         self._optimizer, self._n_own, self._observations = optimizer, n_own, observations
 
     def begin(self) -> None:
-        """Starts to find the weight of this rank's samples, and the random draws that belong to
-        them."""
+        """Starts the exchange that determines the weight of this rank's samples and their random
+        draws."""
         optimizer = self._optimizer
         self._n = optimizer.begin_replay(self._n_own, in_graph=True)
-        # The update has been counted.
+        # The optimizer has already counted this update.
         draws = optimizer.current_step.draws
         self._generator = draws.generator(self._n, optimizer.t - 1)
 
     def drawing(self) -> contextlib.AbstractContextManager:
-        """Returns a context manager: draws within are those of this rank's samples."""
+        """Returns a context manager in which random draws belong to this rank's samples."""
         return self._generator.in_use()
 
     def finish(self, presence: list[bool]) -> None:
-        """Sends the other ranks an update's message, given which gradients exist."""
+        """Sends the message of an update to the other ranks; ``presence`` has a flag for each
+        parameter, True if its gradient exists."""
         observations = self._observations
         sums = () if observations is None else observations.sums()
         self._optimizer.current_step.finish_launch(sums, presence, self._n)

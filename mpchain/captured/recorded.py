@@ -1,7 +1,7 @@
-"""Recorded arrays, and the calls that they report.
+"""Recorded arrays, which are NumPy arrays that report calls, and records of these calls.
 
-A recorded array is a NumPy array that reports what is computed from it. Arrays are identified by
-the memory that they occupy, so that views need no record.
+A recorded array reports each computation in which it is an argument. Arrays are identified by the
+memory that they occupy, so that views need no record.
 """
 
 import collections
@@ -42,11 +42,13 @@ _OF_SHAPES = {
 
 _FIXED = frozenset(_FIXED.split())
 _FIXED_BY_FIRST = frozenset(_FIXED_BY_FIRST.split())
-_ODD = {"eig", "eigvals", "lstsq"}  # numpy.linalg functions whose results depend on data in kind
+# the shapes or dtypes of the results of these functions of numpy.linalg depend on data
+_ODD = {"eig", "eigvals", "lstsq"}
 
 
 def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
-    """Returns whether shapes or dtypes of results may depend on more than those of the arguments.
+    """Returns whether the shapes or dtypes of results may depend on values, not only on the shapes
+    and dtypes of the arguments.
 
     Example:
         >>> from mpchain.captured.recorded import depends_on_data
@@ -67,22 +69,22 @@ def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
         return name in _ODD
     if getattr(function, "__objclass__", None) is np.ndarray or module == "numpy":
         return name not in _FIXED
-    return False  # a kernel determines the shapes of its results
+    return False  # the shapes of a kernel's results follow from the shapes of its arguments
 
 
 class Call(NamedTuple):
-    """A call that was made.
+    """A recorded call.
 
     Attributes:
         function: the function that was called.
-        args, kwargs: the arguments of the call; plain arrays represent recorded ones.
+        args, kwargs: the arguments of the call, with plain arrays in place of recorded arrays.
         results: the arrays that the call wrote, which may be arguments.
         kind: ``'call'``; ``'guard'`` if ``args`` holds an array that was read as a bool, and the
             bool; ``'again'`` if replays repeat the call itself, ``'update'`` if the call is an
             optimizer's, ``'send'`` if other ranks see the call; ``'number'`` if it returns a number
             that ``results`` holds; ``'draw'`` if it draws random values; ``'exchange'`` if it sends
-            its argument to other ranks and its result depends on theirs; ``'shape'`` if the shapes
-            of its results depend on data.
+            its argument to other ranks and its result depends on the arguments of other ranks;
+            ``'shape'`` if the shapes of its results depend on data.
         grads: before an update or a message, pairs of a parameter and its gradient.
 
     Example:
@@ -112,14 +114,16 @@ def owner_of(array: np.ndarray) -> np.ndarray:
     while base is not None:
         if isinstance(base, np.ndarray):
             array = base
-        elif not isinstance(getattr(base, "base", None), np.ndarray):  # as_strided makes such bases
+        # as_strided makes bases that are not arrays
+        elif not isinstance(getattr(base, "base", None), np.ndarray):
             break
         base = base.base
     return array
 
 
 def plain(value: Any) -> Any:
-    """Returns an array, or those in a sequence, as plain arrays of the same memory.
+    """Returns an array, or a sequence of arrays, as plain NumPy arrays of the same memory; other
+    values are returned unchanged.
 
     Example:
         >>> from mpchain.captured.recorded import plain
@@ -136,7 +140,7 @@ def plain(value: Any) -> Any:
 
 
 def arrays_in(*values: Any) -> Iterator[np.ndarray]:
-    """Yields the arrays in arguments, also those in tuples, lists and dicts.
+    """Yields the arrays in arguments, including arrays in tuples, lists and dicts.
 
     Example:
         >>> from mpchain.captured.recorded import arrays_in
@@ -157,8 +161,8 @@ class RecordedArray(np.ndarray):
 
     Example:
         >>> from mpchain.captured.recorded import RecordedArray
-        >>> type(np.zeros(2).view(RecordedArray) + 1)  # nobody records
-        <class 'numpy.ndarray'>
+        >>> type(np.zeros(2).view(RecordedArray) + 1) # no recorder is active <class
+        'numpy.ndarray'>
     """
 
     def __array_ufunc__(
@@ -170,7 +174,7 @@ class RecordedArray(np.ndarray):
         **kwargs: Any,
     ) -> Any:
         if any(isinstance(x, Variable) for x in inputs):
-            return NotImplemented  # the Variable's operator computes this instead
+            return NotImplemented  # Python then calls the operator of the Variable
         inputs, function = plain(inputs), getattr(ufunc, method)
         kwargs = {name: plain(value) for name, value in kwargs.items()}
         if method == "__call__":

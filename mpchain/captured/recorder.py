@@ -1,4 +1,4 @@
-"""Recording a step: the calls of NumPy and of kernels that it makes, in order."""
+"""The recorder of a step, which records the step's calls of NumPy and of kernels, in order."""
 
 import contextlib
 import functools
@@ -30,9 +30,10 @@ from mpchain.optimizer import Optimizer
 from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable, own_grad
 
-# Operations whose reference makes only a call or two to NumPy.
+# The references of these operations make only one or two calls of NumPy, which are recorded
+# instead.
 _SEEN_THROUGH = {"linear", "product"}
-_OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls another operation
+_OF_OTHERS = {"convolution_with_bias"}  # the references of these operations call another operation
 
 
 class Draws:
@@ -40,7 +41,8 @@ class Draws:
 
     Args:
         generator: the generator that draws.
-        draw: called with the name of a method, that method, and the arguments of the call.
+        draw: a function that is called with the name of a method, the method, and the arguments of
+            the call.
 
     Example:
         >>> from mpchain.captured.recorder import Draws
@@ -57,7 +59,8 @@ class Draws:
 
 
 class Flattened(NamedTuple):
-    """Flattens a function's result, nested tuples and lists, into a tuple of arrays.
+    """A function that calls another function and flattens its result, nested tuples and lists of
+    arrays, into a tuple of arrays.
 
     Example:
         >>> from mpchain.captured.recorder import Flattened
@@ -76,7 +79,8 @@ class Flattened(NamedTuple):
 
 
 def _with_arrays(value, arrays):
-    """Returns nested tuples and lists, each array replaced by the next of ``arrays``."""
+    """Returns nested tuples and lists in which each array is replaced by the next array of
+    ``arrays``."""
     if isinstance(value, (tuple, list)):
         return type(value)([_with_arrays(v, arrays) for v in value])
     return next(arrays) if isinstance(value, np.ndarray) else value
@@ -91,7 +95,7 @@ class _Leaf(NamedTuple):
     def __call__(self):
         grad = own_grad(self.leaf)
         self.on_leaf(self.leaf)
-        # The callback left the gradient in place, so the parameter needs its own copy.
+        # The callback did not replace the gradient, so the parameter needs a copy of its own.
         if grad is not None and own_grad(self.leaf) is grad:
             self.leaf.grad = grad.copy()
 
@@ -102,13 +106,14 @@ class Recorder(Recording):
     Args:
         state: the state that the step may change, besides the arrays that it makes.
         inputs: the arrays that the step receives.
-        proof: records the step's effects, if a replay is to be compared with it.
-        unseen: detects effects that are not recorded as calls.
+        proof: a :class:`Proof` that records the step's effects, for the comparison with a replay;
+            or None.
+        unseen: an :class:`Unseen` that detects effects that are not recorded as calls.
 
     Attributes:
         calls: the calls.
         owners: the arrays that the step created and that own their memory, by ``id``.
-        reason: why the step cannot be replayed, None if no reason was found.
+        reason: the reason why the step cannot be replayed; None if no reason was found.
         unknown_links: links that an optimizer updates, but that are not in ``state``.
         unknown_params: parameters that functions received, but that are not in ``state``.
         left: pairs of a place and the array or Variable that the step left for the next one.
@@ -153,7 +158,8 @@ class Recorder(Recording):
                     param.grad = plain(param.grad)
             self.left = list(self.state.end().values())
             for place, value in self.left:
-                if isinstance(value, Variable):  # the next step may need its graph
+                # a Variable is not copied, because the next step may need its graph
+                if isinstance(value, Variable):
                     value.array = plain(value.array)
                 else:
                     place.set(plain(value))
@@ -165,7 +171,8 @@ class Recorder(Recording):
             self.reason = reason + _place()
 
     def refuse_if(self, reason: str | None) -> None:
-        """Refuses the step for a reason that was found after its end; does nothing for None."""
+        """Refuses the step for a reason that was found after the step's end. Does nothing if the
+        reason is None."""
         if self.reason is None:
             self.reason = reason
 
@@ -175,7 +182,7 @@ class Recorder(Recording):
         return Description(self.calls, groups, result)
 
     def has_acted(self) -> bool:
-        """Returns whether the step had effects that a second run would repeat."""
+        """Returns whether the step had effects, such as updates, that a second run would repeat."""
         return any(
             call.kind not in ("call", "guard", "shape")
             or any(id(owner_of(x)) not in self.owners for x in call.results)
@@ -194,7 +201,8 @@ class Recorder(Recording):
     def made(
         self, function: Callable, args: tuple, kwargs: dict, result: Array, kind: str = "call"
     ) -> Any:
-        """Records a call; returns its result as recorded arrays, unless it is a view."""
+        """Records a call. Returns its result as recorded arrays; views are not recorded as
+        calls."""
         if kind == "call" and depends_on_data(function, args, kwargs):
             kind = "shape"
         memory = {id(owner_of(x)) for x in arrays_in(args, kwargs)}
@@ -204,7 +212,7 @@ class Recorder(Recording):
             if kind == "shape" or memory != of_views:
                 self.refuse(f"{function.__name__} chooses a part of an array by data")
             if results is result:
-                # A split, for example, returns several.
+                # Functions such as split return several arrays.
                 return _like(result, [_recorded(r) for r in result])
             return _recorded(result)
         if isinstance(result, (tuple, list)):
@@ -245,13 +253,14 @@ class Recorder(Recording):
                 self.unknown_params.append(x)
             elif id(x) in self.state.with_graph:
                 self.refuse(
-                    f"{self.state.with_graph[id(x)][0]} keeps the graph of the step before: "
-                    "call unchain_backward of the loss"
+                    f"{self.state.with_graph[id(x)][0]} keeps the graph of the step before: call "
+                    "the loss's method unchain_backward"
                 )
 
     def compute(self, operation: Any, args: tuple) -> Any:
         if operation.name in _SEEN_THROUGH and not is_bfloat16(args[0].dtype):
-            # A method call on a plain array would not be recorded.
+            # The array must be a recorded array, because a method call on a plain array would not
+            # be recorded.
             return operation.kernels[-1].compute(*[_recorded(x) for x in args])
         args = plain(args)
         kernel = operation.select(*args)
@@ -305,9 +314,11 @@ class Recorder(Recording):
         return super().on_leaf(call)
 
     def call_again(self, function: Callable, args: tuple, kind: str = "again") -> Any:
-        """Calls a function that replays call again, with plain arrays and Variables without graph.
+        """Calls a function with plain arrays and Variables without a graph; replays call the
+        function again.
 
-        An optimizer's method finds the gradients that the parameters have at this point.
+        If the function is an optimizer's method, the parameters have the gradients of this point of
+        the step.
         """
         owner, grads = getattr(function, "__self__", None), ()
         if isinstance(owner, Optimizer):
@@ -337,12 +348,12 @@ class Recorder(Recording):
 
     def _note_loss_scale(self, optimizer, is_number):
         if optimizer.has_dynamic_loss_scale:
-            self.refuse("an optimizer's dynamic loss scale is another one in each step")
+            self.refuse("an optimizer's dynamic loss scale changes in each step")
         if optimizer.loss_scale is not None and not is_number:
             self.state.scales.append((optimizer, optimizer.loss_scale))
 
     def _note_grads(self):
-        """Records gradients that the step itself did not compute, such as clipped ones."""
+        """Records gradients that backward did not compute, such as clipped gradients."""
         self._others = {id(p): own_grad(p) for p in self.state.params}
 
     def grads(self) -> tuple:
@@ -363,8 +374,8 @@ class Recorder(Recording):
             for x in arrays_in(call.args, call.kwargs):
                 if found := self._first_grads.get(id(owner_of(x))):
                     return self.refuse_if(
-                        f"it adds to the gradient of {found[0]} that the call before has left, or "
-                        "reads it: call cleargrads()"
+                        f"it reads the gradient of {found[0]} from the call before, or adds to it: "
+                        "call cleargrads() in the step"
                     )
         return None
 

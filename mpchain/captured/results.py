@@ -1,4 +1,4 @@
-"""Results of a step: nested values, walked and rebuilt."""
+"""Functions that walk and rebuild the results of a step, which are nested values."""
 
 import copy
 import dataclasses
@@ -35,7 +35,8 @@ def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def is_simple(value: object) -> bool:
-    """Returns whether a value is a Python number, a string, None, or the like.
+    """Returns whether a value is a Python number, a string, None, or another simple immutable
+    value.
 
     Example:
         >>> from mpchain.captured.results import is_simple
@@ -106,7 +107,8 @@ def without_graph(value: object, convert: Callable[[np.ndarray], Any] = unconver
 
 
 def arrays_of(value: object) -> list:
-    """Returns the arrays in nested values, those of Variables too, as plain arrays.
+    """Returns the arrays in nested values, including the arrays of Variables, as plain NumPy
+    arrays.
 
     Example:
         >>> from mpchain.captured.results import arrays_of
@@ -119,7 +121,7 @@ def arrays_of(value: object) -> list:
 
 
 def simple_of(value: object) -> list:
-    """Returns the Python numbers, strings and the like that a nested value holds.
+    """Returns the simple values (see :func:`is_simple`) that a nested value contains.
 
     Example:
         >>> from mpchain.captured.results import simple_of
@@ -130,7 +132,8 @@ def simple_of(value: object) -> list:
 
 
 def why_not_returned(value: object, is_known: Callable[[Any], bool]) -> str | None:
-    """Returns why a result cannot be replayed, such as an unknown array; None if it can.
+    """Returns the reason why a result cannot be replayed, such as an unknown array; None if it can
+    be replayed.
 
     Example:
         >>> from mpchain.captured.results import why_not_returned
@@ -151,7 +154,7 @@ def why_not_returned(value: object, is_known: Callable[[Any], bool]) -> str | No
 
 
 def _parts(value):
-    """Returns the keys and the values of a container or dataclass; None for others."""
+    """Returns the keys and the values of a container or dataclass; None for any other value."""
     if isinstance(value, Variable) or is_array(value):
         return None
     if isinstance(value, (tuple, list)):

@@ -16,12 +16,12 @@ from mpchain.variable import Parameter, Variable
 
 
 class State:
-    """The parameters of links, and the arrays and Variables in certain places.
+    """The parameters of links, and the arrays and Variables in the given places.
 
     Args:
         links: the links.
-        params: further parameters, and Variables that are treated like them.
-        held: the places of arrays, persistent ones and others, that keep their memory.
+        params: further parameters, and Variables that are treated like parameters.
+        held: the places of arrays, such as persistent values, that keep their memory.
         kept: the places of arrays and Variables that each step replaces.
 
     Attributes:
@@ -62,7 +62,7 @@ class State:
         return all(isinstance(array, np.ndarray) for array in self._arrays)
 
     def has(self, link: Link) -> bool:
-        """Returns whether the link is one of ``links``."""
+        """Returns whether ``links`` contains the link."""
         return any(link is known for known in self.links)
 
     def param_in(self, arrays: Iterable[np.ndarray]) -> Variable | None:
@@ -74,19 +74,21 @@ class State:
         return None
 
     def fits(self) -> bool:
-        """Whether all parameters still have the same arrays, and losses are scaled as before."""
+        """Returns whether all parameters still have the same arrays, and loss scales are the same
+        as before."""
         for param, array in zip(self.params, self._arrays):
             if param.array is not array:
                 return False
         return all(optimizer.loss_scale == scale for optimizer, scale in self.scales)
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields the arrays of parameters, those in held places, and the buffers of kept values."""
+        """Yields the arrays of parameters, the arrays in held places, and the buffers of kept
+        values."""
         yield from self._arrays
         yield from (value for _, value in self._held)
         yield from (buffer for _, buffer in self._buffers.values())
 
-    # State that each step leaves for the next one
+    # The methods below handle values that each step leaves for the next step.
 
     def begin(self, kind: type[np.ndarray]) -> None:
         """Replaces kept arrays by views of a given array class, or by Variables with such views."""
@@ -109,7 +111,8 @@ class State:
             place.set(given)
 
     def end(self) -> dict[tuple, tuple[Place, Any]]:
-        """Undoes :meth:`begin`, and returns the values that are kept now but were not before."""
+        """Undoes :meth:`begin`. Returns the values that the step has newly stored in kept
+        places."""
         made = self._found()
         for key, value in self._before.items():
             place, buffer = self._buffers[key]
@@ -117,7 +120,7 @@ class State:
             if now is self._begun[key] or (isinstance(now, np.ndarray) and _is_view(now, buffer)):
                 made.pop(key, None)
                 place.set(value)
-                # An array that is changed in place stays the same object.
+                # A place keeps its array object if the array is changed in place.
                 np.copyto(_array_of(value), buffer)
         return {key: pair for key, pair in made.items() if id(pair[1]) not in self.with_graph}
 
@@ -126,12 +129,13 @@ class State:
         return _shapes_of(self._found()) == self._shapes
 
     def kept_arrays(self) -> list:
-        """Returns the arrays that are kept now; None where there is none."""
+        """Returns the array that each kept place holds now; None for a place without an array."""
         arrays = (_array_of(place.get()) for place in self.kept)
         return [x if isinstance(x, np.ndarray) else None for x in arrays]
 
     def kept_in(self, arrays: Iterable[np.ndarray]) -> list[tuple[Place, np.ndarray]]:
-        """Returns pairs of a place and the one of these arrays that a recording had there."""
+        """Returns pairs of a kept place and that array of ``arrays`` which a recording found
+        there."""
         ids = set(map(id, arrays))
         return [(place, buffer) for place, buffer in self._buffers.values() if id(buffer) in ids]
 
@@ -146,7 +150,7 @@ class State:
                 found[place.id] = place, value
         return found
 
-    # Arrays that keep their memory
+    # The methods below handle arrays that keep their memory.
 
     def wrap(self, kind: type[np.ndarray]) -> None:
         """Replaces each array by a view of the given array class."""
@@ -160,8 +164,8 @@ class State:
                 place.set(views.setdefault(id(array), array.view(kind)))
 
     def unwrap(self) -> str | None:
-        """Undoes :meth:`wrap`; returns the name of a parameter whose array was replaced in between,
-        if any."""
+        """Undoes :meth:`wrap`; returns the name of a parameter whose array was replaced after
+        :meth:`wrap`; None if there is none."""
         odd = None
         for param, array in zip(self.params, self._arrays):
             if param.array is not None and _is_view(param.array, array):
@@ -183,8 +187,8 @@ class State:
 class Carried:
     """The state of links when a step is captured, and the state that the step leaves.
 
-    The graph reads copies, at addresses that stay the same. No gradient flows back to earlier
-    steps.
+    The graph reads copies of the state, whose addresses do not change. No gradient flows back to
+    earlier steps.
 
     Args:
         links: the links, with the links that they hold.
@@ -205,7 +209,7 @@ class Carried:
         self._left: list[tuple[Place, Any]] = []
 
     def _kept(self):
-        """Returns places in links and their values, keyed by link and attribute."""
+        """Returns a dict from pairs of a link and an attribute to the place and its value."""
         return {
             (id(vars(link)), name): (Place(vars(link), name, name), value)
             for link in self._links
@@ -239,13 +243,13 @@ class Carried:
             cuda.cupy.copyto(copy.array, place.get().array)
 
     def leave(self, convert: Callable[[Array], Array]) -> None:
-        """Copies results of a launch of the graph to links."""
+        """Stores converted results of a launch of the graph in links."""
         for place, value in self._left:
             is_array = cuda.is_gpu_array(value)
             place.set(Variable(convert(value), requires_grad=False) if is_array else value)
 
     def convert(self, convert: Callable[[Array], Array]) -> None:
-        """Replaces the arrays that links keep by converted ones."""
+        """Replaces the arrays that links keep by converted arrays."""
         for place, _ in self._left:
             value = _array_of(place.get())
             if cuda.is_gpu_array(value):
@@ -297,7 +301,7 @@ def _shapes_of(kept):
 
 
 def are_alike(array: object, other: np.ndarray) -> bool:
-    """Returns whether something is a NumPy array of the same shape and dtype.
+    """Returns whether ``array`` is a NumPy array of the shape and dtype of ``other``.
 
     Example:
         >>> from mpchain.captured.state import are_alike

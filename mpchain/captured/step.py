@@ -20,18 +20,19 @@ from mpchain.captured.unseen import Unseen
 from mpchain.link import Link
 from mpchain.variable import Variable
 
-VARIES = "an argument varies for the first time"
-"""The reason that a call gives when it runs and is compared with its replay."""
+VARIES = "an argument has another value for the first time"
+"""The reason of a call that runs normally, to be compared with its replay."""
 
 _MOST_ATTEMPTS = 3
-_MOST_BYTES = 1 << 24  # larger arrays are not watched for changes
+_MOST_BYTES = 1 << 24  # changes of larger arrays are not looked for
 _MOST_CHANGES = 8
-_RARELY = 32  # calls between changes, such as those of an epoch, that are not counted together
-_MOST_OTHERS = 32  # consecutive calls for which no plan was made
+# changes that are this many calls apart, such as one per epoch, are not counted together
+_RARELY = 32
+_MOST_OTHERS = 32  # capture gives up after this many consecutive calls without a plan
 
 
 class Stage(enum.Enum):
-    """The next call's action."""
+    """The action of the next call."""
 
     FIRST = enum.auto()  # the call runs normally and initializes parameters
     RECORD = enum.auto()  # the call is recorded and becomes a plan
@@ -42,13 +43,13 @@ class Stage(enum.Enum):
 
 
 class Step:
-    """A function for arguments of certain shapes: recorded, compared, then replayed.
+    """A function, for arguments of certain shapes. It is recorded, compared, and then replayed.
 
     Args:
         function: the function.
         known: objects that the function is known to use; this class adds to them.
-        as_always: calls the function without recording.
-        ranks: the ranks that take part in the step.
+        as_always: a function that calls ``function`` without recording.
+        ranks: the ranks that run the step together.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class Step:
         self._n_attempts = self._n_others = 0
         self._has_mismatched = False
         self._n_calls = 0
-        self._changes: dict[str, tuple[int, int]] = {}  # counts and last calls, by label
+        # this maps a label to a number of changes and the number of the last call
+        self._changes: dict[str, tuple[int, int]] = {}
         self._forget()
 
     def _forget(self):
-        """Starts over."""
+        """Discards all recordings and plans, so that the next call is recorded anew."""
         self.plan: Plan | None = None
         self._state: State | None = None
         self._around: Surroundings | None = None
@@ -80,7 +82,8 @@ class Step:
         self.stage = Stage.RECORD
 
     def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
-        """Calls the function; returns why it was not replayed, None if it was, and its result."""
+        """Calls the function. Returns the reason why the call was not replayed (None if it was
+        replayed), and the function's result."""
         self._n_calls += 1
         if self._around is not None and (changed := self._around.changed()):
             self._begin_elsewhere(self._around, changed)
@@ -102,7 +105,7 @@ class Step:
         return self._run(arrays, args, kwargs)
 
     def _begin_elsewhere(self, around, changed):
-        """Starts over, because values have changed since the step was recorded."""
+        """Discards the recordings, because values have changed since the step was recorded."""
         arrays = {place.id for place in (*around.arrays, *around.others)}
         for place in changed:
             if place.id in arrays and isinstance(place.get(), (np.ndarray, Variable)):
@@ -118,7 +121,8 @@ class Step:
         return None
 
     def _varies(self, arrays):
-        """Returns whether an argument differs from those of all calls before."""
+        """Returns whether an argument differs, for the first time, from its value in all calls
+        before."""
         if not self._unproved or self._state is None:
             return False
         values = [*arrays, *self._state.kept_arrays()]
@@ -147,7 +151,7 @@ class Step:
         else:
             state, around = self._state, self._around
         if (param := state.param_in(arrays)) is not None:
-            self._refuse(f"an argument is memory of parameter {param.name}: pass a copy")
+            self._refuse(f"an argument shares memory with parameter {param.name}: pass a copy")
             return self._reason, self._as_always(args, kwargs)
         plan = self.plan
         proof = None if plan is None else Proof(state.arrays(), plan.outside)
@@ -161,7 +165,8 @@ class Step:
         except Exception as error:
             if recorder.has_acted() or recorder.left or unseen.reason() or around.changed():
                 raise
-            result = self._as_always(args, kwargs)  # the normal step may raise the same error
+            # the step is run normally, and may raise the same error
+            result = self._as_always(args, kwargs)
             self._refuse(f"it cannot be recorded, {type(error).__name__}: {error}")
             return self._reason, result
         recorder.refuse_if(unseen.reason())
@@ -172,7 +177,8 @@ class Step:
             try:
                 reason = self._learn(recorder, state, inputs, proof, given, result)
             except Exception as error:
-                # After any error here, the step has already run, so it need not be replayed.
+                # An error in the code below does not stop the program, because the step has already
+                # run.
                 reason = f"{type(error).__name__}: {error}"
         if self._n_attempts > _MOST_ATTEMPTS:
             reason = reason or "parameters or persistent values are replaced in each step"
@@ -206,7 +212,7 @@ class Step:
         """Makes a plan of the recorded step, or compares the plan with the step.
 
         Returns:
-            Why the step cannot be replayed, or None.
+            the reason why the step cannot be replayed, or None.
         """
         if recorder.unknown_links or recorder.unknown_params:
             self._known.add(recorder.unknown_links, recorder.unknown_params)
@@ -228,7 +234,7 @@ class Step:
         if self.stage is Stage.REPLAY and recorder.decisions() != self._decisions:
             self._other(OTHER_VALUE)
             return None
-        assert self._description is not None  # the plan has a description
+        assert self._description is not None  # if there is a plan, there is a description
         reason = difference(self._description, recorder.describe(result)) or recorder.reason
         if reason is not None:
             return reason
@@ -238,7 +244,8 @@ class Step:
         if mismatch is not None:
             if self._has_mismatched:
                 return mismatch
-            # Rounding moved a rectifier's input across zero; this hardly ever happens twice.
+            # Rounding may have moved a rectifier's input across zero, which hardly ever happens
+            # twice, so the plan gets a second comparison.
             self._begin_anew()
             self._has_mismatched = True
             return None
@@ -259,7 +266,8 @@ class Step:
         recorded = [x.view(RecordedArray) for x in inputs]
         shared = {i for pair in overlapping(arrays) for i in pair}
         for i, (x, view) in enumerate(zip(arrays, recorded)):
-            # Copies do not share memory, so a step that writes into shared memory runs normally.
+            # Arguments are copied. Copies do not share memory, so a step whose arguments share
+            # memory runs normally if it writes into them.
             view.flags.writeable = x.flags.writeable and i not in shared
         of_each = {id(x): view for x, view in zip(arrays, recorded)}
         args = [of_each.get(id(x), x) for x in args]
@@ -275,12 +283,12 @@ class Step:
 
 
 class Known:
-    """Objects that a function's recordings found it to use, for all argument shapes."""
+    """The objects that a function uses, as its recordings for all argument shapes have found."""
 
     def __init__(self):
         self.links: list = []
         self.params: list = []
-        self.kept: set = set()  # ids of places where a step leaves a different array
+        self.kept: set = set()  # these are the ids of places where a step leaves a different array
 
     def add(self, links: list, params: list) -> None:
         """Adds links and parameters."""
@@ -293,6 +301,7 @@ def _are_equal(a, b):
         return a is b
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    if a.dtype.char in "gG":  # some bytes of these dtypes are padding
+    # elements of these dtypes contain padding bytes, which are not compared
+    if a.dtype.char in "gG":
         return bool(np.array_equal(a, b, equal_nan=True))
     return a.tobytes() == b.tobytes()

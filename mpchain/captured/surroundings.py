@@ -1,4 +1,5 @@
-"""References of a function: arrays and links that it may use, and values that it depends on."""
+"""The references of a function: arrays and links that it may use, and values on which it
+depends."""
 
 import argparse
 import array
@@ -22,7 +23,8 @@ from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter, Variable
 
-_MOST_ITEMS = 1000  # Items of a longer list or dict are compared at once, if they are simple.
+# The items of a longer list or dict are compared as one value, if they are simple.
+_MOST_ITEMS = 1000
 _MOST_COMPARED = 10_000  # Only the length of a longer list or dict is guarded.
 _LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
 _NAMESPACES = types.SimpleNamespace, argparse.Namespace
@@ -34,7 +36,8 @@ _MISSING = object()
 
 SETTINGS = ("train", "enable_backprop", "dtype", "kernels", "use_cudnn", "cudnn_deterministic")
 SETTINGS += ("use_cudnn_tensor_core",)
-"""Configuration entries that are part of a recording's key: each value gets its own recordings."""
+"""Configuration entries that are part of the key of a recording, so that each of their values has
+its own recordings."""
 
 
 class Place(NamedTuple):
@@ -56,14 +59,14 @@ class Place(NamedTuple):
         return isinstance(self.owner, types.CellType)
 
     def get(self, default: object = None) -> Any:
-        """Returns the value; the default if it no longer exists."""
+        """Returns the value in the place; ``default`` if the place no longer has a value."""
         try:
             return self.owner.cell_contents if self.is_cell else self.owner[self.key]
         except (LookupError, ValueError):
             return default
 
     def set(self, value: object) -> None:
-        """Puts a value there."""
+        """Puts a value into the place."""
         if self.is_cell:
             self.owner.cell_contents = value
         else:
@@ -76,7 +79,8 @@ class Place(NamedTuple):
 
 
 class Surroundings:
-    """References of a function by closures, defaults, globals and attributes, recursively.
+    """Everything that a function references by closures, defaults, globals and attributes,
+    recursively.
 
     Args:
         function: the function.
@@ -84,7 +88,7 @@ class Surroundings:
 
     Attributes:
         values: all values that were found.
-        arrays: the places of NumPy arrays, except those of parameters.
+        arrays: the places of NumPy arrays, except arrays of parameters.
         loose: arrays whose places cannot be reassigned, such as those in tuples.
         variables: the places of Variables that links hold.
         others: the places of Variables elsewhere.
@@ -109,22 +113,24 @@ class Surroundings:
         self._lengths: list[tuple] = []
         self._values: list[tuple] = []
         self._attributes: list[tuple] = []
-        self._names: set[str] = set()  # code reads attributes and globals of these names
-        self._pairs: set[tuple] = set()  # names of objects, each with the name of an attribute
-        self._unclear: set[str] = set()  # attribute names of objects without names
-        self._of_arguments: set[str] = set()  # attribute names of arguments
-        self._has_computed = False  # whether code computes the names of attributes that it reads
+        self._names: set[str] = set()  # code reads attributes and globals with these names
+        # these are pairs of an object's name and an attribute's name
+        self._pairs: set[tuple] = set()
+        self._unclear: set[str] = set()  # these are names of attributes of objects without names
+        self._of_arguments: set[str] = set()  # these are names of attributes of arguments
+        self._has_computed = False  # this is True if code computes names of attributes
         self._objects: list[Any] = []
-        # Objects, and the names of the objects that hold them.
+        # These are objects that are still to be visited, with the names of the objects that hold
+        # them.
         self._of_libraries: list[tuple[Any, Any]] = []
         self._of_links: set[int] = set()
         self._done: set[tuple] = set()
         self._stack: list[tuple[Any, Place | None]] = [(x, None) for x in (function, *more)]
         self._root = inspect.unwrap(function)
         self._self = getattr(self._root, "__self__", self._root)
-        # Functions that are inspected even if they belong to a library.
+        # These functions are inspected even if they belong to a library.
         self._own = {id(getattr(self._root, "__func__", self._root))}
-        # Installed packages that are inspected: those of the function and of links.
+        # The installed packages of the function and of links are inspected too.
         self._packages = {_package_of(self._root), _package_of(type(self._self))}
         self._look()
         for name in {*vars(global_config), *self._names} - {*SETTINGS, "debug"}:
@@ -135,7 +141,7 @@ class Surroundings:
         """Returns the values of a class that were found."""
         return [x for x in self.values.values() if isinstance(x, kind)]
 
-    # Guards
+    # The methods below handle guards.
 
     def changed(self) -> list[Place]:
         """Returns the places whose values have changed."""
@@ -155,7 +161,8 @@ class Surroundings:
             for thing, name, value in self._attributes:
                 if getattr(thing, name, _MISSING) is not value:
                     return self._differing()
-        except (LookupError, ValueError, AttributeError):  # the object no longer exists
+        # these errors mean that the object no longer exists
+        except (LookupError, ValueError, AttributeError):
             return self._differing()
         return []
 
@@ -191,7 +198,7 @@ class Surroundings:
         else:
             self._guards.append((place.owner, place.key, value, place.label))
 
-    # The walk
+    # The methods below walk over the references.
 
     def _look(self):
         while self._stack:
@@ -392,7 +399,8 @@ class Surroundings:
         held = vars(thing)
         names = self._names
         if thing is self._self:
-            # Names that code reads from its attributes, such as an optimizer, are not its own.
+            # The names that code reads from attributes of the object, such as an optimizer, are not
+            # attributes of the object itself.
             others = {name for name, value in held.items() if value is not thing}
             if _is_of_library(type(thing)):
                 names = {name for of, name in self._pairs if of == "self"}
@@ -424,7 +432,8 @@ class Surroundings:
                             self._visit_class_attribute(cls, name)
 
     def _guard_length(self, attributes, kind):
-        """Guards against attributes that are added later, which may hide those of classes."""
+        """Adds a guard for the number of attributes, because an attribute that is added later may
+        hide an attribute of the class."""
         if (id(attributes), len) not in self._done:
             self._done.add((id(attributes), len))
             self._lengths.append((attributes, len(attributes), f"the attributes of {kind}"))
@@ -434,7 +443,8 @@ class Surroundings:
             if not of_libraries and _is_of_library(cls):
                 continue
             for name in [*vars(cls)]:
-                # Python itself calls methods like __len__ and __get__.
+                # Methods such as __len__ and __get__ are visited even if no code names them,
+                # because Python calls them.
                 is_implied = name.startswith("__") and not _is_of_library(cls)
                 if all_of_them or is_implied or name in names:
                     self._visit_class_attribute(cls, name)
@@ -454,7 +464,8 @@ class Surroundings:
                 self._stack.append((value, None))
         elif is_simple(value):
             self._guard_class_attribute(cls, name, value)
-        elif id(value) not in self.values and not _is_of_library(type(value)):  # a descriptor
+        # the value is a descriptor
+        elif id(value) not in self.values and not _is_of_library(type(value)):
             self._stack.append((value, None))
 
     def _guard_class_attribute(self, cls, name, value):
@@ -464,8 +475,8 @@ class Surroundings:
 
 
 def is_plain_array(value: Any) -> bool:
-    """Returns whether a value is a NumPy array of numbers, not of a subclass that may compute
-    otherwise.
+    """Returns whether a value is a NumPy array of numbers, not an instance of a subclass, which may
+    compute differently.
 
     Example:
         >>> from mpchain.captured.surroundings import is_plain_array
@@ -494,7 +505,7 @@ def are_exactly_equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.generic):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     if type(a) in (float, complex):
-        return repr(a) == repr(b)  # 0.0 and -0.0 count as different; NaN equals NaN
+        return repr(a) == repr(b)  # by repr, 0.0 and -0.0 are different, and NaN equals NaN
     return is_simple(a) and a == b
 
 
@@ -518,7 +529,8 @@ def exact_key(value: object) -> Any:
 
 
 def _is_written(value):
-    """Returns whether a value is a function, but not one that dataclasses generate."""
+    """Returns whether a value is a function that is written as source code, not generated by
+    dataclasses."""
     return inspect.isfunction(value) and inspect.unwrap(value).__code__.co_filename != "<string>"
 
 

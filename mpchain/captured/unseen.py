@@ -1,4 +1,5 @@
-"""Effects of a step that no recorder sees: the program's own draws, and hidden writes."""
+"""Effects of a step that recorders do not see: draws from generators of the program, and writes
+into arrays that are not recorded."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from mpchain.optimizer import GradientMethod, Optimizer
 
 
 class Unseen:
-    """Notices draws from generators of the program, and writes into arrays that are not recorded.
+    """Detects draws from generators of the program, and writes into arrays that are not recorded.
 
     Args:
         arrays: the arrays.
@@ -47,7 +48,7 @@ class Unseen:
         self._of_numpy = _state_of(np.random)
 
     def check_draws(self) -> None:
-        """Called before a recorded draw."""
+        """Checks, before a recorded draw, that no draw was made by means that are not recorded."""
         if _state_of(np.random) != self._of_numpy:
             self._reason = "it draws random numbers by means that are not recorded"
 
@@ -59,7 +60,7 @@ class Unseen:
         self._numbers = [dict(numbers) for _, numbers in self._hyperparams]
 
     def check(self) -> None:
-        """Called before a call that replays repeat."""
+        """Checks, before a call that replays repeat, that no unrecorded effect has occurred."""
         self.check_draws()
         if self._states() != self._of_program:
             self._reason = "it draws random numbers by means that are not recorded"
@@ -69,7 +70,7 @@ class Unseen:
                     self._reason = f"it sets {name} of a {kind}"
 
     def reason(self) -> str | None:
-        """Returns the unseen effect; None if none was noticed."""
+        """Returns a text that describes the unrecorded effect; None if no effect was detected."""
         self.check()
         for array, value in self._arrays:
             if array.tobytes() != value.tobytes():

@@ -1,4 +1,5 @@
-"""Probability distributions, batched and differentiable in points and parameters."""
+"""Batches of probability distributions, which are differentiable with respect to points and
+parameters."""
 
 from mpchain.distributions.discrete import (
     Bernoulli,

@@ -28,12 +28,13 @@ from mpchain.variable import Variable, as_variable
 
 
 def _fractional(x):
-    """Returns where the elements of an array are fractional or infinite; NaN does not count."""
+    """Returns an array that is True where elements are fractional or infinite, and False for
+    NaN."""
     return np.isinf(x) | ((np.floor(x) != x) & ~np.isnan(x))
 
 
 class Bernoulli(Parametric):
-    """Bernoulli distribution: one with probability p, else zero. Samples are integers.
+    """Bernoulli distribution: samples are 1 with probability p and 0 otherwise, as integers.
 
         >>> Bernoulli(np.array([0.2, 0.5])).prob(np.array([1, 1])).array
         array([0.2, 0.5])
@@ -41,7 +42,7 @@ class Bernoulli(Parametric):
     Args:
         p: Variable or array: the probabilities of one.
         logit: log(p / (1 - p)) instead of ``p``.
-        binary_check: whether points between zero and one are outside of the support. If not, such
+        binary_check: whether points between zero and one are outside of the support. If False, such
             points x are soft labels with log-probability x log p + (1 - x) log(1 - p) and
             probability x p + (1 - x) (1 - p).
 
@@ -74,7 +75,8 @@ class Bernoulli(Parametric):
     entropy = property(lambda self: -self._expected(*self._logs))
 
     def _expected(self, of_one, of_zero):
-        """Returns the mean of a variable with these two values, which may be infinite."""
+        """Returns the mean of a quantity whose values for one and for zero are given; the values
+        may be infinite."""
         return logarithms.weighted(self.p, of_one) + logarithms.weighted(1 - self.p, of_zero)
 
     def _outside(self, x):
@@ -106,16 +108,17 @@ class Bernoulli(Parametric):
 
     def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)
-        # Uniform random numbers would suffice, but Chainer draws from the binomial distribution.
+        # Samples are drawn from the binomial distribution, as in Chainer, although uniform random
+        # numbers would suffice.
         return as_variable(draw(self.p, "binomial", 1, self.p.array, size=size).astype(np.int64))
 
 
 _SUM_TOLERANCE = 1e-2
-"""Tolerance of the sum of probabilities, since half precision rounds each of them."""
+"""The tolerance of the sum of probabilities, because half precision rounds each probability."""
 
 
 def sums_to_one(x: Array) -> Array:
-    """Returns where the last axis of an array sums to one, up to rounding.
+    """Returns an array that is True where the last axis of an array sums to one, up to rounding.
 
     >>> bool(sums_to_one(np.array([0.2, 0.8])))
     True
@@ -130,13 +133,13 @@ def _check_probabilities(owner, p):
 
 
 def _draw_categories(p, n):
-    """Draws ``n`` integers for each row of probabilities: array (n, *p.shape[:-1])."""
+    """Draws ``n`` integers for each row of probabilities; returns an array (n, *p.shape[:-1])."""
     xp = p.xp
     *batch, size = p.shape
     rows = math.prod(batch)
     ends = xp.cumsum(p.array.astype("d").reshape(rows, size), axis=1)
     ends /= ends[:, -1:]
-    # All rows form one ascending sequence: row i is in [i, i + 1].
+    # The rows are joined to one ascending sequence, in which row i covers [i, i + 1].
     begins = xp.arange(rows, dtype="d")
     like = Variable(begins)
     points = xp.minimum(begins + draw(like, "random", size=(n, rows)), xp.nextafter(begins + 1, 0))
@@ -157,8 +160,8 @@ class Categorical(Parametric):
         logit: the logarithms of the probabilities, up to a constant, instead of ``p``.
 
     Raises:
-        ValueError: ``p`` and ``logit`` are both given or both missing, or ``p`` is not a
-            distribution.
+        ValueError: ``p`` and ``logit`` are both given or both missing, or ``p`` is negative or does
+            not sum to one.
     """
 
     p: Variable
@@ -196,7 +199,7 @@ class Categorical(Parametric):
 
 
 class OneHotCategorical(Parametric):
-    """Distribution of one-hot vectors with given probabilities of each position.
+    """Distribution of one-hot vectors, where the probability of each position is given.
 
     Other vectors x with sum one are soft labels with log-probability sum(x log p).
 
@@ -236,7 +239,8 @@ class OneHotCategorical(Parametric):
 
 
 def outside_of_simplex(x: Array) -> Array:
-    """Returns where the last axis of an array has a negative element or a sum other than one.
+    """Returns an array that is True where the last axis of an array has a negative element or a sum
+    other than one.
 
     >>> outside_of_simplex(np.array([[0.2, 0.8], [0.5, 0.8], [-0.1, 1.1]]))
     array([False,  True,  True])
@@ -279,7 +283,8 @@ class Geometric(Parametric):
     entropy = property(lambda self: -self._expected(self._log_failure, F.log(self.p)))
 
     def _expected(self, of_failure, of_success):
-        """Returns the mean of the sum of a value per failure and a value for the success."""
+        """Returns the mean of a sum that has a value for each failure and a value for the
+        success."""
         return logarithms.weighted((1 - self.p) / self.p, of_failure) + of_success
 
     def _outside(self, x):
@@ -329,9 +334,10 @@ class Poisson(Parametric):
 
     @property
     def entropy(self) -> Variable:
-        """Variable of shape ``batch_shape``, in nats: a sum, since no closed form exists."""
+        """Variable of shape ``batch_shape``, in nats, computed as a sum, because no closed form
+        exists."""
         xp, lam = self.xp, self.lam
-        # Probabilities farther from the mean than this are negligible.
+        # Probabilities of points farther from the mean are negligible.
         largest = float(xp.nan_to_num(lam.array, posinf=0).max()) if lam.size else 0
         reach = int(12 * math.sqrt(largest)) + 30
         x = xp.floor(lam.array)[..., None] + xp.arange(-reach, reach + 1, dtype=lam.dtype)

@@ -20,10 +20,10 @@ from mpchain.variable import Parameter, Variable, as_array, as_variable
 
 
 class Distribution:
-    """Base: a batch of probability distributions with differentiable methods.
+    """Base of batches of probability distributions with differentiable methods.
 
-    Subclasses define methods and properties; undefined ones raise NotImplementedError. An array of
-    points has the shape (..., *batch_shape, *event_shape).
+    Subclasses define methods and properties; methods and properties that are not defined raise
+    NotImplementedError. An array of points has the shape (..., *batch_shape, *event_shape).
 
     >>> class Point(mpchain.Distribution):
     ...     def __init__(self, x):
@@ -50,7 +50,7 @@ class Distribution:
 
     @property
     def params(self) -> dict[str, Variable]:
-        """The parameters: a dict of Variables by name."""
+        """The parameters, as a dict of Variables by name."""
         raise self._lacks("params")
 
     @property
@@ -94,7 +94,8 @@ class Distribution:
         raise self._lacks("entropy")
 
     def log_prob(self, x: Input) -> Variable:
-        """Returns the logarithm of the density (of the probability if discrete).
+        """Returns the logarithm of the density, or of the probability if the distribution is
+        discrete.
 
         Args:
             x: Variable or array of points.
@@ -117,7 +118,7 @@ class Distribution:
         raise self._lacks("cdf")
 
     def icdf(self, x: Input) -> Variable:
-        """Returns quantiles: the points at which :meth:`cdf` is ``x``.
+        """Returns quantiles, which are the points at which :meth:`cdf` is ``x``.
 
         Args:
             x: Variable or array of probabilities, which broadcasts with the batch.
@@ -140,10 +141,11 @@ class Distribution:
         return logarithms.log(self.survival_function(x))
 
     def sample(self, sample_shape: int | tuple[int, ...] = ()) -> Variable:
-        """Draws samples with ``config.rng``; if that is None, with NumPy's or CuPy's global state.
+        """Draws samples from ``config.rng``, or from NumPy's or CuPy's global generator if
+        ``config.rng`` is None.
 
         Args:
-            sample_shape: the shape of independent draws.
+            sample_shape: the shape of the array of independent draws.
 
         Returns:
             Variable (*sample_shape, *batch_shape, *event_shape). If the distribution is
@@ -163,26 +165,29 @@ class Distribution:
         return F.reshape(samples, (*shape, *samples.shape[1:]))
 
     def _belongs_to_no_sample(self):
-        """Returns whether a draw must be the same on all ranks: for scalars or model parameters."""
+        """Returns whether a draw must be the same on all ranks because the parameters are scalars
+        or model parameters."""
         return False
 
     def sample_n(self, n: int) -> Variable:
-        """Draws ``n`` samples: Variable (n, *batch_shape, *event_shape). See :meth:`sample`."""
+        """Draws ``n`` samples; returns a Variable (n, *batch_shape, *event_shape). See
+        :meth:`sample`."""
         raise self._lacks("sample_n")
 
 
 POSITIVE = "be positive", lambda x: x <= 0
 NOT_NEGATIVE = "not be negative", lambda x: x < 0
 PROBABILITY = "be from 0 to 1", lambda x: (x < 0) | (x > 1)
-"""Rules of parameters: in words, and a test for elements that violate them (NaN does not)."""
+"""Rules of parameters: the rule in words, and a function that is True for elements that violate the
+rule (NaN does not)."""
 
 
 class Parametric(Distribution):
-    """Base: a distribution with floating-point parameters that broadcast with each other.
+    """Base of distributions with floating-point parameters that broadcast with each other.
 
     Scalars and lists are converted to the dtype of the parameters that are arrays, or to
-    ``config.dtype``. Values are checked if ``config.type_check`` is set; on a GPU, only in debug
-    mode.
+    ``config.dtype``. Values are checked if ``config.type_check`` is True; on a GPU, values are
+    checked only in debug mode.
 
         >>> mpchain.distributions.Exponential(np.array([1.0, 2.0])).params["lam"].array
         array([1., 2.])
@@ -197,7 +202,7 @@ class Parametric(Distribution):
 
     _rules = {}
     _n_event_axes = 0
-    _inner = 1.0  # a point of the support that replaces points outside of it
+    _inner = 1.0  # points outside of the support are replaced by this point of the support
 
     def __init__(self, **parameters: Input) -> None:
         params = broadcast(self._name, as_parameters(self._name, parameters))
@@ -233,7 +238,7 @@ class Parametric(Distribution):
     params = property(lambda self: dict(self._params))
 
     def _points(self, method, x, event_shape=None):
-        """Checks an argument, and returns it as a floating-point Variable."""
+        """Checks an argument, and returns the argument as a floating-point Variable."""
         event_shape = self.event_shape if event_shape is None else event_shape
         dtype = self._like.dtype
         if not hasattr(x, "dtype"):
@@ -263,7 +268,8 @@ class Parametric(Distribution):
         return choose(outside, value, formula(inner))
 
     def _outside(self, x):
-        """Returns where points are outside of the support; None means nowhere."""
+        """Returns an array that is True where points are outside of the support; None if no point
+        can be outside."""
         return None
 
     def _log_density(self, x):
@@ -325,7 +331,7 @@ def check_values(
         owner, name: the names of the distribution and of the parameter.
         variable: the parameter.
         rule: the rule in words: the parameter "must ...".
-        broken: function of the array that returns where the rule is violated.
+        broken: function of the array that returns an array that is True where the rule is violated.
     """
     array = variable.array
     if config.type_check and (isinstance(array, np.ndarray) or config.debug):

@@ -1,9 +1,10 @@
-"""Logarithms of gamma and Poisson probabilities, which neither underflow nor cancel.
+"""Logarithms of gamma and Poisson probabilities, computed without underflow or cancellation.
 
 A Poisson probability lam^x exp(-lam) / x! is a quotient of huge, almost equal numbers. It is
 computed with C. Loader's saddle-point method (Fast and accurate computation of binomial
 probabilities, 2000), from the deviance x log(x / lam) + lam - x and the remainder of Stirling's
-formula. It is also the density of a gamma distribution of shape x + 1, so x need not be an integer.
+formula. The same number is the density of a gamma distribution of shape x + 1, so x need not be an
+integer.
 
 Where the distribution function underflows, its logarithm is computed as the sum of the logarithms
 of the density and of a series (on the left) or a continued fraction (on the right).
@@ -23,13 +24,14 @@ from mpchain.functions.special import digamma
 from mpchain.variable import Variable
 
 _STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360]
-_LARGE = 10.0  # above this, Stirling's series is accurate to all digits
+_LARGE = 10.0  # Stirling's series is accurate to all digits above this number
 _UNDERFLOW = 1e-290
 _MOST_TERMS = 100_000
 
 
 def _deviance(xp, x, lam):
-    """Returns x log(x / lam) + lam - x for x > 0; near lam, with a series in (x - lam) / lam."""
+    """Returns x log(x / lam) + lam - x for x > 0. Near lam, the result is a series in (x - lam) /
+    lam."""
     v = (x - lam) / (x + lam)
     near = (x - lam) * v
     term = 2 * x * v
@@ -41,7 +43,8 @@ def _deviance(xp, x, lam):
 
 
 def _log_poisson_values(x, lam):
-    """Returns the logarithm in double precision, for x > -1 and lam > 0."""
+    """Returns the logarithm of the Poisson probability in double precision, for x > -1 and lam >
+    0."""
     xp = get_array_module(x)
     is_large = x >= _LARGE
     large = xp.where(is_large, x, _LARGE)
@@ -61,7 +64,7 @@ def _log_poisson(x, lam):
 
 
 def log_poisson(x: Variable, lam: Variable) -> Variable:
-    """Returns x log(lam) - lam - log(x!), for real x above -1; at lam = 0 its limit.
+    """Returns x log(lam) - lam - log(x!), for real x above -1; at lam = 0, returns the limit.
 
         >>> log_poisson(Variable(np.array(1e6)), Variable(np.array(1e6))).array.round(9)
         np.float64(-7.826693896)
@@ -115,7 +118,8 @@ def _log_gamma_values(a, x, is_upper):
     is_tiny = p < _UNDERFLOW
     y = xp.where(p > 0.5, xp.log1p(-xp.where(p > 0.5, rest, 0)), xp.log(xp.where(is_tiny, 1, p)))
     if is_tiny.any():
-        # Elsewhere, dummy values are inserted for which both sums converge immediately.
+        # For all other elements, dummy values are inserted for which both sums converge
+        # immediately.
         a, x = xp.where(is_tiny, a, 1), xp.where(is_tiny, x, 50 if is_upper else 0.02)
         tail = _log_fraction(xp, a, x) if is_upper else _log_series(xp, a, x)
         y = xp.where(is_tiny, _log_poisson_values(a, x) + tail, y)
@@ -166,7 +170,8 @@ def _log_upper_gamma(a, x):
 
 
 def log_lower_gamma(a: Variable, x: Variable) -> Variable:
-    """Returns log P(a, x), with P the distribution function of the gamma distribution of scale 1.
+    """Returns log P(a, x), where P is the distribution function of the gamma distribution of scale
+    1.
 
         >>> a, x = Variable(np.array(50.0)), Variable(np.array([1e-10, 50.0]))
         >>> log_lower_gamma(a, x).array.round(3)

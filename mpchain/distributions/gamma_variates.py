@@ -1,4 +1,4 @@
-"""The gamma distribution function and gamma samples, with derivatives by the shape.
+"""The gamma distribution function and gamma samples, with derivatives with respect to the shape.
 
 Let P(a, x) be the distribution function of the gamma distribution of shape a and scale 1, and
 p(a, x) its density. For a quantile x as a function of a, P(a, x) is constant, and so
@@ -6,12 +6,12 @@ p(a, x) its density. For a quantile x as a function of a, P(a, x) is constant, a
     dx/da = -(dP/da)(a, x) / p(a, x) =: r(a, x).
 
 r has no closed form. It is the integral of a positive, smooth function, which a fixed quadrature
-rule computes to 1e-12; s selects the side of x without cancellation:
+rule computes to 1e-12; the sign s is chosen to avoid cancellation:
 
     r = x int_0^inf (s (log x - psi(a)) + v) exp(s a v - x (exp(s v) - 1)) dv,
     s = 1 if x > a + 1 else -1.
 
-The quadrature uses differentiable functions, so all higher derivatives exist.
+The quadrature is composed of differentiable functions, so all higher derivatives exist.
 """
 
 import numpy as np
@@ -29,11 +29,12 @@ _STEP = 0.1
 _T = np.arange(-3.6, 4.6, _STEP)
 _POINTS = np.exp(_T - np.exp(-_T))
 _WEIGHTS = _STEP * _POINTS * (1 + np.exp(-_T))
-"""Double-exponential rule for integrals from 0 to infinity of exponentially decaying functions."""
+"""The double-exponential rule for integrals from 0 to infinity of exponentially decaying
+functions."""
 
 
 def _quantile_slope(a, x):
-    """Returns r(a, x) for a >= 1 and arrays or Variables of one shape."""
+    """Returns r(a, x), where a >= 1 and x are arrays or Variables of the same shape."""
     raw_a, raw_x = as_array(a)[..., None], as_array(x)[..., None]
     xp, dtype = get_array_module(raw_x), raw_x.dtype
     sign = xp.where(raw_x > raw_a + 1, 1, -1).astype(dtype)
@@ -53,8 +54,8 @@ def _gamma_variate(a, drawn):
 def log_gamma_variates(a: Variable, n: int) -> Variable:
     """Draws logarithms of gamma variables, which do not underflow for small shapes.
 
-    If z has the shape a + 1 and u is uniform, z u^(1/a) has the shape a: only shapes above one
-    need r.
+    If z has the shape a + 1 and u is uniform, z u^(1/a) has the shape a. Therefore r is needed only
+    for shapes above one.
 
         >>> log_gamma_variates(Variable(np.array([1e-4, 2.0])), 3).shape
         (3, 2)
@@ -75,7 +76,7 @@ def log_gamma_variates(a: Variable, n: int) -> Variable:
 
 
 def _slope_by_shape(a, x):
-    """Returns dP/da, by P(a, x) = P(a + 1, x) + p(a + 1, x) and r for the shape a + 1."""
+    """Returns dP/da, computed by P(a, x) = P(a + 1, x) + p(a + 1, x) and r for the shape a + 1."""
     log_x = np.log(x)
     density = np.exp(a * log_x - x - lgamma.on(a + 1))
     return density * (log_x - digamma.on(a + 1) - _quantile_slope(a + 1, x))
@@ -118,7 +119,7 @@ def lower_gamma(a: Variable, x: Variable) -> Variable:
 
 
 def upper_gamma(a: Variable, x: Variable) -> Variable:
-    """Returns 1 - P(a, x), accurate where it is small; see :func:`lower_gamma`.
+    """Returns 1 - P(a, x), accurate where the result is small; see :func:`lower_gamma`.
 
     >>> upper_gamma(Variable(np.array(1.0)), Variable(np.array([0.0, 1.0]))).array.round(3)
     array([1.   , 0.368])

@@ -1,4 +1,4 @@
-"""Kullback-Leibler divergences: a registry of formulas by pairs of classes."""
+"""Kullback-Leibler divergences, by a registry of formulas for pairs of classes."""
 
 import itertools
 import math
@@ -22,14 +22,14 @@ _registry = {}
 def register_kl(Dist1: type, Dist2: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns a decorator that registers the divergence of two classes of distributions.
 
-    A registration applies to subclasses, too; the one for the nearest pair of base classes is used.
-    A new registration replaces an older one for the same pair.
+    A registration applies to subclasses too; the registration for the nearest pair of base classes
+    is used. A new registration replaces an older registration for the same pair.
 
     Args:
         Dist1, Dist2: subclasses of :class:`Distribution`.
 
     Raises:
-        TypeError: one of them is not a subclass of Distribution.
+        TypeError: ``Dist1`` or ``Dist2`` is not a subclass of Distribution.
 
     Example:
         >>> @register_kl(Normal, Normal)
@@ -65,7 +65,7 @@ def kl_divergence(dist1: Distribution, dist2: Distribution) -> Variable:
 
     Returns:
         Variable of the shape of the batch; infinite where the support of ``dist2`` does not contain
-        that of ``dist1``.
+        the support of ``dist1``.
 
     Raises:
         NotImplementedError: no formula is registered (:func:`register_kl`) for the two classes.
@@ -74,7 +74,8 @@ def kl_divergence(dist1: Distribution, dist2: Distribution) -> Variable:
     if function is None:
         names = f"{type(dist1).__name__} and {type(dist2).__name__}"
         raise NotImplementedError(
-            f"kl_divergence: no formula is registered for dist1 and dist2 of classes {names}"
+            f"kl_divergence: no formula is registered for dist1 and dist2 of classes {names}; "
+            "register one by register_kl"
         )
     return function(dist1, dist2)
 

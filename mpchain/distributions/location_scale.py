@@ -1,4 +1,5 @@
-"""Distributions of loc + scale z, where z has a standard distribution."""
+"""Distributions of loc + scale z, where z has a standard distribution, such as the standard normal
+distribution."""
 
 import math
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class LocationScale(Parametric):
-    """Base: subclasses define the standard distribution, with loc 0 and scale 1.
+    """Base of these distributions; subclasses define the standard distribution, with loc 0 and
+    scale 1.
 
     >>> issubclass(Normal, LocationScale)
     True
@@ -32,7 +34,7 @@ class LocationScale(Parametric):
         def _standard_cdf(self, z: Variable) -> Variable: ...
         def _standard_icdf(self, p: Variable) -> Variable: ...
 
-    _noise: str  # the method of random generators that draws z
+    _noise: str  # this is the name of the random generator's method that draws z
     _standard_mean = 0.0
     _standard_variance = math.nan
     _standard_entropy = math.nan
@@ -160,7 +162,8 @@ class Laplace(_Symmetric):
         return -F.absolute(z) - math.log(2)
 
     def _standard_cdf(self, z):
-        # At a tie, the first argument gets the gradient, so the density at loc is correct.
+        # Where both arguments are equal, the first argument gets the gradient, so the density at
+        # loc is correct.
         below, above = np.exp(np.minimum(z, 0)) * 0.5, np.exp(-np.maximum(z, 0)) * 0.5
         return choose(z.array < 0, below, 1 - above)
 
@@ -176,7 +179,7 @@ class Laplace(_Symmetric):
 class Cauchy(_Symmetric):
     """Cauchy distribution: density 1 / (pi scale (1 + ((x - loc) / scale)^2)).
 
-    Mean and variance do not exist, and are NaN.
+    The mean and the variance do not exist, so they are NaN.
 
         >>> Cauchy(0.0, 1.0).icdf(np.array([0.25, 0.5])).array.round(3)
         array([-1., -0.])
@@ -191,18 +194,18 @@ class Cauchy(_Symmetric):
     _standard_entropy = math.log(4 * math.pi)
 
     def _standard_log_density(self, z):
-        # log(1 + z^2), computed from z / m with m = |z| > 1, so that distant points do not
-        # overflow.
+        # The result is log(1 + z^2). It is computed from z / m with m = |z| > 1, so that distant
+        # points do not overflow.
         m = np.maximum(abs(z.array), 1)
         rest = F.square(z / m) + (np.square(1 / m) - 1)
         return -F.log1p(rest) - (np.log(m) * 2 + math.log(math.pi))
 
     def _standard_cdf(self, z):
-        # Unlike arctan(z) / pi + 1/2, this formula is accurate far below loc, too.
+        # Unlike arctan(z) / pi + 1/2, this formula is accurate even far below loc.
         return F.arctan2(z.xp.ones_like(z.array), -z) / math.pi
 
     def _standard_log_cdf(self, z):
-        # This is the probability of points farther from loc than z. It is computed without the
+        # The formula is the probability of points farther from loc than z, computed without the
         # square of z, which could overflow.
         distance = choose(z.array < 0, -z, z)
         is_far = distance.array > 1
@@ -239,7 +242,7 @@ class Gumbel(LocationScale):
 
     @staticmethod
     def _rate(z):
-        # Below z = -7 the distribution function is zero in every precision.
+        # Below z = -7, the distribution function is zero in every precision.
         return F.exp(-np.maximum(z, -7))
 
     def _standard_icdf(self, p):
@@ -253,14 +256,14 @@ class Gumbel(LocationScale):
 
     def log_survival_function(self, x: Input) -> Variable:
         z = self._standardized("log_survival_function", x)
-        is_far = z.array > 18  # 1 - exp(-u) is u - u^2 / 2 there
+        is_far = z.array > 18  # for these points, 1 - exp(-u) is u - u^2 / 2
         u = self._rate(choose(is_far, 0, z))
         far = choose(~is_far, 0, z)
         return choose(is_far, F.exp(-far) * -0.5 - far, logarithms.log_of_rest_of_exp(u))
 
 
 class Uniform(LocationScale):
-    """Uniform distribution on [low, high], that is [loc, loc + scale].
+    """Uniform distribution on [low, high], which is [loc, loc + scale].
 
         >>> Uniform(low=np.array(0.0), high=4.0).prob(np.array([1.0, 5.0])).array
         array([0.25, 0.  ])

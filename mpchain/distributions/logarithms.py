@@ -1,4 +1,5 @@
-"""Choices between values, and logarithms that are -inf at zero without warnings or NaN."""
+"""Choices between values, and logarithms that are -inf at zero without warnings or NaN
+gradients."""
 
 import math
 from typing import Any
@@ -13,7 +14,7 @@ from mpchain.variable import Variable, as_array
 
 
 def choose(condition: Array, value: Input | float, y: Variable) -> Variable:
-    """Returns ``value`` where the condition holds, else the Variable ``y``.
+    """Returns ``value`` where the condition is True, and the Variable ``y`` elsewhere.
 
         >>> choose(np.array([True, False]), 0, Variable(np.array([3.0, 4.0]))).array
         array([0., 4.])
@@ -28,12 +29,12 @@ def choose(condition: Array, value: Input | float, y: Variable) -> Variable:
     """
     if not isinstance(value, Variable):
         value = converted(y.xp, value, y.dtype)
-    # NumPy returns scalars from comparisons of 0-d arrays.
+    # The condition is converted, because NumPy's comparisons of 0-d arrays return scalars.
     return F.where(converted(y.xp, condition), value, y)
 
 
 def log(x: Variable) -> Variable:
-    """Returns the logarithm of a Variable; at zero -inf without gradient.
+    """Returns the logarithm of a Variable. At zero, the result is -inf and the gradient is zero.
 
     >>> log(Variable(np.array([0.0, 1.0]))).array
     array([-inf,   0.])
@@ -43,7 +44,7 @@ def log(x: Variable) -> Variable:
 
 
 def log_of_rest(x: Variable) -> Variable:
-    """Returns log(1 - x) of a Variable; at one -inf without gradient.
+    """Returns log(1 - x) of a Variable. At one, the result is -inf and the gradient is zero.
 
     >>> log_of_rest(Variable(np.array([0.0, 1.0]))).array
     array([ -0., -inf])
@@ -59,14 +60,15 @@ def _by_exponent(g, x):
 
 @elementwise(_by_exponent)
 def _log_of_rest_of_exp(x):
-    # Each form is exact where the other suffers from cancellation.
+    # Each of the two forms is exact where the other form suffers from cancellation.
     is_near = np.less(x, math.log(2))
     near = np.log(-np.expm1(-np.where(is_near, x, 1)))
     return np.where(is_near, near, np.log1p(-np.exp(-np.where(is_near, 1, x))))
 
 
 def log_of_rest_of_exp(x: Variable) -> Variable:
-    """Returns log(1 - exp(-x)) of a Variable that is not negative; at zero -inf without gradient.
+    """Returns log(1 - exp(-x)) of a Variable that is not negative. At zero, the result is -inf and
+    the gradient is zero.
 
     >>> log_of_rest_of_exp(Variable(np.array([0.0, 1e-20, 50.0]))).array
     array([           -inf, -4.60517019e+01, -1.92874985e-22])
@@ -82,5 +84,6 @@ def weighted(weight: Input, logarithm: Variable) -> Variable:
     array(0.)
     """
     vanishes = (as_array(weight) == 0) & np.isinf(logarithm.array)
-    factor: Any = weight  # NumPy's type hints say that an array times a Variable is an array
+    # the type is Any because NumPy's type hints say that an array times a Variable is an array
+    factor: Any = weight
     return factor * choose(vanishes, 0, logarithm)

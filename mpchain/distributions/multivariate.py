@@ -1,4 +1,4 @@
-"""Distributions of vectors, and of independent elements as one event."""
+"""Distributions of vectors, and distributions whose events consist of independent elements."""
 
 import math
 
@@ -57,7 +57,8 @@ class Beta(Parametric):
     entropy = property(lambda self: -self.expected_log_prob(self))
 
     def expected_log_prob(self, other: "Beta") -> Variable:
-        """Returns the mean of the log_prob of another beta distribution."""
+        """Returns the mean, over this distribution, of the log_prob of another beta
+        distribution."""
         of_total = F.digamma(self.a + self.b)
         log_x, log_rest = F.digamma(self.a) - of_total, F.digamma(self.b) - of_total
         return (other.a - 1) * log_x + (other.b - 1) * log_rest - other._log_normalizer
@@ -75,7 +76,8 @@ class Beta(Parametric):
 
 
 class Dirichlet(Parametric):
-    """Dirichlet distribution: density of prod_i x_i^(alpha_i - 1), x_i >= 0, with sum one.
+    """Dirichlet distribution: density proportional to prod_i x_i^(alpha_i - 1), for x_i >= 0 with
+    sum one.
 
     Points whose sum differs from one by more than rounding are outside of the support. Gradients
     of samples are computed as in :class:`Gamma`.
@@ -98,7 +100,7 @@ class Dirichlet(Parametric):
 
     @property
     def alpha0(self) -> Variable:
-        """Variable of the shape ``batch_shape``: the sums of alpha."""
+        """Variable of the shape ``batch_shape``: the sum of the elements of each alpha."""
         return F.sum(self.alpha, axis=-1)
 
     _total = property(lambda self: F.sum(self.alpha, axis=-1, keepdims=True))
@@ -121,7 +123,8 @@ class Dirichlet(Parametric):
     entropy = property(lambda self: -self.expected_log_prob(self))
 
     def expected_log_prob(self, other: "Dirichlet") -> Variable:
-        """Returns the mean of the log_prob of another Dirichlet distribution."""
+        """Returns the mean, over this distribution, of the log_prob of another Dirichlet
+        distribution."""
         log_x = F.digamma(self.alpha) - F.digamma(self._total)
         return F.sum((other.alpha - 1) * log_x, axis=-1) - other._log_normalizer
 
@@ -137,7 +140,7 @@ class Dirichlet(Parametric):
 
 
 class MultivariateNormal(Parametric):
-    """Normal distribution of vectors, with covariance L L^T.
+    """Normal distribution of vectors with the covariance L L^T.
 
         >>> normal = MultivariateNormal(np.zeros(2), scale_tril=np.array([[1.0, 0.0], [1.0, 1.0]]))
         >>> normal.covariance.array
@@ -150,7 +153,7 @@ class MultivariateNormal(Parametric):
             diagonal; elements above the diagonal are ignored.
 
     Raises:
-        InvalidType: the shapes do not fit.
+        InvalidType: the shapes do not match.
         ValueError: a diagonal element is not positive.
     """
 
@@ -224,10 +227,11 @@ class Independent(Distribution):
 
     Args:
         distribution: the distribution to reinterpret.
-        reinterpreted_batch_ndims: the number of axes; None means all but the first.
+        reinterpreted_batch_ndims: the number of axes to reinterpret; None means all axes except the
+            first.
 
     Raises:
-        ValueError: the batch has fewer axes.
+        ValueError: the batch has fewer axes than ``reinterpreted_batch_ndims``.
     """
 
     def __init__(
@@ -274,7 +278,7 @@ class Independent(Distribution):
     entropy = property(lambda self: self._total(self.distribution.entropy))
 
     def _total(self, x, function=F.sum):
-        """Sums or multiplies over the reinterpreted axes."""
+        """Reduces the reinterpreted axes by ``function``, such as a sum or a product."""
         n = self.reinterpreted_batch_ndims
         return function(x, axis=tuple(range(x.ndim - n, x.ndim))) if n else x
 
@@ -285,21 +289,24 @@ class Independent(Distribution):
         return self._total(self.distribution.prob(x), F.prod)
 
     def cdf(self, x: Input) -> Variable:
-        """Returns the probability that no element of a sample is above that of ``x``."""
+        """Returns the probability that no element of a sample is above the corresponding element of
+        ``x``."""
         return self._total(self.distribution.cdf(x), F.prod)
 
     def log_cdf(self, x: Input) -> Variable:
         return self._total(self.distribution.log_cdf(x))
 
     def survival_function(self, x: Input) -> Variable:
-        """Returns the probability that all elements of a sample are above those of ``x``."""
+        """Returns the probability that all elements of a sample are above the corresponding
+        elements of ``x``."""
         return self._total(self.distribution.survival_function(x), F.prod)
 
     def log_survival_function(self, x: Input) -> Variable:
         return self._total(self.distribution.log_survival_function(x))
 
     def icdf(self, x: Input) -> Variable:
-        """Raises RuntimeError: the distribution function of several variables has no inverse."""
+        """Raises RuntimeError, because the distribution function of several variables has no
+        inverse."""
         if self.reinterpreted_batch_ndims == 0:
             return self.distribution.icdf(x)
         raise RuntimeError(

@@ -15,7 +15,8 @@ from mpchain.variable import Variable
 
 
 class HalfLine(Parametric):
-    """Base: subclasses define the logarithm of the survival function.
+    """Base of distributions on a half line; subclasses define the logarithm of the survival
+    function.
 
     >>> issubclass(Exponential, HalfLine)
     True
@@ -81,7 +82,7 @@ class Exponential(HalfLine):
 class Pareto(HalfLine):
     """Pareto distribution: density alpha scale^alpha / x^(alpha + 1), x >= scale.
 
-    Mean and variance are infinite for alpha up to 1 and 2.
+    The mean is infinite for alpha up to 1, and the variance is infinite for alpha up to 2.
 
         >>> Pareto(np.array([1.0, 2.0]), 3.0).mean.array
         array([1.5, 3. ])
@@ -125,7 +126,8 @@ class Pareto(HalfLine):
         return F.log(self.alpha / x) + self._log_survival(x)
 
     def _log_survival(self, x):
-        # Near the scale, the difference is exact but the quotient is not.
+        # Near the scale, the difference is exact but the quotient is not, so the logarithm is
+        # computed from the difference.
         is_near = x.array < 2 * self.scale.array
         near, far = choose(is_near, x, self.scale), choose(is_near, self.scale, x)
         near, far = F.log1p((self.scale - near) / near), F.log(self.scale / far)

@@ -1,10 +1,10 @@
-"""Elementwise formulas for NumPy arrays, rewritten so that small arrays cost less.
+"""Rewrites elementwise formulas for NumPy arrays, so that small arrays take less time.
 
-NumPy takes about 0.4 microseconds to convert a Python number to an array and 0.2 to allocate memory
-for a result of a few kilobytes; the operation itself takes about as long. A formula that can be
-traced is therefore rewritten: its constants become arrays, made once for each dtype; intermediate
-results reuse the memory of those no longer needed; comparisons are converted before they are
-multiplied. The values are the same, bit by bit.
+NumPy takes about 0.4 microseconds to convert a Python number to an array and 0.2 microseconds to
+allocate memory for a result of a few kilobytes; the operation itself takes about as long. A formula
+that can be traced is therefore rewritten: its constants become arrays, which are made once for each
+dtype; intermediate results reuse the memory of results that are no longer needed; results of
+comparisons are converted to numbers before they are multiplied. The values are bitwise the same.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +26,8 @@ def program(
     loop: Callable | None = None,
     large: int = 0,
 ) -> Callable:
-    """Returns a function that computes ``formula`` on NumPy arrays; itself if it cannot be traced.
+    """Returns a function that computes ``formula`` on NumPy arrays; ``formula`` itself if it cannot
+    be traced.
 
     Args:
         formula: an elementwise function of arrays, followed by constants.
@@ -35,7 +36,7 @@ def program(
         full: the parameters that certainly have the shape of the result.
         loop: a function that is called first if arrays have at least ``large`` elements; if it
             returns None, NumPy computes the formula.
-        large: the number of elements from which on ``loop`` is called.
+        large: the least number of elements for which ``loop`` is called.
 
     Example:
         >>> y = program(lambda x: 1 - x * x, ["x"], 1, ["x"])
@@ -78,7 +79,8 @@ class _Writer(Python):
         head.append(f"d = {self.arrays[0]}.dtype")
         unusual = [f"{x}.dtype is not d" for x in self.arrays[1:]]
         if self.has_reused:
-            # An operation on arrays without axes returns a scalar, which has no memory to reuse.
+            # Arrays without axes are computed by the formula itself, because operations on them
+            # return scalars, whose memory cannot be reused.
             unusual.append(f"not {next(x for x in self.arrays if x in self.full)}.ndim")
         numbers = [f"n{i}" for i in range(len(self.numbers))]
         for i, dtype in enumerate(_DTYPES):

@@ -1,4 +1,4 @@
-"""The table of operators: the operations that formulas may have, as each dialect writes them."""
+"""The table of operators, which are the operations of formulas, with their text in each dialect."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,14 +9,14 @@ import numpy as np
 class Operator(NamedTuple):
     """The texts of an operation; its operands are ``{}``, or ``{0}``, ``{1}`` and so on.
 
-    A new operator is one row of :data:`OPERATORS`, and one of the ONNX exporter's table.
+    A new operator is a row of :data:`OPERATORS` and a row of the ONNX exporter's table.
 
     Attributes:
         c: an expression over the type ``T``.
         python: an expression of Variables and Python numbers. If empty, the function is called.
         numba: an expression in a loop over elements, which gives NumPy's values. Empty if no such
             expression is as fast as NumPy.
-        special: the same in a loop that calls functions of
+        special: the expression in a loop that calls functions of
             :mod:`mpchain.kernels.cpu.special_loops`, whose values differ from NumPy's in the last
             places.
         kind: ``"number"``; ``"comparison"`` of numbers; ``"logic"`` of truth values; or
@@ -87,7 +87,8 @@ OPERATORS: dict[Callable, Operator] = {
     np.logical_or: Operator("{} || {}", numba="{} | {}", kind="logic"),
     np.logical_not: Operator("!{}", numba="not {}", kind="logic"),
 }
-"""The operations by function; :func:`mpchain.formulas.symbol.written_as` adds others."""
+"""The operations, by function; :func:`mpchain.formulas.symbol.written_as` adds further
+operations."""
 
 PREDICATES = {f for f, operator in OPERATORS.items() if operator.kind in ("comparison", "logic")}
 """The operations whose results are truth values."""

@@ -1,4 +1,4 @@
-"""Formulas traced: an elementwise formula applied to symbols becomes a list of steps.
+"""Traces formulas: an elementwise formula that is applied to symbols becomes a list of steps.
 
 The symbols follow NumPy's dispatch protocols, as Variables do, so the same code that computes on
 arrays can be traced. :mod:`mpchain.formulas.operators` has the table of operations that can be
@@ -19,9 +19,11 @@ Mixin = np.lib.mixins.NDArrayOperatorsMixin
 
 
 class UntraceableError(AttributeError):
-    """The formula uses something that has no counterpart in an elementwise kernel.
+    """Raised when a formula uses an operation or attribute that has no counterpart in an
+    elementwise kernel.
 
-    An AttributeError, because ``hasattr`` must be able to ask a symbol for what it lacks.
+    The class derives from AttributeError, so that ``hasattr`` returns False for attributes that a
+    symbol lacks.
 
     Example:
         >>> trace(lambda x: np.sum(x), ["x"])
@@ -32,7 +34,7 @@ class UntraceableError(AttributeError):
 
 
 class Symbol(Mixin):
-    """A value in a formula that is being traced; it behaves like a 0-d array.
+    """A value in a formula that is being traced. A symbol behaves like a 0-d array.
 
     Args:
         steps: the list to which every operation appends its result.
@@ -85,14 +87,15 @@ class Symbol(Mixin):
         return self._step(function, args)
 
     def _step(self, function, operands):
-        """Appends an operation; this symbol is one of its operands."""
+        """Appends an operation to the steps and returns its result; this symbol is one of the
+        operands."""
         operands = tuple(map(_as_operand, operands))
         is_constant = self.is_constant and all([getattr(x, "is_constant", True) for x in operands])
         symbol = type(self)(self.steps, f"t{len(self.steps)}", function, operands, is_constant)
         self.steps.append(symbol)
         return symbol
 
-    # Nothing can change a symbol: x += y makes a new one.
+    # A symbol never changes, so x += y makes a new symbol.
     __iadd__, __isub__ = Mixin.__add__, Mixin.__sub__
     __imul__, __itruediv__ = Mixin.__mul__, Mixin.__truediv__
 
@@ -103,16 +106,17 @@ class Symbol(Mixin):
         raise UntraceableError("a branch on a value")
 
     def copy(self) -> "Symbol":
-        """Returns the symbol itself: nothing changes it."""
+        """Returns the symbol itself, because a symbol never changes."""
         return self
 
 
 class Whole(Symbol):
-    """A symbol for which a declared function is one step, whatever operations its body has.
+    """A symbol for which a call of a declared function is one step, regardless of the operations in
+    the function's body.
 
     The step is differentiated with the function's declared derivative. The derivative of the
     function's body can differ: operations of the body may have kinks, and the declared derivative
-    may be a different one on purpose.
+    may differ on purpose.
 
     Example:
         >>> steps = []
@@ -126,8 +130,8 @@ class Whole(Symbol):
         n = len(self.steps)
         result = declaration.body(*arguments)
         names = [getattr(step.function, "__name__", "").lstrip("_") for step in self.steps[n:]]
-        # If the body is one NumPy operation, that operation stays the step: for Variables, NumPy
-        # calls the declared function.
+        # If the body is a single NumPy operation, the operation is the step, because NumPy calls
+        # the declared function for Variables.
         is_operation = len(names) == 1 and declaration.name.startswith(names[0])
         if declaration.is_own and (is_operation or not names):
             return result
@@ -156,14 +160,15 @@ class Written(Protocol[P, R]):
 
 
 def written_as(text: str, special: str = "") -> Callable[[Callable[P, R]], Written[P, R]]:
-    """Decorator: gives a function of arrays its counterpart in C.
+    """Decorator: declares the counterpart in C of a function of arrays.
 
     The caller sets the result's attribute ``declared`` to the declared function that takes
-    Variables. The function may have a keyword ``out`` like NumPy's functions, which saves memory.
+    Variables. The function may have a keyword argument ``out``, like NumPy's functions, which saves
+    memory.
 
     Args:
         text: an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
-        special: see :class:`mpchain.formulas.operators.Operator`.
+        special: the attribute ``special`` of :class:`mpchain.formulas.operators.Operator`.
 
     Example:
         >>> @written_as("erf({})")
@@ -178,7 +183,7 @@ def written_as(text: str, special: str = "") -> Callable[[Callable[P, R]], Writt
             for x in operands:
                 if isinstance(x, Symbol):
                     return x._step(call, operands)
-                if hasattr(x, "creator_node"):  # a Variable
+                if hasattr(x, "creator_node"):  # an object with creator_node is a Variable
                     return call.declared(*operands)
             return function(*operands, **keywords)
 
@@ -204,7 +209,7 @@ def _as_operand(value):
 
 
 def needed(*results: Any) -> set[str]:
-    """Returns the names of the symbols that the results depend on.
+    """Returns the names of the symbols on which the results depend.
 
     Example:
         >>> sorted(needed(trace(lambda x, y: x + 1, ["x", "y"])))
@@ -270,7 +275,7 @@ def trace_operation(
 
 
 class _Element(Symbol):
-    """An element of arrays whose shape and dtype are not known."""
+    """A symbol for an element of an array whose shape and dtype are not known."""
 
     def _refuse(self):
         raise UntraceableError("a property of the whole array")
@@ -310,8 +315,8 @@ def trace_step(
 
     Args:
         step: see :class:`mpchain.UpdateRule`.
-        written: the names of the parameter and the states; the gradient's is ``g``.
-        scalars: further arguments.
+        written: the names of the parameter and the states; the name of the gradient is ``g``.
+        scalars: further arguments of the step, by name.
         free: the names of further arguments that are left open, as constants of these names.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Functions from text, and the names of a function's parameters."""
+"""Compiles functions from text, and returns the names of a function's parameters."""
 
 import functools
 import inspect
@@ -13,7 +13,8 @@ _numbers = itertools.count(1)
 def compile_text(
     name: str, text: str, namespace: dict[str, Any], file: str | None = None
 ) -> Callable:
-    """Compiles the text of one function. All text is executed here and nowhere else.
+    """Compiles the text of a function and returns the function. All generated text is executed by
+    this function.
 
     Tracebacks, debuggers and profilers show the lines of the text.
 
@@ -31,7 +32,7 @@ def compile_text(
     text = text.strip() + "\n"
     file = file or f"<mpchain: {name}, {next(_numbers)}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    namespace.setdefault("__name__", __name__)  # the function's module
+    namespace.setdefault("__name__", __name__)  # the function gets this module as its __module__
     exec(compile(text, file, "exec"), namespace)
     return namespace.pop(text.partition("(")[0].removeprefix("def "))
 
@@ -46,7 +47,8 @@ def parameters_of(function: Callable | None) -> tuple[str, ...]:
     """
     if function is None:
         return ()
-    if inspect.isfunction(function):  # many times faster than its signature
+    # reading the code object is many times faster than inspect.signature
+    if inspect.isfunction(function):
         code = function.__code__
         return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return tuple(inspect.signature(function).parameters)

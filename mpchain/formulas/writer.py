@@ -1,4 +1,4 @@
-"""Writers of formulas: the operations that were traced become statements, one each.
+"""Writers of formulas, which turn each traced operation into a statement.
 
 Each dialect is a class. :mod:`mpchain.formulas.in_place` has another dialect, for NumPy arrays, and
 the ONNX exporter writes nodes.
@@ -19,7 +19,7 @@ _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_wide")
 
 
 class Writer:
-    """Writes operations with one column of the table of operators.
+    """Base of writers, each of which writes operations by one column of the table of operators.
 
     Args:
         number: function that returns the text of a number.
@@ -52,7 +52,8 @@ class Writer:
         raise NotImplementedError
 
     def operand(self, x: object, as_bool: bool = False) -> str:
-        """Returns the text of a symbol or a number; a truth value may become a number."""
+        """Returns the text of a symbol or a number. Unless ``as_bool`` is True, a truth value is
+        converted to a number."""
         if not isinstance(x, Symbol) or x.is_constant:
             return self.number(x)
         return self.as_number(x.name) if x.is_bool and not as_bool else x.name
@@ -63,7 +64,7 @@ class Writer:
 
 
 class C(Writer):
-    """C over the type ``T``, for kernels of GPUs."""
+    """Writes C, where ``T`` is the type of numbers, for GPU kernels."""
 
     def statement(self, step: Symbol) -> str:
         """Returns the declaration of a symbol."""
@@ -79,10 +80,11 @@ class C(Writer):
 
 
 class Numba(Writer):
-    """Python on elements of arrays, which numba compiles; symbols made of constants are numbers.
+    """Writes Python for elements of arrays, which numba compiles. Symbols that are computed only
+    from constants are numbers.
 
     Args:
-        number: as for :class:`Writer`.
+        number: the argument of :class:`Writer`.
         is_special: whether the loop has functions of :mod:`mpchain.kernels.cpu.special_loops`.
 
     Raises:
@@ -99,8 +101,8 @@ class Numba(Writer):
         self.is_special = is_special
 
     def text(self, operator: Operator, operands: Sequence) -> str:
-        """Returns the text of an operator, if NumPy does not treat its truth values as numbers
-        either."""
+        """Returns the text of an operator. Raises UntraceableError if the operator has no text, or
+        if NumPy would treat its truth values as numbers."""
         bools = [x for x in operands if isinstance(x, Symbol) and x.is_bool]
         if operator.kind == "number":
             fits = len(bools) < len(operands)
@@ -120,10 +122,10 @@ class Numba(Writer):
 
 
 class Python(Writer):
-    """Python code on arrays, Variables or numbers, for which truth values are numbers.
+    """Writes Python for arrays, Variables or numbers, where truth values count as numbers.
 
     Attributes:
-        known: the functions that the text calls, by their names in it.
+        known: the functions that the text calls, by their names in the text.
 
     Example:
         >>> writer = Python()
@@ -139,8 +141,9 @@ class Python(Writer):
         """Returns the expression of a symbol."""
         operator = OPERATORS.get(step.function)
         texts = [self.operand(x, as_bool=True) for x in step.operands]
-        # Python operators on Python numbers give Python numbers; NumPy scalars would widen float32
-        # arrays. Variables have no comparison operators.
+        # Python's operators are used for Python numbers, because NumPy's functions return NumPy
+        # scalars, which would widen float32 arrays. Comparisons are function calls, because
+        # Variables have no comparison operators.
         if operator and operator.python and (step.is_constant or not step.is_bool):
             return operator.python.format(*texts)
         return self.call(step.function, texts)
@@ -165,7 +168,8 @@ def number_in_python(x: float) -> str:
 
 
 class Numbers(list):
-    """Numbers that text reads from an array or parameters, so that other numbers need no new text.
+    """The list of numbers that a text reads from an array or from parameters, so that other numbers
+    need no new text.
 
     Example:
         >>> numbers = Numbers()
@@ -182,7 +186,7 @@ class Numbers(list):
 def render_c(*results: Any) -> str:
     """Returns C statements over the type ``T`` that compute ``out`` from the parameters.
 
-    Several results are ``out``, ``out1``, ``out2`` and so on.
+    If there are several results, they are ``out``, ``out1``, ``out2`` and so on.
 
     Example:
         >>> print(render_c(trace(lambda g, y: g * np.greater(y, 0), ["g", "y"])))
@@ -218,8 +222,8 @@ def fused_kernel(name: str, formula: Callable) -> Any:
 
 
 def _kernel(ins, outs, code, name, **options):
-    """Returns the kernel of arrays and numbers of one type; with the annex, it loads 128 bits at
-    once."""
+    """Returns the kernel for arrays and numbers of one type. If the annex gpu_kernels is installed,
+    the kernel loads 128 bits at once."""
     if _on_gpu is not None:
         return _on_gpu.wide(ins, outs, code, name, **options)
     declared = [", ".join(f"T {name}" for name in names) for names in (ins, outs)]
@@ -227,10 +231,11 @@ def _kernel(ins, outs, code, name, **options):
 
 
 def fused(formula: Callable) -> Callable:
-    """Decorator: for CuPy arrays of one dtype and shape, an elementwise formula is one kernel.
+    """Decorator: computes an elementwise formula by one kernel if its arguments are CuPy arrays of
+    the same dtype and shape.
 
-    Arguments and results are arrays, or lists and tuples of them. The formula itself runs for all
-    others, such as NumPy arrays and Variables.
+    Arguments and results are arrays, or lists and tuples of them. For all other arguments, such as
+    NumPy arrays and Variables, the formula itself runs.
 
     Example:
         >>> @fused
@@ -264,7 +269,8 @@ def fused(formula: Callable) -> Callable:
             for x in arrays
         ):
             return formula(*args)
-        if first.dtype.kind == "V":  # CuPy has operators for bfloat16, but no kernels
+        # CuPy has operators for bfloat16 arrays, but no elementwise kernels
+        if first.dtype.kind == "V":
             return formula(*args)
         compiled, structure = kernel(_structure(args), len(arrays))
         return _filled(structure, iter(compiled(*arrays)))
@@ -291,7 +297,8 @@ def _filled(structure, leaves):
 
 @fused
 def add_arrays(x: Any, y: Any) -> Any:
-    """Returns the sum; on GPUs, the sum of arrays with channels last has this layout, too.
+    """Returns the sum of two arrays. On GPUs, the sum of arrays with channels last has channels
+    last too.
 
     Example:
         >>> add_arrays(np.ones(2), np.ones(2))

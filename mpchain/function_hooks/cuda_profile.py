@@ -1,4 +1,4 @@
-"""Ranges for NVIDIA's profilers."""
+"""A hook that marks ranges for NVIDIA's profilers."""
 
 from typing import Any
 
@@ -24,7 +24,10 @@ class CUDAProfileHook(FunctionHook):
         cuda.check_cuda_available()
         self._nvtx: Any = getattr(cuda.cupy.cuda, "nvtx", None)
         if self._nvtx is None:
-            raise RuntimeError("CUDAProfileHook: this CuPy was built without NVTX")
+            raise RuntimeError(
+                "CUDAProfileHook: this CuPy was built without NVTX; install a CuPy that has "
+                "cupy.cuda.nvtx"
+            )
 
     def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         self._nvtx.RangePush(f"{function.label}.forward")

@@ -1,4 +1,4 @@
-"""GPU memory by function."""
+"""A hook that measures the GPU memory that functions take."""
 
 from typing import IO
 
@@ -36,7 +36,7 @@ class CupyMemoryProfileHook(FunctionHook):
         self._starts = {}
 
     def added(self, function: FunctionNode | None) -> None:
-        # One watch serves all functions of the hook.
+        # All functions share one memory hook of CuPy.
         if self._n_added == 0:
             self._pool.__enter__()
         self._n_added += 1
@@ -74,7 +74,8 @@ class CupyMemoryProfileHook(FunctionHook):
         return sum(acquired for _, _, acquired in self.call_history)
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Returns dicts of ``'used_bytes'``, ``'acquired_bytes'`` and ``'occurrence'`` by label."""
+        """Returns, for each label, a dict of ``'used_bytes'``, ``'acquired_bytes'`` and
+        ``'occurrence'`` (the number of computations)."""
         return summarize(self.call_history, ("used_bytes", "acquired_bytes"))
 
     def print_report(self, unit: str = "auto", file: IO[str] | None = None) -> None:
@@ -93,7 +94,8 @@ class CupyMemoryProfileHook(FunctionHook):
 
 
 def _pool_watch():
-    """Returns a CuPy memory hook that counts bytes; its base class exists only where CuPy does."""
+    """Returns a CuPy memory hook that counts bytes. The class is defined in this function, because
+    its base class is in CuPy."""
 
     class PoolWatch(cuda.cupy.cuda.MemoryHook):
         name = "mpchain.CupyMemoryProfileHook"

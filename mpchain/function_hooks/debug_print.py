@@ -1,4 +1,4 @@
-"""Printing the inputs of functions."""
+"""A hook that prints the inputs of functions."""
 
 from typing import IO
 
@@ -12,7 +12,7 @@ class PrintHook(FunctionHook):
     """Prints label, inputs and output gradients of functions before they compute.
 
     Args:
-        sep, end, file, flush: see :func:`print`; None means its default.
+        sep, end, file, flush: arguments of :func:`print`; None means the default of :func:`print`.
 
     Example:
         >>> x = Variable(np.array([1.0]))

@@ -1,4 +1,4 @@
-"""Timing of named pieces of work, and tables of measured quantities, which hooks print."""
+"""Stopwatches for named pieces of work, and the tables of measured quantities that hooks print."""
 
 import threading
 import time
@@ -24,7 +24,8 @@ def summarize(
         quantities: the names of the quantities.
 
     Returns:
-        dict by name, in order of first appearance, of dicts by quantity and ``'occurrence'``.
+        for each name, in the order of first appearance, a dict of the sum of each quantity and of
+        ``'occurrence'``, the number of measurements.
     """
     summary = {}
     for name, *values in history:
@@ -55,7 +56,8 @@ def print_table(
         name_title: the title of the column of names.
         titles: the title of the column of each quantity.
         units: sizes of units by name, from large to small.
-        unit: one of these; ``'auto'`` fits the largest value, ``'auto_foreach'`` each value.
+        unit: the name of a unit; ``'auto'`` chooses a unit for the largest value,
+            ``'auto_foreach'`` for each value.
         file: the output; None means the standard output.
 
     Raises:
@@ -77,7 +79,7 @@ def print_table(
 
 
 def _suitable(value, units):
-    """Returns the largest unit that does not exceed ``value``."""
+    """Returns the name of the largest unit that does not exceed ``value``."""
     return next((name for name, size in units.items() if abs(value) >= size), list(units)[-1])
 
 
@@ -89,7 +91,7 @@ def _in_unit(value, units, unit):
 class Stopwatch:
     """Measures pieces of work and sums their times by name.
 
-    Work on a GPU is timed by events, which waits for its end.
+    Work on a GPU is timed by CUDA events; :meth:`stop` waits for the end of the work.
 
         >>> watch = Stopwatch()
         >>> watch.start("a key", on_gpu=False)
@@ -114,7 +116,8 @@ class Stopwatch:
             mark.record()
         else:
             mark = time.perf_counter()
-        # A link can call itself, and a hook can be active in several threads.
+        # Starts are stored by thread and key, because a hook can be active in several threads, and
+        # as stacks, because a link can call itself.
         self._starts.setdefault((key, threading.get_ident()), []).append(mark)
 
     def stop(self, key: object, name: str) -> None:
@@ -137,15 +140,16 @@ class Stopwatch:
         return sum(seconds for _, seconds in self.call_history)
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Returns dicts of ``'elapsed_time'`` (seconds) and ``'occurrence'`` by name."""
+        """Returns, for each name, a dict of ``'elapsed_time'`` in seconds and ``'occurrence'``, the
+        number of pieces of work."""
         return summarize(self.call_history, ("elapsed_time",))
 
     def print_report(self, unit: str = "auto", file: IO[str] | None = None) -> None:
         """Prints the summary as a table.
 
         Args:
-            unit: ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` fits the largest time,
-                ``'auto_foreach'`` each time.
+            unit: ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` chooses a unit for the
+                largest time, ``'auto_foreach'`` for each time.
             file: the output; None means the standard output.
 
         Raises:

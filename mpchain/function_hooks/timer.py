@@ -1,4 +1,4 @@
-"""Timing of functions."""
+"""A hook that measures the time of functions."""
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.function_hook import FunctionHook

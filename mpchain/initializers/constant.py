@@ -22,7 +22,7 @@ class Constant(Initializer):
         dtype: see :class:`Initializer`.
 
     Raises:
-        TypeError: ``fill_value`` is neither.
+        TypeError: ``fill_value`` is neither a number nor an array.
     """
 
     def __init__(self, fill_value: Array | float, dtype: DTypeLike = None) -> None:
@@ -42,8 +42,8 @@ class Constant(Initializer):
             value = np.broadcast_to(value, array.shape)
         except ValueError:
             raise ValueError(
-                f"Constant: fill_value of shape {value.shape} does not fit "
-                f"an array of shape {array.shape}"
+                f"Constant: fill_value of shape {value.shape} does not broadcast to an array of "
+                f"shape {array.shape}"
             ) from None
         backend.copyto(array, value)
 
@@ -75,7 +75,7 @@ class One(Constant):
 
 
 class NaN(Constant):
-    """Fills arrays with NaN, which shows their use before they get values.
+    """Fills arrays with NaN, which reveals that a parameter is used before it gets its values.
 
     >>> a = np.zeros(2)
     >>> NaN()(a)

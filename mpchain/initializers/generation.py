@@ -1,4 +1,4 @@
-"""Conversion of initial values to initializers, and of these to arrays."""
+"""Functions that convert initial values to initializers, and make arrays by initializers."""
 
 import copy
 import functools
@@ -29,7 +29,7 @@ def get_initializer(
     Args:
         initializer: an :class:`Initializer` or other callable that fills an array; a number or an
             array; None for ``LeCunNormal()``.
-        dtype: the dtype of the result; None keeps its own.
+        dtype: the dtype of the resulting initializer; None keeps the dtype of ``initializer``.
     """
     if initializer is None:
         return LeCunNormal(dtype=dtype)
@@ -60,7 +60,8 @@ def generate_array(
         initializer: an :class:`Initializer` or other callable that fills an array in place.
         shape: shape of the array.
         xp: ``numpy`` or ``cupy``; not used if ``device`` is given.
-        dtype: dtype of the array; None means that of the initializer, or else ``config.dtype``.
+        dtype: dtype of the array; None means the dtype of the initializer if it has one, else
+            ``config.dtype``.
         device: device of the array, see :func:`mpchain.get_device`.
 
     Raises:
@@ -69,7 +70,7 @@ def generate_array(
     own = getattr(initializer, "dtype", None)
     if dtype is not None and own is not None and np.dtype(dtype) != np.dtype(own):
         raise ValueError(
-            f"generate_array: dtype {np.dtype(dtype)} is not that of the initializer, "
+            f"generate_array: dtype {np.dtype(dtype)} differs from the dtype of the initializer, "
             f"{np.dtype(own)}"
         )
     dtype = get_dtype(own if dtype is None else dtype)

@@ -1,4 +1,4 @@
-"""The base of initializers."""
+"""The base class of initializers."""
 
 import math
 
@@ -6,7 +6,7 @@ from mpchain.typing import Array, DTypeLike
 
 
 class Initializer:
-    """Base of initializers: called with an array, they fill it in place.
+    """Base of initializers, which are called with an array and fill the array in place.
 
         >>> class Ramp(mpchain.Initializer):
         ...     def __call__(self, array):
@@ -16,7 +16,7 @@ class Initializer:
                [3., 4., 5.]], dtype=float32)
 
     Args:
-        dtype: dtype of the parameters that it initializes; None means ``config.dtype``.
+        dtype: dtype of the parameters that the initializer fills; None means ``config.dtype``.
     """
 
     def __init__(self, dtype: DTypeLike = None) -> None:

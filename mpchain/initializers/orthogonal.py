@@ -1,4 +1,4 @@
-"""Random orthogonal matrices."""
+"""An initializer that draws random orthogonal matrices."""
 
 import math
 from typing import Any
@@ -17,9 +17,10 @@ _FITS = {
 
 
 class Orthogonal(RandomInitializer):
-    """Fills arrays with a random matrix whose rows, or columns if these are fewer, are orthonormal.
+    """Fills arrays with a random matrix whose rows are orthonormal; if there are fewer columns than
+    rows, the columns are orthonormal.
 
-    All axes but the first are merged; the distribution is uniform over all such matrices.
+    All axes except the first are merged. The distribution is uniform over all such matrices.
 
         >>> W = L.Linear(5, 3, initialW=Orthogonal(scale=1)).W.array
         >>> (W @ W.T).round(5) + 0.0
@@ -34,7 +35,8 @@ class Orthogonal(RandomInitializer):
             outputs >= inputs, ``'basis'`` outputs == inputs, ``'auto'`` any.
 
     Raises:
-        ValueError: ``mode`` is not one of these; when called, the shape does not fit, or is empty.
+        ValueError: ``mode`` is not one of these; when the initializer is called, the shape does not
+            match ``mode``, or is empty.
 
     See A. Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural
     networks, ICLR 2014.
@@ -56,9 +58,10 @@ class Orthogonal(RandomInitializer):
         if not _FITS[self.mode](n_out, n_in):
             raise ValueError(
                 f"Orthogonal: shape {shape} has {n_in} inputs and {n_out} outputs, "
-                f"which cannot make an orthogonal {self.mode}"
+                f"which mode={self.mode!r} does not allow"
             )
         q, r = np.linalg.qr(rng.normal(0.0, 1.0, (max(n_out, n_in), min(n_out, n_in))))
-        # The signs make the decomposition unique; otherwise q would not be uniformly distributed.
+        # The signs make the decomposition unique; without them, q would not be uniformly
+        # distributed.
         q *= np.where(np.diag(r) < 0, -self.scale, self.scale)
         return (q.T if n_out < n_in else q).reshape(shape)

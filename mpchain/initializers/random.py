@@ -1,7 +1,7 @@
-"""Initializers that draw random numbers, each independently of the others.
+"""Initializers that draw independent random numbers.
 
-The numbers are drawn on the host in float64, then rounded and sent: a seed means the same initial
-values on every device and, up to rounding, for every dtype.
+The numbers are drawn on the host in float64, then rounded and copied to the device, so that a seed
+gives the same initial values on every device and, up to rounding, for every dtype.
 """
 
 import math
@@ -15,7 +15,8 @@ from mpchain.initializers.initializer import Initializer, get_fans
 from mpchain.typing import Array, DTypeLike
 
 Rng: TypeAlias = np.random.Generator | np.random.RandomState | None
-"""A source of random numbers; None stands for ``config.rng``, or else NumPy's global state."""
+"""A source of random numbers; None means ``config.rng``, or NumPy's global state if ``config.rng``
+is None."""
 
 
 class RandomInitializer(Initializer):
@@ -30,10 +31,11 @@ class RandomInitializer(Initializer):
     Args:
         scale: factor on the values.
         dtype: see :class:`Initializer`.
-        rng: the source of random numbers; None means ``config.rng``, or else NumPy's global state.
+        rng: the source of random numbers; None means ``config.rng``, or NumPy's global state if
+            ``config.rng`` is None.
 
     Raises:
-        TypeError: ``rng`` cannot draw.
+        TypeError: ``rng`` is neither a Generator nor a RandomState of NumPy.
     """
 
     def __init__(self, scale: float = 1.0, dtype: DTypeLike = None, *, rng: Rng = None) -> None:
@@ -55,10 +57,12 @@ class RandomInitializer(Initializer):
 
 
 class _Gain(RandomInitializer):
-    """Base: the values for an array are in proportion to a gain that its shape has."""
+    """Base of initializers whose values are proportional to a gain that depends on the shape of the
+    array."""
 
     def gain(self, shape: tuple[int, ...]) -> float:
-        """Returns the standard deviation, or bound, for an array of that shape before ``scale``."""
+        """Returns the standard deviation or the bound, without the factor ``scale``, for an array
+        of the given shape."""
         return 1.0
 
 
@@ -143,7 +147,7 @@ class HeNormal(_Normal):
         fan_option: ``'fan_in'`` or ``'fan_out'``.
 
     Raises:
-        ValueError: ``fan_option`` is neither.
+        ValueError: ``fan_option`` is neither ``'fan_in'`` nor ``'fan_out'``.
 
     See K. He et al., Delving deep into rectifiers, ICCV 2015.
     """
@@ -205,7 +209,8 @@ class GlorotUniform(_Uniform):
 
 
 class HeUniform(_Uniform):
-    """Draws uniformly, with the standard deviation of :class:`HeNormal` by fan_in.
+    """Draws uniformly, with the standard deviation of :class:`HeNormal` with
+    ``fan_option='fan_in'``.
 
     >>> round(mpchain.initializers.HeUniform().gain((2, 6)), 6)
     1.0

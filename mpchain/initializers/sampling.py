@@ -1,4 +1,4 @@
-"""Weights of convolutions that resize images."""
+"""Initializers for the weights of convolutions that resize images."""
 
 import functools
 
@@ -43,19 +43,19 @@ class UpsamplingDeconvFilter(Initializer):
         if not window or len(set(window)) > 1:
             raise ValueError(
                 f"{type(self).__name__}: weights must have shape (channels, channels, k, ...) with "
-                f"one k, not {array.shape}"
+                f"the same k for all axes, not {array.shape}"
             )
         if n_out != n_in and min(n_out, n_in) != 1:
             raise ValueError(
-                f"{type(self).__name__}: the numbers of channels must be equal, or one of them 1, "
-                f"but are {n_out} and {n_in}"
+                f"{type(self).__name__}: the numbers of channels must be equal, or one of them "
+                f"must be 1, but they are {n_out} and {n_in}"
             )
         filters = np.zeros(array.shape)
         filters[np.arange(n_out), np.arange(n_in)] = self.filter(*window)
         backend.copyto(array, filters)
 
     def filter(self, *window: int) -> Array:
-        """Returns the weights for one channel: a product of triangles."""
+        """Returns the weights for one channel, which are a product of triangles."""
         size = window[0]
         factor = (size + 1) // 2
         triangle = 1 - np.abs(np.arange(size) - (size - 1) / 2) / factor
@@ -77,6 +77,6 @@ class DownsamplingConvFilter(UpsamplingDeconvFilter):
     """
 
     def filter(self, *window: int) -> Array:
-        """Returns the weights for one channel: a product of triangles, of sum one."""
+        """Returns the weights for one channel, which are a product of triangles and sum to one."""
         filter = super().filter(*window)
         return filter / filter.sum()

@@ -1,10 +1,11 @@
-"""Kernels: arrays in, arrays out.
+"""Kernels: functions that compute arrays from arrays, without a graph.
 
-An operation has one reference kernel, which runs anywhere, and may have others: of a vendor's
-library, or our own for particular sizes. The first that accepts the arguments runs, in the order:
-libraries named in ``config.kernels``, vendors' libraries, our own (compiled ones first), the
-reference. With ``config.autotune``, the kernels that accept NumPy arrays are timed once for each
-kind of arguments, and the fastest runs; results can then differ in rounding from run to run.
+An operation has one reference kernel, which runs anywhere, and may have other kernels: from a
+vendor's library, or our own kernels for particular sizes. The first kernel that accepts the
+arguments runs, in this order: libraries named in ``config.kernels``, vendors' libraries, our own
+kernels (compiled kernels first), the reference. With ``config.autotune``, the kernels that accept
+NumPy arrays are timed once for each kind of arguments, and the fastest kernel runs; results can
+then differ in rounding from run to run.
 
 Example:
     >>> x, W = np.ones((2, 3)), np.ones((4, 3))
@@ -71,11 +72,12 @@ from mpchain.kernels.reference import (
 annexes.find("gpu_kernels", "kernels.gpu.every")
 
 operations = {value.name: value for value in list(vars().values()) if isinstance(value, Operation)}
-"""Every operation by name."""
+"""All operations, by name."""
 
 
 def explain(operation: str, *args: Any) -> str:
-    """Returns one line per kernel: which kernel runs for these arguments, and why others do not.
+    """Returns one line per kernel: which kernel runs for these arguments, and why each kernel
+    before it does not run.
 
     Example:
         >>> print(explain("linear", np.zeros((2, 3)), np.zeros((4, 3)), None))

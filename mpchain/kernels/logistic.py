@@ -1,4 +1,5 @@
-"""The logistic function of arrays, exact to a few units in the last place even for tiny values."""
+"""The logistic function of arrays, with an error of a few units in the last place even for tiny
+results."""
 
 import numpy as np
 
@@ -10,7 +11,7 @@ try:
     from numpy._core import umath
 
     _clip = vars(umath)["clip"]
-except (ImportError, KeyError):  # the ufunc is private to NumPy
+except (ImportError, KeyError):  # another version of NumPy may lack the ufunc, which is private
 
     def _clip(x, low, high, out=None):
         return np.minimum(np.maximum(x, low, out=out), high, out=out)
@@ -23,8 +24,8 @@ _NUMBERS = {np.dtype(d): [np.array(n, d) for n in (-np.inf, 1, 40)] for d in "fd
 def logistic(x: Array, out: Array | None = None) -> Array:
     """Returns exp(x) / (exp(x) + 1), elementwise.
 
-    The formula (tanh(x / 2) + 1) / 2 loses all digits where exp(x) is below the precision. The
-    quotient loses none, and the exponential cannot overflow if x is limited.
+    The formula (tanh(x / 2) + 1) / 2 would lose all digits where exp(x) is smaller than the
+    precision. The quotient loses no digits, and limiting x keeps the exponential from overflowing.
 
     Args:
         x: a floating-point array of NumPy or CuPy.
@@ -37,7 +38,8 @@ def logistic(x: Array, out: Array | None = None) -> Array:
     if not isinstance(x, np.ndarray) or not x.ndim:
         e = np.exp(-np.absolute(x))
         return np.where(np.less(x, 0), e, 1) / (e + 1)
-    if x.dtype not in _NUMBERS:  # exp(40) overflows in half precision
+    # half precision is computed by tanh, because exp(40) overflows in it
+    if x.dtype not in _NUMBERS:
         return np.positive(logistic(x.astype(np.float32)).astype(x.dtype), out=out)
     low, one, high = _NUMBERS[x.dtype]
     if x.size > thresholds.logistic_block and x.__class__ is np.ndarray and x.flags.c_contiguous:
@@ -51,7 +53,8 @@ def logistic(x: Array, out: Array | None = None) -> Array:
 
 
 def _in_blocks(x, y, low, one, high):
-    """Does the same block by block, with temporary arrays that stay in caches."""
+    """Computes the logistic function block by block, so that temporary arrays stay in the
+    caches."""
     work = np.empty(thresholds.logistic_block, x.dtype)
     for i in range(0, x.size, thresholds.logistic_block):
         e = _clip(

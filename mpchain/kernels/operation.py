@@ -1,19 +1,19 @@
-"""Operations on arrays, each with a reference kernel and perhaps faster ones.
+"""Operations on arrays, each with a reference kernel and possibly faster kernels.
 
-An operation's *contract* is what its other kernels rely on: arrays of one library, of shapes that
-fit and, mostly, of one dtype. It is declared with the reference and checked once, before another
-kernel computes. Arguments that break the contract go to the reference, which broadcasts and
-promotes as NumPy does, or raises an error.
+An operation's *contract* is the precondition of its other kernels: arrays of one library, with
+matching shapes and, usually, the same dtype. The contract is declared with the reference, and is
+checked once before another kernel computes. Arguments that break the contract go to the reference,
+which broadcasts and promotes as NumPy does, or raises an error.
 
-A kernel then declares the dtypes that it accepts. Its *refusal* rejects other arguments that its
-library cannot compute, or not faster. A refusal may look at the dtypes, shapes, strides and
-addresses of arrays, at the other arguments (a window, axes), at ``config``, at
+A kernel declares the dtypes that it accepts. Its *refusal* rejects other arguments that its library
+cannot compute, or for which it would not be faster. A refusal may look at the dtypes, shapes,
+strides and addresses of arrays, at the other arguments (a window, axes), at ``config``, at
 :mod:`mpchain.kernels.thresholds`, at installed libraries and at the number of threads. It never
-reads the values of an array: two calls that agree in all of the above get the same kernel. So an
-operation remembers which kernel it chose for NumPy arrays, keyed by their dtypes, shapes and
-strides and by the other arguments. It remembers at most :data:`MOST` choices, until a threshold,
-the number of threads, or the kernels change. If ``config`` names kernels or measures them, nothing
-is remembered.
+reads the values of an array: two calls that agree in all of the above get the same kernel. An
+operation can therefore remember which kernel it chose for NumPy arrays, keyed by their dtypes,
+shapes and strides and by the other arguments. It remembers at most :data:`MOST` choices, until a
+threshold, the number of threads, or the list of kernels changes. If ``config.kernels`` or
+``config.autotune`` is set, nothing is remembered.
 """
 
 import functools
@@ -43,7 +43,7 @@ HALF, HALF_TO_DOUBLE = ("float16", "bfloat16"), ("float16", "float32", "float64"
 
 
 def are_alike(first: Array, *others: Array) -> bool:
-    """Returns whether all arrays are of one library and of one dtype.
+    """Returns whether all arrays are of the same library and have the same dtype.
 
     Example:
         >>> are_alike(np.ones(2), np.ones(3)), are_alike(np.ones(2), np.ones(2, int))
@@ -57,15 +57,16 @@ def are_alike(first: Array, *others: Array) -> bool:
 
 
 class Kernel(NamedTuple):
-    """One way to compute an operation.
+    """A kernel of an operation.
 
     Attributes:
         operation: the name of the operation.
         library: the name that selects the kernel in ``config.kernels``; ``reference`` is the
             specification.
         compute: the function of arrays.
-        refuse: a function of the same arguments that returns why the kernel does not take them, or
-            None; None takes all.
+        refuse: a function of the same arguments that returns the reason why the kernel refuses
+            them, or None if it accepts them. If ``refuse`` is None, the kernel accepts all
+            arguments.
 
     Example:
         >>> mpchain.kernels.linear.kernels[-1].library
@@ -89,7 +90,7 @@ class Operation(Generic[P, R]):
         reference: the kernel that runs anywhere; it gives the operation its name and docstring.
         rule: the contract in words.
         is_kept: a function of the arguments that returns whether they satisfy the contract; None if
-            all arguments do.
+            all arguments satisfy it.
         first: the index of the first array among the arguments.
 
     Example:
@@ -119,11 +120,12 @@ class Operation(Generic[P, R]):
         self._reference, self._rule, self._is_kept, self._first = reference, rule, is_kept, first
         self._fastest: dict = {}
         self._kernels = [Kernel(self.name, "reference", reference, None)]
-        # Keyed by the first array's type and dtype: functions, and their reasons to refuse.
+        # For each type and dtype of the first array, this holds the functions and their refusals.
         self._asked: dict = {}
-        self._chosen: dict = {}  # functions, keyed by everything that a choice may depend on
+        # this maps everything on which a choice may depend to the chosen function
+        self._chosen: dict = {}
         self._keys: dict = {}  # functions that return these keys, by the number of arguments
-        # Whether there are kernels for NumPy arrays to choose from.
+        # This is True if there are kernels for NumPy arrays besides the reference.
         self._has_choice = False
         thresholds.forgets(self._chosen)
 
@@ -131,7 +133,8 @@ class Operation(Generic[P, R]):
     def given(
         cls, rule: str, is_kept: Callable[..., bool], first: int = 0
     ) -> "Callable[[Callable[P, R]], Operation[P, R]]":
-        """Decorator: makes an operation from its reference kernel and a contract; see the class."""
+        """Decorator: makes an operation from its reference kernel and a contract. The arguments are
+        those of the class."""
         return lambda reference: cls(reference, rule, is_kept, first)
 
     def kernel(
@@ -144,8 +147,8 @@ class Operation(Generic[P, R]):
 
         Args:
             library: see :class:`Kernel`; names of GPU libraries begin with "cu".
-            refuse: see :class:`Kernel`. It need not check dtypes or the contract; the module's
-                docstring says what it may look at.
+            refuse: see :class:`Kernel`. The function need not check dtypes or the contract; the
+                module's docstring lists what it may look at.
             dtypes: the names of the dtypes that the first array, of NumPy or CuPy, may have; () for
                 any dtype, None for arguments of any kind.
         """
@@ -162,7 +165,7 @@ class Operation(Generic[P, R]):
         return add
 
     def _why_not(self, library, dtypes, refuse, *args):
-        """Returns why a kernel does not take arguments, None if it does."""
+        """Returns the reason why a kernel refuses arguments; None if the kernel accepts them."""
         reason = _refuse_kind(args[self._first], library, dtypes)
         if reason is None and self._is_kept is not None and not self._is_kept(*args):
             reason = f"not {self._rule}"
@@ -184,7 +187,7 @@ class Operation(Generic[P, R]):
         for kernel in self.kernels:
             if kernel.refuse is None or kernel.refuse(*args) is None:
                 return kernel
-        raise AssertionError("the reference refuses nothing")
+        raise AssertionError("the reference accepts all arguments")
 
     def _select_fastest(self, args):
         key = tuple([(x.shape, x.dtype.char) if isinstance(x, np.ndarray) else x for x in args])
@@ -218,12 +221,14 @@ class Operation(Generic[P, R]):
                 if len(self._chosen) >= MOST:
                     self._chosen.clear()
                 compute = self._chosen[key] = self._choose(args)
-            except TypeError:  # an array of another kind, which equality does not identify
+            # TypeError means that an argument has no hash, such as an array of another kind
+            except TypeError:
                 compute = self._choose(args)
             return compute(*args)
 
     def _choose(self, args):
-        """Returns the function of the first kernel that takes the arguments, as select does."""
+        """Returns the function of the first kernel that accepts the arguments; :meth:`select`
+        returns the kernel."""
         first = args[self._first]
         try:
             asked = self._asked[first.__class__, first.dtype]
@@ -240,7 +245,7 @@ class Operation(Generic[P, R]):
         """Finds the kernels that accept arrays like the given first array."""
         asked = []
         for kernel in self._kernels[:-1]:
-            why_not: Any = kernel.refuse  # a partial call of _why_not
+            why_not: Any = kernel.refuse  # kernel.refuse is a partial call of _why_not
             library, dtypes, refuse = why_not.args
             if _refuse_kind(first, library, dtypes) is None:
                 asked.append((kernel.compute, refuse))
@@ -271,7 +276,8 @@ _explained = _Explained()
 
 
 def explain_by(what: str) -> None:
-    """Adds text to the line of :meth:`Operation.explain` for a kernel, if one is being written.
+    """Adds text, after "by", to the line that :meth:`Operation.explain` is writing for a kernel, if
+    any.
 
     Example:
         >>> explain_by("plan eng0")
@@ -322,7 +328,7 @@ def _refuse_kind(x, library, dtypes):
 
 
 def _seconds(kernel, args):
-    kernel.compute(*args)  # the first call prepares what all calls need
+    kernel.compute(*args)  # the first call, which is not timed, makes what later calls reuse
     begin = time.perf_counter()
     kernel.compute(*args)
     return time.perf_counter() - begin

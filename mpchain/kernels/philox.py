@@ -1,4 +1,4 @@
-"""The counter-based generator Philox4x32-10: random words as a function of counters and a key."""
+"""The counter-based generator Philox4x32-10: random words are a function of counters and a key."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from mpchain.kernels.operation import Operation, are_alike
 from mpchain.typing import Array
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_WEYL = 0x9E3779B9, 0xBB67AE85  # the key's two words are increased by these in each round
+_WEYL = 0x9E3779B9, 0xBB67AE85  # each round adds these numbers to the two words of the key
 _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
@@ -22,8 +22,8 @@ class Counters(NamedTuple):
     Attributes:
         first: the sample index of the first row; the following rows have the next indices.
         n_rows: the number of rows, into which the array's elements are divided in order.
-        call, step: two more counters.
-        low, high: the key.
+        call, step: the second and the third word of all counters.
+        low, high: the two words of the key.
 
     Example:
         >>> from mpchain.kernels import Counters
@@ -54,9 +54,9 @@ def random_words(
     modulo 2**32.
 
     Args:
-        samples, begins: one value each per row.
+        samples, begins: arrays (rows,) of integers.
         n_blocks, call, step: values in the formula above.
-        low, high: the key.
+        low, high: the two words of the key.
 
     Returns:
         array of uint32 (rows, 4 n_blocks).
@@ -84,13 +84,15 @@ def random_words(
 
 
 @Operation.given(
-    "x and h of one shape and dtype",
+    "x and h of the same shape and dtype",
     lambda x, h, *_: h is None or (h.shape == x.shape and are_alike(x, h)),
 )
 def drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
-    """Returns h + dropout(x), where elements whose random number is below ``ratio`` are zeroed.
+    """Returns h + dropout(x), where dropout sets elements to zero whose random number is below
+    ``ratio``.
 
-    An element's uniform random number is (word + 1/2) / 2**32 for the element's word.
+    The uniform random number of an element is (word + 1/2) / 2**32, where ``word`` is the element's
+    random word.
 
     Args:
         h: an array of the shape and dtype of ``x``, or None for zero.

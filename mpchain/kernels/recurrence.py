@@ -1,14 +1,15 @@
-"""A layer of recurrent cells over all time steps, on arrays: forward and first derivative.
+"""Computes a layer of recurrent cells over all time steps, on arrays: the outputs and the first
+derivative.
 
-A cell's ``forward`` takes the input's contribution to the gates at all times, (rows, gates * N),
-the matrices of the state, and the first states (B, N). ``spans`` are the slices of the rows of each
-time step, in the order in which the steps are taken: a step changes only the first rows of the
-states, which belong to sequences that have not ended (or, backwards, have begun). ``forward``
-returns the outputs (rows, N), the final states, and the values that ``backward`` needs besides the
-gradients of the outputs and final states.
+The method ``forward`` of a cell gets the input's contribution to the gates at all times, (rows,
+gates * N), the matrices that multiply the state, and the initial states (B, N). ``spans`` are the
+slices of the rows of each time step, in the order of computation. A step changes only the first
+rows of the states, which belong to sequences that have not ended (in the backward direction, to
+sequences that have begun). ``forward`` returns the outputs (rows, N), the final states, and the
+values that ``backward`` needs besides the gradients of the outputs and final states.
 
-In ``backward``, everything that does not depend on the gradient is computed at once for all times,
-and the gradients of matrices are one product each, so that little work remains in the loop.
+In ``backward``, all values that do not depend on the gradient are computed at once for all times,
+and the gradient of each matrix is a single product, so that little work remains in the loop.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ from mpchain.typing import Array
 
 Spans: TypeAlias = list[slice]
 
-_REPEATED = 3  # with at least this many steps, a matrix is rearranged once for all steps
+_REPEATED = 3  # a matrix is rearranged once for all steps if there are at least this many steps
 
 
 def _sigmoid_slope(y):
@@ -37,7 +38,7 @@ def _tanh_slope(y):
 
 
 def _spread(g, factors):
-    """Multiplies each gate's factors (n, gates * N) by the gradient (n, N), in place."""
+    """Multiplies the factors of each gate, (n, gates * N), by the gradient (n, N), in place."""
     n, size = g.shape
     # This reshape is a view, because it only splits an axis.
     gates = factors.reshape(n, factors.shape[1] // size, size)
@@ -45,8 +46,8 @@ def _spread(g, factors):
 
 
 def _multiplier(spans: Spans, matrix: Array) -> Callable[[Array, Array], object]:
-    """Returns a function that multiplies the rows of a step by a matrix and writes to another
-    array."""
+    """Returns a function that multiplies the rows of a time step by a matrix and writes the product
+    to another array."""
     steps = Counter(rows.stop - rows.start for rows in spans)
     repeated = {n: repeated_product(matrix, n) for n in steps if steps[n] >= _REPEATED}
 
@@ -58,7 +59,7 @@ def _multiplier(spans: Spans, matrix: Array) -> Callable[[Array, Array], object]
 
 
 class Lstm:
-    """Gates in blocks a, i, f, o: c = tanh(a) s(i) + c s(f), h = tanh(c) s(o).
+    """The LSTM, whose gates are in blocks a, i, f, o: c = tanh(a) s(i) + c s(f), h = tanh(c) s(o).
 
     Example:
         >>> x, R, h = np.zeros((2, 4 * 3)), np.zeros((4 * 3, 3)), np.zeros((1, 3))
@@ -137,7 +138,8 @@ def _lstm_factors(gates, tanh_c, c_before):
 
 
 class Gru:
-    """Gates in blocks r, z, n: n = tanh(x_n + s(r) u_n), h = n + s(z) (h - n), u = R h + b.
+    """The GRU, whose gates are in blocks r, z, n: n = tanh(x_n + s(r) u_n), h = n + s(z) (h - n), u
+    = R h + b.
 
     Example:
         >>> x, R, b, h = np.zeros((2, 9)), np.zeros((9, 3)), np.zeros(9), np.zeros((1, 3))
@@ -218,7 +220,7 @@ def _gru_factors(gates, u_n, h_before):
 
 
 class Simple:
-    """One gate: h = f(x + R h), where f is tanh or relu.
+    """The simple recurrent unit: h = f(x + R h), where f is tanh or relu.
 
     Example:
         >>> x, R, h = np.ones((1, 2)), np.eye(2), np.ones((1, 2))

@@ -1,4 +1,5 @@
-"""The specification of every operation, for NumPy and CuPy arrays alike."""
+"""The reference kernel of every operation, which specifies its results for NumPy and CuPy
+arrays."""
 
 import math
 
@@ -76,14 +77,15 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     Args:
         a: array (..., n, k).
         b: array (..., k, m).
-        out: where to write the product (..., n, m); None means a new array.
+        out: the array (..., n, m) to which the product is written; None means a new array.
 
     Example:
         >>> product(np.ones((2, 3)), np.ones((3, 1)))
         array([[3.],
                [3.]])
     """
-    if not is_half(a.dtype) or is_gpu_array(a):  # GPUs compute this sum in single precision anyway
+    # on GPUs, sums are in single precision without a conversion
+    if not is_half(a.dtype) or is_gpu_array(a):
         return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
     if is_bfloat16(a.dtype):
         y = product(widened(a), widened(b)).astype(a.dtype)
@@ -96,13 +98,14 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 @Operation.given(
-    "an id for each of the rows",
+    "an id for each row",
     lambda rows, ids, n: rows.shape[: ids.ndim] == ids.shape and rows.__class__ is ids.__class__,
 )
 def sum_rows(rows: Array, ids: Array, n: int) -> Array:
-    """Returns the sums of the rows (..., *shape) whose ``ids`` (...) are equal, for n of them.
+    """Returns an array (n, *shape): row i is the sum of those rows of ``rows`` (..., *shape) whose
+    element of ``ids`` (...) is i.
 
-    Half precision is summed in single precision, where small values are not lost.
+    Half precision is summed in single precision, so that small values are not lost.
 
     Example:
         >>> sum_rows(np.array([[1.0], [2.0], [3.0]]), np.array([0, 1, 0]), 2)
@@ -114,7 +117,7 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     if xp is not np:
         scatter_add(x, ids, rows)
         return x.astype(rows.dtype, copy=False)
-    # NumPy adds at indices of a vector several times faster than at rows of a matrix.
+    # NumPy adds elements of a vector several times faster than rows of a matrix.
     width = math.prod(shape)
     places = ids.reshape(-1, 1).astype(np.intp, copy=False) * width + np.arange(width)
     np.add.at(x.reshape(-1), places.reshape(-1), rows.reshape(-1))
@@ -162,7 +165,8 @@ def below_zero(x: Array, axis: int) -> Array:
         >>> below_zero(np.array([1.0, 3.0]), 0)
         array([-2.,  0.])
     """
-    x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x  # many short sums are slow
+    # NumPy is slow on the short rows of arrays with channels last
+    x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x
     # CuPy's max takes no initial value, but without one it refuses an empty axis.
     return x - x.max(axis=axis, keepdims=True) if x.size else x.copy()
 
@@ -200,7 +204,8 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 @Operation.given("g and y of one shape and dtype, with this axis", _have_axis)
 def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array:
-    """Returns the gradient of x from that of y = softmax(scale x): scale y (g - sum(g y)).
+    """Returns scale y (g - sum(g y)), the gradient of x, given the gradient ``g`` of y =
+    softmax(scale x).
 
     Example:
         >>> softmax_gradient(np.array([1.0, 0.0]), np.array([0.5, 0.5]), 0)
@@ -216,7 +221,7 @@ def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array
 
 @Operation.given("g and y of one shape and dtype, with this axis", _have_axis)
 def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
-    """Returns the gradient of x from that of y = log_softmax(x): g - exp(y) sum(g).
+    """Returns g - exp(y) sum(g), the gradient of x, given the gradient ``g`` of y = log_softmax(x).
 
     Example:
         >>> log_softmax_gradient(np.array([1.0, 0.0]), np.log([0.5, 0.5]), 0)
@@ -231,13 +236,14 @@ def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
 
 @Operation.given("x of elements along the second axis", lambda x: x.ndim > 1 and x.shape[1] > 0)
 def exponentials(x: Array) -> tuple[Array, Array, Array]:
-    """Returns exp(x - most) along the second axis, its sum, and the largest element ``most``.
+    """Returns exp(x - most), its sum along the second axis, and ``most``, the largest element along
+    this axis.
 
     Example:
         >>> exponentials(np.log([[1.0, 2.0]]))[0]
         array([[0.5, 1. ]])
     """
-    # Copied for the reason given in below_zero.
+    # The array is copied for the reason given in below_zero.
     x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x
     most = x.max(axis=1, keepdims=True)
     y = x - most
@@ -266,7 +272,7 @@ def _has_elements(x, axes, is_least):
 
 @Operation.given("x of elements along the axes", _has_elements)
 def extremum(x: Array, axes: tuple[int, ...], is_least: bool) -> Array:
-    """Returns the greatest or the least element along axes, NaN if any element is NaN.
+    """Returns the greatest or the least element along axes; NaN if any element is NaN.
 
     Example:
         >>> extremum(np.array([[1.0, 3.0], [2.0, 0.0]]), (1,), False)
@@ -277,7 +283,8 @@ def extremum(x: Array, axes: tuple[int, ...], is_least: bool) -> Array:
 
 @Operation.given("x of one axis or more", lambda x, is_backward: x.ndim > 0)
 def running_sums(x: Array, is_backward: bool) -> Array:
-    """Returns cumulative sums along the last axis, from the first or, backward, from the last.
+    """Returns cumulative sums along the last axis, which start at the first element or, if
+    ``is_backward``, at the last.
 
     Example:
         >>> running_sums(np.array([1.0, 2.0, 4.0]), False), running_sums(np.ones(2), True)
@@ -301,7 +308,8 @@ def products(x: Array) -> Array:
 
 @Operation.given("x of elements along the last axis", lambda x: x.ndim > 0 < x.shape[-1])
 def products_of_others(x: Array) -> Array:
-    """Returns for each element the product of all others along the last axis, without division.
+    """Returns, for each element, the product of all other elements along the last axis, computed
+    without division.
 
     Example:
         >>> products_of_others(np.array([2.0, 3.0, 0.0]))
@@ -317,7 +325,7 @@ def products_of_others(x: Array) -> Array:
 
 
 def _kept(x, axis):
-    """Returns the shape of a sum over axes, which are kept as axes of size one."""
+    """Returns the shape of a sum over axes, which remain as axes of size one."""
     reduced = {a % x.ndim for a in axis}
     return tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
 
@@ -334,7 +342,7 @@ def _are_of_batch_gradient(g, x, gamma, mean, inverse_std, axis):
     return _have_shape(x.shape, x, g) and _have_shape(_kept(x, axis), x, gamma, mean, inverse_std)
 
 
-_OF_BATCH = "a number for each channel, with axes of size one for the others"
+_OF_BATCH = "a number for each channel, with size one for all other axes"
 
 
 @Operation.given(_OF_BATCH, _are_of_batch)
@@ -343,8 +351,8 @@ def batch_normalization(
 ) -> tuple[Array, ...]:
     """Returns gamma (x - mean) / sqrt(var + eps) + beta, with statistics over ``axis``.
 
-    Gamma and beta broadcast to x. Also returns mean, 1 / sqrt(var + eps) and var, with axes of size
-    one.
+    Gamma and beta broadcast to x. The other results are mean, 1 / sqrt(var + eps) and var, in which
+    the reduced axes have size one.
 
     Example:
         >>> one = np.ones((1, 1))
@@ -366,7 +374,8 @@ def batch_normalization(
 def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
-    """Returns the gradients of x, gamma and beta from that of y; see :func:`batch_normalization`.
+    """Returns the gradients of x, gamma and beta, given the gradient ``g`` of y; see
+    :func:`batch_normalization`.
 
     Example:
         >>> x, one = np.array([[1.0], [3.0]]), np.ones((1, 1))
@@ -389,7 +398,7 @@ def batch_normalization_gradient(
 
 @Operation
 def shift_and_scale(x: Array, mean: Array, scale: Array, beta: Array) -> Array:
-    """Returns (x - mean) scale + beta for arrays that broadcast to x; allocates one array.
+    """Returns (x - mean) scale + beta for arrays that broadcast to x. Only one array is allocated.
 
     Example:
         >>> shift_and_scale(np.array([[1.0, 7.0]]), *np.ones((3, 1, 2)))
@@ -410,9 +419,10 @@ def shift_and_scale(x: Array, mean: Array, scale: Array, beta: Array) -> Array:
 
 
 def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[Array, Array]:
-    """Returns mean and inverse standard deviation over ``axis``, kept as axes of size one.
+    """Returns the mean and the inverse standard deviation over ``axis``; the reduced axes have size
+    one.
 
-    Of Variables too.
+    The function also accepts Variables.
 
     Example:
         >>> mean_and_inverse_std(np.array([1.0, 3.0]), (0,), 0.0)
@@ -425,16 +435,19 @@ def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[A
 
 
 def _average(x, axis):
-    """Returns the mean over axes that are kept; for an empty batch, which has no mean, zero."""
+    """Returns the mean over axes, which remain with size one. For an empty batch, which has no
+    mean, the result is zero."""
     if x.__class__ is not np.ndarray or x.dtype.char not in "fd" or not x.size:
         return (np.mean if x.size else np.sum)(x, axis=axis, keepdims=True)
-    y = np.add.reduce(x, axis, keepdims=True)  # this gives the bits of np.mean in half the time
+    # the sum and the division give the bits of np.mean in half the time
+    y = np.add.reduce(x, axis, keepdims=True)
     y /= x.size // y.size
     return y
 
 
 def _total(x, axis):
-    """Returns the sum over axes that are kept; ``x.sum`` takes twice as long for few elements."""
+    """Returns the sum over axes, which remain with size one. For few elements, ``x.sum`` would take
+    twice as long."""
     if x.__class__ is not np.ndarray:
         return x.sum(axis=axis, keepdims=True)
     return np.add.reduce(x, axis, keepdims=True)
@@ -449,7 +462,7 @@ def _are_of_samples_gradient(g, x, gamma, *others):
     return _have_shape(x.shape, x, g) and _have_shape(_kept(x, axis), x, *statistics)
 
 
-_OF_SAMPLES = "parameters of one shape, and statistics of a number for each sample"
+_OF_SAMPLES = "parameters of the same shape, and statistics with a number for each sample"
 
 
 @Operation.given(_OF_SAMPLES, _are_of_samples)
@@ -458,7 +471,8 @@ def sample_normalization(
 ) -> tuple[Array, ...]:
     """Returns gamma (x - mean) / sqrt(var + eps) + beta, with statistics over trailing axes.
 
-    Gamma and beta broadcast to x. Also returns mean and 1 / sqrt(var + eps), with axes of size one.
+    Gamma and beta broadcast to x. The other results are mean and 1 / sqrt(var + eps), in which the
+    reduced axes have size one.
 
     Example:
         >>> sample_normalization(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), (-1,), 0.0)[0]
@@ -483,7 +497,8 @@ def sample_normalization_gradient(
     inverse_std: Array,
     axis: tuple[int, ...],
 ) -> tuple[Array, ...]:
-    """Returns the gradients of x, gamma and beta from that of y; see :func:`sample_normalization`.
+    """Returns the gradients of x, gamma and beta, given the gradient ``g`` of y; see
+    :func:`sample_normalization`.
 
     Beta has the shape of gamma.
 
@@ -514,13 +529,15 @@ def scale_gradients(
     axis: tuple[int, ...],
     is_centered: bool,
 ) -> tuple[Array, Array]:
-    """Returns the gradients of x and gamma for y = gamma normalized, which is overwritten.
+    """Returns the gradients of x and gamma for y = gamma normalized. The array ``normalized`` is
+    overwritten.
 
     Args:
         g: the gradient of y.
-        gamma: broadcasts to x.
-        normalized: inverse x, or with ``is_centered`` inverse (x - mean).
-        inverse: the scale of x: a function of the deviations or squares of x over ``axis``.
+        gamma: an array that broadcasts to x.
+        normalized: the array inverse x, or with ``is_centered`` inverse (x - mean).
+        inverse: the factor on x, which is a function of the deviations or the squares of x over
+            ``axis``.
 
     Example:
         >>> g, one = np.array([[1.0, 3.0]]), np.ones((1, 1))
@@ -542,7 +559,8 @@ def scale_gradients(
 
 
 def inverse_rms(x: Array, axis: tuple[int, ...], eps: float) -> Array:
-    """Returns 1 / sqrt(mean(x ** 2) + eps) over ``axis``, kept; takes Variables, too.
+    """Returns 1 / sqrt(mean(x ** 2) + eps) over ``axis``; the reduced axes have size one. The
+    function also accepts Variables.
 
     Example:
         >>> inverse_rms(np.array([1.0, 7.0]), (0,), 0.0)
@@ -558,7 +576,8 @@ def rms_normalization(
 ) -> tuple[Array, Array]:
     """Returns gamma x / sqrt(mean(x ** 2) + eps), with the mean over trailing axes.
 
-    Gamma broadcasts to x. Also returns 1 / sqrt(mean(x ** 2) + eps), with axes of size one.
+    Gamma broadcasts to x. The second result is 1 / sqrt(mean(x ** 2) + eps), in which the reduced
+    axes have size one.
 
     Example:
         >>> rms_normalization(np.array([[1.0, 7.0]]), np.ones(2), (-1,), 0.0)[0]
@@ -574,7 +593,8 @@ def rms_normalization(
 def rms_normalization_gradient(
     g: Array, x: Array, gamma: Array, inverse: Array, axis: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Returns the gradients of x and gamma from that of y; see :func:`rms_normalization`.
+    """Returns the gradients of x and gamma, given the gradient ``g`` of y; see
+    :func:`rms_normalization`.
 
     Example:
         >>> x, one = np.array([[1.0, 1.0]]), np.ones((1, 1))
@@ -585,7 +605,8 @@ def rms_normalization_gradient(
 
 
 def _padded(x, window, value=0):
-    """Returns ``x`` (N, C, *spatial) with its padding, cut to the part that windows reach."""
+    """Returns ``x`` (N, C, *spatial) with padding, without the elements at the end that no window
+    contains."""
     padded_size, inner, _ = layout(window)
     if padded_size == x.shape[2:]:
         return x
@@ -595,7 +616,8 @@ def _padded(x, window, value=0):
 
 
 def _columns(x, window):
-    """Returns all windows of ``x`` side by side: (groups, C / groups * k, N * out)."""
+    """Returns the elements of all windows of ``x`` as an array (groups, C / groups * k, N *
+    out)."""
     n, c = x.shape[:2]
     xp = get_array_module(x)
     padded = _padded(x, window).swapaxes(0, 1)
@@ -613,11 +635,13 @@ def _by_group(y, window):
     )
 
 
-# Preconditions of kernels of windows: the first array is x (N, C, *in_size) or y (N, O, *out_size).
+# The functions below check the contracts of operations on windows, whose first array is x (N, C,
+# *in_size) or y (N, O, *out_size).
 
 
 def _is_filter(W, n_in, n_out, window):
-    """Returns whether W is (O, C / groups, *ksize), because all groups have one size."""
+    """Returns whether W is (O, C / groups, *ksize), which implies that all groups have the same
+    size."""
     return (
         W.shape[2:] == window.ksize
         and W.shape[0] == n_out
@@ -699,7 +723,7 @@ def convolution_output(x: Array, W: Array, window: Window) -> Array:
 
 @Operation.given(_OF_CONVOLUTION, _are_of_output_with_bias)
 def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array:
-    """Returns :func:`convolution_output` + b, for b (O,).
+    """Returns :func:`convolution_output` plus the bias b (O,) of the output channels.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -712,7 +736,8 @@ def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array
 
 @Operation.given(_OF_CONVOLUTION, _are_of_input)
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
-    """Returns the adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size).
+    """Returns the adjoint of x -> x * W, which computes x (N, C, *in_size) from y (N, O,
+    *out_size).
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -735,7 +760,7 @@ def convolution_input(y: Array, W: Array, window: Window) -> Array:
 
 @Operation.given(_OF_CONVOLUTION, _are_of_filter)
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
-    """Returns the adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y.
+    """Returns the adjoint of W -> x * W, which computes W (O, C / groups, *ksize) from x and y.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -751,7 +776,7 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_input)
 def sum_windows(x: Array, window: Window) -> Array:
-    """Returns the sum of each window, padding counted as zeros: (N, C, *out_size).
+    """Returns the sum of each window, an array (N, C, *out_size); padding counts as zeros.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -769,7 +794,8 @@ def sum_windows(x: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_output)
 def spread_windows(y: Array, window: Window) -> Array:
-    """Returns the adjoint of :func:`sum_windows`: each element gets the sum of its windows' values.
+    """Returns the adjoint of :func:`sum_windows`, an array (N, C, *in_size): each element is the
+    sum of the values of the windows that contain it.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -786,7 +812,7 @@ def spread_windows(y: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_input)
 def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
-    """Returns the maximum of each window, and where in the window it is (the first, as an integer).
+    """Returns the maximum of each window, and the index of the first maximum in the window.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -799,10 +825,11 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     values = [padded[(..., *place)] for place in layout(window).offsets]
     y = values[0].copy("K")
     for value in values[1:]:
-        xp.maximum(y, value, out=y)  # NaN propagates through maximum
+        xp.maximum(y, value, out=y)  # np.maximum propagates NaN
     places = xp.zeros(y.shape, np.int32)
     is_nan = y != y
-    has_nan = xp is not np or bool(is_nan.any())  # on a GPU, the host would wait for the answer
+    # on a GPU, NaN is not looked for, because the host would wait for the result
+    has_nan = xp is not np or bool(is_nan.any())
     # The loop runs backwards, so that the first maximum is written last.
     for i in range(len(values) - 1, -1, -1):
         found = values[i] == y
@@ -814,7 +841,8 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
 
 @Operation.given(_OF_WINDOWS, _are_taken)
 def take_from_windows(x: Array, places: Array, window: Window) -> Array:
-    """Returns from each window the element at the window's place.
+    """Returns, from each window, the element whose index in the window is the window's element of
+    ``places``.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -832,7 +860,8 @@ def take_from_windows(x: Array, places: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _are_placed)
 def place_in_windows(y: Array, places: Array, window: Window) -> Array:
-    """Returns the adjoint of :func:`take_from_windows`: each value is added at its window's place.
+    """Returns the adjoint of :func:`take_from_windows`: each value is added to the element of its
+    window that ``places`` selects.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -850,7 +879,8 @@ def place_in_windows(y: Array, places: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _is_input)
 def unfold_windows(x: Array, window: Window) -> Array:
-    """Returns all elements of each window, padding as zeros: (N, C, n_elements, *out_size).
+    """Returns all elements of each window, an array (N, C, n_elements, *out_size); padding counts
+    as zeros.
 
     Example:
         >>> from mpchain.kernels.window import Window
@@ -869,7 +899,8 @@ def unfold_windows(x: Array, window: Window) -> Array:
 
 @Operation.given(_OF_WINDOWS, _are_elements)
 def fold_windows(y: Array, window: Window) -> Array:
-    """Returns the adjoint of :func:`unfold_windows`: each element sums its copies in the windows.
+    """Returns the adjoint of :func:`unfold_windows`: each element is the sum of its copies in the
+    windows.
 
     Example:
         >>> from mpchain.kernels.window import Window

@@ -1,11 +1,11 @@
-"""Optimizer steps: applies one elementwise body to arrays in place, as fast as possible.
+"""Optimizer steps, which apply an elementwise function to arrays in place, as fast as possible.
 
 All implementations return the same bits: NumPy on whole arrays, NumPy on blocks that stay in the
-cache, a fused loop that numba compiles from the trace of the body, and one kernel on a GPU.
+cache, a fused loop that numba compiles from the trace of the function, and one kernel on a GPU.
 
-Arrays of many parameters are gathered, the step is taken once, and the results are scattered. On
-the host, gathering copies small arrays into flat arrays, because calls cost more than copies. On a
-GPU, gathering copies only pointers (:mod:`mpchain.kernels.gpu.cuda_steps`).
+For many parameters, the arrays are gathered, the step is taken once, and the results are scattered.
+On the host, small arrays are copied into flat arrays, because calls take longer than copies. On a
+GPU, only pointers are copied (:mod:`mpchain.kernels.gpu.cuda_steps`).
 """
 
 import functools
@@ -45,9 +45,10 @@ def take_step(
 
     Args:
         step: function of ``param``, ``grad``, the states and, by name, the scalars. It may
-            overwrite the arrays except ``grad``, and returns the new values of all but ``grad``.
-        param, grad: the arrays, of one shape and on one device; ``grad`` is not changed.
-        states: further arrays of that shape.
+            overwrite the arrays except ``grad``, and returns the new values of ``param`` and the
+            states.
+        param, grad: the arrays, of the same shape and on the same device; ``grad`` is not changed.
+        states: further arrays of the same shape.
         scalars: a function that returns further arguments of ``step``, Python numbers. It is called
             again before each replay of a captured step.
 
@@ -71,16 +72,19 @@ def take_steps(
     halves: Sequence[Array] = (),
     inverse: Array | float | None = None,
 ) -> None:
-    """Applies :func:`take_step` to many parameters on one device, faster than one by one.
+    """Takes a step for many parameters on one device, which is faster than a call of
+    :func:`take_step` for each.
 
     Args:
         step, scalars: see :func:`take_step`.
-        written: the parameters; then, for each state of the step, those of the parameters. The
-            arrays of one list have one dtype; those of a parameter have one shape.
-        grads: the gradients, of one dtype.
+        written: a list of the parameters; then, for each state of the step, a list of the states of
+            the parameters. All arrays of a list have the same dtype; a parameter and its states
+            have the same shape.
+        grads: the gradients, all of the same dtype.
         halves: on a GPU, the half-precision parameters of which ``written`` holds copies in higher
-            precision. They are written, too. Where other code changed them, so that they are not
-            the rounded copies, the step starts from their values.
+            precision. The step writes these parameters too. Where other code changed them, so that
+            they differ from the rounded copies, the step starts from the values of these
+            parameters.
         inverse: on a GPU, a factor on the gradients of ``halves``: a number or a float32 array ().
 
     Example:
@@ -98,15 +102,15 @@ def take_steps(
         take_steps(step, written, grads, scalars, halves)
     elif len(grads) == 1:
         _step_without_kernel(step, [array for (array,) in written], grads[0], scalars, halves)
-    else:  # one of the arrays may not be contiguous
+    else:  # this path also serves arrays that are not contiguous
         for i in range(len(grads)):
             one = slice(i, i + 1)
             take_steps(step, [x[one] for x in written], grads[one], scalars, halves[one])
 
 
 def is_plain_on_gpu(x: Array | None) -> bool:
-    """Returns whether :func:`multiply_all` accepts an array: on the current GPU, float32,
-    contiguous.
+    """Returns whether :func:`multiply_all` accepts an array, which must be float32, contiguous and
+    on the current GPU.
 
     Example:
         >>> is_plain_on_gpu(np.ones(2, np.float32))
@@ -118,7 +122,7 @@ def is_plain_on_gpu(x: Array | None) -> bool:
 
 
 def multiply_all(arrays: Sequence[Array], factor: Array | float) -> list[Array]:
-    """Returns products of arrays with one factor; on GPUs, one kernel computes all of them.
+    """Returns the products of arrays and a factor; on GPUs, one kernel computes all products.
 
     Args:
         arrays: arrays for which :func:`is_plain_on_gpu` is True.
@@ -128,7 +132,7 @@ def multiply_all(arrays: Sequence[Array], factor: Array | float) -> list[Array]:
         >>> multiply_all([], 2.0)
         []
     """
-    assert _on_gpu is not None or not arrays  # without kernels for GPUs there must be no arrays
+    assert _on_gpu is not None or not arrays  # without kernels for GPUs, no array is accepted
     return _on_gpu.multiply_all(arrays, factor) if _on_gpu is not None and arrays else []
 
 
@@ -177,7 +181,7 @@ def _portions(rows):
 
 
 def _step_gathered(step, rows, scalars):
-    """Takes a step on small arrays by copying them into flat arrays, one after another."""
+    """Takes a step on small arrays, which are concatenated into flat arrays."""
     lists = [*zip(*rows)]
     shapes = tuple([array.shape for array in lists[0]])
     flat, views = _rooms.of(shapes, tuple([arrays[0].dtype for arrays in lists]))
@@ -190,15 +194,16 @@ def _step_gathered(step, rows, scalars):
 
 
 class _Rooms(threading.local):
-    """A thread's memory for gathered arrays; it is cached, since making its views costs more than
-    copies."""
+    """The memory of a thread for gathered arrays. The memory is cached, because making its views
+    takes longer than the copies."""
 
     def __init__(self):
         self.of = functools.lru_cache(maxsize=8)(self._make)
 
     @staticmethod
     def _make(shapes, dtypes):
-        """Returns a flat array for each dtype, and lists of its parts in these shapes."""
+        """Returns a flat array for each dtype, and lists of views of its parts in the given
+        shapes."""
         stops = [*itertools.accumulate(map(math.prod, shapes))]
         flat = [np.empty(stops[-1], dtype) for dtype in dtypes]
         places = [*zip(shapes, [0, *stops], stops)]
@@ -232,7 +237,8 @@ def _step_once(step, written, grad, scalars):
 
 
 def _step_fused(step, written, grad, scalars):
-    """Takes the step with a compiled loop if that is possible and pays; returns whether it did."""
+    """Takes the step by a compiled loop if this is possible and faster; returns whether the step
+    was taken."""
     dtype = grad.dtype
     if dtype not in (np.float32, np.float64) or any(array.dtype != dtype for array in written):
         return False
@@ -241,16 +247,19 @@ def _step_fused(step, written, grad, scalars):
         return False
     try:
         text, constants = _text_and_constants(step, len(written), scalars)
-    except Exception:  # the step needs arrays; other errors appear when it gets them
+    # the step cannot be traced; if the step itself is wrong, the error is raised when it is
+    # computed on arrays
+    except Exception:
         return False
     if not all(x.flags.writeable for x in written):
-        raise ValueError("an optimizer's step: a parameter or its state is read-only")
+        raise ValueError("an optimizer's step: a parameter or its state is read-only, but the step must write into it: use a writable copy")
     _compiled(text)(np.array(constants, dtype), grad, *written)
     return True
 
 
 def square_sum(array: Array) -> float:
-    """Returns the sum of the squares of an array as a Python number; float16 does not overflow.
+    """Returns the sum of the squares of an array as a Python number. The squares of float16
+    elements do not overflow.
 
     Example:
         >>> square_sum(np.array([3.0, 4.0]))
@@ -260,7 +269,8 @@ def square_sum(array: Array) -> float:
 
 
 def square_sums(arrays: Sequence[Array]) -> Array:
-    """Returns the sums of the squares of arrays, float64: on their GPU if they share one.
+    """Returns the sums of the squares of arrays as a float64 array (n,), which is on the arrays'
+    GPU if all are on the same GPU.
 
     Example:
         >>> square_sums([np.array([3.0, 4.0]), np.ones(2, np.float16)])
@@ -275,7 +285,7 @@ def square_sums(arrays: Sequence[Array]) -> Array:
 
 
 def share_gpu(arrays: Sequence[Array]) -> bool:
-    """Returns whether arrays, at least one, are all on one GPU.
+    """Returns whether all arrays are on the same GPU; False without arrays.
 
     Example:
         >>> share_gpu([np.ones(2)])
@@ -289,14 +299,15 @@ def _square_sum(array):
     if isinstance(flat, np.ndarray):
         return np.vdot(flat, flat)
     square_sum = reduce("T x", "T y", "x * x", "a + b", "y = a", "0", "mpchain_square_sum")
-    return square_sum(flat)  # captured steps cannot contain CuPy's vdot
+    # a captured step computes this sum otherwise, because it cannot contain CuPy's vdot
+    return square_sum(flat)
 
 
 _open = {}  # the names of scalars that the text of a step leaves open, by step and arrays
 
 
 def _text_and_constants(step, n_written, scalars):
-    """Returns Python text of a loop that takes the step, and the constants that it needs.
+    """Returns the Python text of a loop that takes the step, and the constants that the loop needs.
 
     The text leaves all numbers open on which it does not depend, so that another learning rate
     needs no new text, and is written once.
@@ -322,7 +333,7 @@ def _text_and_constants(step, n_written, scalars):
     return text, constants
 
 
-@functools.lru_cache(maxsize=16)  # one entry serves all parameters of an update
+@functools.lru_cache(maxsize=16)  # all parameters of an update share one entry
 def _write_down(step, n_written, fixed, free):
     """Returns the text of a loop, and a function of the scalars ``free`` that returns constants."""
     arrays = [f"a{i}" for i in range(n_written)]

@@ -1,9 +1,11 @@
-"""The sizes from which on another implementation is faster, as measured on one machine.
+"""The thresholds: sizes from which another implementation is faster, according to measurements on
+one machine.
 
-They count elements, multiplications or bytes. None changes what is computed; they only choose the
-kernel and the parts of the work. They were measured on two cores of an x86 processor with AVX-512.
-``python -m tests.benchmarks.thresholds`` measures the main ones again, and prints the times of both
-implementations at several sizes; for the others, the headings below name the benchmark.
+Thresholds are numbers of elements, multiplications or bytes. They do not change what is computed,
+but only which kernel computes it and how the work is divided. They were measured on two cores of an
+x86 processor with AVX-512. ``python -m tests.benchmarks.thresholds`` measures the most important
+thresholds again, and prints the times of both implementations at several sizes; for the other
+thresholds, the headings below name the benchmark.
 
 Example:
     >>> from mpchain.kernels import thresholds
@@ -18,7 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_caches = []  # functions that clear caches
+_caches = []  # these functions clear caches
 
 
 def remembered(maxsize: int) -> Callable[[Callable], Callable]:
@@ -57,7 +59,7 @@ def forgets(choices: dict) -> None:
 
 
 def forget() -> None:
-    """Clears all caches, because something that they depend on has changed.
+    """Clears all caches, because a threshold or the number of threads has changed.
 
     Example:
         >>> forget()
@@ -67,12 +69,13 @@ def forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)  # the child process uses another number of threads
+    os.register_at_fork(after_in_child=forget)  # a forked process uses another number of threads
 
 
 @contextlib.contextmanager
 def using(**values: Any) -> Iterator[None]:
-    """Context manager: sets thresholds for the whole process, and restores them.
+    """Context manager: sets thresholds for the whole process, and restores the previous values at
+    the end.
 
     Elementwise functions that have already been called keep the :data:`loop` of their first call.
 
@@ -121,16 +124,20 @@ def _number(name):
     return globals()[name]
 
 
-# Loops that numba compiles, by ``python -m tests.benchmarks.thresholds loop compiled``.
+# ``python -m tests.benchmarks.thresholds loop compiled`` measures these thresholds of loops that
+# numba compiles.
 
 loop = 1 << 16
-"""The least elements of an array for which a formula runs as one loop instead of NumPy's passes."""
+"""The least number of elements of an array for which a formula is computed by one loop instead of
+NumPy's passes."""
 
 loop_row = 32
-"""The least elements of a row for which a formula of arrays that broadcast runs as one loop."""
+"""The least number of elements of a row for which a formula of arrays that broadcast is computed by
+one loop."""
 
 compiled_loop = 1 << 26
-"""The number of elements that take a formula about as long as compiling it: a second or two."""
+"""The number of elements for which NumPy's computation of a formula takes about as long as the
+compilation: a second or two."""
 
 special_loop = 1 << 10
 """The least elements of an array for which special functions, such as erf, and formulas of several
@@ -146,51 +153,58 @@ compiled_images = 1 << 9
 """The same for batch normalization and pooling."""
 
 compiled_samples = 1 << 9
-"""The same for normalization of samples, where each sample is a row."""
+"""The least number of elements of an array for which the normalization of samples is compiled,
+where each sample is a row."""
 
 compiled_rows = 1 << 13
-"""The same for sums of rows, which NumPy adds one element at a time."""
+"""The least number of elements of an array for which sums of rows are compiled, because NumPy adds
+one element at a time."""
 
 sum_part = 1 << 16
 """The number of elements in each part of a sum over rows; threads share the parts."""
 
 light_loop = 4
-"""The number of elements of a quick loop that take as long as one element of other loops."""
+"""The number of elements that a quick loop computes in the time that other loops need for one
+element."""
 
 threads = 1 << 18
-"""The number of a loop's elements that keep a thread busy for longer than waking it takes."""
+"""The number of elements for which a loop takes longer than waking a thread."""
 
-# Steps of optimizers, by ``python -m tests.benchmarks.optimizers``.
+# ``python -m tests.benchmarks.optimizers`` measures these thresholds of optimizer steps.
 
 compiled_step = 1 << 26
-"""The number of elements that take a step about as long as compiling it."""
+"""The number of elements for which NumPy's computation of a step takes about as long as the
+compilation."""
 
 small, gathered = 1024, 1 << 14
-"""The most elements of an array that is copied into a gathered array, and the most elements of a
-gathered array, which must stay in the cache. Gathering pays because calls cost more than copies."""
+"""The maximum number of elements of an array that is copied into a gathered array, and the maximum
+number of elements of a gathered array, which must stay in the cache. Gathering saves time because
+calls take longer than copies."""
 
 worth_gathering = (2, 16)
-"""The least number of small arrays to gather, for rules with states and for rules without."""
+"""The least number of small arrays that are gathered, for rules with states and for rules without
+states."""
 
 step_block = 1 << 17
 """The size in bytes of a block of an array, which stays in the cache through a step."""
 
-# NumPy, by ``python -m tests.benchmarks.thresholds few_rows`` and ``tests.benchmarks.compare``.
+# ``python -m tests.benchmarks.thresholds few_rows`` and ``tests.benchmarks.compare`` measure these
+# thresholds of NumPy.
 
 few_rows, rearranged = range(4, 49), 1 << 18
-"""The rows of x, and the least elements of W, for which BLAS spends most of x W^T on rearranging
-W."""
+"""The maximum number of rows of x, and the least number of elements of W, for which BLAS spends
+most of the time for x W^T on rearranging W."""
 
 few_rows_of_flat, rearranged_flat = range(16, 49), 1 << 14
-"""The same for W with no more rows than columns."""
+"""The least number of elements of W for the same case, if W has no more rows than columns."""
 
 long_sum, sum_row = 1 << 12, 1 << 10
-"""The least elements of an array that is summed by rows, and the elements of such a row. These sums
-are as exact as NumPy's."""
+"""The least number of elements of an array that is summed by rows, and the number of elements of
+such a row. These sums are as exact as NumPy's."""
 
 pointwise_weights, pointwise_pixels = 1 << 16, 32
-"""The elements of 1x1 filters, and the pixels of a sample, for which one product of all samples
-pays."""
+"""The number of elements of 1x1 filters, and the number of pixels of a sample, for which one
+product of all samples is faster."""
 
 logistic_block = 1 << 16
 """The number of elements in a block of the logistic function, which stays in the cache."""
@@ -199,65 +213,72 @@ random_chunk = 1 << 13
 """The number of blocks of random words that stay in the cache through all rounds."""
 
 scaled = 1 << 16
-"""The least elements of an array for which shifting and scaling goes sample by sample."""
+"""The least number of elements of an array that is shifted and scaled one sample after the
+other."""
 
-# oneDNN, by ``python -m tests.benchmarks.thresholds product product_by_rows`` and
-# ``tests.benchmarks.compare``.
+# ``python -m tests.benchmarks.thresholds product product_by_rows`` and ``tests.benchmarks.compare``
+# measure these thresholds of oneDNN.
 
 shared = 1 << 18
-"""The least multiplications of a product for which OpenBLAS uses its threads; oneDNN takes over."""
+"""The least number of multiplications of a product for which OpenBLAS would use its threads; oneDNN
+computes such products."""
 
 product, product_by_rows = 1 << 21, 1 << 20
-"""The least multiplications of a product, and of x W^T, for which calling oneDNN pays."""
+"""The least number of multiplications of a product, and of x W^T, for which a call of oneDNN is
+faster."""
 
 thin_rows, thin_weights = range(2, 65), 1 << 18
-"""The rows of one matrix, and the elements of the other, of thin products that suit oneDNN."""
+"""The number of rows of one matrix, and the number of elements of the other, of thin products that
+oneDNN computes faster."""
 
 sgemm_rows, primitive_columns = 12, 8
-"""The most rows of x, and columns, for which dnnl_sgemm computes x W^T: for more, it rearranges
-W."""
+"""The maximum number of rows of x, and of columns, for which dnnl_sgemm computes x W^T. Larger
+products rearrange W in dnnl_sgemm."""
 
 stacked = 8
-"""The least rows and columns of matrices in stacks that oneDNN multiplies."""
+"""The least number of rows and columns of matrices in stacks that oneDNN multiplies."""
 
 channels = {"output": 1, "input": 8, "filter": 1}
-"""The least channels of a convolution for oneDNN: fewer channels hardly fill the library's
-blocks."""
+"""The least number of channels of a convolution that oneDNN computes. Fewer channels would leave
+most of the library's blocks empty."""
 
 channels_of_groups = 3
-"""The same for groups of more than one channel."""
+"""The least number of channels of a group, for convolutions with groups of more than one
+channel."""
 
 many_channels, worth_filters = 128, {"output": 16, "input": 48, "filter": 4}
 """With ``many_channels``, ``worth_filters`` times the pixels must exceed the number of channels,
-because otherwise the filters outweigh the windows."""
+because otherwise the filters are larger than the windows."""
 
 channels_last = 8
-"""The least channels of a result with channels last, because NumPy computes by rows of channels."""
+"""The least number of channels of a result with channels last, because NumPy computes such arrays
+by rows of channels."""
 
 convolution_threads = 1 << 22
 """The number of multiplications below which waking a thread takes longer than its work."""
 
 pointwise, sample_pixels = 1 << 21, 128
-"""The least multiplications of a pointwise convolution, and the least pixels of a sample that gets
-its own product."""
+"""The least number of multiplications of a pointwise convolution, and the least number of pixels of
+a sample that has a product of its own."""
 
-# Winograd's tiles, by ``python -m tests.benchmarks.thresholds tiles``.
+# ``python -m tests.benchmarks.thresholds tiles`` measures these thresholds of Winograd's tiles.
 
 tiles = 1 << 24
-"""The least multiplications of a convolution for which tiles are used. Infinity disables tiles for
-all convolutions, which makes errors smaller: reproducible communicators and old programs set it."""
+"""The least number of multiplications of a convolution for which tiles are used. Infinity disables
+tiles for all convolutions, which makes errors smaller; reproducible communicators and programs for
+Chainer set this value."""
 
 tile_channels = 32
-"""The number of channels that are summed at once. This halves the errors of sums over 256 channels
-and costs 7 to 10 % of the time that tiles save. With more than 128 channels, twice as many are
-summed at once, because filters are read for each part."""
+"""The number of channels that are summed at once. Summing in parts halves the errors of sums over
+256 channels, and costs 7 to 10 % of the time that tiles save. With more than 128 channels, twice as
+many channels are summed at once, because filters are read for each part."""
 
 tiles_at_once = 1 << 20
 """The number of elements of tiles that each thread processes at once."""
 
 of_tile, of_tile_for_threads, of_filter = 25, 45, 70
-"""The number of multiplications that take as long as reading and writing an element of a tile (on
-one thread, on several), or of filters."""
+"""The numbers of multiplications that take as long as reading and writing an element of a tile, on
+one thread and on several, and an element of filters."""
 
 saved = 0.1
 """The fraction of the multiplications that tiles must save."""

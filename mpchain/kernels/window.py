@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """The geometry of windows; every field but ``groups`` is a tuple with one value per spatial
-    axis.
+    """The geometry of sliding windows. Every field except ``groups`` is a tuple with one value per
+    spatial axis.
 
     Example:
         >>> Window((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), (8, 8)).n_elements
@@ -33,8 +33,8 @@ class Window(NamedTuple):
 def cache_windows(function: Callable) -> Callable:
     """Decorator: caches the results of a function of shapes and sizes.
 
-    Checks in the function thus run once for each geometry. Calls with lists, which have no hash,
-    are not cached.
+    Checks in the function therefore run once for each geometry. Calls with lists, which have no
+    hash, are not cached.
 
     Example:
         >>> @cache_windows
@@ -52,7 +52,7 @@ def cache_windows(function: Callable) -> Callable:
     def call(*args, **kwargs):
         try:
             return cached(*args, **kwargs)
-        except TypeError:  # an argument is a list, which cannot be hashed
+        except TypeError:  # TypeError means that an argument is a list, which has no hash
             pass
         return function(*args, **kwargs)
 
@@ -60,7 +60,7 @@ def cache_windows(function: Callable) -> Callable:
 
 
 class Layout(NamedTuple):
-    """A window's layout in memory; see :func:`layout`.
+    """The layout of windows in a padded array; see :func:`layout`.
 
     Example:
         >>> layout(Window((2,), (1,), (0,), (1,), 1, (3,), (2,))).offsets
@@ -74,10 +74,11 @@ class Layout(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def layout(window: Window) -> Layout:
-    """Returns the padded spatial size, the array's position in it, and slices per window element.
+    """Returns the spatial size of the padded array, the slices of the array in it, and the slices
+    of each window element.
 
-    The slices for an element pick it from every window of the padded array; the result has the
-    output's size.
+    The slices of a window element select this element of every window from the padded array; the
+    selection has the spatial size of the output.
 
     Example:
         >>> layout(Window((2,), (2,), (1,), (1,), 1, (4,), (3,))).padded_size

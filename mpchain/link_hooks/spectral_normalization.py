@@ -1,4 +1,4 @@
-"""Spectral normalization."""
+"""The link hook for spectral normalization."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class SpectralNormalization(WeightHook):
         eps: added to divisors.
         use_gamma: whether to multiply by a parameter, which becomes ``gamma`` of the link and is
             initially the largest singular value.
-        factor: divisor of the singular value; None means 1.
+        factor: the divisor of the singular value by which the weight is divided; None means 1.
         weight_name: the attribute of the weight in the link.
         name: name of the hook; None means ``'SpectralNormalization'``.
 
@@ -69,8 +69,8 @@ class SpectralNormalization(WeightHook):
     def added(self, link: Link) -> None:
         super().added(link)
         self.axis = _axis(link)
-        # The vector and gamma are added now, so that they are saved, restored and optimized even
-        # before their shape is known.
+        # The vector and gamma are added when the hook is added, so that they are saved, restored
+        # and optimized even before their shapes are known.
         link.add_persistent(self.vector_name, None)
         if self.use_gamma:
             with link.init_scope():
@@ -85,7 +85,8 @@ class SpectralNormalization(WeightHook):
             del link.gamma
 
     def reshape_W(self, W: Input) -> Input:
-        """Returns a weight as a matrix with one row for each output unit; see :attr:`axis`."""
+        """Returns a weight as a matrix with a row for each output unit, which is an index along
+        :attr:`axis`."""
         return _as_matrix(W, self.axis)
 
     def normalize_weight(self, link: Link) -> Variable:
@@ -114,7 +115,8 @@ class SpectralNormalization(WeightHook):
             link.gamma.array = values[:1].reshape(()).astype(matrix.dtype)
 
     def _singular_vectors(self, link, matrix):
-        """Improves the left and right vectors of the largest singular value by power iteration."""
+        """Returns the left and right singular vectors of the largest singular value, improved by
+        power iteration."""
         u = v = getattr(link, self.vector_name)
         for _ in range(self.n_power_iteration):
             v = self._normalized(u @ matrix)

@@ -1,4 +1,4 @@
-"""Timing of links."""
+"""The link hook that measures the time of links."""
 
 from mpchain.backends.cpu import CpuDevice
 from mpchain.function_hooks.report import Stopwatch
@@ -8,7 +8,7 @@ from mpchain.link_hook import ForwardPostprocessArgs, ForwardPreprocessArgs, Lin
 class TimerHook(Stopwatch, LinkHook):
     """Measures the time of each forward call of links.
 
-    The time of a link contains that of the links that it calls.
+    The time of a link includes the time of the links that it calls.
 
         >>> from mpchain import link_hooks
         >>> with link_hooks.TimerHook() as hook:

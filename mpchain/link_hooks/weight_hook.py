@@ -1,4 +1,4 @@
-"""Hooks that reparameterize the weight of a link."""
+"""The base of link hooks that reparameterize the weight of a link."""
 
 from typing import Self
 
@@ -9,7 +9,8 @@ from mpchain.variable import Parameter, Variable
 
 
 class WeightHook(LinkHook):
-    """Base of hooks that replace a weight during calls; the parameter itself does not change.
+    """Base of hooks that replace the weight of a link during calls. The parameter itself does not
+    change.
 
     Gradients reach the parameter through :meth:`replacement`. Add a hook with
     :meth:`Link.add_hook`; one hook can serve several links.
@@ -31,7 +32,7 @@ class WeightHook(LinkHook):
         self.weight_name = weight_name
         if name is not None:
             self.name = name
-        self._replaced = {}  # maps a link's id to the weight and its replacement
+        self._replaced = {}  # this maps the id of a link to the weight and its replacement
 
     def __enter__(self) -> Self:
         raise NotImplementedError(
@@ -55,15 +56,15 @@ class WeightHook(LinkHook):
         weight = getattr(link, self.weight_name)
         before, leftover = self._replaced.pop(id(link), (None, None))
         if weight is leftover:
-            # The previous call of the link raised an error, so the weight was not restored.
+            # If the previous call of the link raised an error, the weight was not restored.
             weight = before
             setattr(link, self.weight_name, weight)
         if weight.array is None:
-            # This call makes the link infer the shape of the weight from its input.
+            # This call makes the link initialize the weight for the shape of the input.
             with no_backprop_mode(), using_config("in_recomputing", True):
                 getattr(link, args.forward_name)(*args.args, **args.kwargs)
         replacement = self.replacement(link, weight)
-        # Links read this attribute of their parameters.
+        # Links read the attribute of the parameter, so the replacement needs the attribute too.
         vars(replacement)["is_initialized"] = True
         self._replaced[id(link)] = weight, replacement
         setattr(link, self.weight_name, replacement)

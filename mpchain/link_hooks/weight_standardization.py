@@ -1,4 +1,4 @@
-"""Weight standardization."""
+"""The link hook for weight standardization."""
 
 from mpchain.functions.reduction import mean
 from mpchain.link import Link
@@ -9,7 +9,8 @@ from mpchain.variable import Parameter, Variable
 class WeightStandardization(WeightHook):
     """Standardizes the weight of a link during calls: (W - mean) / sqrt(var + eps).
 
-    Mean and variance are over all axes but the first. Add the hook with :meth:`Link.add_hook`.
+    The mean and the variance are over all axes except the first. Add the hook with
+    :meth:`Link.add_hook`.
 
     Args:
         eps: added to the variance.

@@ -1,4 +1,4 @@
-"""Links with parameters; the file that a name is imported from says which family it belongs to."""
+"""Links with parameters. Each module of this package holds a family of links."""
 
 from mpchain import annexes, from_pytorch
 from mpchain.links.activation import Maxout as Maxout
@@ -75,7 +75,7 @@ from mpchain.links.recurrent import StatelessMGU as StatelessMGU
 from mpchain.links.tree import ChildSumTreeLSTM as ChildSumTreeLSTM
 from mpchain.links.tree import NaryTreeLSTM as NaryTreeLSTM
 
-# Type checkers do not see this; they would assume that the module has every name.
+# Type checkers do not see this ``__getattr__``; they would assume that the module has every name.
 globals()["__getattr__"] = annexes.later(
     __name__, {"interop": "links.caffe"}, from_pytorch.module_getattr(__name__)
 )

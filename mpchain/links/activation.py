@@ -1,4 +1,4 @@
-"""Activations with parameters."""
+"""Activation functions with parameters."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ from mpchain.variable import Parameter, Variable
 
 
 def _flattened(initial, n_axes):
-    """Returns an initial value; if it is an array, its first axes are merged."""
+    """Returns an initial value. If the value is an array, its first ``n_axes`` axes are merged."""
     if not isinstance(initial, (np.ndarray, list, tuple)) and not is_gpu_array(initial):
         return initial
     array = initial if is_gpu_array(initial) else np.asarray(initial)
@@ -71,7 +71,7 @@ class PReLU(Link):
         array([[-1.,  2.]], dtype=float32)
 
     Args:
-        shape: shape of the slopes: () for one, (C,) for one per channel.
+        shape: shape of the slopes: () for a single slope, (C,) for a slope per channel.
         init: initializer, number or array of the slopes.
 
     Attributes:
@@ -99,8 +99,8 @@ class Swish(Link):
         array([[ -0., 100.]], dtype=float32)
 
     Args:
-        beta_shape: shape of beta: () for one, (C,) for one per channel; None means the shape of the
-            first input without its first axis.
+        beta_shape: shape of beta: () for a single value, (C,) for a value per channel; None means
+            the shape of the first input without its first axis.
         beta_init: initializer, number or array of beta.
 
     Attributes:

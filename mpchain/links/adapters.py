@@ -1,4 +1,4 @@
-"""Adapters: a few trainable parameters in addition to those of a frozen layer."""
+"""Adapters, which add a few trainable parameters to a frozen layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,8 @@ from mpchain.variable import Parameter, Variable
 class LoRA(Chain):
     """Low-rank adapter of a :class:`Linear`: y = x W^T + b + (alpha / rank) x A^T B^T.
 
-    A and B are trained, W and b are not. B starts at zero, so at first the adapter has no effect.
+    A and B are trained, and W and b are frozen. B is initially zero, so that the adapter has no
+    effect at first.
 
         >>> model = mpchain.Sequential(L.Linear(8, 16), F.relu, L.Linear(16, 4))
         >>> adapters = L.LoRA.insert(model, rank=2)  # then set an optimizer up and train
@@ -25,11 +26,11 @@ class LoRA(Chain):
         >>> L.LoRA.merge_all(model)  # plain Linear links again
 
     Args:
-        base: the layer; it becomes a child.
+        base: the layer, which becomes a child of the adapter.
         rank: the rank of the update of the weights.
         alpha: scale of the update; None means ``rank``.
         dropout_ratio: dropout of the adapter's input in training.
-        train_base: whether to train W and b, too.
+        train_base: whether to train W and b too.
         initialA: initializer, number or array (rank, in_size); None means HeUniform.
 
     Attributes:
@@ -82,7 +83,8 @@ class LoRA(Chain):
         self._initialize()
         W, b = self.base.W, self.base.b
         if not self.train_base:
-            # Weight decay also changes parameters without gradients.
+            # Frozen parameters are also disabled, because weight decay changes parameters without
+            # gradients.
             self.base.disable_update()
             W, b = W.array, None if b is None else b.array
         y = F.linear(x, W, b, n_batch_axes)
@@ -98,13 +100,14 @@ class LoRA(Chain):
             return change * change.dtype.type(self.alpha / self.rank)
 
     def merge(self) -> None:
-        """Adds the update to the weights of ``base``; calls then cost nothing extra."""
+        """Adds the update to the weights of ``base``, so that calls take no extra time."""
         if not self.is_merged:
             self.base.W.array += self._change()
             self.is_merged = True
 
     def unmerge(self) -> None:
-        """Subtracts the update from the weights again; this restores them up to rounding."""
+        """Subtracts the update from the weights of ``base``, which restores the weights up to
+        rounding."""
         if self.is_merged:
             self.base.W.array -= self._change()
             self.is_merged = False
@@ -120,15 +123,17 @@ class LoRA(Chain):
     ) -> dict[str, "LoRA"]:
         """Replaces the Linear links below a model by adapters.
 
-        The other parameters are still trained; :meth:`Link.disable_update` freezes them.
+        All other parameters of the model are still trained; :meth:`Link.disable_update` freezes
+        them.
 
         Args:
             model: the model, a Chain or ChainList.
-            rank, alpha, options: see the class.
-            where: function of path and link that returns whether to replace it; None replaces all.
+            rank, alpha, options: arguments of the class.
+            where: function of the path and the link that returns whether to replace the link; None
+                replaces all Linear links.
 
         Returns:
-            dict from path to LoRA.
+            dict from the path of each replaced link to its LoRA.
 
         Raises:
             ValueError: no link below the model is replaced.
@@ -140,7 +145,9 @@ class LoRA(Chain):
         }
         found = {path: link for path, link in found.items() if where is None or where(path, link)}
         if not found:
-            raise ValueError(f"LoRA.insert: {type(model).__name__} has no Linear inside to replace")
+            raise ValueError(
+                f"LoRA.insert: {type(model).__name__} contains no Linear link to replace"
+            )
         made: dict[Link, LoRA] = {
             link: cls(link, rank, alpha, **options) for link in found.values()
         }
@@ -166,7 +173,7 @@ def _below(model):
 
 
 def _replace(model, new):
-    """Replaces the links at these paths."""
+    """Replaces links below a model; ``new`` maps paths to new links."""
     for path, (parent, old) in _below(model).items():
         if path in new and isinstance(parent, ChainList):
             places = [i for i, layer in enumerate(parent) if layer is old]

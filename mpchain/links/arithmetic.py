@@ -14,7 +14,8 @@ from mpchain.variable import Variable, as_array
 
 
 def _second_operand(link, name, own, xs):
-    """Returns x, and the second operand: the link's parameter if any, else the second argument."""
+    """Returns x and the second operand, which is the link's parameter ``own``, or the second
+    argument if ``own`` is None."""
     n = 1 if own is not None else 2
     if len(xs) != n:
         wanted = "x alone" if n == 1 else f"x and {name}"
@@ -23,7 +24,8 @@ def _second_operand(link, name, own, xs):
 
 
 class Bias(Link):
-    """Adds a bias, a parameter or a second argument: :func:`mpchain.functions.bias`.
+    """Adds a bias, which is a parameter or the second argument of a call:
+    :func:`mpchain.functions.bias`.
 
         >>> L.Bias(shape=(3,))(np.ones((5, 3), np.float32)).shape
         (5, 3)
@@ -33,7 +35,7 @@ class Bias(Link):
 
     Args:
         axis: the axis of the input that corresponds to the first axis of the bias.
-        shape: shape of the bias; None makes it the second argument of a call.
+        shape: shape of the bias; None means that the bias is the second argument of a call.
 
     Attributes:
         b (Parameter): the bias, initially zeros, or None.
@@ -57,7 +59,8 @@ class Bias(Link):
 
 
 class Scale(Chain):
-    """Multiplies by a scale, a parameter or a second argument: :func:`mpchain.functions.scale`.
+    """Multiplies by a scale, which is a parameter or the second argument of a call:
+    :func:`mpchain.functions.scale`.
 
         >>> L.Scale(W_shape=(3,), bias_term=True)(np.ones((5, 3), np.float32)).shape
         (5, 3)
@@ -67,9 +70,10 @@ class Scale(Chain):
 
     Args:
         axis: the axis of the input that corresponds to the first axis of the scale.
-        W_shape: shape of the scale; None makes it the second argument of a call.
+        W_shape: shape of the scale; None means that the scale is the second argument of a call.
         bias_term: whether to add a bias after scaling.
-        bias_shape: shape of the bias if ``W_shape`` is None; otherwise it is ``W_shape``.
+        bias_shape: shape of the bias if ``W_shape`` is None; otherwise, the bias has the shape
+            ``W_shape``.
 
     Attributes:
         W (Parameter): the scale, initially ones, or None.

@@ -20,8 +20,8 @@ from mpchain.variable import Variable, as_array
 class MultiHeadAttention(Chain):
     """Multi-head attention.
 
-    It computes :func:`mpchain.functions.multi_head_attention`, and can cache the keys and values of
-    earlier calls to generate a sequence step by step.
+    The link computes :func:`mpchain.functions.multi_head_attention`. It can cache the keys and
+    values of earlier calls, to generate a sequence step by step.
 
         >>> attention = L.MultiHeadAttention(8, n_heads=2)
         >>> attention(np.ones((3, 5, 8), np.float32), is_causal=True).shape
@@ -37,9 +37,10 @@ class MultiHeadAttention(Chain):
         initial_bias: initializer of the biases; None means zeros.
 
     Attributes:
-        query, key, value (Linear): the projections of all heads: weights (size, size),
-            (size, key_size) and (size, value_size).
-        out (Linear): from the concatenated outputs of the heads to the result, (size, size).
+        query, key, value (Linear): the projections of all heads, with weights (size, size), (size,
+            key_size) and (size, value_size).
+        out (Linear): the map from the concatenated outputs of the heads to the result, with weights
+            (size, size).
 
     Raises:
         ValueError: ``n_heads`` does not divide ``size``.
@@ -87,14 +88,15 @@ class MultiHeadAttention(Chain):
 
         Args:
             query: Variable or array (B, L, size).
-            key: Variable or array (B, S, key_size); None means ``query``: self-attention.
+            key: Variable or array (B, S, key_size); None means ``query`` (self-attention).
             value: Variable or array (B, S, value_size); None means ``key``.
             mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may
                 attend to a key; (B, 1, 1, S) masks the padding of the keys.
-            is_causal: whether to mask later keys; the last query corresponds to the last key.
-            cache: a dict, initially empty. In self-attention, each call appends its keys and
-                values to those of earlier calls, and S counts all of them. If ``key`` is given,
-                the keys and values of the first call are reused.
+            is_causal: whether each query ignores the keys of later positions; the last query has
+                the position of the last key.
+            cache: a dict, initially empty. In self-attention, each call appends its keys and values
+                to the keys and values of earlier calls, and S is the total number of keys. If
+                ``key`` is given, later calls reuse the keys and values of the first call.
 
         Returns:
             Variable (B, L, size).
@@ -137,19 +139,22 @@ class MultiHeadAttention(Chain):
 
 
 def _is_plain(link):
-    """Returns whether a projection is just a linear map of its parameters, without hooks."""
+    """Returns whether a projection is a Linear link that computes only its linear map, without
+    hooks."""
     is_seen = config.link_hooks or link.local_link_hooks or observers.see_links()
     return type(link) is Linear and link.W.is_initialized and not is_seen
 
 
 def _causal_mask(xp, n_queries, n_keys, mask):
-    """Returns a mask of keys that queries may attend to; the last query matches the last key."""
+    """Returns the mask that is True where a query may attend to a key; the last query has the
+    position of the last key."""
     allowed = xp.arange(n_keys) <= xp.arange(n_queries)[:, None] + (n_keys - n_queries)
     return allowed if mask is None else allowed & converted(xp, as_array(mask))
 
 
 class _TransformerLayer(Chain):
-    """Base: sublayers with normalization, dropout and a residual connection."""
+    """Base of transformer layers, whose sublayers have normalization, dropout and a residual
+    connection."""
 
     def __init__(self, size, hidden_size, dropout, activation, pre_norm):
         super().__init__()
@@ -162,7 +167,7 @@ class _TransformerLayer(Chain):
             self.linear2 = Linear(hidden_size, size)
 
     def _residual(self, x, norm, sublayer):
-        """Adds the output of a sublayer to x; normalizes before the sublayer or after the sum."""
+        """Adds the output of a sublayer to x, and normalizes the sublayer's input or the sum."""
         y = add_dropout(x, sublayer(norm(x) if self.pre_norm else x), self.dropout)
         return y if self.pre_norm else norm(y)
 
@@ -192,7 +197,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         attention (MultiHeadAttention): the self-attention.
         linear1, linear2 (Linear): the feed-forward network: weights (hidden_size, size) and
             (size, hidden_size).
-        norm1, norm2: the normalizations of attention and feed-forward network.
+        norm1, norm2: the normalizations of the attention and of the feed-forward network.
 
     See A. Vaswani et al., Attention is all you need, NIPS 2017; for ``pre_norm``, R. Xiong et al.,
     On layer normalization in the transformer architecture, ICML 2020.

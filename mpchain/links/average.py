@@ -9,10 +9,10 @@ from mpchain.serializer import AbstractSerializer
 
 
 class _Following:
-    """Trainer extension that updates an average, and saves it with the trainer."""
+    """A trainer extension that updates an average, and saves the average with the trainer."""
 
     trigger = (1, "iteration")
-    # This priority runs it before evaluators and writers.
+    # With this priority, the extension runs before evaluators and writers.
     priority = 400
     default_name = "ExponentialMovingAverage"
 
@@ -28,7 +28,8 @@ class _Following:
 
 
 class ExponentialMovingAverage(Chain):
-    """A copy of a link, for evaluation, whose parameters are moving averages of the link's.
+    """A copy of a link, for evaluation, whose parameters are moving averages of the link's
+    parameters.
 
     After each update of the optimizer, :meth:`update` moves each parameter of the copy by
     (1 - decay) of its distance to the original. Persistent values, such as the statistics of batch
@@ -47,7 +48,7 @@ class ExponentialMovingAverage(Chain):
         decay: weight of the average's old value at each update.
         warm_up: whether to correct the bias towards the initial values. The average is then the
             mean of the values at all updates so far, weighted with powers of ``decay`` scaled to
-            sum to one. Otherwise the average starts from the initial values.
+            sum to one. If False, the average starts from the initial values.
 
     Attributes:
         average (Link): the copy; calls are forwarded to it.
@@ -74,7 +75,8 @@ class ExponentialMovingAverage(Chain):
         with self.init_scope():
             self.average = link.copy("copy")
         self.average.cleargrads()
-        self._followed = link  # an attribute assigned outside of init_scope is not a child
+        # the link is assigned outside of init_scope, so that it is not a child
+        self._followed = link
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy of the link."""
@@ -94,7 +96,7 @@ class ExponentialMovingAverage(Chain):
     def extension(self) -> Callable[[Any], None]:
         """Returns an extension that calls :meth:`update` after each iteration of a trainer.
 
-        The trainer also saves the average in its snapshots, and restores it.
+        The trainer also saves and restores the average with its snapshots.
         """
         return _Following(self)
 

@@ -30,7 +30,7 @@ class Highway(Chain):
         init_bh, init_bt: initializers, numbers or arrays (in_out_size,); None means zeros.
 
     Attributes:
-        plain, transform (Linear): the two maps, weights (in_out_size, in_out_size).
+        plain, transform (Linear): the two maps, with weights (in_out_size, in_out_size).
 
     See R. K. Srivastava et al., Highway networks, 2015.
     """
@@ -69,8 +69,8 @@ class MLPConvolution2D(ChainList):
         in_channels: number of input channels; None infers it from the first input.
         out_channels: numbers of output channels, of the first convolution and of the 1 x 1
             convolutions.
-        ksize: window size of the first convolution. If it is omitted, the two arguments before it
-            are out_channels and ksize.
+        ksize: window size of the first convolution. If it is omitted, the first two arguments are
+            out_channels and ksize.
         stride, pad: the stride and padding of the first convolution.
         activation: the function between the convolutions.
         conv_init, bias_init: initializers, numbers or arrays of weights and biases.
@@ -127,7 +127,7 @@ class Inception(Chain):
         in_channels: number of input channels; None infers it from the first input.
         out1: output channels of the 1 x 1 branch.
         proj3, out3: reduced and output channels of the 3 x 3 branch.
-        proj5, out5: the same for the 5 x 5 branch.
+        proj5, out5: reduced and output channels of the 5 x 5 branch.
         proj_pool: output channels of the max-pooling branch.
         conv_init, bias_init: initializers, numbers or arrays of weights and biases.
 
@@ -188,7 +188,7 @@ class InceptionBN(Chain):
         in_channels: number of input channels; None infers it from the first input.
         out1: output channels of the 1 x 1 branch; 0 omits it.
         proj3, out3: reduced and output channels of the 3 x 3 branch.
-        proj33, out33: the same for the branch of two 3 x 3 convolutions.
+        proj33, out33: reduced and output channels of the branch of two 3 x 3 convolutions.
         pooltype: ``'max'`` or ``'avg'``.
         proj_pool: output channels of the pooling branch; None omits its projection.
         stride: stride of the last convolution of each branch and of the pooling.
@@ -196,8 +196,9 @@ class InceptionBN(Chain):
         dtype: the dtype of the parameters; None means ``config.dtype``.
 
     Attributes:
-        conv1, proj3, conv3, proj33, conv33a, conv33b, poolp (Convolution2D): the convolutions.
-        conv1n, proj3n, conv3n, proj33n, conv33an, conv33bn, poolpn (BatchNormalization): the
+        conv1, proj3, conv3, proj33, conv33a, conv33b, poolp (Convolution2D): the convolutions, with
+        weights (output channels, input channels, k, k). conv1n, proj3n, conv3n, proj33n, conv33an,
+        conv33bn, poolpn (BatchNormalization): the
             normalization after each convolution.
 
     Raises:
@@ -243,7 +244,8 @@ class InceptionBN(Chain):
                 self._add("poolp", in_channels, proj_pool, 1)
 
     def _add(self, name, in_channels, out_channels, ksize, stride=1):
-        """Adds a convolution that keeps the size (up to its stride), and its normalization."""
+        """Adds a convolution, padded to keep the size (up to its stride), and the batch
+        normalization after it."""
         initialW, dtype = self._initial
         window = ksize, stride, ksize // 2
         initialW = get_initializer(initialW, dtype)

@@ -19,8 +19,8 @@ class Linear(Link):
         (5, 2)
 
     Args:
-        in_size: number of input features; None infers it from the first input. If it is the
-            only size given, it is ``out_size``.
+        in_size: number of input features; None infers it from the first input. If only one size is
+            given, it is ``out_size``.
         out_size: number of output features.
         nobias: whether to omit the bias.
         initialW: initializer, number or array (out_size, in_size); None means LeCunNormal.
@@ -32,7 +32,7 @@ class Linear(Link):
     Attributes:
         W (Parameter): weights (out_size, in_size).
         b (Parameter): bias (out_size,), or None.
-        n_batch_axes: the argument of this name.
+        n_batch_axes: the default number of leading batch axes of inputs.
     """
 
     n_batch_axes = 1
@@ -83,7 +83,7 @@ class Linear(Link):
         """Initializes the weights, if necessary, for an input x (N, ...)."""
         n_batch_axes = self.n_batch_axes if n_batch_axes is None else n_batch_axes
         if self.W.is_initialized or getattr(n_batch_axes, "ndim", 0) > 0:
-            return  # F.linear raises an error for this
+            return  # F.linear raises an error for such an input
         if x.ndim > n_batch_axes:
             self._initialize(math.prod(x.shape[n_batch_axes:]))
 

@@ -426,7 +426,7 @@ class DepthwiseConvolution2D(_Windowed):
 
 
 class _Sampler(Convolution2D):
-    """Convolution with an offset for each element of its windows."""
+    """A convolution whose window elements have offsets."""
 
     def forward(self, x: Input, offset) -> Variable:
         self._initialize_for(x)
@@ -449,12 +449,12 @@ class DeformableConvolution2D(Chain):
         stride, pad: see the function.
         offset_nobias, offset_initialW, offset_initial_bias: see :class:`Convolution2D`; for the
             convolution that computes the offsets.
-        deform_nobias, deform_initialW, deform_initial_bias: the same for the deformable
-            convolution, but ``deform_initialW=None`` means zeros.
+        deform_nobias, deform_initialW, deform_initial_bias: the arguments of :class:`Convolution2D`
+            for the deformable convolution, except that ``deform_initialW=None`` means zeros.
 
     Attributes:
-        offset_conv (Convolution2D): computes the offsets, 2 * kh * kw channels; its weights are
-            (2 * kh * kw, in_channels, kh, kw).
+        offset_conv (Convolution2D): the convolution that computes the offsets, with weights (2 * kh
+            * kw, in_channels, kh, kw).
         deform_conv (Convolution2D): the deformable convolution, with weights
             (out_channels, in_channels, kh, kw).
 
@@ -553,7 +553,8 @@ class LocalConvolution2D(Link):
         sizes = tuple(get_conv_outsize(n, k, s, 0) for n, k, s in axes)
         if min(sizes) <= 0:
             raise ValueError(
-                f"LocalConvolution2D: windows of size {self.ksize} do not fit in {tuple(in_size)}"
+                "LocalConvolution2D: in_size must not be smaller than ksize, but windows of size "
+                f"{self.ksize} do not fit in {tuple(in_size)}"
             )
         self.W.initialize((self.out_channels, *sizes, in_channels, *self.ksize))
         if self.b is not None:

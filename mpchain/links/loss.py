@@ -24,8 +24,8 @@ def _paths_of(tree):
     """Finds the path from the root to each label of a tree of pairs.
 
     Returns:
-        tuple: a dict from each label to the indexes of the inner nodes on its path and the turns (1
-        for left, -1 for right); and the number of inner nodes.
+        tuple: a dict from each label to the indices of the inner nodes on its path and the turns at
+        these nodes (1 for left, -1 for right); and the number of inner nodes.
     """
     paths, n_inner = {}, 0
     stack = [(tree, (), ())]
@@ -37,8 +37,8 @@ def _paths_of(tree):
             continue
         if len(node) != 2:
             raise ValueError(
-                "BinaryHierarchicalSoftmax: every inner node of tree must be a pair, "
-                f"but one has {len(node)} children: {node!r}"
+                "BinaryHierarchicalSoftmax: every inner node of tree must be a pair, but a node "
+                f"has {len(node)} children: {node!r}"
             )
         nodes = (*nodes, n_inner)
         n_inner += 1
@@ -60,9 +60,9 @@ def _check_leaf(label, paths):
 class BinaryHierarchicalSoftmax(Link):
     """Cross entropy of labels that are the leaves of a binary tree.
 
-    Each inner node has a vector w and goes left with probability sigmoid(w . x), right with
-    probability sigmoid(-w . x); the probability of a label is the product along its path. The cost
-    of a sample is the length of that path, not the number of labels.
+    Each inner node has a vector w. The left child has the probability sigmoid(w . x), and the right
+    child sigmoid(-w . x); the probability of a label is the product along its path. The time for a
+    sample is proportional to the length of this path, not to the number of labels.
 
         >>> tree = L.BinaryHierarchicalSoftmax.create_huffman_tree({0: 5, 1: 3, 2: 1})
         >>> loss = L.BinaryHierarchicalSoftmax(4, tree)
@@ -87,7 +87,7 @@ class BinaryHierarchicalSoftmax(Link):
     def __init__(self, in_size: int, tree: object, dtype: DTypeLike = None) -> None:
         super().__init__()
         paths, n_inner = _paths_of(tree)
-        # All paths are concatenated; each label has the start and length of its path.
+        # All paths are concatenated. Two arrays hold the start and the length of each label's path.
         ways = [paths.get(label) for label in range(max(paths) + 1)]
         known = [way for way in ways if way is not None]
         self._lengths = np.array([-1 if way is None else len(way[0]) for way in ways])
@@ -116,7 +116,8 @@ class BinaryHierarchicalSoftmax(Link):
             raise ValueError(
                 "BinaryHierarchicalSoftmax.create_huffman_tree: word_counts must not be empty"
             )
-        # Ties are broken by the first label of a tree, since trees cannot be compared.
+        # Entries with equal counts are ordered by the first label of the tree, because trees cannot
+        # be compared.
         queue = [(count, i, label) for i, (label, count) in enumerate(word_counts.items())]
         heapq.heapify(queue)
         while len(queue) > 1:
@@ -170,7 +171,8 @@ class BinaryHierarchicalSoftmax(Link):
 
 
 class _Sampled(Link):
-    """Base: a vector for each label, and a sampler that draws labels in proportion to weights."""
+    """Base of sampled losses, with a vector for each label and a sampler that draws labels in
+    proportion to weights."""
 
     def __init__(
         self, in_size: int | None, weights, sample_size: int, dtype: DTypeLike = None
@@ -225,7 +227,8 @@ class NegativeSampling(_Sampled):
             x: Variable or array (N, in_size), floating point.
             t: array of integers (N,): labels; samples of label -1 are ignored.
             reduce: ``'sum'``, or ``'no'`` for one loss per sample.
-            return_samples: whether to return the labels, too: (N, 1 + sample_size), ``t`` first.
+            return_samples: whether to return the labels too, as an array (N, 1 + sample_size) whose
+                first column is ``t``.
 
         Returns:
             Variable: shape (), or (N,) with ``reduce='no'``. With ``return_samples``, a tuple of
@@ -251,13 +254,15 @@ class BlackOut(_Sampled):
 
     Args:
         in_size: number of input features.
-        counts: number of occurrences of each label; labels are drawn in proportion.
+        counts: number of occurrences of each label; labels are drawn in proportion to these
+            numbers.
         sample_size: number of negative labels to draw for each sample.
 
     Attributes:
         W (Parameter): a vector for each label, (len(counts), in_size), initially zeros.
         sampler (WalkerAlias): draws the labels.
-        sample_data: array of integers (N, sample_size) to use instead of drawing, or None.
+        sample_data: array of integers (N, sample_size) that is used instead of drawn labels; None
+            draws labels.
     """
 
     sample_data = None
@@ -319,7 +324,7 @@ class CRF1d(Link):
                 with ``transpose``, (length, n_label), one for each sequence, in any order.
             ys: arrays of integers: labels, (B_t,), or (length,) with ``transpose``.
             reduce: ``'mean'`` over the sequences, or ``'no'`` for one loss per sequence.
-            transpose: whether the lists hold sequences, not time steps.
+            transpose: whether the elements of the lists are sequences instead of time steps.
 
         Returns:
             Variable: shape (), or (B,) with ``reduce='no'``, in the order of decreasing lengths.
@@ -328,7 +333,9 @@ class CRF1d(Link):
             return F.crf1d(self.cost, xs, ys, reduce)
         order = _order_of(xs)
         if len(ys) != len(xs):
-            raise ValueError(f"CRF1d: there must be as many ys, {len(ys)}, as xs, {len(xs)}")
+            raise ValueError(
+                f"CRF1d: ys must have as many elements as xs, {len(xs)}, but has {len(ys)}"
+            )
         ys = F.transpose_sequence([as_variable(ys[i]) for i in order])
         return F.crf1d(self.cost, F.transpose_sequence([xs[i] for i in order]), ys, reduce)
 
@@ -341,7 +348,7 @@ class CRF1d(Link):
         Returns:
             tuple: the scores of the sequences, a Variable (B,), in the order of decreasing
             lengths; and a list of arrays of int32: the labels at each time step, (B_t,), or with
-            ``transpose`` of each sequence, in the order of ``xs``.
+            ``transpose`` the labels of each sequence, in the order of ``xs``.
         """
         if not transpose:
             return F.argmax_crf1d(self.cost, xs)

@@ -16,11 +16,11 @@ from mpchain.variable import Parameter, Variable, as_variable
 
 
 class _NStepRNN(ChainList):
-    """Base: stacked recurrent layers, whose kind subclasses set.
+    """Base of stacked recurrent layers; subclasses set the type of cell.
 
     Attributes:
         n_weights (int): the number of weights, and of biases, of a layer.
-        n_cells (int): the number of states: 2 with memory cells, else 1.
+        n_cells (int): the number of states of a layer: 2 with memory cells, else 1.
         use_bi_direction (bool): whether each layer runs in both directions.
     """
 
@@ -63,12 +63,12 @@ class _NStepRNN(ChainList):
 
     @property
     def ws(self) -> list[list[Parameter]]:
-        """The weights: a list for each layer and direction."""
+        """The weights, as a list for each layer and direction."""
         return self._lists("w")
 
     @property
     def bs(self) -> list[list[Parameter]]:
-        """The biases: a list for each layer and direction."""
+        """The biases, as a list for each layer and direction."""
         return self._lists("b")
 
     def _lists(self, kind):
@@ -84,7 +84,8 @@ class _NStepRNN(ChainList):
         return as_variable(self.xp.zeros(shape, xs[0].dtype))
 
     def _run(self, states, xs):
-        """Runs the layers over sequences in any order; returns the final states and the outputs."""
+        """Runs the layers over sequences, which may be in any order; returns the final states and
+        the outputs."""
         self._check_sequences(xs)
         self._initialize(xs[0].shape[1])
         states = [self.init_hx(xs) if s is None else s for s in states]
@@ -128,7 +129,7 @@ class _NStepRNN(ChainList):
 
 
 class _NStepWithState(_NStepRNN):
-    """Layers whose state is their output."""
+    """Base of layers whose only state is their output."""
 
     def forward(self, hx: Input | None, xs: Sequence[Input]) -> tuple[Variable, list[Variable]]:
         """Runs the layers over a batch of sequences.
@@ -144,14 +145,14 @@ class _NStepWithState(_NStepRNN):
 
         Raises:
             TypeError: ``xs`` is not a list, or empty.
-            InvalidType: a shape or dtype does not fit.
+            InvalidType: the shape or dtype of an argument does not match.
         """
         (hy,), ys = self._run([hx], xs)
         return hy, ys
 
 
 class _NStepWithMemory(_NStepRNN):
-    """Layers with memory cells beside their output."""
+    """Base of layers that have memory cells in addition to their output."""
 
     n_cells = 2
 
@@ -172,7 +173,7 @@ class _NStepWithMemory(_NStepRNN):
 
         Raises:
             TypeError: ``xs`` is not a list, or empty.
-            InvalidType: a shape or dtype does not fit.
+            InvalidType: the shape or dtype of an argument does not match.
         """
         (hy, cy), ys = self._run([hx, cx], xs)
         return hy, cy, ys
@@ -194,9 +195,9 @@ class NStepLSTM(_NStepWithMemory):
         initialW: initializer, number or array for each weight; None means LeCunNormal.
         initial_bias: initializer, number or array for each bias; None means zeros.
 
-    The children ``0``, ``1``, ... are the layers (two each if bidirectional, forward first) with
-    the parameters of the function: ``w0``, ``w1``, ... (out_size, in_size or out_size) and ``b0``,
-    ``b1``, ... (out_size,).
+    The children ``0``, ``1``, ... are the layers (if bidirectional, two children for each layer,
+    the forward direction first). Each child has the parameters of the function: ``w0``, ``w1``, ...
+    (out_size, in_size or out_size) and ``b0``, ``b1``, ... (out_size,).
     """
 
     n_weights = 8

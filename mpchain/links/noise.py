@@ -18,7 +18,7 @@ def _check_ratio(link, ratio):
 
 
 class Dropout(Link):
-    """Dropout as a layer, for a :class:`Sequential`: :func:`mpchain.functions.dropout`.
+    """Dropout as a layer of a :class:`Sequential`: :func:`mpchain.functions.dropout`.
 
         >>> layer = L.Dropout(0.5)
         >>> with mpchain.using_config("train", False):
@@ -40,7 +40,8 @@ class Dropout(Link):
         self.ratio = ratio
 
     def forward(self, x: Input) -> Variable:
-        """Zeroes random elements of x, of any shape, if ``config.train`` is set: the same shape."""
+        """Sets random elements of x, of any shape, to zero if ``config.train`` is True; the result
+        has the shape of x."""
         return F.dropout(x, self.ratio)
 
 
@@ -102,7 +103,8 @@ class SimplifiedDropconnect(Linear):
 
         Args:
             x: Variable or array (N, ...).
-            train, mask, use_batchwise_mask: see the function.
+            train, mask, use_batchwise_mask: arguments of
+                :func:`mpchain.functions.simplified_dropconnect`.
 
         Returns:
             Variable (N, out_size).

@@ -14,7 +14,8 @@ from mpchain.variable import Parameter, Variable
 
 
 def _decay(link, finetune):
-    """Returns the decay of this step; during fine-tuning, all batches have equal weights."""
+    """Returns the decay of this step. During fine-tuning, the decay gives all batches equal
+    weights."""
     if not finetune:
         return link.decay
     link.N += 1
@@ -24,8 +25,8 @@ def _decay(link, finetune):
 class BatchNormalization(Link):
     """Batch normalization: :func:`mpchain.functions.batch_normalization` with its parameters.
 
-    While ``config.train`` is set, the link normalizes with the statistics of the batch and updates
-    their moving averages; otherwise it normalizes with these averages.
+    If ``config.train`` is True, the link normalizes with the statistics of the batch and updates
+    their moving averages; otherwise, the link normalizes with the moving averages.
 
         >>> bn = L.BatchNormalization(3)
         >>> y = bn(np.random.randn(50, 3).astype(np.float32) + 7)
@@ -41,8 +42,9 @@ class BatchNormalization(Link):
             ``mixed16``).
         use_gamma, use_beta: whether to scale and to shift.
         initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or
-            arrays; None means one for scale and variance, zero for the others.
-        axis: the axes to reduce; None means all axes except those of ``size``, which follow the
+            arrays; None means one for the scale and the variance, and zero for the shift and the
+            mean.
+        axis: the axes to reduce; None means all axes except the axes of ``size``, which follow the
             first axis.
 
     Attributes:
@@ -147,7 +149,7 @@ class BatchNormalization(Link):
             averages = self.avg_mean, self.avg_var
             return F.fixed_batch_normalization(x, gamma, beta, *averages, self.eps, self.axis)
         options = {"eps": self.eps, "axis": self.axis}
-        if not config.in_recomputing:  # this batch was already counted when it was first computed
+        if not config.in_recomputing:  # recomputation is not counted
             options |= {"running_mean": self.avg_mean, "running_var": self.avg_var}
             options["decay"] = _decay(self, finetune)
         return self._normalize(x, gamma, beta, **options)
@@ -156,8 +158,8 @@ class BatchNormalization(Link):
 class BatchRenormalization(BatchNormalization):
     """Batch renormalization: :func:`mpchain.functions.batch_renormalization` with parameters.
 
-    Like :class:`BatchNormalization`, but even in training the result is close to normalization
-    with the moving averages.
+    Unlike in :class:`BatchNormalization`, the result is close to the normalization with the moving
+    averages even in training.
 
         >>> bn = L.BatchRenormalization(3, rmax=3, dmax=5)
         >>> bn(np.ones((5, 3, 4, 4), np.float32)).shape
@@ -167,8 +169,8 @@ class BatchRenormalization(BatchNormalization):
         size: shape of the parameters.
         rmax: upper limit of the scale correction, at least 1.
         dmax: upper limit of the shift correction, at least 0.
-        decay: weight of the old moving averages. The other arguments and the attributes are
-            those of :class:`BatchNormalization`.
+        decay: weight of the old moving averages. The other arguments and the attributes are the
+            same as for :class:`BatchNormalization`.
 
     Raises:
         TypeError: ``size`` is None.
@@ -216,7 +218,7 @@ class BatchRenormalization(BatchNormalization):
             return super().forward(x)
         gamma, beta = self._scale_and_shift()
         limits = self.rmax, self.dmax, self.eps
-        # Recomputation normalizes with the averages of the first computation.
+        # A recomputation normalizes with the moving averages of the first computation.
         if config.in_recomputing:
             averages = self._mean_before, self._var_before
             return F.batch_renormalization(x, gamma, beta, *limits, *averages)
@@ -228,8 +230,8 @@ class BatchRenormalization(BatchNormalization):
 class DecorrelatedBatchNormalization(Link):
     """Whitening: :func:`mpchain.functions.decorrelated_batch_normalization` with its averages.
 
-    While ``config.train`` is set, the link whitens with the statistics of the batch and updates
-    their moving averages; otherwise it whitens with these averages.
+    If ``config.train`` is True, the link whitens with the statistics of the batch and updates their
+    moving averages; otherwise, the link whitens with the moving averages.
 
         >>> bn = L.DecorrelatedBatchNormalization(4, groups=2)
         >>> bn(np.random.randn(50, 4).astype(np.float32)).shape
@@ -302,7 +304,7 @@ class DecorrelatedBatchNormalization(Link):
         if not config.train:
             return F.fixed_decorrelated_batch_normalization(x, *averages, self.groups)
         options = {"groups": self.groups, "eps": self.eps}
-        if not config.in_recomputing:  # this batch was already counted when it was first computed
+        if not config.in_recomputing:  # recomputation is not counted
             options |= dict(zip(("running_mean", "running_projection"), averages))
             options["decay"] = _decay(self, finetune)
         return F.decorrelated_batch_normalization(x, **options)
@@ -312,7 +314,7 @@ class DecorrelatedBatchNormalization(Link):
 
 
 class _SampleNormalization(Link):
-    """Base: scale and shift of a normalization of each sample."""
+    """Base of links that normalize each sample, with the parameters scale and shift."""
 
     _dtype = None
 

@@ -1,4 +1,4 @@
-"""Biases and checks of sizes, for links with weights."""
+"""Functions that make biases and check sizes, for links with weights."""
 
 import numbers
 from typing import Any, cast
@@ -10,7 +10,8 @@ from mpchain.variable import Parameter
 
 
 def bias_parameter(nobias: bool, initial_bias: InitialValue, size: int | None = None) -> Any:
-    """Returns a bias, by default zeros, and uninitialized if the size is None; None if ``nobias``.
+    """Returns a bias, which is zeros by default and uninitialized if ``size`` is None. Returns None
+    if ``nobias`` is True.
 
     >>> bias_parameter(False, None, 2).array
     array([0., 0.], dtype=float32)
@@ -23,7 +24,8 @@ def bias_parameter(nobias: bool, initial_bias: InitialValue, size: int | None = 
 
 
 def layer_sizes(link: Link, in_size: int | None, out_size: int | None) -> tuple[int | None, int]:
-    """Returns the checked sizes of a layer; a single given size is ``out_size``.
+    """Returns the sizes of a layer after checks. If ``out_size`` is None, the first size is
+    ``out_size``.
 
     >>> layer_sizes(L.Linear(3, 2), 4, None)
     (None, 4)

@@ -17,7 +17,8 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Interleaved(Initializer):
-    """Fills interleaved rows of gates, each gate with its own initializer."""
+    """An initializer that fills the interleaved rows of gates, using a separate initializer for
+    each gate."""
 
     def __init__(self, *initials) -> None:
         self.initializers = [get_initializer(initial) for initial in initials]
@@ -29,7 +30,7 @@ class _Interleaved(Initializer):
 
 
 class _Quarters(Initializer):
-    """Fills each quarter of the rows with the same initializer."""
+    """An initializer that fills each quarter of the rows by the same initializer."""
 
     def __init__(self, initial) -> None:
         self.initializer = get_initializer(initial)
@@ -41,13 +42,14 @@ class _Quarters(Initializer):
 
 
 class _Stateful(Chain):
-    """Base of cells that keep their state: Variables that move with the link but are not saved."""
+    """Base of cells that keep their state in Variables, which move with the link but are not
+    saved."""
 
     _state_names = ("h",)
     h: Variable | None = None
 
     def reset_state(self) -> None:
-        """Clears the state: the next call starts a new sequence."""
+        """Clears the state, so that the next call starts a new sequence."""
         for name in self._state_names:
             setattr(self, name, None)
 
@@ -62,7 +64,8 @@ class _Stateful(Chain):
             setattr(self, name, state if array is state.array else Variable(array))
 
     def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
-        """Shows ``visitor`` the link and its state; a state that moves loses its history."""
+        """Calls the methods of ``visitor`` with the link and its state. A state that moves to
+        another device loses its graph."""
         super().device_resident_accept(visitor)
         for name in self._state_names:
             state = getattr(self, name)
@@ -71,7 +74,8 @@ class _Stateful(Chain):
                 setattr(self, name, Variable(array))
 
     def _check_batch(self, x, may_shrink=False):
-        """Checks that ``x`` has as many rows as the state, or, if batches may shrink, no more."""
+        """Raises InvalidType unless ``x`` has as many rows as the state, or at most as many if
+        ``may_shrink`` is True."""
         if self.h is not None:
             n, rows = x.shape[0], self.h.shape[0]
             rule = f"x must have {'at most ' if may_shrink else ''}{rows} rows, as the state has"
@@ -107,11 +111,11 @@ def _zeros(n, size, like):
     return like.xp.zeros((n, size), like.dtype)
 
 
-# Long short-term memory.
+# The classes below are cells of long short-term memory.
 
 
 class _LSTMCell(Chain):
-    """Base: the parameters of LSTM cells."""
+    """Base of LSTM cells, with their parameters."""
 
     def __init__(self, upward: Linear, lateral: Linear) -> None:
         super().__init__()
@@ -183,13 +187,15 @@ class StatelessLSTM(_PlainLSTMCell):
         out_size: number of units.
         lateral_init, upward_init: initializers, numbers or arrays of each quarter of the rows of
             the weights, (out_size, out_size) and (out_size, in_size); None means LeCunNormal.
-        bias_init: the same for the biases of the input, the input gate and the output gate,
-            (out_size,); None means zeros.
-        forget_bias_init: the same for the forget gate; None means ones.
+        bias_init: initializer, number or array (out_size,) of the biases of the input, the input
+            gate and the output gate; None means zeros.
+        forget_bias_init: initializer, number or array (out_size,) of the bias of the forget gate;
+            None means ones.
 
     Attributes:
-        upward (Linear): from the input to the gates: W (4 out_size, in_size), b (4 out_size,).
-        lateral (Linear): from the output to the gates: W (4 out_size, out_size).
+        upward (Linear): the map from the input to the gates, with W (4 out_size, in_size) and b (4
+            out_size,).
+        lateral (Linear): the map from the output to the gates, with W (4 out_size, out_size).
     """
 
     def forward(self, c: Input | None, h: Input | None, x: Input) -> tuple[Variable, Variable]:
@@ -244,7 +250,7 @@ class LSTM(_StatefulMemory, _PlainLSTMCell):
 
 
 class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
-    """LSTM with zoneout: in training, random elements of its state keep their old values.
+    """LSTM with zoneout: in training, random elements of the state keep their old values.
 
         >>> L.StatefulZoneoutLSTM(3, 5, c_ratio=0.1)(np.ones((2, 3), np.float32)).shape
         (2, 5)
@@ -279,10 +285,11 @@ class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
 
 
 class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
-    """LSTM with peepholes: its gates depend on the memory.
+    """LSTM with peepholes, by which the gates depend on the memory.
 
-    Let s be the sigmoid. i and f depend on the memory before the step, o on the memory after it:
-    c = tanh(a) s(i + P_i c_prev) + c_prev s(f + P_f c_prev), h = tanh(c) s(o + P_o c).
+    Let s be the sigmoid. The gates i and f depend on the memory before the step, and o depends on
+    the memory after it: c = tanh(a) s(i + P_i c_prev) + c_prev s(f + P_f c_prev), h = tanh(c) s(o +
+    P_o c).
 
         >>> L.StatefulPeepholeLSTM(3, 5)(np.ones((2, 3), np.float32)).shape
         (2, 5)
@@ -293,7 +300,8 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
 
     Attributes:
         upward, lateral (Linear): see :class:`StatelessLSTM`.
-        peep_i, peep_f, peep_o (Linear): from the memory to the gates, (out_size, out_size).
+        peep_i, peep_f, peep_o (Linear): the maps from the memory to the gates, with weights
+            (out_size, out_size).
         c, h (Variable): memory and output (N, out_size), initially None.
 
     See F. Gers and J. Schmidhuber, Recurrent nets that time and count, IJCNN 2000.
@@ -316,11 +324,11 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
         return F.tanh(self.c) * F.sigmoid(o + self.peep_o(self.c))
 
 
-# Gated recurrent units.
+# The classes below are gated recurrent units.
 
 
 class _GRUCell(Chain):
-    """Base: the parameters of gated recurrent units."""
+    """Base of gated recurrent units, with their parameters."""
 
     def __init__(
         self,
@@ -341,7 +349,8 @@ class _GRUCell(Chain):
     def _step(self, h, x):
         if h is None:
             if not self.W_r.W.is_initialized:
-                self.W_r(x)  # the first call initializes all parameters, used or not
+                # the first call initializes all parameters, including those that it does not use
+                self.W_r(x)
             return F.sigmoid(self.W_z(x)) * F.tanh(self.W(x))
         r = F.sigmoid(self.W_r(x) + self.U_r(h))
         z = F.sigmoid(self.W_z(x) + self.U_z(h))
@@ -362,11 +371,11 @@ class StatelessGRU(_GRUCell):
         out_size: number of units.
         init, inner_init: initializers, numbers or arrays of the matrices W (out_size, in_size) and
             U (out_size, out_size); None means LeCunNormal.
-        bias_init: the same for all biases (out_size,); None means zeros.
+        bias_init: initializer, number or array (out_size,) of all biases; None means zeros.
 
     Attributes:
-        W_r, W_z, W (Linear): from the input, weights (out_size, in_size).
-        U_r, U_z, U (Linear): from the state, weights (out_size, out_size).
+        W_r, W_z, W (Linear): the maps from the input, with weights (out_size, in_size).
+        U_r, U_z, U (Linear): the maps from the state, with weights (out_size, out_size).
 
     See K. Cho et al., On the properties of neural machine translation: encoder-decoder approaches,
     SSST-8 2014.
@@ -376,7 +385,8 @@ class StatelessGRU(_GRUCell):
         """Computes a time step.
 
         Args:
-            h: Variable or array (N, out_size): the state; None means zeros, and no biases of U.
+            h: Variable or array (N, out_size): the state; None means zeros, and the biases of the
+                maps U are not added.
             x: Variable or array (N, in_size).
 
         Returns:
@@ -414,18 +424,18 @@ class StatefulGRU(_Stateful, _GRUCell):
 
 
 class GRU(StatefulGRU):
-    """:class:`StatefulGRU` under its other name.
+    """Another name of :class:`StatefulGRU`.
 
     >>> L.GRU(3, 5)(np.ones((2, 3), np.float32)).shape
     (2, 5)
     """
 
 
-# Minimal gated units.
+# The classes below are minimal gated units.
 
 
 class _MGUCell(Chain):
-    """Base: the parameters of minimal gated units."""
+    """Base of minimal gated units, with their parameters."""
 
     def __init__(self, in_size: int | None, out_size: int) -> None:
         super().__init__()
@@ -456,7 +466,8 @@ class StatelessMGU(_MGUCell):
         n_units: number of units.
 
     Attributes:
-        W_f, W_h (Linear): from state and input, (n_units, n_units + n_inputs).
+        W_f, W_h (Linear): the maps from the concatenated state and input, with weights (n_units,
+            n_units + n_inputs).
 
     See G. Zhou et al., Minimal gated unit for recurrent neural networks, 2016.
     """

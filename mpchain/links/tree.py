@@ -9,16 +9,24 @@ from mpchain.variable import Variable, as_variable
 
 
 class _TreeLSTM(Chain):
-    """Base of tree cells, which prepares their inputs."""
+    """Base of tree cells, with the preparation of their inputs."""
 
     def _states(self, cshsx):
-        """Returns the memories, the outputs, and W_x(x); None stands for zeros."""
+        """Returns the memories, the outputs, and W_x(x); zeros replace inputs that are None."""
         name = type(self).__name__
         fits = len(cshsx) % 2 == 1
-        check(fits, name, "inputs must be memories, as many outputs, and x", n_inputs=len(cshsx))
+        check(
+            fits,
+            name,
+            "inputs must be memories, the same number of outputs, and x",
+            n_inputs=len(cshsx),
+        )
         known = next((v for v in cshsx if v is not None), None)
         if known is None:
-            raise ValueError(f"{name}: all inputs are None, so the batch size is unknown")
+            raise ValueError(
+                f"{name}: at least one input must not be None, because the batch size is unknown "
+                "otherwise"
+            )
         n = len(cshsx) // 2
         shape = known.shape[0], self.state_size
         zeros = as_variable(self.xp.zeros(shape, known.dtype))
@@ -35,7 +43,7 @@ class ChildSumTreeLSTM(_TreeLSTM):
     """Child-sum tree LSTM, for any number of children: :func:`mpchain.functions.tree_lstm`.
 
     The input, the input gate and the output gate depend on the sum of the children's outputs; the
-    forget gate of each child depends on that child's output.
+    forget gate of each child depends on the output of this child.
 
         >>> cell, x = L.ChildSumTreeLSTM(3, 5), np.ones((2, 3), np.float32)
         >>> c, h = cell(x)  # a leaf
@@ -48,9 +56,12 @@ class ChildSumTreeLSTM(_TreeLSTM):
         out_size: number of units.
 
     Attributes:
-        W_x (Linear): from the input to a, i, o and f: W (4 out_size, in_size), with bias.
-        W_h_aio (Linear): from the sum of outputs to a, i and o: W (3 out_size, out_size).
-        W_h_f (Linear): from each child's output to the child's f: W (out_size, out_size).
+        W_x (Linear): the map from the input to a, i, o and f, with W (4 out_size, in_size) and a
+            bias.
+        W_h_aio (Linear): the map from the sum of outputs to a, i and o, with W (3 out_size,
+            out_size).
+        W_h_f (Linear): the map from each child's output to the child's f, with W (out_size,
+            out_size).
 
     See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
     networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.
@@ -105,9 +116,10 @@ class NaryTreeLSTM(_TreeLSTM):
         n_ary: number of children.
 
     Attributes:
-        W_x (Linear): from the input to a, i, o, f_1, ..., f_n, ((3 + n_ary) out_size, in_size),
-            with bias.
-        W_h1, W_h2, ... (Linear): from each child's output, ((3 + n_ary) out_size, out_size).
+        W_x (Linear): the map from the input to a, i, o, f_1, ..., f_n, with W ((3 + n_ary)
+            out_size, in_size) and a bias.
+        W_h1, W_h2, ... (Linear): the map from the output of each child, with W ((3 + n_ary)
+            out_size, out_size).
 
     See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
     networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.

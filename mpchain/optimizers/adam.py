@@ -12,7 +12,8 @@ from mpchain.update_rule import Hyperparameter, UpdateRule
 
 
 def _learning_rate(hyperparam, t, called):
-    """Returns the learning rate at step t: alpha with the bias correction of both averages."""
+    """Returns the learning rate at step t, which is alpha times the bias corrections of both
+    averages."""
     if t == 0:
         raise RuntimeError(f"{called}.lr: the learning rate is undefined before the first update")
     correction1 = 1 - hyperparam.beta1**t
@@ -133,10 +134,11 @@ class Adam(GradientMethod):
         eps: added to the divisor.
         eta: factor of the whole step, including weight decay.
         weight_decay_rate: decoupled weight decay.
-        amsgrad: whether to divide by the largest v so far.
+        amsgrad: whether to divide by the root of the largest v so far instead of the root of v.
         adabound: whether to clip lr / (√v + eps) to bounds that both approach ``final_lr``, faster
-            for larger ``gamma``. The bounds scale with changes of alpha.
-        final_lr, gamma: see ``adabound``.
+            for larger ``gamma``. If alpha is changed, the bounds change by the same factor.
+        final_lr, gamma: the limit of the bounds of ``adabound``, and the rate at which they
+            approach it.
         decay_times_alpha: whether to multiply ``weight_decay_rate`` by alpha, as PyTorch does.
 
     See D. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015;
@@ -159,15 +161,15 @@ class Adam(GradientMethod):
 
 
 class AdamW(Adam):
-    """:class:`Adam` under the name that stands for its decoupled weight decay.
+    """:class:`Adam` with decoupled weight decay, by the name that the paper uses.
 
     As in Chainer and in the paper, each step subtracts ``weight_decay_rate`` times the parameter,
-    independent of alpha. PyTorch also multiplies by the learning rate; to use PyTorch's rates, set
-    ``decay_times_alpha=True``.
+    independent of alpha. PyTorch also multiplies this amount by the learning rate; to use PyTorch's
+    rates, set ``decay_times_alpha=True``.
 
     Warns:
-        UserWarning: the rate is 1e-3 or more, which with the default alpha is a thousand times the
-            effect of the same rate in PyTorch.
+        UserWarning: the rate is 1e-3 or more. With the default alpha, its effect is a thousand
+            times the effect of the same rate in PyTorch.
 
     >>> link = L.Parameter(np.array([1.0]))
     >>> optimizer = optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01).setup(link)
@@ -188,7 +190,7 @@ class AdamW(Adam):
     ) -> None:
         if weight_decay_rate >= 1e-3 and alpha == 0.001 and not decay_times_alpha:
             warnings.warn(
-                f"AdamW: each step takes {weight_decay_rate:.1%} off every parameter, since "
+                f"AdamW: each step shrinks every parameter by {weight_decay_rate:.1%}, because "
                 "weight_decay_rate is not multiplied by alpha as in PyTorch: give "
                 f"decay_times_alpha=True, or weight_decay_rate={weight_decay_rate * alpha:.1g}",
                 UserWarning,
@@ -315,7 +317,8 @@ class RAdamRule(UpdateRule):
 
 
 def _rectification(beta2, t):
-    """Returns the rectification of the step; None while v averages too few gradients."""
+    """Returns the rectification factor of the step; None as long as v averages too few
+    gradients."""
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     if length <= 5:
@@ -325,12 +328,12 @@ def _rectification(beta2, t):
 
 
 class RAdam(GradientMethod):
-    """Rectified Adam: instead of a warm-up, shrinks early steps, whose size varies most.
+    """Rectified Adam, which shrinks early steps, whose size varies most, instead of a warm-up.
 
-    Like :class:`Adam`, with lr multiplied by r = √((ρ - 4)(ρ - 2) ρ∞ / ((ρ∞ - 4)(ρ∞ - 2) ρ)) of the
-    length of the moving average ρ = ρ∞ - 2 t beta2^t / (1 - beta2^t), ρ∞ = 2 / (1 - beta2) - 1.
-    While ρ <= 5, the step is plain momentum, alpha m / (1 - beta1^t). (The limit is 4 in the paper,
-    but 5 in its authors' program and in PyTorch.)
+    The step is the step of :class:`Adam` with lr multiplied by r = √((ρ - 4)(ρ - 2) ρ∞ / ((ρ∞ -
+    4)(ρ∞ - 2) ρ)), where ρ = ρ∞ - 2 t beta2^t / (1 - beta2^t) is the length of the moving average
+    and ρ∞ = 2 / (1 - beta2) - 1. As long as ρ <= 5, the step is plain momentum, alpha m / (1 -
+    beta1^t). (The limit is 4 in the paper, but 5 in the authors' program and in PyTorch.)
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.RAdam(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))

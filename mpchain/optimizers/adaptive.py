@@ -1,4 +1,4 @@
-"""Optimizers with step sizes that adapt to past gradients of each element."""
+"""Optimizers whose step sizes adapt to the past gradients of each element."""
 
 import math
 from typing import Any
@@ -71,7 +71,7 @@ class AdaDeltaRule(UpdateRule):
 
 
 class AdaDelta(GradientMethod):
-    """AdaDelta: steps with the root mean square of past steps, without a learning rate.
+    """AdaDelta: scales steps by the root mean square of past steps, and has no learning rate.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.AdaDelta().setup(link).update(lambda: F.sum(link() ** 2))
@@ -209,7 +209,8 @@ class SMORMS3Rule(UpdateRule):
 
 
 class SMORMS3(GradientMethod):
-    """SMORMS3: the squared mean over the mean square of the gradient bounds the learning rate.
+    """SMORMS3: bounds the learning rate by the squared mean of the gradient divided by its mean
+    square.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.SMORMS3(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -241,8 +242,8 @@ class MSVAGRule(UpdateRule):
         values = super().scalars()
         beta = values["beta"]
         values["correction"] = 1 - beta**self.t
-        # rho is the variance of m relative to that of one gradient. It is bounded because it starts
-        # at 1, where the estimated variance of the gradient would be 0 / 0.
+        # rho is the variance of m divided by the variance of one gradient. rho is bounded because
+        # it starts at 1, where the estimated variance of the gradient would be 0 / 0.
         rho = (1 - beta) * (1 + beta**self.t) / ((1 + beta) * values["correction"])
         values["rho"] = min(rho, 0.9999)
         return values

@@ -1,4 +1,4 @@
-"""Optimizers with a step size for each parameter."""
+"""Optimizers with a separate step size for each parameter."""
 
 import math
 from typing import Any, Self
@@ -51,7 +51,7 @@ class LAMBRule(UpdateRule):
         correction1: float,
         correction2: float,
     ) -> tuple[Array, ...]:
-        """Writes the direction of the step into d; an elementwise function."""
+        """Writes the direction of the step into ``d``. The function is elementwise."""
         m += (1 - beta1) * (g - m)
         v += (1 - beta2) * (g * g - v)
         d = (m / correction1) / (np.sqrt(v / correction2) + eps)
@@ -70,7 +70,8 @@ class LAMBRule(UpdateRule):
 
 
 class LAMB(GradientMethod):
-    """LAMB: steps in the direction of Adam, with lengths proportional to the norm of the parameter.
+    """LAMB: takes steps in the direction of Adam's step, with lengths proportional to the norm of
+    the parameter.
 
     d = m̂ / (√v̂ + eps) + weight_decay_rate p with the m̂ and v̂ of Adam, corrected for bias, and
     p ← p - alpha ‖p‖ / ‖d‖ d, without the quotient if a norm is zero.
@@ -138,7 +139,8 @@ class AdafactorRule(UpdateRule):
 
 
 def _as_matrix(array):
-    """Returns a matrix of the first axis and all others merged; a vector becomes a column."""
+    """Returns an array as a matrix whose second axis merges all axes except the first; a vector
+    becomes a column."""
     return array.reshape(array.shape[0] if array.ndim else 1, math.prod(array.shape[1:]))
 
 
@@ -147,11 +149,11 @@ def _rms(array):
 
 
 class Adafactor(GradientMethod):
-    """Adafactor: stores the mean squares of the gradient of a matrix only for rows and columns.
+    """Adafactor: stores only the mean squares of the rows and columns of a matrix's gradient.
 
-    With R and C the moving averages of the rows' and columns' means of g² + eps1, in which the past
-    has weight 1 - t^-decay, V = R C / mean(R), u = g / √V and
-    p ← p - max(eps2, rms(p)) min(lr, 1 / √t) u / max(1, rms(u) / threshold).
+    With the moving averages R and C of the means of the rows and columns of g² + eps1, in which the
+    past has the weight 1 - t^-decay, V = R C / mean(R), u = g / √V and p ← p - max(eps2, rms(p))
+    min(lr, 1 / √t) u / max(1, rms(u) / threshold).
 
     The state of an (n, m) matrix has n + m elements. In parameters with more axes, all axes but the
     first are merged; the state of a vector has the vector's size.
@@ -163,7 +165,7 @@ class Adafactor(GradientMethod):
 
     Args:
         lr: largest step, relative to the root mean square of the parameter.
-        decay: how fast the weight of the past approaches 1.
+        decay: the exponent with which the weight of the past approaches 1.
         eps1: added to squared gradients.
         eps2: lower bound of the root mean square of the parameter.
         threshold: upper bound of the root mean square of u.
@@ -183,6 +185,6 @@ class Adafactor(GradientMethod):
             if param.divided_among is not None:
                 raise ValueError(
                     f"Adafactor.setup: parameter {name} is divided among ranks, but the means over "
-                    "rows and columns are known for whole parameters only: use another optimizer"
+                    "rows and columns need the whole parameter: use another optimizer"
                 )
         return super().setup(link)

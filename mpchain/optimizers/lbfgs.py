@@ -1,4 +1,5 @@
-"""L-BFGS: a quasi-Newton method for losses that are the same function throughout a step."""
+"""L-BFGS, a quasi-Newton method for losses that are the same function of the parameters during an
+update."""
 
 import math
 import warnings
@@ -20,10 +21,11 @@ _DECREASE, _CURVATURE, _MOST_TRIALS = 1e-4, 0.9, 25
 class LBFGS(Optimizer):
     """Limited-memory BFGS with a line search for the strong Wolfe conditions.
 
-    An update calls the loss function once, and at least once more for each step, as often as the
-    line search needs. So the loss must remain the same function of the parameters: on one batch,
-    without dropout. If no step along the quasi-Newton direction succeeds, the memory is dropped,
-    and the step follows the gradient; if that fails too, the update takes no step and warns once.
+    An update calls the loss function once, and for each step as often as the line search needs, at
+    least once. During an update, the loss must therefore be the same function of the parameters:
+    use one batch, and no dropout. If no step along the quasi-Newton direction succeeds, the memory
+    is cleared, and the step follows the negative gradient; if this step fails too, the update takes
+    no step and warns once.
 
     See J. Nocedal and S. Wright, Numerical Optimization, algorithms 3.5, 3.6 and 7.4. A
     :class:`mpchain.distributed.optimizers.MultiNodeOptimizer` of this optimizer takes the same
@@ -33,8 +35,9 @@ class LBFGS(Optimizer):
 
     Args:
         memory: the number of latest steps that define the estimate of the curvature.
-        max_iter: the number of steps of an update; fewer if a step fails. With 10, an update needs
-            about half as many calls of the loss function as 10 updates of one step.
+        max_iter: the number of steps of an update, which takes fewer steps if a step fails. With
+            10, an update needs about half as many calls of the loss function as 10 updates of one
+            step.
 
     Raises:
         ValueError: ``memory`` or ``max_iter`` is not positive.
@@ -49,7 +52,7 @@ class LBFGS(Optimizer):
     """
 
     takes_closure = True
-    is_evaluating = False  # whether the current gradients belong to a step in progress
+    is_evaluating = False  # If True, the current gradients belong to a step in progress.
     _has_warned = False
 
     def __init__(self, memory: int = 10, max_iter: int = 1):
@@ -65,8 +68,10 @@ class LBFGS(Optimizer):
         return self
 
     def add_hook(self, hook: object, name: str | None = None, timing: str = "auto") -> None:
-        """Raises TypeError: a hook would change gradients but not the loss that they belong to."""
-        raise TypeError("LBFGS.add_hook: takes no hooks; add what they do to the loss function")
+        """Raises TypeError, because a hook would change gradients but not the loss."""
+        raise TypeError(
+            "LBFGS.add_hook: LBFGS accepts no hooks; add a penalty to the loss function instead"
+        )
 
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
@@ -74,12 +79,13 @@ class LBFGS(Optimizer):
         """Takes ``max_iter`` steps.
 
         Args:
-            lossfun: function that returns the loss; it is called several times.
+            lossfun: function of ``args`` and ``kwds`` that returns the loss; it is called several
+                times.
 
         Raises:
-            TypeError: there is no loss function, or it does not return a Variable.
+            TypeError: ``lossfun`` is None, or does not return a Variable.
             RuntimeError: :meth:`setup` was not called, a loss scale is set, or the loss is not
-                finite where the step begins.
+                finite at the parameters where the update begins.
 
         An error of the loss function within a step, or Ctrl-C, leaves the parameters in their
         state before the step.
@@ -88,7 +94,9 @@ class LBFGS(Optimizer):
         if self.is_evaluating:  # a multi-node optimizer has averaged the gradients
             return
         if lossfun is None:
-            raise TypeError("LBFGS.update: needs a loss function, which it calls several times")
+            raise TypeError(
+                "LBFGS.update: lossfun is required, because an update calls it several times"
+            )
 
         def evaluate():
             loss = lossfun(*args, **kwds)
@@ -105,10 +113,13 @@ class LBFGS(Optimizer):
         """Takes ``max_iter`` steps.
 
         Args:
-            evaluate: returns the loss, and sets the parameters' gradients.
+            evaluate: a function that returns the loss and sets the parameters' gradients.
         """
         if self._loss_scale is not None:
-            raise RuntimeError("LBFGS.update: a loss scale is set, which it has no use for")
+            raise RuntimeError(
+                "LBFGS.update: a loss scale is set, but LBFGS computes in float64: remove it by "
+                "set_loss_scale(None)"
+            )
 
         def at(x):
             self._put(x)
@@ -129,13 +140,14 @@ class LBFGS(Optimizer):
                 if found is None:
                     break
                 x, value, gradient = found
-        # Even after Ctrl-C, parameters must not keep the line search's trial values.
+        # Even after Ctrl-C, parameters must not keep trial values of the line search.
         except BaseException:
             self._put(x)
             raise
 
     def _search_and_step(self, at, x, value, gradient):
-        """Takes a step; returns the point, loss and gradient after it, or None if no step works."""
+        """Takes a step. Returns the point, the loss and the gradient after the step, or None if no
+        step succeeds."""
         if not gradient.any():
             return None
         found = None
@@ -158,9 +170,9 @@ class LBFGS(Optimizer):
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"LBFGS.update: update {self.t} found no smaller loss against the gradient: the "
-                "parameters are at a minimum, up to rounding, or the loss function returns other "
-                "values for the same parameters",
+                f"LBFGS.update: update {self.t} found no smaller loss in the direction of the "
+                "negative gradient: the parameters are at a minimum, up to rounding, or the loss "
+                "function returns different values for the same parameters",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -195,7 +207,7 @@ class LBFGS(Optimizer):
             self._changes = np.concatenate([old[1], change[None]])
 
     def _direction(self, gradient):
-        """Computes the direction by the two-loop recursion."""
+        """Returns the quasi-Newton direction, which the two-loop recursion computes."""
         q, pairs = gradient.copy(), list(zip(self._steps, self._changes))
         factors = []
         for s, y in reversed(pairs):
@@ -212,7 +224,8 @@ class LBFGS(Optimizer):
         self._check_set_up("serialize")
         self.t = serializer("t", self.t)
         self.epoch = serializer("epoch", self.epoch)
-        loads = isinstance(serializer, Deserializer)  # when loading, only the file knows the shapes
+        # when loading, the shapes are known only from the file
+        loads = isinstance(serializer, Deserializer)
         self._steps = serializer("steps", None if loads else self._steps)
         self._changes = serializer("changes", None if loads else self._changes)
 
@@ -222,8 +235,8 @@ def _flat(arrays):
 
 
 def _search(at, x, value, gradient, direction, first):
-    """Returns the point, loss and gradient of a step that meets the strong Wolfe conditions, or
-    None."""
+    """Returns the point, the loss and the gradient of a step that meets the strong Wolfe
+    conditions; None if no such step is found."""
     slope = gradient @ direction
     if not slope < 0:
         return None
@@ -264,7 +277,8 @@ def _search(at, x, value, gradient, direction, first):
 
 
 def _between(low, high):
-    """Returns the minimum of the cubic through two trials, away from both; or their midpoint."""
+    """Returns the position of the minimum of the cubic through two trials if it is not close to
+    either trial; else the midpoint of the trials."""
     (a, fa, da), (b, fb, db) = low[:3], high[:3]
     middle, margin = (a + b) / 2, 0.1 * abs(b - a)
     if not (math.isfinite(fb) and math.isfinite(db)):

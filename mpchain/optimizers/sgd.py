@@ -95,7 +95,7 @@ class CorrectedMomentumSGDRule(UpdateRule):
 class CorrectedMomentumSGD(GradientMethod):
     """Momentum for changing learning rates: v ← momentum v - g, p ← p + lr v.
 
-    Unlike in :class:`MomentumSGD`, a new learning rate applies to the accumulated v, too.
+    Unlike in :class:`MomentumSGD`, a new learning rate also applies to the accumulated v.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.CorrectedMomentumSGD(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -185,7 +185,7 @@ class SGDW(GradientMethod):
     """Momentum with decoupled weight decay: v ← momentum v - eta lr g, p ← p + v - eta rate p.
 
     The decay does not enter the velocity and does not depend on ``lr``; schedule ``eta`` to change
-    both.
+    the learning rate and the decay together.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizer = optimizers.SGDW(lr=0.1, weight_decay_rate=0.01).setup(link)
@@ -234,11 +234,12 @@ class LionRule(UpdateRule):
 
 
 class Lion(GradientMethod):
-    """Lion: steps by the sign of a momentum, so that all elements change by the same amount.
+    """Lion: takes steps along the sign of a momentum, so that all elements change by the same
+    amount.
 
     p ← p - lr (sign(beta1 m + (1 - beta1) g) + weight_decay_rate p), and then
-    m ← beta2 m + (1 - beta2) g. It needs half of Adam's state, a learning rate 3 to 10 times
-    smaller, and a weight decay larger by the same factor.
+    m ← beta2 m + (1 - beta2) g. Compared with Adam, Lion needs half of the state, a learning rate
+    that is 3 to 10 times smaller, and a weight decay that is larger by the same factor.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.Lion(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))

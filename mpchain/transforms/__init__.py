@@ -1,4 +1,5 @@
-"""Transformations of functions: products with Jacobians and Hessians, to every order."""
+"""Transformations of functions, which compute products with Jacobians and Hessians, to every
+order."""
 
 from mpchain.transforms.derivatives import ggn as ggn
 from mpchain.transforms.derivatives import grad as grad

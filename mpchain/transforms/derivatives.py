@@ -1,4 +1,4 @@
-"""Products with derivatives of functions, and whole derivatives."""
+"""Products with the derivatives of functions, and whole Jacobians and Hessians."""
 
 import functools
 import math
@@ -16,7 +16,8 @@ _Function = Callable[..., Any]
 
 
 def _arguments(name, argument, values):
-    """Returns the arguments as a tuple; raises TypeError for a list or array, a likely mistake."""
+    """Returns the arguments as a tuple. Raises TypeError for a list or an array, because passing
+    them is a likely mistake."""
     if not isinstance(values, tuple):
         raise TypeError(
             f"{name}: {argument} must be a tuple with an element for each argument of the "
@@ -60,7 +61,8 @@ def vjp(f: _Function, *primals: Any) -> tuple[Any, Callable[[Any], tuple]]:
 
 
 def linearize(f: _Function, *primals: Any) -> tuple[Any, _Function]:
-    """Evaluates a function, and returns its linearization at that point, for many tangents.
+    """Evaluates a function, and returns its linearization at ``primals``, which can be applied to
+    many tangents.
 
     Args:
         f, primals: see :func:`vjp`.
@@ -87,7 +89,7 @@ def linearize(f: _Function, *primals: Any) -> tuple[Any, _Function]:
 
 
 def jvp(f: _Function, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
-    """Evaluates a function, and its derivative in a direction.
+    """Evaluates a function and its derivative in a direction (Jacobian-vector product).
 
     Args:
         f: see :func:`vjp`.
@@ -95,7 +97,7 @@ def jvp(f: _Function, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         tangents: tuple of the same structure, shapes and dtypes: the direction.
 
     Returns:
-        The result of ``f``, and its tangent, which has the same structure.
+        The result of ``f``, and the tangent of the result, which has the same structure.
 
     Raises:
         TypeError, ValueError: see :func:`vjp`.
@@ -136,8 +138,8 @@ def _partial(f, numbers, args, kwargs):
 def value_and_grad(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
     """Returns a function that computes the value of ``f`` and its gradient.
 
-    Within the update of a multi-node optimizer, the value and the gradients of parameters passed by
-    name are those of the whole batch, the same on all ranks.
+    Within the update of a multi-node optimizer, the value, and the gradients of parameters that are
+    passed by name, are those of the whole batch and the same on all ranks.
 
     Args:
         f: function that returns a scalar Variable.
@@ -148,7 +150,7 @@ def value_and_grad(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Functio
         structure of the argument; if ``argnums`` is a tuple, it is a tuple of such gradients.
 
     Raises:
-        TypeError, ValueError: see :func:`vjp`; the result is not a scalar.
+        TypeError, ValueError: see :func:`vjp`; also, the result is not a scalar.
 
     Example:
         >>> mpchain.value_and_grad(lambda x: F.sum(x**2))(np.array([1.0, 3.0]))
@@ -175,7 +177,7 @@ def _value_and_grad(name, f, argnums):
 def grad(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
     """Returns a function that computes the gradient of ``f``.
 
-    Do not confuse this function with :func:`mpchain.grad`, which takes Variables.
+    Do not confuse this function with :func:`mpchain.grad`, whose arguments are Variables.
 
     Args:
         f, argnums: see :func:`value_and_grad`.
@@ -192,7 +194,7 @@ def grad(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
 def hvp(f: _Function, primals: tuple, tangents: tuple) -> Any:
     """Returns the product of the Hessian of a scalar function with a vector.
 
-    The product costs about twice as much as the gradient, and the Hessian itself is never computed.
+    The product takes about twice as long as the gradient; the Hessian itself is never computed.
     With several ranks, the rules of :func:`value_and_grad` apply.
 
     Args:
@@ -255,7 +257,8 @@ def _size(tree):
 
 
 def _basis(values):
-    """Yields lists of arrays like the values, with a single 1 and zeros elsewhere."""
+    """Yields lists of arrays of the shapes and dtypes of the values; one element is 1, and all
+    other elements are 0."""
     for i, value in enumerate(values):
         for k in range(value.size):
             arrays = [x.xp.zeros(x.shape, x.dtype) for x in values]
@@ -264,8 +267,8 @@ def _basis(values):
 
 
 def _rows(results, of, to, first_axes_are_of):
-    """Stacks results for all basis vectors of ``of``; returns lists by leaf of ``of``, then
-    ``to``."""
+    """Stacks the results for all basis vectors of ``of``. Returns, for each leaf of ``of``, a list
+    with an array for each leaf of ``to``."""
     blocks, begin = [], 0
     for x in of:
         part, begin = results[begin : begin + x.size], begin + x.size
@@ -292,12 +295,12 @@ def jacobian(
         argnums: positions of the arguments to differentiate by.
         mode: ``'reverse'``, which takes one backpropagation per element of the result;
             ``'forward'``, which takes one forward pass of tangents per element of the arguments;
-            None chooses the cheaper mode.
+            None chooses the faster mode.
 
     Returns:
         Function of the same arguments. It returns a tree with the structure of the result, in which
         each Variable is replaced by a tree with the structure of the argument; the shape of each
-        leaf is the result's shape followed by the argument's.
+        leaf is the shape of the result followed by the shape of the argument.
 
     Raises:
         TypeError, ValueError: see :func:`vjp`; the mode is unknown.
@@ -343,7 +346,7 @@ def hessian(f: _Function, argnums: int | tuple[int, ...] = 0) -> _Function:
 
     Returns:
         Function of the same arguments. It returns a tree with the structure of the argument, in
-        which each leaf is replaced by such a tree again; see :func:`jacobian`.
+        which each leaf is replaced by another tree with this structure; see :func:`jacobian`.
 
     Raises:
         TypeError, ValueError: see :func:`value_and_grad`.

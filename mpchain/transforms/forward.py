@@ -1,4 +1,4 @@
-"""Forward mode: propagates tangents along a function's graph from arguments to results."""
+"""Forward mode, which propagates tangents along a function's graph from arguments to results."""
 
 import collections
 import functools
@@ -29,14 +29,15 @@ def place(node: VariableNode) -> Any:
 def functions_between(
     ys: Sequence[Variable], places: object
 ) -> list[tuple[FunctionNode, tuple[int, ...]]]:
-    """Returns the functions between variables and results, each after those that it depends on.
+    """Returns the functions between variables and results, in an order in which each function
+    follows all functions on which it depends.
 
     Args:
         ys: the results.
         places: set of the keys (see :func:`place`) of the variables.
 
     Returns:
-        list of pairs: function, and the indexes of its inputs that depend on the variables.
+        list of pairs of a function and the indices of its inputs that depend on the variables.
 
     Example:
         >>> x = Variable(np.ones(2))
@@ -66,16 +67,16 @@ def functions_between(
 def push(
     ys: Sequence[Variable], xs: Sequence[Variable], tangents: Sequence[Variable], keeps: bool
 ) -> list[Variable | None]:
-    """Returns the tangents of results from those of arguments, in one walk over the graph.
+    """Returns the tangents of results, given the tangents of arguments, by one walk over the graph.
 
     Args:
         ys: the results.
         xs: the arguments.
-        tangents: one for each argument.
+        tangents: a tangent for each argument.
         keeps: whether tangents get a graph, so that they can be differentiated.
 
     Returns:
-        A tangent for each result, or None for zero.
+        a list with a tangent, or None for zero, for each result.
 
     Example:
         >>> x = Variable(np.array([1.0, 3.0]))
@@ -106,7 +107,8 @@ def push(
     results = [known.get(place(y.node)) for y in ys]
     if keeps:
         return results
-    # Results must not share memory with the caller's arrays.
+    # A tangent is copied if it is a result, because results must not share memory with the caller's
+    # arrays.
     results = [None if t is None else as_array(t) for t in results]
     arrays = list(given.values())
     return [None if t is None else as_variable(_own(t, arrays)) for t in results]
@@ -145,8 +147,8 @@ def _tangents(function, ts, keeps):
 
 
 def _of_elementwise(function, ts, keeps):
-    """Returns tangents of an elementwise function: each is multiplied by the element's
-    derivative."""
+    """Returns the tangents of an elementwise function: the tangent of each element is multiplied by
+    the element's derivative."""
     y = function.outputs[0]()
     alike = [i for i in ts if (function.inputs[i].shape, function.inputs[i].dtype) == _kind(y)]
     results = [pulled(function, (i,), [ts[i]], keeps)[0] for i in alike]
@@ -171,7 +173,8 @@ def _derivative(declaration: Declaration, i: int, keeps: bool) -> Callable:
 
 
 def pulled(function: FunctionNode, targets: Sequence[int], gys: Sequence, keeps: bool) -> Sequence:
-    """Returns gradients of inputs: Variables, with a graph if asked for, or arrays for arrays.
+    """Returns the gradients of inputs, as Variables with a graph if ``keeps`` is True; else as
+    arrays if ``gys`` are arrays.
 
     Example:
         >>> y = F.exp(Variable(np.zeros(2)))
@@ -201,8 +204,8 @@ def _of_scalar(function, ts, keeps):
 def _by_double_reverse(function, targets, ts, keeps):
     """Returns tangents by differentiating the gradients of a function twice.
 
-    Gradients of inputs are linear in those of outputs, so backpropagation through them multiplies
-    by the transposed matrix.
+    The gradients of inputs are linear functions of the gradients of outputs, so backpropagation
+    through the gradients of inputs multiplies by the transposed matrix.
     """
     ts = [as_variable(t) for t in ts]
     outputs = [reference() for reference in function.outputs]
@@ -219,8 +222,8 @@ def _by_double_reverse(function, targets, ts, keeps):
     if all(t is None for t in found) and any(bool((gx.array != 0).any()) for gx in gxs):
         raise RuntimeError(
             f"{function.label}.backward cuts the graph of the gradient (by .array, unchain or "
-            "no_backprop_mode), so it has no derivative, which a tangent needs: compute the "
-            "gradient by functions of Variables"
+            "no_backprop_mode), so the gradient has no derivative, which a tangent needs: compute "
+            "the gradient by functions of Variables"
         )
     results = iter(found if keeps else [None if t is None else t.array for t in found])
     return [None if u is None else next(results) for u in us]

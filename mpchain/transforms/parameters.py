@@ -1,4 +1,4 @@
-"""Links as functions of their parameters."""
+"""Functions that treat links as functions of their parameters."""
 
 import contextlib
 import functools
@@ -50,7 +50,7 @@ def functional_call(
     Running statistics and states that the call changes are also restored.
 
     Args:
-        function: a link; or a method of one, such as ``model.loss``.
+        function: a link, or a method of a link, such as ``model.loss``.
         params: Variables or arrays, by the names that :func:`parameters` uses, with the shapes and
             dtypes of the parameters. Parameters that are left out keep their values.
         args, kwargs: the arguments of the call.
@@ -59,7 +59,7 @@ def functional_call(
         The link's result, with a graph that reaches back to ``params``.
 
     Raises:
-        KeyError: the link has no parameter of a name.
+        KeyError: the link has no parameter of a name in ``params``.
         ValueError, TypeError: a shape or dtype differs.
         RuntimeError: the call changes parameters, as an optimizer does.
 
@@ -74,7 +74,7 @@ def functional_call(
     link = getattr(function, "__self__", function)
     if not isinstance(link, Link):
         raise TypeError(
-            "functional_call: the function must be a Link or a method of one, not "
+            "functional_call: the function must be a Link or a method of a Link, not "
             f"{type(function).__name__}"
         )
     named = dict(link.namedparams())
@@ -101,15 +101,16 @@ def functional_call(
 
 
 def _call_read_only(link, call, named, arrays):
-    """Calls a function with read-only arrays; if it tries to write, the error names the
-    parameter."""
+    """Calls a function with read-only arrays. If the function tries to write into an array, the
+    error names the parameter."""
     try:
         with _read_only(arrays.values()):
             result = call()
     except Exception as error:
         if "read-only" not in str(error):
             raise
-        _call_compared(link, call, named, arrays)  # this raises an error that names the parameter
+        # the second call raises an error that names the parameter
+        _call_compared(link, call, named, arrays)
         raise
     for name, array in arrays.items():
         if named[name].array is not array:
@@ -118,7 +119,8 @@ def _call_read_only(link, call, named, arrays):
 
 
 def _call_compared(link, call, named, arrays):
-    """Calls a function, and restores arrays that it changed."""
+    """Calls a function, restores the arrays that it changed, and raises RuntimeError if there are
+    any."""
     copies = {name: array.copy() for name, array in arrays.items()}
     result = call()
     for name, array in arrays.items():
@@ -147,14 +149,16 @@ def _read_only(arrays):
             array.flags.writeable = False
         yield
     finally:
-        # A view can be made writable only after its base.
+        # Bases are made writable first, because a view can be made writable only if its base is
+        # writable.
         for array in sorted(changed, key=lambda array: array.base is not None):
             array.flags.writeable = True
 
 
 @contextlib.contextmanager
 def _restored(link: Link) -> Iterator[None]:
-    """Restores attributes of a link and its descendants on exit; while training, arrays, too."""
+    """Context manager: restores the attributes of a link and its descendants at the end; in
+    training, also their arrays."""
     before = [(vars(each), dict(vars(each))) for each in link.links()]
     try:
         for attributes, _ in before if config.train else ():
@@ -172,13 +176,14 @@ def ravel(tree: object) -> tuple[Variable, Callable[[Any], Any]]:
     """Returns the elements of a tree as one vector, and a function that converts vectors to trees.
 
     Args:
-        tree: Variables or arrays of one dtype; or a link, which stands for its parameters by name.
+        tree: tree of Variables or arrays of the same dtype; or a link, which stands for its
+            parameters by name.
 
     Returns:
         Variable of shape ``(n,)``, and ``unravel``, a function from such a vector to a tree.
 
     Raises:
-        TypeError: the dtypes differ, or one is not floating point.
+        TypeError: the dtypes differ, or a dtype is not floating point.
 
     Example:
         >>> from mpchain import transforms
@@ -201,8 +206,8 @@ def ravel(tree: object) -> tuple[Variable, Callable[[Any], Any]]:
             raise ValueError(f"unravel: the vector must be of shape ({total},), not {vector.shape}")
         if counting.current.counts is not None and vector.requires_grad:
             raise RuntimeError(
-                "unravel: within the update of a multi-node optimizer, transformations must be of "
-                "parameters by name, whose gradients are added over the ranks"
+                "unravel: within the update of a multi-node optimizer, transform functions of "
+                "parameters by name, because only their gradients are summed over the ranks"
             )
         parts, end = [], 0
         for shape, size in zip(shapes, sizes):

@@ -1,8 +1,9 @@
-"""Tangents of functions that are not elementwise: linear functions, products, normalizations.
+"""Rules for the tangents of functions that are not elementwise, such as linear functions, products
+and normalizations.
 
-A rule takes the function, a tangent (or None) for each input, and whether tangents are Variables
-with a graph or arrays. It returns the tangent of the output, or a list of tangents for several
-outputs. Functions without a rule are differentiated twice in reverse instead.
+A rule is a function of a node, a tangent (or None) for each input, and a flag that says whether
+tangents are Variables with a graph or arrays. It returns the tangent of the output, or a list of
+tangents for several outputs. Functions without a rule are differentiated twice in reverse instead.
 """
 
 from typing import Any
@@ -21,26 +22,26 @@ _LINEAR = """
     add_rows rotate neighbors map_boxes spread_boxes split concat separate stack cut_sequences
     transpose_sequence transform split_gates join_gates scatter_add add_dropped add_and_order
 """.split()
-"""Functions that are linear in all inputs together."""
+"""The names of functions that are linear in all inputs together."""
 
 _PRODUCTS = """
     matrix_product contract linear convolution_output convolution_input convolution_filter
     sums_of_rows products_of_rows
 """.split()
-"""Functions that are linear in each of two inputs."""
+"""The names of functions that are linear in each of two inputs."""
 
 _PADDING = {"pad_with_constants": 1, "pad_sequence": 1}
-"""Functions that are linear except for padding values, at the given index of the constants;
-tangents are padded with 0."""
+"""The functions that are linear except for padding values, with the index of the padding value
+among the constants. Tangents are padded with 0."""
 
 _WITH_BIAS = {"linear_with_bias": "linear", "convolution_with_bias": "convolution_output"}
 
 _SYMMETRIC = ["softmax", "scaled_softmax"]
-"""Functions whose Jacobian is symmetric."""
+"""The names of functions whose Jacobian is symmetric."""
 
 _REDUCTIONS = ["max", "min", "logsumexp"]
-"""Functions whose outputs each depend only on the elements along certain axes, the first
-constant."""
+"""The names of functions each of whose outputs depends only on elements along the axes that the
+first constant gives."""
 
 
 def spread(t: Any, y: VariableNode) -> Any:
@@ -59,7 +60,7 @@ def spread(t: Any, y: VariableNode) -> Any:
 
 
 def _plus(*terms):
-    """Returns the sum of the terms that are not None; the terms broadcast."""
+    """Returns the sum of the terms that are not None, which broadcast."""
     known = [t for t in terms if t is not None]
     if not known:
         return None
@@ -106,8 +107,8 @@ def _product(function, ts, keeps):
 
 
 def _with_bias(function, ts, keeps):
-    """Returns tangents computed with a bias, zeros if there is none, so that gradients can be
-    joined.
+    """Returns tangents that are computed with a bias, which is zeros if there is no bias, so that
+    gradients can be joined.
 
     Backpropagation then computes the gradient of W for the function and for its tangent as one
     product; see ``sums_over_rows``.
@@ -116,7 +117,7 @@ def _with_bias(function, ts, keeps):
     tx, tW, tb = ts
     on, constants = function.declaration.on, function.constants
     tb = tb if tb is not None else _filled(function, ts)[2]
-    if tx is None and tW is None:  # channels are the second axis
+    if tx is None and tW is None:  # the bias broadcasts along the second axis, the axis of channels
         return registry["reshape"].on(tb, (-1,) + (1,) * (len(function.outputs[0]().shape) - 2))
     if tx is None:
         return on(x, tW, tb, *constants)
@@ -165,8 +166,8 @@ def _shifted_and_scaled(function, ts, keeps):
 
 
 def _follow_not(*statistics):
-    """Ignores the statistics of a batch in a tangent: the function has already updated with
-    them."""
+    """Ignores the statistics of a batch, because the function has already updated the running
+    statistics."""
 
 
 def _normalization(function, ts, keeps):
@@ -210,7 +211,7 @@ def _attention(function, ts, keeps):
         change = change * weights
         change = change - weights * np.sum(change, axis=-1, keepdims=True)
         ty = _plus(ty, np.matmul(change * factors, v))
-    assert ty is not None  # there is at least one tangent
+    assert ty is not None  # at least one input has a tangent
     return ty if keeps else ty.array
 
 
@@ -229,4 +230,4 @@ RULES = {
     "max_windows": _max_windows,
     "shifted_and_scaled": _shifted_and_scaled,
 }
-"""The rule of each declaration that has one, by name."""
+"""The rules of declarations, by name."""

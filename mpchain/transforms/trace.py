@@ -1,4 +1,4 @@
-"""A single call of a function, whose graph leads from copies of its arguments to its results."""
+"""A call of a function, whose graph leads from copies of the arguments to the results."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,8 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Tie(FunctionNode):
-    """Returns a value that depends on the inputs in the graph, although its derivative is zero."""
+    """A function node whose output depends on the inputs in the graph, although the derivative is
+    zero."""
 
     def forward(self, inputs):
         return inputs[:1]
@@ -42,18 +43,18 @@ def _zeros(x):
 
 
 class Trace:
-    """The results of a function, and the arguments to differentiate them by.
+    """The results of a function, and the arguments by which they are differentiated.
 
-    Results that transformations return have their graph, unless in ``no_backprop_mode``.
+    The results that transformations return have a graph, except in ``no_backprop_mode``.
 
     Args:
-        name: the transformation, for messages.
+        name: the name of the transformation, for messages.
         function: the function.
         primals: tuple of the function's arguments, each a Variable, array, or tree of them.
 
     Attributes:
         y: the function's result.
-        xs: the leaves of the arguments that were passed to the function.
+        xs: the leaves of the copied arguments that the function received.
         ys: the leaves of the function's result.
         keeps: whether results keep their graph.
 
@@ -67,7 +68,9 @@ class Trace:
         self.name, self.primals, self.keeps = name, primals, config.enable_backprop
         given = trees.checked(name, "primals", primals)
         if not given:
-            raise ValueError(f"{name}: there is nothing to differentiate by: primals is empty")
+            raise ValueError(
+                f"{name}: primals must not be empty, because there is nothing to differentiate by"
+            )
         with force_backprop_mode():
             self.xs = [
                 F.identity(x)
@@ -89,14 +92,15 @@ class Trace:
             if not _depends(y, wanted):
                 raise ValueError(
                     f"{self.name}: result{place} of the function does not depend on the arguments "
-                    "by any graph: it was cut (by .array, unchain or no_backprop_mode), or the "
-                    "result is a constant, whose derivative needs no transformation"
+                    "by any graph: the graph was cut (by .array, unchain or no_backprop_mode), or "
+                    "the result is a constant, whose derivative needs no transformation"
                 )
             ys.append(y)
         return ys
 
     def result(self, y: object, values: Sequence[Variable]) -> Any:
-        """Returns values in the structure of ``y``, without a graph unless graphs are kept."""
+        """Returns values in the structure of ``y``; they have a graph only if :attr:`keeps` is
+        True."""
         return trees.rebuilt(y, values if self.keeps else [without_graph(v) for v in values])
 
     def scalar(self) -> Variable:
@@ -109,18 +113,19 @@ class Trace:
         return self.y
 
     def weighted(self) -> Variable:
-        """Returns the scalar result; with several ranks, this rank's share of the result."""
+        """Returns the scalar result; with several ranks, returns this rank's share of the
+        result."""
         return self.share(self.scalar())
 
     def share(self, y: Variable) -> Variable:
-        """Returns this rank's share of a value; in one process, the whole value."""
+        """Returns this rank's share of a value; in one process, returns the whole value."""
         if not self._is_of_ranks():
             return y
         with using_config("enable_backprop", True):
             return y * y.dtype.type(counting.current.counts.share())
 
     def total(self, y: Variable) -> Variable:
-        """Returns the sum of the ranks' shares."""
+        """Returns the sum of the shares of all ranks; in one process, returns ``y``."""
         if self._is_of_ranks():
             with using_config("enable_backprop", self.keeps):
                 y = counting.current.counts.sum(y)
@@ -130,7 +135,7 @@ class Trace:
         return counting.current.counts is not None and any(map(_is_named, self.primals))
 
     def pull(self, gys: Sequence, of: Any = None, keeps: bool | None = None) -> list[Variable]:
-        """Returns gradients of the arguments for gradients of results."""
+        """Returns the gradients of the arguments, given the gradients of the results."""
         ys = self.ys if of is None else of
         keeps = self.keeps if keeps is None else keeps
         with using_config("enable_backprop", True):
@@ -145,7 +150,8 @@ class Trace:
             return _Tie().apply((g, *self.xs))[0]
 
     def summed(self, gxs: list[Variable]) -> list[Variable]:
-        """Sums gradients of parameters passed by name over all ranks of an optimizer's update.
+        """Sums the gradients of parameters that are passed by name over all ranks of an optimizer's
+        update.
 
         In one process, or outside of an update, this method changes nothing.
         """
@@ -165,7 +171,7 @@ class Trace:
         return result
 
     def push(self, tangents: Sequence) -> list[Variable]:
-        """Returns tangents of the results from tangents of the arguments."""
+        """Returns the tangents of the results, given the tangents of the arguments."""
         tys = forward.push(self.ys, self.xs, list(map(as_variable, tangents)), self.keeps)
         tys = [_zeros(y) if t is None else t for t, y in zip(tys, self.ys)]
         return [self._tied(t, self.keeps) for t in tys]
@@ -177,7 +183,8 @@ class Trace:
 
 
 def _is_named(primal):
-    """Returns whether an argument is a dict of parameters by name, which all ranks share."""
+    """Returns whether an argument is a dict of parameters by name, which are the same on all
+    ranks."""
     return isinstance(primal, dict) and any(str(key).startswith("/") for key in primal)
 
 

@@ -1,4 +1,4 @@
-"""Trees: nested dicts, tuples and lists of Variables or arrays."""
+"""Functions of trees, which are nested dicts, tuples and lists of Variables or arrays."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -46,7 +46,7 @@ def checked(function: str, argument: str, tree: object) -> list[Any]:
     """Returns the leaves, which must be floating-point Variables or arrays.
 
     Raises:
-        TypeError: a leaf is something else.
+        TypeError: a leaf is not a floating-point Variable or array.
 
     Example:
         >>> checked("jvp", "primals", (np.ones(2),))
@@ -69,7 +69,8 @@ def checked(function: str, argument: str, tree: object) -> list[Any]:
 
 
 def matching(function: str, argument: str, tree: object, of: str, like: object) -> list[Any]:
-    """Returns the leaves of a tree that must have the structure, shapes and dtypes of another.
+    """Returns the leaves of a tree, which must have the structure, shapes and dtypes of another
+    tree.
 
     Raises:
         ValueError: the structure or a shape differs.

@@ -22,7 +22,8 @@ _raise_attribute_error = module_getattr(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    # Sparse matrices hold Variables, and Variables need other tools of this package.
+    # The module sparse is imported when it is used: it imports Variables, which import other
+    # modules of this package.
     if name in _SPARSE:
         return getattr(importlib.import_module("mpchain.utils.sparse"), name)
     return _raise_attribute_error(name)

@@ -1,11 +1,12 @@
-"""Keyword arguments that a function takes through ``**kwargs``."""
+"""Functions that check the keyword arguments that a function gets as ``**kwargs``."""
 
 import inspect
 from typing import Any
 
 
 def check_unexpected_kwargs(kwargs: dict[str, Any], **unexpected: str) -> None:
-    """Raises ValueError if ``kwargs`` has a name of ``unexpected``, whose value is the message.
+    """Raises ValueError if ``kwargs`` contains a name in ``unexpected``; the value in
+    ``unexpected`` is the message.
 
     Example:
         >>> check_unexpected_kwargs({"test": True}, test="use using_config('train', False) instead")
@@ -20,7 +21,7 @@ def check_unexpected_kwargs(kwargs: dict[str, Any], **unexpected: str) -> None:
 def parse_kwargs(
     kwargs: dict[str, Any], *name_and_values: tuple[str, Any], **unexpected: str
 ) -> tuple:
-    """Takes arguments out of ``kwargs``.
+    """Returns the values of arguments in ``kwargs``, or their defaults.
 
     Args:
         kwargs: keyword arguments.
@@ -32,7 +33,7 @@ def parse_kwargs(
 
     Raises:
         ValueError: a name in ``unexpected`` is given.
-        TypeError: any other name is given.
+        TypeError: ``kwargs`` contains any other name.
 
     Example:
         >>> parse_kwargs({"ratio": 0.2}, ("ratio", 0.5), ("mask", None))
@@ -45,7 +46,7 @@ def parse_kwargs(
 
 
 def assert_kwargs_empty(kwargs: dict[str, Any]) -> None:
-    """Raises a TypeError that names the arguments that are left in ``kwargs``, if there are any.
+    """Raises TypeError if ``kwargs`` is not empty; the message lists its names.
 
     Example:
         >>> def f(**kwargs):

@@ -1,4 +1,5 @@
-"""Scalars, shapes and sums: helpers that users' functions often need."""
+"""Conversions of scalars, functions of shapes, and sums, which user-defined functions often
+need."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from mpchain.typing import Array, DTypeLike
 
 
 def force_array(x: Any, dtype: DTypeLike | None = None) -> Array:
-    """Returns ``x`` as an array, with ``dtype`` if given; NumPy returns 0-d results as scalars.
+    """Returns ``x`` as an array, of ``dtype`` if given, because NumPy returns scalars in place of
+    0-d arrays.
 
     Example:
         >>> force_array(np.ones(()) + 1, np.float32)
@@ -23,7 +25,8 @@ def force_array(x: Any, dtype: DTypeLike | None = None) -> Array:
 
 
 def force_type(dtype: np.dtype, value: Any) -> Any:
-    """Returns a scalar or an array with the given dtype, so that results keep this dtype.
+    """Returns a scalar or an array converted to the given dtype, so that results of computations
+    keep this dtype.
 
     Example:
         >>> force_type(np.dtype(np.float32), 0.5).dtype
@@ -35,7 +38,7 @@ def force_type(dtype: np.dtype, value: Any) -> Any:
 
 
 def size_of_shape(shape: Sequence[int]) -> int:
-    """Returns the number of elements of an array of that shape.
+    """Returns the number of elements of an array of the given shape.
 
     Example:
         >>> size_of_shape((2, 3))
@@ -45,7 +48,7 @@ def size_of_shape(shape: Sequence[int]) -> int:
 
 
 def converted(xp: ModuleType, value: Any, dtype: DTypeLike = None) -> Array:
-    """Returns ``xp.asarray(value, dtype)``; recordings of steps follow what is computed from it.
+    """Returns ``xp.asarray(value, dtype)``, by a call that recordings of steps see.
 
     Example:
         >>> converted(np, [1, 2], np.float32)
@@ -71,24 +74,24 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 
 def sum_to(x: Array, shape: Sequence[int]) -> Array:
-    """Sums an array over the axes along which an array of ``shape`` would be repeated to match it.
+    """Sums an array over the axes along which broadcasting from ``shape`` would repeat elements.
 
     Args:
         x: NumPy or CuPy array.
-        shape: a shape that broadcasts to that of ``x``.
+        shape: a shape that broadcasts to the shape of ``x``.
 
     Returns:
-        array of that shape.
+        array of shape ``shape``.
 
     Raises:
-        ValueError: ``shape`` does not broadcast to that of ``x``.
+        ValueError: ``shape`` does not broadcast to the shape of ``x``.
 
     Example:
         >>> sum_to(np.ones((2, 3)), (3,))
         array([2., 2., 2.])
     """
     if not broadcasts_to(shape, x.shape):
-        raise ValueError(f"sum_to: shape {shape} does not broadcast to that of x, {x.shape}")
+        raise ValueError(f"sum_to: shape {shape} does not broadcast to the shape of x, {x.shape}")
     lead = x.ndim - len(shape)
     axes = [i for i, n in enumerate(shape, lead) if n == 1]
     return x.sum(axis=(*range(lead), *axes), keepdims=True).reshape(shape)

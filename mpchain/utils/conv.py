@@ -1,4 +1,5 @@
-"""Sizes of windows and of their outputs, and conversions between arrays and their windows."""
+"""Functions that compute the sizes of windows and outputs, and convert between arrays and their
+windows."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from mpchain.utils.type_check import fail
 
 
 def as_tuple(x: Sizes, n: int) -> tuple[int, ...]:
-    """Returns ``x`` as a tuple of ``n`` integers: a sequence unchanged, an integer repeated.
+    """Returns ``x`` as a tuple of ``n`` integers: an integer is repeated, a sequence is converted.
 
     Example:
         >>> as_tuple(3, 2)
@@ -28,7 +29,7 @@ def as_tuple(x: Sizes, n: int) -> tuple[int, ...]:
 
 
 def spatial(function: str, n: int, **arguments: Any) -> list[tuple[int, ...]]:
-    """Returns each argument as a tuple of ``n`` integers, and checks their ranges.
+    """Returns each argument as a tuple of ``n`` integers, after a check of their ranges.
 
     Args:
         function: the name of the function that got the arguments.
@@ -59,7 +60,7 @@ def get_conv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False,
     Args:
         size: the axis's size.
         k, s, p, d: window size, stride, padding on each side, dilation.
-        cover_all: add a window where elements would be left over.
+        cover_all: whether to add a window, so that windows cover all elements.
 
     Example:
         >>> get_conv_outsize(8, k=3, s=2, p=1)
@@ -84,15 +85,16 @@ def get_deconv_outsize(
 def im2col_nd(
     img: Array, ksize: Sizes, stride: Sizes, pad: Sizes, cover_all: bool = False, dilate: Sizes = 1
 ) -> Array:
-    """Puts the elements of each window side by side.
+    """Returns the elements of each window of an array.
 
     Args:
         img: array (N, C, d1, d2, ...).
-        ksize, stride, pad, dilate: the windows; the padding is zeros.
+        ksize, stride, pad, dilate: size, stride, padding and dilation of the windows; padded
+            elements are zeros.
         cover_all: add windows where elements would be left over.
 
     Returns:
-        array (N, C, *ksize, *out), out being the numbers of windows.
+        array (N, C, *ksize, *out), where ``out`` are the numbers of windows along the axes.
 
     Example:
         >>> im2col_nd(np.arange(4.0).reshape(1, 1, 4), 2, 1, 0)[0, 0]
@@ -108,7 +110,10 @@ def im2col_nd(
 
 def _side_by_side(img, window):
     if min(window.out_size) <= 0:
-        raise ValueError(f"im2col: windows {window.ksize} must fit the padded {window.in_size}")
+        raise ValueError(
+            "im2col: windows must not be larger than the padded array, but windows of "
+            f"{window.ksize} are larger than the padded {window.in_size}"
+        )
     columns = kernels.unfold_windows(img, window)
     return columns.reshape(*img.shape[:2], *window.ksize, *window.out_size)
 
@@ -116,7 +121,8 @@ def _side_by_side(img, window):
 def col2im_nd(
     col: Array, stride: Sizes, pad: Sizes, dims: Sequence[int], dilate: Sizes = 1
 ) -> Array:
-    """Sums the elements of windows at their places in the array; the adjoint of :func:`im2col_nd`.
+    """Adds the elements of windows at their positions in an array, which is the adjoint of
+    :func:`im2col_nd`.
 
     Args:
         col: array (N, C, *ksize, *out).
@@ -153,7 +159,7 @@ def im2col(
     out_h: int | None = None,
     out_w: int | None = None,
 ) -> Array:
-    """Puts the elements of each window of images side by side.
+    """Returns the elements of each window of images.
 
     Args:
         img: array (N, C, H, W).
@@ -188,7 +194,8 @@ def im2col(
 def col2im(
     col: Array, sy: int, sx: int, ph: int, pw: int, h: int, w: int, dy: int = 1, dx: int = 1
 ) -> Array:
-    """Sums the elements of windows at their places in images; the adjoint of :func:`im2col`.
+    """Adds the elements of windows at their positions in images, which is the adjoint of
+    :func:`im2col`.
 
     Args:
         col: array (N, C, kh, kw, out_h, out_w).

@@ -1,4 +1,4 @@
-"""Windows of arrays with any number of spatial axes, side by side."""
+"""Functions that convert between arrays, with any number of spatial axes, and their windows."""
 
 from mpchain.utils.conv import as_tuple as as_tuple
 from mpchain.utils.conv import col2im_nd as col2im_nd

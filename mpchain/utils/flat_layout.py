@@ -1,4 +1,4 @@
-"""Named arrays of one dtype, one after the other in a flat array."""
+"""Layouts of named arrays of the same dtype that are concatenated in a flat array."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
@@ -37,14 +37,14 @@ class FlatLayout:
         self._shapes: dict[Any, tuple[int, ...]] = {}
 
     def append(self, name: Hashable, shape: tuple[int, ...]) -> None:
-        """Appends an array of this name and shape."""
+        """Appends an array with the given name and shape to the layout."""
         stop = self.size + math.prod(shape)
         self.slices[name], self._shapes[name] = slice(self.size, stop), shape
         self.size = stop
 
     def aligned(self, n: int) -> "FlatLayout":
         """Returns a layout of the same arrays that begins with all arrays whose size is a multiple
-        of ``n``, so that each of these begins at a multiple of ``n``.
+        of ``n``, so that each of these arrays begins at a multiple of ``n``.
 
         Example:
             >>> layout = FlatLayout(np.float32)
@@ -60,7 +60,7 @@ class FlatLayout:
 
     def renamed(self, names: Mapping[Hashable, Hashable]) -> "FlatLayout":
         """Returns a layout of the same size with only some of the arrays, at the same positions;
-        ``names`` maps their current names to new ones."""
+        ``names`` maps the current names of these arrays to new names."""
         layout = FlatLayout(self.dtype)
         layout.size = self.size
         layout.slices = {new: self.slices[name] for name, new in names.items()}
@@ -99,12 +99,12 @@ class FlatLayout:
 def layouts(
     arrays: Iterable[tuple[Any, Any]], n_bytes: float = math.inf, n_first: float | None = None
 ) -> list[FlatLayout]:
-    """Lays out arrays or parameters in flat arrays, each of one dtype.
+    """Returns layouts of arrays or parameters in flat arrays, each for arrays of one dtype.
 
     Args:
         arrays: pairs of a name and an object with a shape and a dtype, in the order of the result.
         n_bytes: a layout that has reached this size gets no more arrays.
-        n_first: the same for the very first layout; None means ``n_bytes``.
+        n_first: the size from which the first layout gets no more arrays; None means ``n_bytes``.
 
     Example:
         >>> arrays = {"a": np.zeros(3), "b": np.zeros(2, np.float32), "c": np.zeros(1)}
@@ -123,7 +123,7 @@ def layouts(
 
 
 def put(view: Array, array: Array | None, factor: float = 1) -> None:
-    """Overwrites ``view`` with ``array`` times ``factor``, or with zeros for None.
+    """Overwrites ``view`` with ``array`` times ``factor``, or with zeros if ``array`` is None.
 
     Example:
         >>> view = np.zeros(2, np.float32)

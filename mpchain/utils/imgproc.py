@@ -29,7 +29,8 @@ def oversample(images: Array | Sequence[Array], crop_dims: tuple[int, int]) -> A
     room = images.shape[2] - height, images.shape[3] - width
     if min(room) < 0:
         raise ValueError(
-            f"oversample: crop_dims {tuple(crop_dims)} must fit the images of {images.shape[2:]}"
+            f"oversample: crop_dims {tuple(crop_dims)} must not exceed the size {images.shape[2:]} "
+            "of the images"
         )
     corners = [(i, j) for i in (0, room[0]) for j in (0, room[1])]
     places = [*corners, (room[0] // 2, room[1] // 2)]

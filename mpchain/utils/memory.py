@@ -7,7 +7,7 @@ from mpchain.backends import cuda
 
 try:
     import resource
-except ImportError:  # this is not a POSIX system
+except ImportError:  # a system without the module resource is not a POSIX system
     resource = None
 
 
@@ -21,14 +21,15 @@ def pool_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Returns the memory of this process, in bytes; on systems without Linux's /proc, its peak.
+    """Returns the resident memory of this process, in bytes; on systems without Linux's /proc,
+    returns the peak.
 
     >>> resident_bytes() > 2**20
     True
     """
     try:
         file = _statm.get(os.getpid())
-        if file is None:  # a forked process opens its own file
+        if file is None:  # the file is opened again in a forked process
             file = _statm[os.getpid()] = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         return int(os.pread(file, 64, 0).split()[1]) * _PAGE
     except OSError:
@@ -36,7 +37,7 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Returns the peak memory of this process, in bytes; 0 if unknown.
+    """Returns the peak memory of this process, in bytes; 0 if the peak is unknown.
 
     >>> peak_bytes() >= 0
     True

@@ -1,4 +1,5 @@
-"""Public modules that moved: their old paths still work, and a warning names the new path once."""
+"""Support for the old paths of public modules that have moved: importing an old path works, and
+warns once of the new path."""
 
 import importlib
 import importlib.machinery
@@ -17,14 +18,14 @@ MOVED = {
     "mpchain.training.updaters.multiprocess_parallel": "mpchain.distributed.multiprocess_parallel",
     "mpchain.runtime_info": "mpchain.utils.runtime_info",
 }
-"""Old module names and new ones."""
+"""The new name of each module that has moved, by its old name."""
 
 NICKNAMES = {
     "mpchain.initializer": "mpchain.initializers.initializer",
     "mpchain.links.caffe": "mpchain.exporters.caffe_function",
     "mpchain.onnx": "mpchain.exporters.onnx",
 }
-"""Second names of modules, short ones and Chainer's, which warn of nothing."""
+"""Other names of modules, such as short names and Chainer's names, which give no warning."""
 
 
 class Finder:
@@ -48,7 +49,7 @@ class Finder:
         """Returns None, so that Python makes a module, which :meth:`exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Replaces the module with the one at the new path."""
+        """Replaces the module by the module at the new path."""
         old = module.__name__
         if old in MOVED:
             warnings.warn(f"{old} is {MOVED[old]} now", FutureWarning, stacklevel=2)

@@ -1,4 +1,5 @@
-"""Warnings about what may change or differ, and methods that must not be overridden."""
+"""Warnings of experimental and nondeterministic features, temporary folders, and methods that must
+not be overridden."""
 
 import contextlib
 import shutil
@@ -64,11 +65,13 @@ def tempdir(**kwargs: Any) -> Iterator[str]:
 
 
 def final(method: Callable | None = None, *, action: type[Exception] = TypeError) -> Callable:
-    """Decorator for a method that subclasses must not override, in classes of :func:`enable_final`.
+    """Decorator: declares that subclasses must not override a method. The class must derive from a
+    class of :func:`enable_final`.
 
     Args:
         method: the method.
-        action: the exception or warning for a subclass that overrides the method.
+        action: the class of the exception or warning that a subclass that overrides the method
+            causes.
 
     Example:
         >>> class Base(mpchain.utils.enable_final()):
@@ -88,7 +91,8 @@ def final(method: Callable | None = None, *, action: type[Exception] = TypeError
 def enable_final(
     base: type | tuple[type, ...] = (), meta_base: type | tuple[type, ...] = ()
 ) -> type:
-    """Returns a base class whose subclasses are checked for :func:`final`.
+    """Returns a base class whose subclasses are checked for overridden methods that :func:`final`
+    marks.
 
     Args:
         base: the base class or classes of the result.

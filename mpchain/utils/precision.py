@@ -1,4 +1,4 @@
-"""Computes float16 and bfloat16 arrays in float32."""
+"""A decorator that computes functions of float16 and bfloat16 arrays in float32."""
 
 import functools
 from collections.abc import Callable
@@ -16,8 +16,8 @@ def fp16_mixed_precision(function: Callable) -> Callable:
             ``forward`` of a :class:`mpchain.FunctionNode`.
 
     Returns:
-        A method that passes float16 and bfloat16 inputs to ``function`` as float32, and casts
-        the outputs to the inputs' dtype if all floating-point inputs share one.
+        A method that passes float16 and bfloat16 inputs to ``function`` as float32, and casts the
+        outputs to the dtype of the inputs if all floating-point inputs have the same dtype.
 
     Example:
         >>> class Square(mpchain.FunctionNode):

@@ -1,4 +1,4 @@
-"""Versions of the libraries that mpchain uses, and the configuration."""
+"""Prints the versions of the libraries that mpchain uses, and the configuration."""
 
 import platform
 import sys
@@ -12,7 +12,8 @@ from mpchain.configuration import config
 from mpchain.utils.version import __version__
 
 LAST_RUN_ON_HARDWARE = "never"
-"""When GPU code last ran on a GPU, and on which; README.md and the guide to GPUs say the same."""
+"""The date and the GPU of the last run of the GPU code on a real GPU. README.md and the guide to
+GPUs repeat this text."""
 
 _STATE_OF_GPU_CODE = "tested only against mock CUDA libraries; last run on a real GPU: "
 _MISSING = "not installed"
@@ -59,7 +60,8 @@ def _runtime_info():
 
 def _version(*distributions):
     """Returns the version of the first distribution that is installed, without importing it."""
-    # Importing importlib.metadata takes a tenth of mpchain's import time.
+    # The import is inside the function, because importing importlib.metadata takes a tenth of
+    # mpchain's import time.
     import importlib.metadata
 
     for name in distributions:
@@ -89,13 +91,14 @@ def _cuda():
 
 
 def _plans_of_cudnn():
-    """Returns whether cuDNN plans a convolution; this starts cuDNN."""
+    """Returns "yes" if cuDNN can plan a convolution, else the reason. The call starts cuDNN."""
     cudnn = annexes.find("gpu_kernels", "kernels.gpu.cudnn") if cuda.available else None
     return {} if cudnn is None else {"  convolution": cudnn.why_no_plan() or "planned"}
 
 
 def _mpi():
-    """Returns the MPI library if it is loaded; loading it would start MPI."""
+    """Returns the version of the MPI library if it is loaded. The function does not load the
+    library, because loading would start MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None:
         return "not loaded"

@@ -1,4 +1,4 @@
-"""Sparse matrices as lists of their elements: value, row and column (the COO format)."""
+"""Sparse matrices as lists of values, rows and columns of their elements (the COO format)."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,13 @@ from mpchain.variable import Variable, as_array
 
 
 class CooMatrix:
-    """A sparse matrix, or a batch of them; elements with equal positions add up.
+    """A sparse matrix, or a batch of sparse matrices. Elements with equal positions are added.
 
     Args:
         data: array (n,) of the elements, or (B, n).
-        row, col: arrays of integers, of the shape of ``data``: the positions of the elements. Both
-            are -1 for padding, if a matrix of the batch has fewer than n elements.
+        row, col: arrays of integers, of the shape of ``data``: the positions of the elements. If a
+            matrix of a batch has fewer than n elements, the row and column of the missing elements
+            are -1.
         shape: the numbers of rows and columns of a matrix.
         order: 'C' if the elements are sorted by row and then column, 'F' if by column and
             then row, else 'other'; None determines it from the positions.
@@ -46,16 +47,16 @@ class CooMatrix:
         shapes = {tuple(x.shape) for x in (data, row, col)}
         if len(shapes) != 1 or data.ndim not in (1, 2):
             raise ValueError(
-                "CooMatrix: data, row and col must have one shape, of 1 or 2 axes, but have "
-                f"{data.shape}, {row.shape} and {col.shape}"
+                "CooMatrix: data, row and col must have the same shape, with 1 or 2 axes, but "
+                f"have {data.shape}, {row.shape} and {col.shape}"
             )
         if len(shape) != 2:
             raise ValueError(f"CooMatrix: shape must have 2 elements, but is {shape}")
         for name, places, size in (("row", row, shape[0]), ("col", col, shape[1])):
             if places.size and not -1 <= int(places.min()) <= int(places.max()) < size:
                 raise ValueError(
-                    f"CooMatrix: {name} must be at least -1 and below {size}, but is from "
-                    f"{places.min()} to {places.max()}"
+                    f"CooMatrix: {name} must be at least -1 and below {size}, but its values are "
+                    f"from {places.min()} to {places.max()}"
                 )
         if order not in ("C", "F", "other", None):
             raise ValueError(
@@ -86,18 +87,18 @@ def _add_at(array, places, values):
 
 
 def to_coo(x: Array, ldnz: int | None = None, requires_grad: bool = False) -> CooMatrix:
-    """Converts a dense matrix, or a batch of them, to a sparse one.
+    """Converts a dense matrix, or a batch of dense matrices, to a CooMatrix.
 
     Args:
         x: array (rows, columns), or (B, rows, columns).
-        ldnz: minimum number of stored elements; the rest is padding.
+        ldnz: minimum number of stored elements; missing elements are padding.
         requires_grad: whether the elements get a gradient.
 
     Returns:
-        CooMatrix: with its elements sorted by row.
+        a CooMatrix, whose elements are sorted by row.
 
     Raises:
-        ValueError: ``x`` has another number of axes.
+        ValueError: ``x`` does not have 2 or 3 axes.
 
     Example:
         >>> x = mpchain.utils.to_coo(np.array([[0.0, 2.0], [5.0, 0.0]]))
@@ -124,8 +125,8 @@ def get_order(row: Array, col: Array) -> str:
     """Returns the order in which a list of positions is sorted.
 
     Args:
-        row, col: arrays of integers of one shape. The last axis lists the positions; its end may be
-            padded with -1.
+        row, col: arrays of integers of the same shape. The last axis lists the positions; the end
+            of the list may be padded with -1.
 
     Returns:
         str: 'C' if by row and then column, 'F' if by column and then row, else 'other'.

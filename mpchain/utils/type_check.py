@@ -1,4 +1,4 @@
-"""Checks of the arguments of functions.
+"""Functions that check the arguments of functions.
 
 mpchain's own functions call :func:`check`. Users' functions define
 ``check_type_forward(in_types)``, whose argument contains expressions. Expressions remember how they
@@ -26,18 +26,20 @@ from mpchain.typing import Array
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-_COMPARISON, _TIGHT = 1, 10  # lowest priority, and priority of attributes, indexing and calls
+# these are the lowest priority, and the priority of attributes, indexing and calls
+_COMPARISON, _TIGHT = 1, 10
 
 
 class InvalidType(ValueError):
-    """An argument has the wrong shape or dtype for a function; the message says which and why.
+    """Raised when an argument of a function has the wrong shape or dtype; the message names the
+    function, the rule and the arguments.
 
-    It is a ValueError, the class of NumPy's errors about shapes.
+    The class derives from ValueError, which NumPy raises for wrong shapes.
 
     Args:
-        expect: the rule; or, without other arguments, the whole message.
+        expect: the rule; if there are no other arguments, the whole message.
         actual: the actual values.
-        msg: the message; None composes one from the other two.
+        msg: the message; None composes a message from ``expect`` and ``actual``.
 
     Attributes:
         expect, actual: the arguments of the same names.
@@ -78,7 +80,7 @@ def check(condition: bool, function: str, rule: str, **arguments: Any) -> None:
 
 
 def fail(function: str, rule: str, **arguments: Any) -> NoReturn:
-    """Raises the same InvalidType as :func:`check`."""
+    """Raises the InvalidType that :func:`check` raises for a condition that is False."""
     shown = ", ".join(f"{name}: {describe(value)}" for name, value in arguments.items())
     raise InvalidType(f"{function}: {rule.format(**arguments)}: {shown}")
 
@@ -104,7 +106,8 @@ def is_real(value: object) -> "TypeIs[float]":
 
 
 def describe(value: Any) -> str:
-    """Returns the dtype and shape of an array or of a list's arrays; for others, the value's repr.
+    """Returns a text with the dtype and shape of an array, or of each array in a list; for any
+    other value, its repr.
 
     Example:
         >>> describe([np.zeros(3), Variable(np.zeros((), np.float32))])
@@ -166,7 +169,7 @@ def explain_arguments(
                 f"{name}: {argument if value is wrong else places[0]} must be a Variable or an "
                 f"array, not {type(wrong).__name__}: {reprlib.repr(wrong)}"
             )
-            explained.obj = wrong  # a caller that passed this object can describe it better
+            explained.obj = wrong  # a caller that has passed this object can name its own argument
             raise explained from None
 
 
@@ -205,10 +208,11 @@ def called_by_users(function: Callable) -> Callable:
 
 
 class TypeInfo:
-    """Shape and dtype of an array.
+    """The shape and dtype of an array.
 
     Attributes:
-        shape (tuple of int), dtype (numpy.dtype), ndim (int), size (int): those of the array.
+        shape (tuple of int), dtype (numpy.dtype), ndim (int), size (int): the properties of the
+        array.
 
     Example:
         >>> TypeInfo((2, 3), np.dtype(np.float32))
@@ -254,7 +258,8 @@ def get_types(
         data: tuple of arrays.
         name: the name of the tuple in messages.
         accept_none: whether an element may be None; its type is then None.
-        shapes: tuple of shapes to use instead of the arrays' shapes; None uses the arrays'.
+        shapes: tuple of shapes to use instead of the shapes of the arrays; None means the shapes of
+            the arrays.
 
     Raises:
         TypeError: an element is None, and ``accept_none`` is False.
@@ -295,7 +300,7 @@ def check_forward(function: Any, in_data: Sequence[Array]) -> None:
 
 
 class Expr:
-    """An expression that :meth:`eval` evaluates later; its ``str`` is the text as written.
+    """An expression that :meth:`eval` evaluates later. Its ``str`` is the text of the expression.
 
     Attributes, indexing, calls, arithmetic and comparison of expressions are expressions.
 
@@ -306,9 +311,10 @@ class Expr:
     """
 
     _kind = None
-    __array_ufunc__ = None  # so NumPy scalars on the left leave the operation to the expression
+    # with None, NumPy scalars on the left leave the operation to the expression
+    __array_ufunc__ = None
     __hash__: ClassVar[None] = None
-    __iter__ = None  # otherwise Python would try the indexes 0, 1, 2, ... forever
+    __iter__ = None  # without None, Python would iterate over the indices 0, 1, 2, ... forever
 
     def eval(self) -> Any:
         """Returns the value."""
@@ -333,7 +339,7 @@ class Expr:
 
 
 class Variable(Expr):
-    """A value that is shown by a name.
+    """An expression for a value, which messages show by its name.
 
     Args:
         value: the value.
@@ -356,7 +362,7 @@ class Variable(Expr):
 
 
 class Constant(Variable):
-    """A value whose text is shown unchanged.
+    """An expression for a constant, which messages show by its value.
 
     Example:
         >>> print(Constant(3) * 2)
@@ -371,10 +377,10 @@ class _Kind(NamedTuple):
     """A way to combine expressions into one.
 
     Attributes:
-        function: takes the operands' values, returns the value.
-        write: takes the operands, returns the text.
+        function: a function of the operands' values that returns the value of the expression.
+        write: a function of the operands that returns the text of the expression.
         priority: the precedence of the operator.
-        opposite: for a comparison, the sign of its negation.
+        opposite: for a comparison, the operator of its negation.
     """
 
     function: Callable
@@ -395,8 +401,8 @@ class _Derived(Expr):
 
 
 def _value(x):
-    """Returns the value of an expression, or a tuple, list or slice of values; other objects
-    unchanged."""
+    """Returns the value of an expression, or of the expressions in a tuple, list or slice; other
+    objects are returned unchanged."""
     if isinstance(x, Expr):
         return x.eval()
     if isinstance(x, slice):
@@ -497,7 +503,8 @@ def expect(*bool_exprs: Any) -> None:
 
 
 def _as_printed(x):
-    """Makes a string or dtype that is a whole side of a comparison appear as plain text."""
+    """Returns an object whose text in messages is plain, if ``x`` is a string or dtype that is a
+    whole side of a comparison."""
     return Variable(None, str(x)) if isinstance(x, (str, np.dtype)) else x
 
 

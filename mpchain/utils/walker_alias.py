@@ -1,4 +1,4 @@
-"""Samples from a discrete distribution in constant time per sample."""
+"""A sampler of discrete distributions that takes constant time per sample."""
 
 from collections.abc import Sequence
 from operator import getitem
@@ -15,16 +15,16 @@ from mpchain.typing import Array, DeviceLike, Sizes
 
 
 class WalkerAlias(Transferable):
-    """Samples indexes with given probabilities by Walker's alias method.
+    """Draws indices with given probabilities by Walker's alias method.
 
-    Sampling draws an index uniformly, and with a probability that depends on the index replaces it
-    with its alias.
+    The method draws an index uniformly. With a probability that depends on the index, the index is
+    replaced by its alias.
 
     Args:
-        probs: sequence of non-negative weights of the indexes, on any scale.
+        probs: sequence of the non-negative weights of the indices, whose sum need not be one.
 
     Raises:
-        ValueError: there are no weights, one is negative or not finite, or all are zero.
+        ValueError: ``probs`` is empty, a weight is negative or not finite, or all weights are zero.
 
     See A. J. Walker, An efficient method for generating discrete random variables with general
     distributions, 1977; the table is built with M. D. Vose's method of 1991.
@@ -53,12 +53,13 @@ class WalkerAlias(Transferable):
             shares[j] -= 1 - shares[i]
             if shares[j] < 1:
                 small.append(large.pop())
-        # Apart from rounding errors, the remaining entries have a share of one.
+        # Without rounding errors, the remaining entries would have exactly the share one.
         shares[small + large] = 1
         self._shares, self._aliases = shares, aliases
 
     def to_device(self, device: DeviceLike) -> Self:
-        """Moves the table to a device, which then draws the samples; returns itself."""
+        """Moves the table to a device, on which samples are then drawn; returns the sampler
+        itself."""
         device = get_device(device)
         self._shares, self._aliases = device.send(self._shares), device.send(self._aliases)
         return self
@@ -80,7 +81,7 @@ class WalkerAlias(Transferable):
             shape: the shape of the result.
 
         Returns:
-            array of int32: indexes.
+            array of int32: the drawn indices.
         """
         xp, n = self.xp, len(self._shares)
         index = random.source(xp).randint(0, n, shape).astype(np.int32)

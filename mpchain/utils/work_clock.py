@@ -16,7 +16,8 @@ _clock = _Clock()
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """Context manager: counts the time inside as time in which this thread waits for other ranks.
+    """Context manager: counts the time of the block as time in which this thread waits for other
+    ranks.
 
     >>> with waiting():
     ...     pass
@@ -30,7 +31,8 @@ def waiting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Context manager: excludes this thread's work inside, such as extensions of only some ranks.
+    """Context manager: excludes the work of this thread in the block, such as extensions that only
+    some ranks run.
 
     >>> with aside():
     ...     pass
@@ -43,8 +45,8 @@ def aside() -> Iterator[None]:
 
 
 def clocks() -> tuple[float, float]:
-    """Returns two times in seconds: the time except work inside :func:`aside`, and how long this
-    thread has waited.
+    """Returns two times in seconds: the current time without work inside :func:`aside`, and the
+    total time for which this thread has waited.
 
     >>> time, waited = clocks()
     >>> waited >= 0

@@ -490,7 +490,7 @@ def test_state_that_links_keep_is_carried_from_replay_to_replay():
         np.testing.assert_allclose(*states, rtol=1e-5)
     assert reasons[-6:] == [
         *[None] * 3,
-        "a link keeps no value from the step before, or one of another shape",
+        "a link keeps no value from the step before, or a value of another shape",
         *[None] * 2,
     ]
 
@@ -509,7 +509,7 @@ def test_state_that_keeps_its_graph_is_a_reason():
     model = language_model()
     step = truncated_step(model, optimizers.SGD(1.0).setup(model), unchains=False)
     step = mpchain.capture(step)
-    with pytest.warns(UserWarning, match="call unchain_backward"):
+    with pytest.warns(UserWarning, match="call the loss's method unchain_backward"):
         for i in range(4):
             step(words_of(i))
     assert "of a LSTM keeps the graph of the step before" in step.reason

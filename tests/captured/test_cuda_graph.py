@@ -274,7 +274,7 @@ def test_state_of_links_is_not_overwritten_by_replays():
         np.testing.assert_array_equal(array.get(), value)
     model.layer.reset_state()
     forward(send(batch_of(0, shape=(5,)))[0])
-    assert forward.reason == "links carry other state than when it was captured"
+    assert forward.reason == "links have state of other shapes than when it was captured"
 
 
 def test_gradients_of_gradients_are_replayed():

@@ -67,7 +67,7 @@ def test_replays_exchange_once_in_each_call(is_read, same):
     expected = [None] * 6
     if same:
         # The step runs eagerly, and is compared.
-        expected[3] = "an argument varies for the first time"
+        expected[3] = "an argument has another value for the first time"
     assert reasons[3:] == expected
 
 

@@ -355,7 +355,7 @@ def test_gradients_that_the_call_before_has_left():
     """The step runs eagerly, so that gradients are added, and the reason names the gradients."""
     model = L.Linear(3, 2, nobias=True)
     step = mpchain.capture(lambda x: F.sum(model(x)).backward())
-    reason = r"it adds to the gradient of W that the call before has left, .*: call cleargrads\(\)"
+    reason = r"it reads the gradient of W from the call before, .*: call cleargrads\(\)"
     with pytest.warns(UserWarning, match=reason):
         for i in range(5):
             step(np.full((1, 3), i, "f"))

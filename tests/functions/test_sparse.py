@@ -126,7 +126,7 @@ def test_get_order(row, col, order):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((np.ones(3), np.zeros(2, int), np.zeros(3, int), (2, 2)), r"one shape.*\(3,\), \(2,\)"),
+        ((np.ones(3), np.zeros(2, int), np.zeros(3, int), (2, 2)), r"same shape.*\(3,\), \(2,\)"),
         ((np.array(1.0), np.array(0), np.array(0), (2, 2)), r"1 or 2 axes.*\(\)"),
         ((np.ones(1), np.zeros(1, int), np.zeros(1, int), (2, 2, 2)), r"shape must .*\(2, 2, 2\)"),
         ((np.ones(1), np.full(1, 2), np.zeros(1, int), (2, 2)), "row must be .* below 2.*2 to 2"),

@@ -186,7 +186,7 @@ def test_generate_array():
         (TypeError, "Constant: fill_value must be .* not str 'x'", lambda: get_initializer("x")),
         (
             ValueError,
-            r"Constant: fill_value of shape \(2, 2\) does not fit .*\(3, 2\)",
+            r"Constant: fill_value of shape \(2, 2\) does not broadcast .*\(3, 2\)",
             lambda: fill(initializers.Constant(np.ones((2, 2))), (3, 2)),
         ),
         (
@@ -217,7 +217,7 @@ def test_generate_array():
         ),
         (
             ValueError,
-            "DownsamplingConvFilter: weights must have shape .* with one k",
+            "DownsamplingConvFilter: weights must have shape .* with the same k",
             lambda: fill(initializers.DownsamplingConvFilter(), (1, 1, 2, 3)),
         ),
         (
@@ -227,7 +227,7 @@ def test_generate_array():
         ),
         (
             ValueError,
-            "the numbers of channels must be equal, or one of them 1, but are 2 and 3",
+            "the numbers of channels must be equal, or one of them must be 1, but they are 2 and 3",
             lambda: fill(initializers.UpsamplingDeconvFilter(), (2, 3, 4)),
         ),
         (

@@ -171,7 +171,7 @@ def test_adapters_of_a_whole_model():
     assert repr(model) == before
     np.testing.assert_allclose(model(X).array, changed, rtol=1e-4, atol=1e-5)
     assert model.first.update_enabled
-    with pytest.raises(ValueError, match=r"LoRA\.insert: Sequential has no Linear inside"):
+    with pytest.raises(ValueError, match=r"LoRA\.insert: Sequential contains no Linear link"):
         L.LoRA.insert(Sequential(F.tanh), 2)
 
 
@@ -181,7 +181,7 @@ def test_some_links_of_a_model():
     assert set(adapters) == {"/layers/0", "/layers/1"}
     assert type(model.first) is L.Linear
     assert set(L.LoRA.insert(model, 1)) == {"/first", "/list/0"}
-    with pytest.raises(ValueError, match="Model has no Linear inside to replace"):
+    with pytest.raises(ValueError, match="Model contains no Linear link to replace"):
         L.LoRA.insert(model, 1)
 
 

@@ -123,7 +123,7 @@ def test_sequential_refuses_named_arguments():
         (ValueError, "Linear: out_size must be positive, but is -2", lambda: L.Linear(3, -2)),
         (
             ValueError,
-            r"Constant: fill_value of shape \(2, 2\) does not fit .*\(3, 2\)",
+            r"Constant: fill_value of shape \(2, 2\) does not broadcast .*\(3, 2\)",
             lambda: L.Linear(2, 3, initialW=np.ones((2, 2))),
         ),
         (

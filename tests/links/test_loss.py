@@ -293,7 +293,7 @@ def softmax_of(x, t):
 @pytest.mark.parametrize(
     "error, message, call",
     [
-        (ValueError, "must be a pair, but one has 3 children", bad_tree((0, (1, 2, 3)))),
+        (ValueError, "must be a pair, but a node has 3 children", bad_tree((0, (1, 2, 3)))),
         (ValueError, "label 0 occurs twice in tree", bad_tree((0, (0, 1)))),
         (TypeError, "must be labels, integers from 0 on, but one is -1", bad_tree((0, -1))),
         (TypeError, "but one is 'a'", bad_tree((0, "a"))),
@@ -320,7 +320,7 @@ def softmax_of(x, t):
         (ValueError, "CRF1d: xs must hold at least one", lambda: L.CRF1d(3)([], [], "no", True)),
         (
             ValueError,
-            "CRF1d: there must be as many ys, 2, as xs, 1",
+            "CRF1d: ys must have as many elements as xs, 1, but has 2",
             lambda: L.CRF1d(3)([f(2, 3)], YS[1:], transpose=True),
         ),
     ],

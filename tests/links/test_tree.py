@@ -108,13 +108,23 @@ def test_what_is_absent_is_zero(link, absent):
 @pytest.mark.parametrize(
     "link, inputs, error, message",
     [
-        (L.ChildSumTreeLSTM(3, 4), [None] * 3, ValueError, "ChildSumTreeLSTM: all inputs are None"),
-        (L.NaryTreeLSTM(3, 4), [None] * 5, ValueError, "NaryTreeLSTM: all inputs are None"),
+        (
+            L.ChildSumTreeLSTM(3, 4),
+            [None] * 3,
+            ValueError,
+            "ChildSumTreeLSTM: at least one input must not be None",
+        ),
+        (
+            L.NaryTreeLSTM(3, 4),
+            [None] * 5,
+            ValueError,
+            "NaryTreeLSTM: at least one input must not be None",
+        ),
         (
             L.ChildSumTreeLSTM(3, 4),
             [f(*S), f(*X)],
             InvalidType,
-            "inputs must be memories, as many outputs, and x",
+            "inputs must be memories, the same number of outputs, and x",
         ),
         (L.NaryTreeLSTM(3, 4), [f(*S), f(*S), f(*X)], InvalidType, "there must be 2 children"),
         (L.ChildSumTreeLSTM(3, 4), [f(2, 5), f(*S), f(*X)], InvalidType, "tree_lstm: .* c_1"),

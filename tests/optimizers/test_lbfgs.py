@@ -140,13 +140,13 @@ def test_what_is_refused():
         optimizers.LBFGS(max_iter=0)
     link = _vector([1.0])
     optimizer = optimizers.LBFGS().setup(link)
-    with pytest.raises(TypeError, match=r"LBFGS\.update: needs a loss function"):
+    with pytest.raises(TypeError, match=r"LBFGS\.update: lossfun is required"):
         optimizer.update()
     with pytest.raises(TypeError, match=r"lossfun must return a Variable, not float"):
         optimizer.update(lambda: 1.0)
     with pytest.raises(RuntimeError, match="the loss is nan where the step begins"):
         optimizer.update(lambda: F.sum(link.x) * np.nan)
-    with pytest.raises(TypeError, match=r"LBFGS\.add_hook: takes no hooks"):
+    with pytest.raises(TypeError, match=r"LBFGS\.add_hook: LBFGS accepts no hooks"):
         optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
     optimizer.set_loss_scale(2)
     with pytest.raises(RuntimeError, match="a loss scale is set"):

@@ -61,7 +61,9 @@ def test_any_number_of_axes():
 
 
 def test_windows_larger_than_the_image():
-    with pytest.raises(ValueError, match=r"windows \(8, 2\) must fit the padded \(7, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"windows of \(8, 2\) are larger than the padded \(7, 6\)"
+    ):
         conv.im2col(IMAGES, 8, 2, 1, 1, 0, 0)
 
 
@@ -75,7 +77,7 @@ def test_oversample():
 
 
 def test_pieces_larger_than_the_image():
-    with pytest.raises(ValueError, match=r"crop_dims \(8, 3\) must fit the images of \(7, 6\)"):
+    with pytest.raises(ValueError, match=r"crop_dims \(8, 3\) must not exceed the size \(7, 6\)"):
         imgproc.oversample(IMAGES, (8, 3))
 
 

@@ -1,1 +1,2 @@
-"""Kernels for NumPy arrays, from libraries (oneDNN, BLAS) and our own (compiled loops, NumPy)."""
+"""Kernels for NumPy arrays: kernels from libraries (oneDNN, BLAS), and our own (compiled loops,
+NumPy)."""

@@ -1,4 +1,4 @@
-"""Limits the threads of NumPy's BLAS, so that they do not compete with oneDNN's."""
+"""Limits the threads of NumPy's BLAS, so that they do not compete with oneDNN's threads."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ from mpchain.kernels.reference import product
 
 
 class _OneThread:
-    """Context manager: OpenBLAS computes on one thread until the last thread has left the
+    """Context manager: OpenBLAS computes on one thread until the last Python thread has left the
     context."""
 
     def __init__(self):
@@ -47,11 +47,13 @@ one_thread = _OneThread()
 @functools.cache
 def _openblas() -> tuple[Callable, Callable]:
     """Returns functions that get and set the number of threads of NumPy's OpenBLAS."""
-    return next(iter(linux.openblas()), (lambda: 1, lambda n: None))  # NumPy uses another BLAS
+    # the list of libraries is empty if NumPy uses another BLAS
+    return next(iter(linux.openblas()), (lambda: 1, lambda n: None))
 
 
 def _refuse(a, b, out=None):
-    """Accepts stacks of matrices so large that NumPy's BLAS would use threads for each of them."""
+    """Accepts stacks of matrices that are so large that NumPy's BLAS would use threads for each
+    product."""
     if a.ndim == b.ndim == 2:
         return "two matrices"
     is_beside = onednn.has_threads_beside(a.shape[-2] * a.shape[-1] * b.shape[-1])
@@ -60,6 +62,6 @@ def _refuse(a, b, out=None):
 
 @product.kernel("blas", _refuse, SINGLE_OR_DOUBLE)
 def _product(a, b, out=None):
-    """a b, on one thread."""
+    """Returns the product of ``a`` and ``b``, computed on one thread."""
     with one_thread:
         return np.matmul(a, b, out=out)

@@ -1,9 +1,11 @@
-"""Arrays (N, C, *size) in memory as (N, *size, C): the channels of a pixel lie side by side.
+"""Arrays (N, C, *size) that are stored as (N, *size, C), so that the channels of a pixel are
+adjacent in memory.
 
-oneDNN's convolutions read and write this layout without rearranging anything, so they return it.
-To NumPy such an array has the same shape with other strides: elementwise functions keep the layout,
-all other functions compute the same values, and ``np.ascontiguousarray`` undoes the layout. Kernels
-that work through memory ask :func:`is_last`. "Plain" is the order N, C, *size.
+oneDNN's convolutions read and write this layout without rearranging arrays, so their results have
+the layout. In NumPy such an array has the same shape with other strides: elementwise functions keep
+the layout, all other functions compute the same values, and ``np.ascontiguousarray`` returns an
+array in the order N, C, *size, which is called plain. Kernels that read memory in order call
+:func:`is_last` to learn the layout.
 """
 
 from typing import TypeGuard
@@ -13,7 +15,7 @@ import numpy as np
 from mpchain.typing import Array, DTypeLike
 
 TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
-"""The axes in the order of memory, keyed by the number of axes."""
+"""For each number of axes, the axes in the order of memory."""
 
 _FROM_LAST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
 # NumPy's new arrays copy the axis order of a given array, even if sizes differ.
@@ -21,9 +23,9 @@ _LIKE = {n: np.empty(range(2, 2 + n)).transpose(axes) for n, axes in _FROM_LAST.
 
 
 def is_last(x: Array) -> bool:
-    """Returns whether memory holds the channels of ``x`` side by side, without gaps.
+    """Returns whether the channels of each pixel of ``x`` are adjacent in memory, without gaps.
 
-    True also for arrays with one channel or one pixel, which are plain at the same time.
+    The result is True also for arrays with one channel or one pixel, which are plain too.
 
     Example:
         >>> x = np.zeros((2, 3, 4, 5))
@@ -34,7 +36,7 @@ def is_last(x: Array) -> bool:
 
 
 def is_only_last(x: Array) -> bool:
-    """Returns whether memory holds the channels side by side, and is not plain.
+    """Returns whether :func:`is_last` is True and the array is not plain.
 
     Example:
         >>> is_only_last(np.zeros((2, 1, 4, 5)))
@@ -44,7 +46,7 @@ def is_only_last(x: Array) -> bool:
 
 
 def empty_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Returns a new array of three or four axes whose channels lie side by side in memory.
+    """Returns a new array of three or four axes, whose channels are adjacent in memory.
 
     Example:
         >>> x = empty_last((2, 3, 4, 5), np.float32)
@@ -55,7 +57,8 @@ def empty_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike, *, out: np.ndarray | None = None) -> np.ndarray:
-    """Returns memory for the result of a kernel: the planned memory if it fits, or a new array.
+    """Returns memory for the result of a kernel: ``out`` if it has the shape and dtype of the
+    result, else a new array.
 
     Args:
         shape, dtype: the shape and dtype of the result.
@@ -78,7 +81,8 @@ def result(
     """Returns memory for the result of a kernel, in the layout of another array; see :func:`empty`.
 
     Args:
-        like: if it :func:`is_only_last`, channels lie side by side; else the result is plain.
+        like: if :func:`is_only_last` is True for this array, the result has channels last; else the
+            result is plain.
 
     Example:
         >>> is_last(result((2, 3, 8), np.float32, like=empty_last((2, 3, 4), np.float32)))
@@ -90,7 +94,7 @@ def result(
 def result_last(
     shape: tuple[int, ...], dtype: DTypeLike, *, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns memory for a kernel's result whose channels lie side by side; see :func:`empty`.
+    """Returns memory for a kernel's result with channels last; see :func:`empty`.
 
     Example:
         >>> is_last(result_last((2, 3, 4), np.float32))
@@ -100,7 +104,7 @@ def result_last(
 
 
 def rows(x: np.ndarray) -> np.ndarray:
-    """Returns ``x`` as a matrix (pixels, channels): a view if :func:`is_last`, or a copy.
+    """Returns ``x`` as a matrix (pixels, channels): a view if :func:`is_last` is True, else a copy.
 
     Example:
         >>> rows(np.zeros((2, 3, 4, 5))).shape
@@ -110,7 +114,7 @@ def rows(x: np.ndarray) -> np.ndarray:
 
 
 def as_last(x: np.ndarray) -> np.ndarray:
-    """Returns ``x``, or a copy whose channels lie side by side.
+    """Returns ``x`` if it has channels last, else a copy that has.
 
     Example:
         >>> is_last(as_last(np.zeros((2, 3, 4, 5))))
@@ -124,7 +128,7 @@ def as_last(x: np.ndarray) -> np.ndarray:
 
 
 def reordered(x: np.ndarray) -> np.ndarray:
-    """Returns a view of a copy whose channels lie side by side, using calls that recorders see.
+    """Returns a view of a copy, which has channels last, by NumPy calls that recorders see.
 
     Example:
         >>> is_last(reordered(np.zeros((2, 3, 4, 5))))
@@ -134,7 +138,7 @@ def reordered(x: np.ndarray) -> np.ndarray:
 
 
 def in_memory(x: np.ndarray) -> np.ndarray:
-    """Returns a 1-D view of an array without gaps, with its elements in memory order.
+    """Returns a 1-D view of an array without gaps; the elements are in memory order.
 
     Example:
         >>> in_memory(as_last(np.array([[[1, 2], [3, 4]]])))

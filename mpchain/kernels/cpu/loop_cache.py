@@ -1,4 +1,5 @@
-"""Cache files of numba's compiled loops, only in folders that no other user can write."""
+"""Caches numba's compiled loops in files, but only in folders into which no other user can
+write."""
 
 import functools
 import hashlib
@@ -11,22 +12,23 @@ import time
 from typing import Any, cast
 
 PATIENCE = 2.0
-"""The seconds of compiling after which a line explains the delay."""
+"""The seconds of compilation after which mpchain prints a line that explains the delay."""
 
 COMPILES = (
-    "compiling loops for this machine, which takes seconds to minutes; later runs find them in the "
-    "cache, if it can be written"
+    "compiling loops for this machine, which takes seconds to minutes; later runs find the loops "
+    "in the cache, if the cache can be written"
 )
 
-_KNOWS_OWNERS = hasattr(os, "geteuid")  # Windows lacks this module
-# Every user who can change this file is trusted.
+_KNOWS_OWNERS = hasattr(os, "geteuid")  # Windows lacks os.geteuid and the module pwd
+# A user who can change this file is trusted, because such a user can change mpchain itself.
 _OWNERS = {os.stat(__file__).st_uid, *([os.geteuid(), 0] if _KNOWS_OWNERS else [])}
 _RANKS = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"
 
 
 @functools.cache
 def say(text: str) -> None:
-    """Prints a line to standard error, once per process; with several ranks, only rank 0 prints.
+    """Prints a line to standard error, at most once per process and text. With several ranks, only
+    rank 0 prints.
 
     Example:
         >>> say("compiling takes long")
@@ -36,8 +38,9 @@ def say(text: str) -> None:
 
 
 def is_safe(folder: str | os.PathLike) -> bool:
-    """Returns whether nobody but this user can write into a folder, if it exists; prints a line if
-    somebody can. The cache holds code that is executed.
+    """Returns whether no other user can write into a folder, which may be missing. If another user
+    can, the function prints a line. The check is needed because the cache holds code that is
+    executed.
 
     Example:
         >>> is_safe("/nowhere")
@@ -45,7 +48,7 @@ def is_safe(folder: str | os.PathLike) -> bool:
     """
     try:
         status = os.stat(folder)
-    except OSError:  # the folder is missing or inaccessible
+    except OSError:  # OSError means that the folder is missing or inaccessible
         return True
     if not _KNOWS_OWNERS:
         return True
@@ -63,15 +66,16 @@ def is_safe(folder: str | os.PathLike) -> bool:
 
 
 def _has_own_group(folder):
-    """Returns whether a folder's group is the one that many systems create for its owner only."""
+    """Returns whether a folder's group is the private group that many systems create for each
+    user."""
     try:
         return pathlib.Path(folder).group() == pathlib.Path(folder).owner()
-    except KeyError:  # the user or group id has no name
+    except KeyError:  # KeyError means that the user or group id has no name
         return False
 
 
 def cache(compiled: Any) -> None:
-    """Lets a function that ``numba.njit`` has made be cached on the disk.
+    """Enables the cache on disk for a function that ``numba.njit`` has made.
 
     Each file ends with its checksum. Files that are damaged, or that belong to another user, are
     ignored and written again.
@@ -80,7 +84,7 @@ def cache(compiled: Any) -> None:
         compiled: the function, without a cache.
 
     Raises:
-        RuntimeError: there is no folder for the cache.
+        RuntimeError: no safe folder for the cache can be written.
     """
     compiled._cache = _cache_class()(compiled.py_func)
 
@@ -140,7 +144,8 @@ def _cache_class():
 
 
 def _careful(locator):
-    """Returns a numba class that finds folders as the given class does, but only safe ones."""
+    """Returns a numba class that finds folders as the given class does, but accepts only safe
+    folders."""
 
     class Careful(locator):
         @classmethod
@@ -156,7 +161,8 @@ def _checksum(data):
 
 
 def _checked(path):
-    """Returns the contents of a file; None if it is missing, damaged, or another user's."""
+    """Returns the contents of a file; None if the file is missing or damaged, or belongs to another
+    user."""
     try:
         with open(path, "rb") as file:
             contents = file.read() if os.fstat(file.fileno()).st_uid in _OWNERS else b""
@@ -167,12 +173,12 @@ def _checked(path):
 
 
 def _patience():
-    """Returns a numba listener that prints a line if compiling mpchain's loops takes a long
-    time."""
+    """Returns a numba listener that prints a line if the compilation of mpchain's loops takes a
+    long time."""
     from numba.core.event import Listener
 
     class Patience(Listener):
-        spent, timer = 0.0, None  # total seconds of all loops so far
+        spent, timer = 0.0, None  # spent is the total of the seconds for all loops so far
 
         def on_start(self, event):
             if self.timer is None and _is_ours(event):

@@ -1,13 +1,15 @@
-"""Elementwise formulas of large NumPy arrays as one loop, where NumPy would make several passes.
+"""Compiles elementwise formulas to loops that compute large NumPy arrays in one pass, where NumPy
+would make several.
 
-A loop takes a formula of additions, products, comparisons and the like. Numba compiles it once the
-formula has taken about as long as compiling takes. Its values are those of NumPy; only the sign of
-a zero may differ, where NumPy's maximum of two zeros depends on the processor.
+A loop is made for a formula of additions, products, comparisons and similar operations. Numba
+compiles the loop when NumPy's computation of the formula has taken about as long as the
+compilation. The loop's values equal NumPy's values, except that the sign of a zero may differ,
+because NumPy's maximum of two zeros depends on the processor.
 
 A formula with a special function, such as the error function, or with an exponential among other
-operations, is compiled when it is first called for an array that is not small. The loop's values
-differ from SciPy's and NumPy's in the last places, so that only the size decides which values a
-program gets.
+operations, is compiled at its first call for an array that is not small. Because the loop's values
+differ from the values of SciPy and NumPy in the last digits, only the size of the array decides
+which values a program gets.
 """
 
 import functools
@@ -29,23 +31,26 @@ from mpchain.kernels.cpu.threads import in_parts
 from mpchain.observers import current
 from mpchain.typing import Array
 
-# For these, even a single operation is faster in a loop.
+# A single one of these operations is already faster in a loop.
 _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)
-_WARNING = (np.divide, np.sqrt)  # NumPy warns about zeros or negative numbers in arrays
+# NumPy warns of zeros or negative numbers in the arguments of these functions
+_WARNING = (np.divide, np.sqrt)
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
-# With more operations per exponential than this, NumPy's passes through memory take longer than the
-# exponential.
+# If a formula has more operations per exponential, NumPy's passes through memory take longer than
+# its exponential.
 _AMONG = 4
-_EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as one of these
-_MUCH = 16  # least ratio of the sizes of a result and of a divisor that is checked for zeros
-_MOST_PLANS = 256  # number of plans that a loop remembers
+_EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as an exponential
+# a divisor is checked for zeros only if the result has at least this many times its size
+_MUCH = 16
+_MOST_PLANS = 256  # the maximum number of plans that a loop remembers
 _CALLS = 1 << 12  # the number of elements that take as long as the calls of a formula
 _LONG = 3  # the least operations of a formula for which NumPy's calls take longer than the loop's
-_ROW = 1 << 10  # assumed row length if the arrays do not determine it
+_ROW = 1 << 10  # the assumed length of a row if the arrays do not determine the length
 
 
 class _Text(NamedTuple):
-    """The text of a loop: its arrays' names, the lines before it, its statements and its result."""
+    """The text of a loop: the names of its arrays, the lines before the loop, its statements and
+    its result."""
 
     arrays: Sequence[str]
     before: Sequence[str]
@@ -53,13 +58,14 @@ class _Text(NamedTuple):
     result: str
 
     def of_all(self) -> str:
-        """Returns the text of a loop over all elements of arrays of one shape."""
+        """Returns the text of a loop over all elements of arrays of the same shape."""
         text = [f"def run(numbers, y_, {', '.join(self.arrays)}):", *self.before]
         lines = [*(f"x_{x} = {x}[i]" for x in self.arrays), *self.lines, f"y_[i] = {self.result}"]
         return "\n    ".join([*text, "for i in range(y_.size):", *("    " + s for s in lines)])
 
     def of_rows(self, moves: Sequence[bool]) -> str:
-        """Returns the text of a loop over rows; arrays that do not move have one number per row."""
+        """Returns the text of a loop over rows. An array whose entry in ``moves`` is False has one
+        number per row."""
         rows, elements = ["out_ = y_[row_ * n_ : (row_ + 1) * n_]"], []
         for i, (x, does_move) in enumerate(zip(self.arrays, moves)):
             rows.append(f"p_ = row_ // m_ * sizes[{2 * i + 2}] + row_ % m_ * sizes[{2 * i + 3}]")
@@ -79,12 +85,14 @@ class _Plan(NamedTuple):
         text: the text to compile.
         shape, dtype: the shape and dtype of the result.
         is_last: whether the result has channels last.
-        takes: a function for each array, which returns its elements, each once, in order.
-        sizes: the number of rows that belong together, the elements of a row, and the distances by
-            which each array moves; None for arrays of one shape.
+        takes: for each array, a function that returns a vector of the array's elements, each
+            element once, in memory order.
+        sizes: the number of rows of an inner loop, the elements of a row, and the distances by
+            which each array moves; None for arrays of the same shape.
         n_rows: the number of rows of the result.
-        numbers: the numbers that the loop needs, if they do not depend on the formula's constants.
-        pays: whether the arrays are large enough.
+        numbers: the array of numbers that the loop needs, if the numbers do not depend on the
+            formula's constants; else None.
+        pays: whether the arrays are so large that the loop is faster than NumPy.
     """
 
     text: str
@@ -99,11 +107,11 @@ class _Plan(NamedTuple):
 
 
 class Loop:
-    """A formula that is computed by one loop: called with its arguments, it returns an array.
+    """A formula that is computed by one loop. A call with the formula's arguments returns an array.
 
-    It returns None for arguments that it does not support, and while NumPy should compute them.
-    Arrays may broadcast: the loop then goes row by row of the result. A text is compiled for each
-    way in which rows of the arrays repeat.
+    The result is None for arguments that the loop does not support, and as long as NumPy should
+    compute the formula. If arrays broadcast, the loop computes the result row by row. A text is
+    compiled for each pattern in which rows of the arrays repeat.
 
     Args:
         name: the name of the formula.
@@ -113,13 +121,17 @@ class Loop:
         is_special: whether the loop calls functions of :mod:`mpchain.kernels.cpu.special_loops`.
         is_slow: whether NumPy makes many calls, or one of these functions is slow in SciPy, so that
             small arrays gain, too.
-        only_rows: whether arrays of one shape are left to NumPy, whose single pass is as fast.
-        divisors: the indices of numbers that must not be zero, because NumPy would warn.
-        divides: whether the second array is a divisor, which must not contain zeros either.
+        only_rows: whether NumPy computes arrays of the same shape, because its single pass is as
+            fast.
+        divisors: the indices of numbers that must not be zero, because NumPy would warn of a
+            division by zero.
+        divides: whether the second array is a divisor, which must not contain zeros for the same
+            reason.
 
     Attributes:
         name: the name of the formula.
-        n_elements: for each text, the number of elements that NumPy has computed instead.
+        n_elements: for each text, the number of elements that NumPy has computed before the text is
+            compiled.
 
     Example:
         >>> loop = loop_of(lambda x, a: np.maximum(x, 0) * a, ["x", "a"], 1)
@@ -151,7 +163,7 @@ class Loop:
 
     @property
     def least(self) -> int:
-        """The smallest number of elements of arrays that the loop computes."""
+        """The least number of elements of an array that the loop computes."""
         return thresholds.special_loop if self._is_slow else thresholds.loop
 
     def __call__(self, *arguments: Any) -> Array | None:
@@ -246,7 +258,8 @@ class Loop:
         return compute
 
     def select(self, *arguments: Any) -> "Loop":
-        """Returns the loop itself, which computes the formula; operations have the same method."""
+        """Returns the loop itself, because recorders call ``select`` of operations to get the
+        object that computes."""
         return self
 
     def compute(
@@ -313,7 +326,8 @@ class Loop:
             return None
         try:
             shape = np.broadcast_shapes(*[x.shape for x in arrays])
-        except ValueError:  # the formula itself explains the error
+        # the error is raised again, with an explanation, when NumPy computes the formula
+        except ValueError:
             return None
         is_last = any(x.shape == shape and channels_last.is_only_last(x) for x in arrays)
         ways = [_way(x, shape, is_last) for x in arrays]
@@ -324,7 +338,7 @@ class Loop:
         takes, sizes, n_rows, text = [take for _, take in ways], None, 1, self._text.of_all()
         pays = math.prod(shape) >= self.least
         if len(groups) > 1 or not all(groups[0][1]):
-            if len(groups) == 1:  # threads divide the rows
+            if len(groups) == 1:  # threads need at least two groups, because they divide the rows
                 n, moves = groups[0]
                 each = next((m for m in range(_ROW, 2 * _ROW) if n % m == 0), n)
                 groups = [(n // each, moves), (each, moves)]
@@ -339,16 +353,16 @@ class Loop:
 
 
 def _are_whole(x, y):
-    """Returns whether two arrays have one shape and no gaps: NumPy is as fast, and no plan is
-    needed."""
+    """Returns whether two arrays have the same shape and no gaps. For such arrays NumPy is as fast,
+    and no plan is needed."""
     if x.__class__ is not np.ndarray or y.__class__ is not np.ndarray or x.shape != y.shape:
         return False
     return x.flags.c_contiguous and y.flags.c_contiguous
 
 
 def _divides_without_warning(y, shape):
-    """Returns whether a divisor has no zeros; checks only small divisors, because checks take
-    time."""
+    """Returns whether a divisor is known to have no zeros. Only small divisors are checked, because
+    checks take time."""
     return _MUCH * y.size <= math.prod(shape) and bool(y.all())
 
 
@@ -358,10 +372,10 @@ def _in_order(values, is_last):
 
 
 def _way(x, shape, is_last):
-    """Returns the result's axes along which an array moves, and a function that returns its
-    elements.
+    """Returns a flag for each axis of the result, True if the array moves along the axis, and a
+    function that returns the array's elements as a vector.
 
-    The axes are in the order of memory. The result is None for an array with gaps.
+    The axes are in memory order. The result is None for an array with gaps.
     """
     spread = np.broadcast_to(x, shape)
     sizes, strides = _in_order(shape, is_last), _in_order(spread.strides, is_last)
@@ -376,13 +390,14 @@ def _way(x, shape, is_last):
     if x.shape == shape and 0 not in x.strides:
         return moves, channels_last.in_memory
     place = (*[slice(None) if stride else 0 for stride in x.strides], ...)
-    once = x[place]  # each element is visited once
+    once = x[place]  # this view has each element of a broadcast array once
     order = sorted(range(once.ndim), key=lambda i: -once.strides[i])
     return moves, lambda x: x[place].transpose(order).reshape(-1)
 
 
 def _way_of_copy(x, shape, is_last):
-    """Does the same as :func:`_way` for an array of the other layout, which is copied."""
+    """Returns the result of :func:`_way` for an array of the other layout, whose elements must be
+    copied."""
     if x.shape != shape or not (x.flags.c_contiguous or channels_last.is_last(x)):
         return None
     lay = channels_last.as_last if is_last else np.ascontiguousarray
@@ -394,7 +409,8 @@ def _flat(x):
 
 
 def _groups(sizes, moves):
-    """Joins neighboring axes along which the same arrays move; returns lists of size and moves."""
+    """Joins neighboring axes along which the same arrays move; returns a list of pairs: a size, and
+    a flag for each array."""
     groups = []
     for n, *moving in zip(sizes, *moves):
         if n > 1 and groups and groups[-1][1] == moving:
@@ -416,7 +432,8 @@ def _sizes(groups):
 
 
 def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | None:
-    """Returns the loop of a formula, None if it has no loop or the loop would not be faster.
+    """Returns the loop of a formula; None if the formula cannot be written as a loop, or if the
+    loop would not be faster than NumPy.
 
     Args:
         formula: an elementwise function of arrays, followed by constants.
@@ -448,7 +465,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         or (not is_quotient and any(map(_warns, of_arrays)))
     ):
         return None
-    numbers = {}  # names, keyed by texts
+    numbers = {}  # this maps the text of a number to its name
     writer = Numba(
         lambda x: numbers.setdefault(number_in_python(x), f"c{len(numbers)}"), is_special
     )
@@ -509,13 +526,15 @@ def _is_number(x):
 
 
 def _warns(step):
-    """Returns whether NumPy may warn about an operation: not if its divisor is a number."""
+    """Returns whether NumPy may warn of an operation, which is not the case if the divisor is a
+    number."""
     by_number = step.function is np.divide and _is_number(step.operands[1])
     return step.function in _WARNING and not by_number
 
 
 def _special(step):
-    """Returns the name of the function in :mod:`special_loops` for a step; empty if none."""
+    """Returns the name of the function of :mod:`special_loops` that computes a step; an empty
+    string if there is none."""
     return OPERATORS[step.function].special.partition("(")[0]
 
 

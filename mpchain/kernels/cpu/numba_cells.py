@@ -1,8 +1,9 @@
-"""Steps of recurrent cells in loops for numba, where NumPy passes ten times through the gates.
+"""Time steps of recurrent cells, in loops for numba, because NumPy would pass ten times through the
+gates.
 
 Each function of a step receives the rows of one time step: gates (n, gates * N) in blocks, and
-states (n, N). The loops are short, so that each reads few arrays and processors compute several
-elements at once. They call the exponential of :mod:`mpchain.kernels.cpu.special_loops`.
+states (n, N). The loops are short: each loop reads few arrays, so that numba can vectorize it. The
+loops call the exponential of :mod:`mpchain.kernels.cpu.special_loops`.
 """
 
 import functools
@@ -14,7 +15,8 @@ from mpchain.kernels.cpu import special_loops
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.typing import Array
 
-# The hyperbolic tangent is -e / (e + 2) with e = exp(-2 |x|) - 1, which is exact near zero, too.
+# The hyperbolic tangent of |x| is -e / (e + 2) with e = exp(-2 |x|) - 1, a formula that is exact
+# near zero too.
 _LINES = {
     "tanh": """
 e = expm1(np.absolute(x) * MINUS_TWO)
@@ -180,12 +182,12 @@ def _compiled(name, dtype):
 def compiled_step(
     name: str, arrays: Sequence[Array], least: int | None = None
 ) -> Callable[..., None] | None:
-    """Returns the compiled step of a cell, None if NumPy should compute the step.
+    """Returns the compiled step of a cell; None if NumPy should compute the step.
 
     Args:
         name: ``'lstm'``, ``'gru'``, ``'lstm backward'`` or ``'gru backward'``; ``'chain'`` names
             all steps of connectionist temporal classification.
-        arrays: the layer's arguments; the first are the gates of all steps.
+        arrays: the arrays of the layer; the first array holds the gates of all time steps.
         least: the least number of gates to compile for; None means ``thresholds.compiled``.
 
     Example:

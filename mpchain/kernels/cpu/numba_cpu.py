@@ -1,6 +1,7 @@
-"""Loops compiled by numba, where NumPy would pass through memory many times.
+"""Kernels whose loops numba compiles, because NumPy would pass through memory many times.
 
-Compiling takes a second or two, once for each dtype; compiled loops are cached on disk if possible.
+The compilation of a loop takes a second or two for each dtype; compiled loops are cached on disk if
+possible.
 """
 
 import contextlib
@@ -27,12 +28,13 @@ from mpchain.kernels.philox import random_words
 from mpchain.typing import Array
 
 TOO_SMALL = "too small to compile for"
-"""Why a kernel refuses small arrays."""
+"""The reason by which kernels refuse small arrays."""
 
 
 @functools.cache
 def load_numba() -> Any:
-    """Returns the module numba, or None if it is not installed or compiles nothing.
+    """Returns the module numba; None if numba is not installed, or if its compilation is turned
+    off.
 
     Example:
         >>> numba = load_numba()  # None where numba is not installed
@@ -46,7 +48,7 @@ def load_numba() -> Any:
 
 
 def why_not_compiled() -> str | None:
-    """Returns why loops are not compiled, None if they are.
+    """Returns the reason why loops are not compiled; None if they are compiled.
 
     Example:
         >>> reason = why_not_compiled()  # such as 'numba is not installed ...'
@@ -57,15 +59,15 @@ def why_not_compiled() -> str | None:
 def compile_loop(function: Callable, **options: Any) -> Callable:
     """Compiles a function with numba and caches the result on disk, if possible.
 
-    Each process compiles for itself if no folder can be written (as in read-only containers), if
-    other users may write into the folder, or if the disk is full.
+    Every process compiles the loops anew if no folder can be written (as in read-only containers),
+    if other users may write into the folder, or if the disk is full.
 
     Args:
         function: the function, which writes into its arguments and returns None.
         options: options of ``numba.njit``.
 
     Returns:
-        The compiled function. It takes read-only arrays, which the function must not write into.
+        The compiled function. It accepts read-only arrays, into which the function must not write.
 
     Example:
         >>> def double(x):
@@ -79,7 +81,8 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
     """
     options |= {"nogil": True, "error_model": "numpy"}
     compiled = load_numba().njit(**options)(function)
-    with contextlib.suppress(RuntimeError):  # there is no folder for the cache
+    # RuntimeError means that there is no folder for the cache
+    with contextlib.suppress(RuntimeError):
         loop_cache.cache(compiled)
     compile_for = compiled._compile_for_args
 
@@ -90,7 +93,9 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
             return lambda *args: compiled(*writable)
         try:
             return compile_for(*args)
-        except Exception:  # the cache failed; any other error is raised again
+        # if the cache caused the error, the loop is compiled without the cache; any other error is
+        # raised again
+        except Exception:
             loop_cache.remove(compiled)
             return compile_for(*args)
 
@@ -100,8 +105,8 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
 
 
 def as_writable(x):
-    """Returns the array, or a writable view of it: numba would compile again for a read-only
-    array."""
+    """Returns the array, or a writable view of a read-only array, because numba would compile again
+    for a read-only array."""
     if not isinstance(x, np.ndarray) or x.flags.writeable:
         return x
     interface = x.__array_interface__
@@ -114,7 +119,7 @@ def compile_written_loop(
 ) -> Callable:
     """Compiles the text of a function like :func:`compile_loop`.
 
-    The text is kept in a file, beside which numba caches what it compiled.
+    The text is stored in a file, beside which numba caches the machine code.
 
     Args:
         name: the file name in tracebacks if the text cannot be stored.
@@ -127,17 +132,18 @@ def compile_written_loop(
         >>> text = "def double(x):\\n    for i in range(x.size):\\n        x[i] *= 2"
         >>> loop = compile_written_loop("example", text) if load_numba() else None
     """
-    # The cache only knows the file, so other options need another file.
+    # numba's cache is keyed by the file, so other options need another file.
     said = [(key, sorted(v) if isinstance(v, set) else v) for key, v in sorted(options.items())]
     path = _kept(text, str(said) if said else "")
     return compile_loop(compile_text(name, text, {"np": np, **(known or {})}, path), **options)
 
 
 def _kept(text, options=""):
-    """Returns the path of a file with the text, None if no file can be written."""
+    """Returns the path of a file that holds the text; None if no file can be written."""
     name = f"loop_{hashlib.sha256((text + options).encode()).hexdigest()[:24]}.txt"
     folders = [pathlib.Path(__file__).parent / "__pycache__", "~/.cache/mpchain"]
-    if chosen := load_numba().config.CACHE_DIR:  # NUMBA_CACHE_DIR sets this folder
+    # the environment variable NUMBA_CACHE_DIR sets this folder
+    if chosen := load_numba().config.CACHE_DIR:
         folders.insert(0, chosen)
     for folder in map(pathlib.Path, map(os.path.expanduser, folders)):
         path = folder / name
@@ -146,13 +152,14 @@ def _kept(text, options=""):
         try:
             if path.read_text() == text:
                 return str(path)
-        except (OSError, ValueError):  # the file is missing or damaged
+        except (OSError, ValueError):  # these errors mean that the file is missing or damaged
             pass
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 (pathlib.Path(own) / name).write_text(text)
-                # Other processes see either the whole file or none.
+                # The file is renamed when it is complete, so that other processes see either the
+                # whole file or no file.
                 os.replace(pathlib.Path(own) / name, path)
             return str(path)
         except OSError:
@@ -162,12 +169,14 @@ def _kept(text, options=""):
 
 @functools.cache
 def _compiled(function):
-    # Sums may be reordered, eight elements at a time; infinities and NaN are preserved.
+    # These options allow numba to reorder sums, for instructions that add eight elements at a time;
+    # infinities and NaN are preserved.
     return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
 
 
 def in_parts_of(function: Callable, n: int, n_elements: int, *arguments: Any) -> None:
-    """Calls a compiled function, whose first two arguments are a part of range(n), for all parts.
+    """Calls a compiled function for parts of range(n); the function's first two arguments are the
+    begin and the end of a part.
 
     Example:
         >>> def fill(begin, end, x):
@@ -202,7 +211,8 @@ def _by_channels(x):
 def _batch_normalization(x, gamma, beta, axis, eps, out=None):
     """Computes the same as the reference, one channel at a time."""
     y = result(x.shape, x.dtype, x, out=out)
-    statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
+    # these are mean, inverse_std and var
+    statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]
     numbers = [v.reshape(-1) for v in (gamma, beta, *statistics)]
     if is_only_last(x):
         _normalize_last(rows(x), rows(y), eps, *numbers)
@@ -211,11 +221,14 @@ def _batch_normalization(x, gamma, beta, axis, eps, out=None):
     return y, *statistics
 
 
-@np.errstate(all="ignore")  # compiled loops raise no warnings either
+# compiled loops raise no warnings, so NumPy's warnings are turned off too
+@np.errstate(all="ignore")
 def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
-    """See :func:`_normalize` for the layout of channels_last: matrices (pixels, channels)."""
+    """Computes what :func:`_normalize` computes, for arrays with channels last, given as matrices
+    (pixels, channels)."""
     n, pivot = len(x), x[0].astype(np.float64)
-    # In double precision, squared differences from a pivot lose nothing.
+    # In double precision, sums of squared differences from a pivot lose no accuracy that single
+    # precision has.
     total, squares = _sums_of_columns(_moments, x, pivot)
     mean[:] = pivot + total / n
     var[:] = np.maximum(squares / n - (total / n) ** 2, 0)
@@ -226,7 +239,8 @@ def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
 
 @np.errstate(all="ignore")
 def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta):
-    """See :func:`_normalize_backward` for the layout of channels_last."""
+    """Computes what :func:`_normalize_backward` computes, for arrays with channels last, given as
+    matrices (pixels, channels)."""
     g_beta[:], along_x = _sums_of_columns(_sums_with_gradient, x, g, mean)
     g_gamma[:] = along_x * inverse_std
     scale, n = gamma * inverse_std, x.dtype.type(len(x))
@@ -237,8 +251,8 @@ def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta
 
 
 def _sums_of_columns(function, x, *arrays):
-    """Returns two sums for each column, by a loop over parts of the rows that threads do not
-    change."""
+    """Returns two sums for each column, by a loop over parts of the rows. The parts do not depend
+    on the number of threads."""
     n_rows = max(thresholds.sum_part // x.shape[1], 4)
     sums = np.zeros((-(-len(x) // n_rows), 2, x.shape[1]))
     in_parts_of(function, len(sums), x.size // thresholds.light_loop, n_rows, x, *arrays, sums)
@@ -253,7 +267,8 @@ def _sums_of_columns(function, x, *arrays):
 def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None):
     """Computes the same as the reference, one channel at a time."""
     gx = result(x.shape, x.dtype, x, out=out)
-    of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
+    # these are g_gamma and g_beta
+    of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]
     numbers = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
     n = x.dtype.type(x.size // gamma.size)
     if is_only_last(x):
@@ -356,7 +371,7 @@ def _refuse_rows(rows, ids, n):
 def _sum_rows(rows, ids, n):
     """Computes the same as the reference, one row at a time."""
     if ids.min() < -n or ids.max() >= n:
-        # NumPy's kernel raises the error.
+        # NumPy's kernel then raises the error of an id that is out of range.
         return reference.sum_rows.kernels[-1].compute(rows, ids, n)
     x = np.zeros((n, *rows.shape[ids.ndim :]), rows.dtype)
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
@@ -366,13 +381,13 @@ def _sum_rows(rows, ids, n):
 
 
 def add_rows(x: Array, rows: Array, ids: Array) -> bool:
-    """Adds each row to the row of ``x`` with its id, one after another, in place.
+    """Adds ``rows[i]`` to row ``ids[i]`` of ``x``, for one i after another, in place.
 
     Returns:
         whether the rows were added: False for arrays that the loop does not support.
 
     Raises:
-        IndexError: an id is not a row of ``x``.
+        IndexError: an id is not the index of a row of ``x``.
 
     Example:
         >>> add_rows(np.zeros((2, 3)), np.ones((1, 3)), np.array([1]))  # too small to compile for
@@ -384,14 +399,15 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
         return False
     n = len(x)
     if ids.min() < -n or ids.max() >= n:
-        np.empty((n, 0))[ids]  # this call raises the error
+        np.empty((n, 0))[ids]  # indexing raises the IndexError
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)
     _compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
     return True
 
 
-# The functions below are compiled. Sums are in double precision; loads have the array's dtype.
+# numba compiles the functions below. Sums are in double precision; elements are loaded in the
+# array's dtype.
 
 
 def _normalize(begin, end, x, y, eps, gamma, beta, mean, inverse_std, var):
@@ -443,7 +459,7 @@ def _normalize_backward(begin, end, g, x, gx, count, gamma, mean, inverse_std, g
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
 
 
-# The same code for the channels_last layout, which has a row for each pixel.
+# The functions below do the same for arrays with channels last, which have a row for each pixel.
 
 
 def _moments(begin, end, n_rows, x, pivot, sums):
@@ -502,7 +518,8 @@ def _find_maxima(begin, end, x, y, places, rows, columns, down, right, top, left
         where[:] = 0
         for a in range(rows):
             for b in range(columns):
-                # Compares the element (a, b) of each window with the window's maximum so far.
+                # This function compares element (a, b) of each window with the window's maximum so
+                # far.
                 column, place = b * wide - left, np.int32(a * columns + b)
                 start = min(y.shape[2], 0 if column >= 0 else (right - 1 - column) // right)
                 stop = max(start, min(y.shape[2], (x.shape[2] - 1 - column) // right + 1))
@@ -543,8 +560,8 @@ def _take_at_places(begin, end, x, y, places, rows, columns, down, right, top, l
                 y[n, i, j] = x[n, row, column] if is_inside else 0
 
 
-# This loops over windows of pixels whose channels lie side by side, and over those elements of a
-# window that lie inside the array.
+# The text loops over the windows of arrays with channels last, and over those elements of a window
+# that are inside the array.
 _LAST = """
 def run(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
     for n in range(begin, end):
@@ -580,7 +597,8 @@ _STEPS = {
 
 @functools.cache
 def _over_pixels(name):
-    """Returns a loop over windows of pixels, not yet compiled."""
+    """Returns the function, not yet compiled, that loops over the windows of arrays with channels
+    last."""
     text = _LAST.format(**dict(zip(("of_sample", "of_window", "of_element"), _STEPS[name])))
     return compile_text(name, text, {"np": np}, _kept(text.strip()))
 

@@ -1,8 +1,8 @@
-"""Softmax, extrema, sums, products and running sums of rows, in loops for numba.
+"""Softmax, extrema, sums, products and cumulative sums of rows, in loops for numba.
 
-Each row is reduced, and is contiguous in memory. Softmax passes through a row while the row is in
-the cache, and uses the exponential of :mod:`mpchain.kernels.cpu.special_loops`. Single precision is
-summed in double precision. Running sums add in NumPy's order, four rows at a time.
+Rows are contiguous in memory. Softmax makes all its passes through a row while the row is in the
+cache, and uses the exponential of :mod:`mpchain.kernels.cpu.special_loops`. Single precision is
+summed in double precision. Cumulative sums are added in NumPy's order, four rows at a time.
 """
 
 import functools
@@ -23,7 +23,8 @@ from mpchain.kernels.cpu.numba_cpu import (
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 
-# Apart from the sign, the bits of floating-point numbers sort like the numbers; NaN is noted.
+# If the sign is handled separately, the bits of floating-point numbers, read as integers, sort like
+# the numbers; a flag records NaN.
 _SOFTMAX = """
 def run(begin, end, x, scale, y):
     for row in range(begin, end):
@@ -94,11 +95,13 @@ def _compiled(name, dtype):
     head, _, rest = text.partition("\n")
     text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}"
     njit = load_numba().njit
-    # Without its own options, it would be compiled with the loop's options.
+    # The function has options of its own, because numba would compile it with the loop's options
+    # otherwise.
     in_order = njit(fastmath={"contract"}, forceinline=True, nogil=True)(_subtract_both)
     known = special_loops.functions(dtype, njit) | {"math": math, "subtract_both": in_order}
-    # Sums may be reordered; the exponential and differences are compiled separately. With
-    # contraction, the difference of a scaled number and the largest would not be zero.
+    # The options allow numba to reorder sums. The exponential and the differences are compiled
+    # separately: if products and differences were contracted, the difference of the largest scaled
+    # number and itself would not be zero.
     return compile_written_loop(name, text, known, fastmath={"reassoc", "nsz"})
 
 
@@ -180,7 +183,7 @@ def _differentiate_softmax(begin, end, g, y, gx, scale):
             gx[row, i] = y[row, i] * (g[row, i] - part) * scale
 
 
-# The bits of NaN are above those of infinity, or below those of minus infinity.
+# As integers, the bits of NaN are above the bits of infinity, or below the bits of minus infinity.
 _EXTREMUM = """
 def run(begin, end, x, y):
     for row in range(begin, end):
@@ -212,7 +215,8 @@ _TEXTS |= {
 
 
 def _in_three(x, axes):
-    """Returns the elements before, along and after the axes, None if the axes are not neighbors."""
+    """Returns the numbers of elements before, along and after the axes; None if the axes are not
+    neighbors."""
     if axes != tuple(range(axes[0], axes[0] + len(axes))) if axes else True:
         return None
     before, after = x.shape[: axes[0]], x.shape[axes[-1] + 1 :]
@@ -249,7 +253,8 @@ def _refuse_sums(x):
 
 @reference.row_sums.kernel("numba_cpu", _refuse_sums, SINGLE_OR_DOUBLE)
 def _row_sums(x, out=None):
-    """Sums many elements of a row at a time."""
+    """Computes what the reference computes, with instructions that add many elements of a row at a
+    time."""
     y = empty(x.shape[:1], x.dtype, out=out)
     in_parts_of(_add, len(x), x.size // thresholds.light_loop, x, y)
     return y
@@ -275,7 +280,7 @@ def _refuse_rows_or_columns(x):
 
 @reference.running_sums.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)
 def _running_sums(x, is_backward, out=None):
-    """Computes the same as the reference, with its roundings."""
+    """Computes the same bits as the reference."""
     y = empty(x.shape, x.dtype, out=out)
     rows = [v.reshape(-1, x.shape[-1]) for v in (x, y)]
     if is_backward:
@@ -295,7 +300,7 @@ def _products(x, out=None):
 
 @reference.products_of_others.kernel("numba_cpu", _refuse_rows_or_columns, SINGLE_OR_DOUBLE)
 def _products_of_others(x, out=None):
-    """Computes the same as the reference, with its roundings."""
+    """Computes the same bits as the reference."""
     if not x.flags.c_contiguous:
         y = np.empty(x.shape[::-1], x.dtype).T
         in_parts_of(_multiply_columns, len(x), x.size, x.T, y.T)

@@ -1,8 +1,8 @@
 """Layer and group normalization in loops for numba, row by row.
 
-The elements of a row are normalized together: a sample of a layer (n_rows, size), or a group of
-channels of a sample (n_rows, channels, pixels). Sums are in double precision. Sums over rows are
-computed in parts that do not depend on the number of threads.
+The elements of a row are normalized together. A row is a sample of a layer (n_rows, size), or a
+group of channels of a sample (n_rows, channels, pixels). Sums are in double precision. Sums over
+rows are computed in parts that do not depend on the number of threads.
 """
 
 import functools
@@ -17,8 +17,8 @@ from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 
 
 def _groups(x, gamma, axis):
-    """Returns the number of groups of channels with parameters, 0 for a layer; None if
-    unsupported."""
+    """Returns the number of groups of channels that have parameters; 0 for layer normalization;
+    None for unsupported shapes."""
     if tuple(a % x.ndim for a in axis) != tuple(range(x.ndim - len(axis), x.ndim)):
         return None
     if gamma.shape == x.shape[x.ndim - len(axis) :]:
@@ -88,7 +88,7 @@ def _sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=Non
     return gx, of_gamma, of_beta
 
 
-# Compiled code
+# numba compiles the functions below.
 
 
 def _normalize_layers(begin, end, x, y, eps, gamma, beta, mean, inverse_std):

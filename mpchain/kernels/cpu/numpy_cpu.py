@@ -1,4 +1,4 @@
-"""Our own kernels for NumPy arrays, for special cases that are worth their code."""
+"""Our own kernels for NumPy arrays, for special cases in which they save much time."""
 
 import math
 
@@ -11,7 +11,8 @@ from mpchain.typing import Array
 
 
 def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
-    """Accepts the products for which BLAS would spend most of its time on rearranging W.
+    """Returns None for products for which BLAS would spend most of its time on rearranging W; else
+    the reason to refuse the product.
 
     Example:
         >>> refuse_unless_few_rows(np.ones((5, 2)), np.ones((3, 2)), None)
@@ -27,8 +28,8 @@ def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
 
 @reference.linear.kernel("numpy_cpu", refuse_unless_few_rows, SINGLE_OR_DOUBLE)
 def _linear_of_few_rows(x, W, b):
-    """y^T = W x^T + b."""
-    # BLAS takes longer for a transposed x than copying it does.
+    """Returns y = x W^T + b, computed as y^T = W x^T + b."""
+    # For a transposed x, BLAS takes longer than a copy of x.
     y = np.ascontiguousarray(reference.product(W, np.ascontiguousarray(x.T)).T)
     if b is not None:
         y += b
@@ -36,7 +37,8 @@ def _linear_of_few_rows(x, W, b):
 
 
 def _refuse_unless_pointwise(first, second, window):
-    """Accepts 1x1 filters that are applied everywhere, which need only a matrix product."""
+    """Accepts 1x1 filters with stride 1 and no padding, because such a convolution is a matrix
+    product."""
     if (
         window.n_elements != 1
         or window.groups != 1
@@ -54,7 +56,7 @@ def _refuse_unless_pointwise(first, second, window):
 
 @reference.convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise, SINGLE_OR_DOUBLE)
 def _pointwise_output(x, W, window, out=None):
-    """y[n] = W x[n], without copying x."""
+    """Returns y with y[n] = W x[n], computed without a copy of x."""
     if is_only_last(x):
         y = result_last((len(x), len(W), *window.out_size), x.dtype, out=out)
         np.matmul(rows(x), W.reshape(W.shape[:2]).T, out=rows(y))
@@ -65,7 +67,7 @@ def _pointwise_output(x, W, window, out=None):
 
 @reference.convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise, SINGLE_OR_DOUBLE)
 def _pointwise_input(y, W, window, out=None):
-    """x[n] = W^T y[n], without copying y."""
+    """Returns x with x[n] = W^T y[n], computed without a copy of y."""
     if is_only_last(y):
         x = result_last((len(y), W.shape[1], *window.in_size), y.dtype, out=out)
         np.matmul(rows(y), W.reshape(W.shape[:2]), out=rows(x))

@@ -1,6 +1,6 @@
-"""Intel's oneDNN: convolutions and products of matrices of single precision.
+"""Kernels of Intel's oneDNN: convolutions and matrix products in single precision.
 
-With several threads, oneDNN computes everything large; see
+With several threads, oneDNN computes all large products and convolutions; see
 :mod:`mpchain.kernels.cpu.onednn_library`.
 """
 
@@ -27,10 +27,11 @@ NOT_WORTH_IT, GAPS = "not worth it: NumPy is as fast", "an array that has gaps"
 
 
 def _miscounts_slices(window):
-    """Returns whether oneDNN's gradient of a 3-D filter is wrong because of the depth.
+    """Returns whether oneDNN's gradient of a 3-D filter is wrong for the padding and stride of the
+    depth axis.
 
-    oneDNN counts the slices that each window shares with the input. For the first window past the
-    front padding the count is right if that window ends inside the input, or if the padding is at
+    oneDNN counts the slices that each window shares with the input. For the first window after the
+    front padding, the count is right if the window ends inside the input, or if the padding is at
     most one stride. Otherwise oneDNN reads and writes past the ends of its arrays.
     """
     k, stride, pad, size = (values[0] for values in (*window[:3], window.in_size))
@@ -38,14 +39,15 @@ def _miscounts_slices(window):
 
 
 def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
-    """Returns why a convolution is not taken, None if it is.
+    """Returns the reason to refuse a convolution; None if oneDNN computes the convolution.
 
-    A convolution is taken where oneDNN was measured to be faster than a matrix product of the
-    windows side by side: depthwise convolutions, and windows of several elements, with enough
-    channels for the library's blocks, but not so many that the filters outweigh the windows. With
-    several threads, all other large convolutions are taken too, because the product would use
-    NumPy's BLAS, which has threads of its own. If ``config.kernels`` names onednn, everything that
-    oneDNN supports is taken; with ``config.autotune``, measurements decide.
+    oneDNN computes the convolutions for which it was measured to be faster than a matrix product of
+    all windows: depthwise convolutions, and convolutions with windows of several elements and
+    enough channels for the library's blocks, but not so many channels that the filters are larger
+    than the windows. With several threads, oneDNN computes all other large convolutions too,
+    because the matrix product would use NumPy's BLAS, which has threads of its own. If
+    ``config.kernels`` names onednn, oneDNN computes every convolution that it supports; with
+    ``config.autotune``, measurements decide.
 
     Example:
         >>> refusal("output", np.ones((0, 1, 3)), np.ones((1, 1, 3)), Window((3,), *[(1,)] * 6))
@@ -101,8 +103,8 @@ def _output_with_bias(x, W, b, window, out=None):
 
 
 def _lines(shape, strides, n=4):
-    """Returns whether a matrix is the transpose of one in rows, and the rows' distance, in elements
-    of ``n`` bytes."""
+    """Returns whether a matrix is the transpose of a matrix whose rows are contiguous, and the
+    distance between these rows, in elements of ``n`` bytes."""
     down, right = strides
     if right == n and down >= n * shape[1]:
         return (b"N", down // n) if down % n == 0 else None
@@ -115,8 +117,8 @@ def _rows(x):
 
 
 def _refuse_product(a, b, out=None):
-    """Accepts products measured faster than NumPy's BLAS, or for which BLAS would use its
-    threads."""
+    """Accepts products for which oneDNN was measured to be faster than NumPy's BLAS, or for which
+    BLAS would use its threads."""
     if a.itemsize == _BYTES_OF_BFLOAT16:
         return _refuse_bfloat16(a, b, out)
     work = a.size * b.shape[-1]
@@ -158,7 +160,8 @@ def _refuse_bfloat16(a, b, out=None):
 
 
 def _refuse_stacks(a, b, out, threads):
-    """Accepts stacks for which threads pay, because NumPy multiplies one matrix after the other."""
+    """Accepts stacks for which threads save time, because NumPy multiplies one matrix after the
+    other."""
     if threads == 1:
         return NOT_WORTH_IT
     if a.shape[:-2] != b.shape[:-2]:
@@ -170,7 +173,8 @@ def _refuse_stacks(a, b, out, threads):
 
 
 def _has_lines(x):
-    """Returns whether elements of rows or columns lie side by side, and no two share memory."""
+    """Returns whether the elements of rows or of columns are adjacent, and no two elements share
+    memory."""
     *_, down, right = x.strides
     lines = (down >= 4 * x.shape[-1]) if right == 4 else (down == 4 and right >= 4 * x.shape[-2])
     return lines and all(step > 0 and step % 4 == 0 for step in x.strides)
@@ -178,7 +182,8 @@ def _has_lines(x):
 
 @reference.product.kernel("onednn", _refuse_product, SINGLE_OR_BFLOAT16)
 def _product(a, b, out=None):
-    """Returns a b for two matrices or two stacks; a product of bfloat16 is rounded once."""
+    """Returns the product of two matrices or two stacks. A product of bfloat16 arrays is rounded
+    once."""
     y = np.empty((*a.shape[:-1], b.shape[-1]), a.dtype) if out is None else out
     is_for_sgemm = y.ndim == 2 and a.itemsize != _BYTES_OF_BFLOAT16
     (multiply if is_for_sgemm else matmul)(a, b, y)
@@ -186,11 +191,11 @@ def _product(a, b, out=None):
 
 
 def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
-    """Writes the product of two matrices of single precision to ``y``, or adds it to ``y``.
+    """Writes the product of two single-precision matrices to ``y``, or adds the product to ``y``.
 
     Args:
-        a, b, y: arrays (n, k), (k, m) and (n, m), whose rows have no gaps in them; a and b may be
-            transposed.
+        a, b, y: float32 arrays (n, k), (k, m) and (n, m), whose rows have no gaps; ``a`` and ``b``
+            may be transposed.
         is_sum: whether to add the product to ``y``.
 
     Example:
@@ -208,8 +213,8 @@ def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
 
 
 def _is_for_primitive(a, b):
-    """Returns whether the product is x W^T of many rows of x, which the primitive computes
-    faster."""
+    """Returns whether the product is x W^T with many rows of x, which oneDNN's matmul primitive
+    computes faster."""
     (n_rows, n), (down, right) = a.shape, b.strides
     return (
         down < right
@@ -222,7 +227,7 @@ def _is_for_primitive(a, b):
 
 @functools.lru_cache(maxsize=4096)
 def _described(a_shape, a_strides, b_shape, b_strides, y_strides):
-    """Returns a product's arguments, except addresses, in C's types."""
+    """Returns the arguments of a product, except addresses, in C's types."""
     (of_a, a_step), (of_b, b_step) = _lines(a_shape, a_strides), _lines(b_shape, b_strides)
     _, y_step = _lines((a_shape[0], b_shape[1]), y_strides)
     sizes = map(ctypes.c_int64, (a_shape[0], b_shape[1], a_shape[1]))
@@ -232,7 +237,7 @@ def _described(a_shape, a_strides, b_shape, b_strides, y_strides):
 
 @reference.linear.kernel("onednn", lambda x, W, b: _refuse_product(x, W.T), SINGLE_OR_BFLOAT16)
 def _linear(x, W, b):
-    """y = x W^T + b."""
+    """Returns y = x W^T + b."""
     y, weights = np.empty((len(x), len(W)), x.dtype), W.T
     if x.itemsize == _BYTES_OF_BFLOAT16:
         matmul(x, weights, y, b if b is None else b.astype(np.float32))
@@ -249,12 +254,12 @@ def _linear(x, W, b):
 def repeated_product(b: Array, n: int) -> Callable[[Array, Array], object]:
     """Returns a function that writes the products of many arrays (n, k) and ``b`` to arrays (n, m).
 
-    If that pays, ``b`` is rearranged now instead of once for each product.
+    If it saves time, ``b`` is rearranged now instead of in each product.
 
     Args:
         b: array (k, m), which does not change.
-        n: the number of rows of the other factors. These factors and the results are contiguous and
-            have the dtype of ``b``.
+        n: the number of rows of the arrays that are multiplied by ``b``. These arrays and the
+            results are contiguous and have the dtype of ``b``.
 
     Example:
         >>> y = np.empty((1, 2))
@@ -286,7 +291,7 @@ def has_threads_beside(work: int) -> bool:
 
 
 class _Address(ctypes.c_void_p):
-    """The address of an array; it keeps the array alive."""
+    """The address of an array. The object keeps the array alive."""
 
     def __init__(self, array):
         super().__init__(array.ctypes.data)
@@ -296,8 +301,8 @@ class _Address(ctypes.c_void_p):
 def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | None:
     """Returns a function and its arguments that write the product of two matrices to ``y``.
 
-    The function is meant for repeated calls on the same memory, however small. The result is None
-    if the library is absent, or does not support the arrays.
+    The function is meant for repeated calls on the same memory; it pays for arrays of any size. The
+    result is None if the library is absent, or does not support the arrays.
 
     Example:
         >>> prepared_product(np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4)))  # double precision

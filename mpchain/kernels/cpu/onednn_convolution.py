@@ -1,10 +1,10 @@
-"""Convolutions by oneDNN's primitives, with the layouts of their arrays.
+"""Convolutions by oneDNN's primitives, and the memory layouts that these primitives need.
 
-With one and two spatial axes, the primitives read and write arrays whose channels lie side by side
-(see :mod:`mpchain.kernels.cpu.channels_last`), so that consecutive layers rearrange only filters.
-With three axes, oneDNN chooses blocked layouts, while arguments and results are plain. A call runs
-up to two reorders of inputs, the convolution, and one reorder of the output; these objects are made
-once for each geometry. The constants below come from oneDNN's headers.
+With one and two spatial axes, the primitives read and write arrays with channels last (see
+:mod:`mpchain.kernels.cpu.channels_last`), so that consecutive layers rearrange only filters. With
+three axes, oneDNN chooses blocked layouts, while arguments and results are plain. A call runs up to
+two reorders of inputs, the convolution, and one reorder of the output. The primitives are made once
+for each geometry. The constants below come from oneDNN's headers.
 """
 
 import ctypes
@@ -23,10 +23,10 @@ _FORWARD_TRAINING, _DIRECT = 64, 1
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
-_SIDE_BY_SIDE = (1, 2)  # spatial axes
+_SIDE_BY_SIDE = (1, 2)  # with these numbers of spatial axes, arrays have channels last
 
-# This maps each open slot to the kinds of the two operands, in the order of our kernels, and of the
-# result.
+# For each operation, these are oneDNN's names of the two operands, in the order of our kernels, and
+# of the result.
 _KINDS = {
     "output": (_SRC, _WEIGHTS, _DST),
     "input": (_DIFF_DST, _WEIGHTS, _DIFF_SRC),
@@ -36,13 +36,15 @@ _NAMES = {_SRC: "x", _DIFF_SRC: "x", _WEIGHTS: "W", _DIFF_WEIGHTS: "W", _DST: "y
 
 
 class _Convolution(Objects):
-    """A convolution, or one of its adjoints, of one geometry: called with its operands.
+    """A convolution, or one of its adjoints, of one geometry. A call with the operands computes the
+    result.
 
     Args:
-        operation: ``'output'``, ``'input'`` or ``'filter'``: the slot that is open.
+        operation: ``'output'``, ``'input'`` or ``'filter'``: the array that is computed from the
+            other two.
         shapes: the shapes of x, W and y, and of the bias if there is one.
         window: the geometry.
-        last: the names of the arrays, "x" and "y", whose channels lie side by side in memory.
+        last: the names, among "x" and "y", of the arrays that have channels last.
     """
 
     def __init__(self, operation, shapes, window, last):
@@ -57,10 +59,11 @@ class _Convolution(Objects):
         descriptor = self._descriptor(operation, window)
         primitive = self.make("dnnl_primitive_create", descriptor)
         kinds = _KINDS[operation]
-        # Memory objects of our arrays, and those in the arena with their offsets.
+        # These are the memory objects of our arrays, and the memory objects in the arena with their
+        # offsets.
         self.ours, self.blocked = [], []
-        # The bytes that the convolution needs in the arena, and the arena's address in the last
-        # call.
+        # These are the number of bytes that the convolution needs in the arena, and the arena's
+        # address in the last call.
         self.size, self.arena = 0, None
         used = {kind: self._argument(descriptor, kind) for kind in kinds}
         memories = {kind: memory for kind, (memory, _) in used.items()}
@@ -87,7 +90,7 @@ class _Convolution(Objects):
             x, y = (self.describe(self.shapes[name]) for name in "xy")
         spans = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
         axes = zip(window.out_size, window.stride, spans, window.in_size, window.pad)
-        # Extra padding for cover_all; without it, oneDNN ignores a remainder at the end.
+        # cover_all needs extra padding, because oneDNN ignores elements after the last full window.
         ends = [max((o - 1) * s + span - size - p, p) for o, s, span, size, p in axes]
         dilates = [d - 1 for d in window.dilate]
         b = self._describe("b") if "b" in self.shapes else None
@@ -106,7 +109,8 @@ class _Convolution(Objects):
         return self.make(name, engine, direct, x, W, None, y, *geometry, forward, None)
 
     def _argument(self, descriptor, kind):
-        """Returns the memory that the primitive uses, and the reorder from or to our array."""
+        """Returns the memory object that the primitive uses; if its layout differs from our array's
+        layout, prepares a reorder."""
         c, engine = self.onednn.c, self.onednn.engine
         given = self._describe(_NAMES[kind])
         chosen = ctypes.c_void_p(c.dnnl_primitive_desc_query_md(descriptor, _QUERIES[kind], 0))
@@ -127,7 +131,7 @@ class _Convolution(Objects):
     def __call__(self, *operands, out):
         of_first, of_second, of_result = self.are_last
         y = (result_last if of_result else empty)(self.result_shape, np.float32, out=out)
-        are_given = of_first, of_second, False  # the bias has no special layout
+        are_given = of_first, of_second, False  # the bias needs no reorder
         arrays = [x if fits else np.ascontiguousarray(x) for x, fits in zip(operands, are_given)]
         onednn = self.onednn
         with onednn.lock:
@@ -135,7 +139,8 @@ class _Convolution(Objects):
                 onednn.c.dnnl_memory_set_data_handle(memory, address(array))
             if self.blocked and self.arena != onednn.arena(self.size):
                 self._place(onednn.begin)
-            if onednn.openmp.omp_get_max_threads() == self.threads:  # the usual case
+            # in the usual case, the number of threads has not changed
+            if onednn.openmp.omp_get_max_threads() == self.threads:
                 onednn.run(self.steps)
             else:
                 with onednn.limited_to(self.threads):
@@ -151,7 +156,7 @@ class _Convolution(Objects):
 
 
 def _strides(shape, is_last):
-    """Returns the distances of neighbors along each axis, in elements."""
+    """Returns the strides of an array, plain or with channels last, in elements."""
     if is_last:
         n, channels, *size = shape
         first, *steps, _ = _strides((n, *size, channels), False)
@@ -162,7 +167,7 @@ def _strides(shape, is_last):
 @thresholds.remembered(maxsize=512)
 def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=False):
     groups = window.groups
-    if groups > 1:  # oneDNN has a separate axis for groups
+    if groups > 1:  # oneDNN's filters have a separate axis for groups
         W_shape = (groups, W_shape[0] // groups, *W_shape[1:])
     shapes = {"x": x_shape, "W": W_shape, "y": y_shape}
     if has_bias:
@@ -171,7 +176,7 @@ def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=Fa
 
 
 def _last(window, **arrays):
-    """Returns the names of the arrays, and of the result given by its shape, that are not plain."""
+    """Returns the names of those arrays that have channels last; a result is given by its shape."""
     if len(window.ksize) not in _SIDE_BY_SIDE:
         return ""
     return "".join(
@@ -184,7 +189,7 @@ def _last(window, **arrays):
 def output(
     x: Array, W: Array, window: Window, b: Array | None = None, *, out: Array | None = None
 ) -> Array:
-    """Returns y = x * W, plus b if given, in single precision.
+    """Returns y = x * W, plus ``b`` if it is given, for arrays of single precision.
 
     Example:
         >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
@@ -197,7 +202,7 @@ def output(
 
 
 def input(y: Array, W: Array, window: Window, out: Array | None = None) -> Array:
-    """Returns the adjoint of x -> x * W, single precision.
+    """Returns the adjoint of x -> x * W, for arrays of single precision.
 
     Example:
         >>> y, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
@@ -209,7 +214,7 @@ def input(y: Array, W: Array, window: Window, out: Array | None = None) -> Array
 
 
 def filter(x: Array, y: Array, window: Window, out: Array | None = None) -> Array:
-    """Returns the adjoint of W -> x * W, single precision.
+    """Returns the adjoint of W -> x * W, for arrays of single precision.
 
     Example:
         >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))

@@ -1,9 +1,10 @@
-"""Intel's oneDNN, found and loaded: its C interface, an engine, a stream and its threads.
+"""Finds and loads Intel's oneDNN: its C interface, an engine, a stream and its threads.
 
-The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2). Its threads are those of OpenMP
-(libgomp). NumPy's BLAS has threads too, and both kinds wait in a loop for more work: when they take
-turns, each kind keeps the other's threads off the cores. So with several threads all large products
-are oneDNN's, and NumPy's BLAS keeps its threads for other programs.
+The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2). It uses the threads of OpenMP
+(libgomp). NumPy's BLAS has threads too, and the threads of both libraries busy-wait for more work:
+if calls alternate, the waiting threads of one library keep the threads of the other library off the
+cores. With several threads, oneDNN therefore computes all large products, and mpchain does not use
+the threads of NumPy's BLAS.
 """
 
 import contextlib
@@ -24,7 +25,8 @@ _VERSION = (3, 2)
 _CPU, _IN_ORDER = 1, 1
 _ANY = 1
 BFLOAT16, FLOAT32 = 2, 3
-_AVX512_BF16 = 0xE7  # dnnl_cpu_isa_avx512_core_bf16; later sets have its bits, too
+# the value of dnnl_cpu_isa_avx512_core_bf16; later instruction sets include its bits
+_AVX512_BF16 = 0xE7
 _DESTRUCTORS = (
     ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
     ("primitive_create", "dnnl_primitive_destroy"),
@@ -33,8 +35,8 @@ _DESTRUCTORS = (
     ("attr_create", "dnnl_primitive_attr_destroy"),
     ("post_ops_create", "dnnl_post_ops_destroy"),
 )
-# A thread polls for 0.5 ms for more work (libgomp's default is 30 times as long), which is longer
-# than the pauses within a step.
+# With this setting, a thread polls for 0.5 ms for more work, which is longer than the pauses within
+# a step; libgomp's default is 30 times as long.
 _SPINS = "10000"
 
 
@@ -203,14 +205,16 @@ class Objects:
 
     @staticmethod
     def arguments(pairs: Iterable[tuple[int, ctypes.c_void_p]]) -> tuple[int, Any]:
-        """Returns the arguments of :meth:`Library.run`, given kinds of arguments and memories."""
+        """Returns the C array of arguments for :meth:`Library.run`, given pairs of an argument's
+        kind and its memory object."""
         given = [_Argument(kind, memory.value) for kind, memory in pairs]
         return len(given), (_Argument * len(given))(*given)
 
 
 @contextlib.contextmanager
 def _short_waits():
-    """Context manager: OpenMP, if it is loaded now, waits briefly; the user's settings win."""
+    """Context manager: if OpenMP is loaded within the block, its threads wait only briefly for
+    work. Settings of the user take precedence."""
     if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
         yield
         return
@@ -218,18 +222,19 @@ def _short_waits():
     try:
         yield
     finally:
-        del os.environ["GOMP_SPINCOUNT"]  # other programs must not inherit this variable
+        del os.environ["GOMP_SPINCOUNT"]  # child processes must not inherit this variable
 
 
 @functools.cache
 def load() -> Any:
-    """Loads the :class:`Library`, once, and returns it, or the reason why it is unavailable (str).
+    """Returns the :class:`Library`, which is loaded at the first call, or the reason (str) why it
+    is unavailable.
 
     Example:
         >>> is_installed = isinstance(load(), Library)
     """
     if not hasattr(os, "register_at_fork"):
-        return "onednn-cpu-gomp exists for Linux alone"
+        return "onednn-cpu-gomp exists only for Linux"
     for folder in (sys.prefix, site.getuserbase()):
         path = os.path.join(folder, "lib", "libdnnl.so.3")
         if os.path.exists(path):
@@ -243,7 +248,7 @@ def load() -> Any:
 
 
 def why_absent() -> str | None:
-    """Returns why the library cannot be used, None if it can.
+    """Returns the reason why the library cannot be used; None if it can be used.
 
     Example:
         >>> reason = why_absent()  # such as 'onednn-cpu-gomp is not installed ...'
@@ -253,7 +258,7 @@ def why_absent() -> str | None:
 
 
 def n_threads() -> int:
-    """Returns the number of threads of the library, which must not be absent.
+    """Returns the number of threads that the library uses. The library must be installed.
 
     Example:
         >>> is_alone = why_absent() is None and n_threads() == 1

@@ -1,6 +1,6 @@
-"""Products of matrices and of stacks of matrices, with oneDNN's primitive.
+"""Products of matrices, and of stacks of matrices, by oneDNN's matmul primitive.
 
-oneDNN has another function for one product, ``dnnl_sgemm``, which takes less time to call and is as
+For one product, oneDNN also has the function ``dnnl_sgemm``. It takes less time to call and is as
 fast, except for x W^T where x has many rows (see :mod:`mpchain.kernels.cpu.onednn`).
 """
 
@@ -15,13 +15,14 @@ from mpchain.kernels.cpu.onednn_library import BFLOAT16, FLOAT32, Objects, load
 from mpchain.typing import Array
 
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
-_OF_WEIGHTS, _ALIGNED = 131, 64  # the number of a query, and bytes
+_OF_WEIGHTS, _ALIGNED = 131, 64  # these are the number of a query and an alignment in bytes
 
 
 class _Product(Objects):
-    """The product of matrices, or stacks, of given shapes, strides in bytes and sizes of elements.
+    """The primitive for products of matrices, or stacks, of given shapes, strides in bytes, and
+    element sizes.
 
-    Elements of two bytes are bfloat16, which are summed in single precision.
+    Elements of two bytes are bfloat16, and are summed in single precision.
     """
 
     def __init__(self, shapes, strides, sizes, has_bias, is_sum):
@@ -54,7 +55,8 @@ class _Product(Objects):
         return attributes
 
     def memories_of(self, *arrays):
-        """Returns memory objects of the arguments, at the addresses of arrays if they are given."""
+        """Returns memory objects for the arguments of the primitive, which point to arrays if these
+        are given."""
         places = map(address, arrays) if arrays else (None for _ in self.described)
         create, engine = "dnnl_memory_create", self.onednn.engine
         return [self.make(create, d, engine, place) for d, place in zip(self.described, places)]
@@ -71,12 +73,13 @@ _product = thresholds.remembered(maxsize=1024)(_Product)
 
 
 def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool = False) -> None:
-    """Writes the product of two matrices or two stacks to ``y``, or adds it to ``y``.
+    """Writes the product of two matrices or two stacks to ``y``, or adds the product to ``y``.
 
     Args:
-        a, b, y: arrays (n, k), (k, m) and (n, m) of single precision, or stacks of equal size, not
-            empty. Elements of rows lie side by side; in a and b, elements of columns may do so
-            instead. a and b may be bfloat16; then y may be, too, and is rounded.
+        a, b, y: arrays (n, k), (k, m) and (n, m) of single precision, or stacks of such arrays with
+            equal length, not empty. The elements of each row are adjacent; in ``a`` and ``b``, the
+            elements of each column may be adjacent instead. ``a`` and ``b`` may be bfloat16; then
+            ``y`` may be bfloat16 too, and is rounded.
         bias: an array (m,) that is added to each row.
         is_sum: whether to add the product to ``y``.
 
@@ -95,7 +98,8 @@ def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool
 
 
 class _Prepared(_Product):
-    """A product of matrices that stay where they are: called without arguments."""
+    """A product of matrices whose addresses do not change. A call without arguments computes the
+    product."""
 
     def __init__(self, a, b, y):
         shapes, strides = (a.shape, b.shape, y.shape), (a.strides, b.strides, y.strides)
@@ -119,9 +123,9 @@ def prepared_matmul(a: Array, b: Array, y: Array) -> Callable[[], None]:
 
 
 class _Packing(Objects):
-    """The setup for multiplying matrices (n, k) by one matrix (k, m), which is rearranged once.
+    """The primitives that multiply matrices (n, k) by one matrix (k, m), which is rearranged once.
 
-    ``strides`` are the strides of the one matrix, in bytes.
+    ``strides`` are the strides of the matrix (k, m), in bytes.
     """
 
     def __init__(self, n, shape, strides):
@@ -142,7 +146,8 @@ class _Packing(Objects):
 
 
 class _Packed(Objects):
-    """Products of matrices and one rearranged matrix: called with a factor and the result."""
+    """Multiplies matrices by one rearranged matrix. A call gets a matrix (n, k) and the array for
+    the result."""
 
     def __init__(self, packing, b):
         super().__init__(load())
@@ -175,7 +180,7 @@ def packed_matmul(b: Array, n: int) -> Callable[[Array, Array], None]:
     The function uses a copy of ``b`` in a layout of the library, which makes many products faster.
 
     Args:
-        b: array (k, m) of single precision, not empty, whose rows or columns have no gaps in them.
+        b: array (k, m) of single precision, not empty, whose rows or columns have no gaps.
         n: the number of rows of the function's arguments: contiguous arrays (n, k) and (n, m).
 
     Example:

@@ -1,9 +1,9 @@
 """Pointwise convolutions, whose filters have one element, as matrix products by oneDNN.
 
-Where the channels of a pixel lie side by side, such a convolution is one product of matrices. For
-plain arrays, oneDNN's convolutions would rearrange inputs, filters and outputs at every call. A
-product for each sample's pixels rearranges nothing. One product of all samples rearranges only the
-smaller arrays; this pays if a sample has few pixels, and with several threads, which then
+For arrays with channels last, a pointwise convolution is one matrix product. For plain arrays,
+oneDNN's convolutions would rearrange inputs, filters and outputs at every call. A separate product
+for the pixels of each sample rearranges nothing. One product for all samples rearranges only the
+smaller arrays; it is faster if a sample has few pixels, and with several threads, which then
 synchronize once.
 """
 
@@ -23,7 +23,8 @@ from mpchain.typing import Array
 
 
 def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
-    """Returns why a convolution is not taken, None if it is; see :func:`onednn.refusal`.
+    """Returns the reason to refuse a convolution; None if this kernel computes it. See
+    :func:`onednn.refusal`.
 
     Example:
         >>> window = mpchain.kernels.window.Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
@@ -46,18 +47,20 @@ def _work(operation, first, second, window):
 
 
 def _goes_by_samples(operation, first, second, window):
-    """Returns whether a matrix product for each sample pays."""
+    """Returns whether a matrix product for each sample is faster than one product for all
+    samples."""
     is_large = _work(operation, first, second, window) >= first.shape[0] * thresholds.pointwise
     return is_large and math.prod(window.out_size) >= thresholds.sample_pixels and n_threads() == 1
 
 
 def _in_windows(x, window):
-    """Returns a view of the elements of ``x`` (N, C, *in_size) in windows: (N, C, *out_size)."""
+    """Returns a view (N, C, *out_size) of those elements of ``x`` (N, C, *in_size) that the windows
+    read."""
     return x[(..., *(slice(None, None, stride) for stride in window.stride))]
 
 
 def _matrices(x):
-    """Returns ``x`` (N, C, *size) as a matrix for each sample."""
+    """Returns ``x`` (N, C, *size) as a stack of matrices (N, C, n_pixels)."""
     return np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
 
 
@@ -67,7 +70,7 @@ def _matrix(x):
 
 
 def _products(operation, W, x, window, out):
-    """Returns W x at every pixel: maps the channels of ``x`` (N, C, *out_size) to new channels."""
+    """Returns the product of W and the channels of each pixel of ``x`` (N, C, *out_size)."""
     shape = (len(W), *x.shape[2:])
     if _goes_by_samples(operation, x, W, window):
         y = empty((len(x), *shape), np.float32, out=out)

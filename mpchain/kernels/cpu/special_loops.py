@@ -1,10 +1,10 @@
-"""Special functions of one number, as polynomials that compiled loops compute many at a time.
+"""Special functions of one number, as polynomials that compiled loops can vectorize.
 
-SciPy takes some 15 ns an element, these functions less than 3. Each function has one text for both
-dtypes, with separate coefficients: Chebyshev interpolants that mpmath computed with 60 digits.
-Compared with mpmath, values differ by at most 5 units in the last place, and by half a unit on
-average; zeros, infinities and NaN agree with SciPy's. Exponentials take half as long as NumPy's,
-and stay in registers.
+SciPy takes about 15 ns for each element, these functions less than 3 ns. Each function has one text
+for both dtypes, with separate coefficients: Chebyshev interpolants that mpmath computed with 60
+digits. Compared with mpmath, values differ by at most 5 units in the last place, and by half a unit
+on average; zeros, infinities and NaN agree with SciPy. The exponential takes half as long as
+NumPy's, and its values stay in registers.
 
 The complementary error function is exp(-z^2) p(z), where p(z) (z + 3) is a polynomial of
 (z - 3) / (z + 3), as in M. Shepherd and J. Laframboise, Chebyshev approximation of
@@ -22,19 +22,21 @@ import numpy as np
 from mpchain.formulas.text import compile_text
 
 SLOW = {"erf", "erfc", "ndtr", "slope_of_gelu"}
-"""Functions that NumPy lacks, and that SciPy computes one element at a time."""
+"""The names of functions that NumPy lacks and that SciPy computes one element at a time."""
 
 QUICK = {"logistic"}
-"""Functions for which NumPy needs several passes."""
+"""The names of functions for which NumPy needs several passes."""
 
 SINGLE = {"erfinv", "gammaln", "trigamma", "normal_hazard"}
-"""Functions of single precision, computed in double precision, by name; no formula has them."""
+"""The names of functions of single precision that are computed in double precision. No formula
+contains these functions."""
 
 _EXP = """
 def exp(x):
     return exp_of_sum(x, FLOAT(0))
 """
-# The largest exponent overflows to infinity, and the smallest underflows to zero.
+# With the limits below, the largest exponent overflows to infinity, and the smallest underflows to
+# zero.
 _EXP_OF_SUM = """
 def exp_of_sum(x, y):
     x = FLOAT(LARGEST) if x > FLOAT(LARGEST) else x
@@ -48,7 +50,7 @@ def exp_of_sum(x, y):
     second = INT(INT(INT(n - half) + INT(BIAS)) << INT(DIGITS)).view(FLOAT)
     return POLYNOMIAL(exp, r) * first * second
 """
-# The sum of q 2^n and 2^n - 1, computed from two factors that do not overflow.
+# The result is the sum of q 2^n and 2^n - 1, computed from two factors that do not overflow.
 _EXPM1 = """
 def expm1(x):
     x = FLOAT(LARGEST) if x > FLOAT(LARGEST) else x
@@ -68,14 +70,15 @@ def logistic(x):
     e = exp(-np.absolute(x))
     return (e if x < FLOAT(0) else FLOAT(1)) / (e + FLOAT(1))
 """
-# exp(-half x^2) for 0 <= x <= FAR; if x is truncated, its square is exact.
+# This function returns exp(-half x^2) for 0 <= x <= FAR. It truncates x, so that the square of the
+# truncated number is exact.
 _EXP_OF_SQUARE = """
 def exp_of_square(x, half):
     high = INT(FLOAT(x).view(INT) & INT(MASK)).view(FLOAT)
     low = (x - high) * (x + high) * half
     return exp_of_sum(-(high * high * half), -low)
 """
-# exp(z^2) erfc(z) for z >= 0.
+# This function returns exp(z^2) erfc(z) for z >= 0.
 _TAIL = """
 def tail(z):
     scale = FLOAT(1) / (z + FLOAT(3))
@@ -105,7 +108,7 @@ def ndtr(x):
     rest = exp_of_square(size, FLOAT(0.5)) * (tail(size * FLOAT(0.7071067811865476)) * FLOAT(0.5))
     return rest if x < FLOAT(0) else FLOAT(1) - rest
 """
-# ndtr(x) + x exp(-x^2 / 2) / sqrt(2 pi); both terms share the exponential.
+# This function returns ndtr(x) + x exp(-x^2 / 2) / sqrt(2 pi); both terms share the exponential.
 _SLOPE_OF_GELU = """
 def slope_of_gelu(x):
     size = np.absolute(x)
@@ -124,7 +127,8 @@ def log(x):
     square = s * s
     return np.float64(k) * 0.6931471805599453 + s * WIDE(log, square)
 """
-# A polynomial of -log(1 - x^2), or of its root.
+# The inverse error function is x times a polynomial of -log(1 - x^2), or of the square root of this
+# logarithm.
 _ERFINV = """
 def erfinv(x):
     wide, size = np.float64(x), np.absolute(x)
@@ -135,8 +139,8 @@ def erfinv(x):
     y = wide * np.inf if size == np.float32(1) else y
     return np.float32(np.nan if size > np.float32(1) else y)
 """
-# Stirling's series for arguments of at least 8, which a product reaches; for negative x, reflection
-# at the sine of pi x.
+# Stirling's series holds for arguments of at least 8; a product of 8 factors shifts smaller
+# arguments. Negative x are reflected, which takes the sine of pi x.
 _GAMMALN = """
 def gammaln(x):
     wide, size = np.float64(x), np.absolute(np.float64(x))
@@ -176,8 +180,8 @@ def trigamma(x):
     y = 9.869604401089358 / (sine * sine) - y if wide <= 0.0 else y
     return np.float32(np.inf if wide == -np.inf else y)
 """
-# The density of the normal distribution over its distribution function; far below zero, a series is
-# used.
+# This function returns the density of the normal distribution divided by its distribution function;
+# far below zero, it uses a series.
 _NORMAL_HAZARD = """
 def normal_hazard(x):
     size = np.absolute(x)
@@ -188,8 +192,8 @@ def normal_hazard(x):
     y = size / WIDE(hazard, square) if size > FLOAT(FAR) else FLOAT(0.7978845608028654) / rest
     return FLOAT(y if x < FLOAT(0) else above)
 """
-# u = 1 + x is 2^k m for m from the root of a half to that of two; f = m - 1, and log(1 + f) is a
-# series of f / (f + 2). What u lacks of 1 + x is added.
+# The rounded number u = 1 + x is 2^k m for m from sqrt(1/2) to sqrt(2); f is m - 1, and log(1 + f)
+# is a series of f / (f + 2). The rounding error of u is added.
 _LOG1P = """
 def log1p(x):
     u = FLOAT(1) + x
@@ -284,7 +288,8 @@ _DOUBLE_COEFFICIENTS = {
 
 
 def texts(dtype: np.dtype) -> list[str]:
-    """Returns the functions' texts for a dtype; functions that others call come first.
+    """Returns the texts of the functions for a dtype. A function that other functions call comes
+    before them.
 
     Example:
         >>> print(texts(np.dtype(np.float32))[1])
@@ -320,7 +325,8 @@ def _horner(numbers, variable, kind):
 
 
 def fingerprint(dtype: np.dtype) -> str:
-    """Returns a hash of the texts, which distinguishes caches of loops that call the functions.
+    """Returns a hash of the texts. Loops that call the functions include the hash in their text, so
+    that caches are keyed by it.
 
     Example:
         >>> len(fingerprint(np.dtype(np.float32)))
@@ -331,7 +337,7 @@ def fingerprint(dtype: np.dtype) -> str:
 
 @functools.cache
 def functions(dtype: np.dtype, njit: Callable) -> dict[str, Any]:
-    """Returns the functions by name, made by ``numba.njit`` for numbers of a dtype.
+    """Returns the functions for numbers of a dtype, compiled by ``njit``, as a dict by name.
 
     Example:
         >>> sorted(SLOW - set(functions(np.dtype(np.float32), lambda **_: lambda f: f)))

@@ -10,7 +10,8 @@ from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
 
 
 class _Job:
-    """A range in slices; each thread takes the next slice until all are done."""
+    """A range that is divided into parts. Each thread processes the next part until all parts are
+    done."""
 
     def __init__(self, run: Callable, parts: Iterator[tuple[int, int]]):
         self.run, self.parts, self.error = run, parts, None
@@ -19,15 +20,15 @@ class _Job:
         try:
             for begin, end in self.parts:
                 self.run(begin, end)
-        except BaseException as error:  # no exception may leave a function that C calls
+        except BaseException as error:  # an exception must not leave a function that C calls
             self.error = error
 
 
 def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None:
-    """Calls ``run(begin, end)`` for parts of range(n), in parallel if that pays.
+    """Calls ``run(begin, end)`` for parts of range(n), in parallel if that is faster.
 
-    Threads pay for compiled loops that release the GIL and mostly compute. For loops that mostly
-    read and write memory, one thread is as fast as two.
+    Threads make compiled loops faster that release the GIL and mostly compute. For loops that
+    mostly read and write memory, one thread is as fast as two.
 
     Args:
         run: a function; a part must not write to memory that other parts read or write.
@@ -35,7 +36,8 @@ def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None
         n_elements: the number of array elements that all calls of ``run`` process together.
 
     Raises:
-        BaseException: an error of ``run``; other slices are completed nevertheless.
+        BaseException: ``run`` raised this error for a part; all other parts are completed
+            nevertheless.
 
     Example:
         >>> y = np.zeros(10)
@@ -64,5 +66,5 @@ def _on_each_thread(job):
 
 @functools.cache
 def _parallel():
-    """Returns the function of GNU's OpenMP that calls a given function on each thread."""
+    """Returns the function of libgomp, GNU's OpenMP, that calls a given function on each thread."""
     return ctypes.CDLL("libgomp.so.1").GOMP_parallel

@@ -1,8 +1,10 @@
-"""Convolutions with small filters by Winograd's tiles, which need at most half the multiplications.
+"""Convolutions with small filters by Winograd's tiles, which need at most half of the
+multiplications.
 
-The filters have 3 or 2 taps along both axes. With a stride of 2, they have that many taps in each
-of four phases; a phase is the set of input elements that one tap meets. Compiled loops read and
-write tiles, and oneDNN multiplies them. Each block of tiles fits into the caches.
+The filters have 3 or 2 taps along both axes. With a stride of 2, the filters have 3 or 2 taps in
+each of four phases, and each phase is a convolution of every second input element with stride 1.
+Compiled loops read and write tiles, and oneDNN multiplies them. Each block of tiles fits into the
+caches.
 """
 
 import functools
@@ -24,12 +26,12 @@ from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
-_TILES = {2: F4_2, 3: F4_3}  # keyed by number of taps
+_TILES = {2: F4_2, 3: F4_3}  # the keys are numbers of taps
 _NONE = np.empty(0, np.float32)
 
 
 class _Geometry(NamedTuple):
-    """A convolution of one stride and filter size on both axes, in tiles."""
+    """A convolution with the same stride and filter size on both axes, and its tiles."""
 
     tiles: Tiles
     stride: int
@@ -44,18 +46,19 @@ class _Geometry(NamedTuple):
 
     @property
     def reads(self):
-        """Returns, for each phase, the distance of elements in the input, and the position of the
-        first."""
+        """Returns, for each phase, the distance between its elements in the input, and the position
+        of its first element."""
         return [(self.stride, self.starts(phase)) for phase in self.phases]
 
     def starts(self, phase):
-        """Returns the position in the input of the first window's first element of a phase."""
+        """Returns the position, in the input, of the first element of a phase in the first
+        window."""
         return [f - p for f, p in zip(phase, self.pad)]
 
 
 @functools.lru_cache(maxsize=1024)
 def _geometry(window):
-    """Returns the geometry, or the reason (str) why it has no tiles."""
+    """Returns the geometry of a window, or the reason (str) why tiles cannot compute it."""
     k, stride = window.ksize[0], window.stride[0]
     is_square = len(window.ksize) == 2 and window.ksize == (k, k)
     if not is_square or window.stride != (stride, stride) or max(window.dilate) > 1:
@@ -69,21 +72,22 @@ def _geometry(window):
 
 
 def _known(window) -> "_Geometry":
-    """Returns the geometry of a window that was not refused."""
+    """Returns the geometry of a window that :func:`refusal` accepts."""
     geometry = _geometry(window)
     assert not isinstance(geometry, str)
     return geometry
 
 
 def _channels(operation, first, second):
-    """Returns the numbers of channels of the input and of the output."""
+    """Returns the number of channels of the input and the number of channels of the output."""
     W_or_y = second.shape
     return (first.shape[1], W_or_y[1]) if operation == "filter" else (W_or_y[1], W_or_y[0])
 
 
 @thresholds.remembered(maxsize=1024)
 def _is_worth_it(n, in_channels, out_channels, window, has_threads):
-    """Returns whether tiles take less time than windows, as measured."""
+    """Returns whether tiles take less time than other convolution kernels, according to
+    measurements."""
     geometry = _known(window)
     rows, columns = (-(-size // geometry.tiles.outputs) for size in window.out_size)
     n_tiles, n_phases = n * rows * columns, len(geometry.phases)
@@ -98,7 +102,7 @@ def _is_worth_it(n, in_channels, out_channels, window, has_threads):
 
 
 def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
-    """Returns why a convolution is not taken, None if it is.
+    """Returns the reason to refuse a convolution; None if tiles compute it.
 
     Example:
         >>> refusal("output", np.ones((0, 1, 3)), np.ones((1, 1, 3)), Window((3,), *[(1,)] * 6))
@@ -124,7 +128,7 @@ def _last(x):
 
 
 def _filters_of(W, phase, stride):
-    """Returns the taps of a phase as images (C, taps, taps, O): a view."""
+    """Returns a view of the taps of a phase as images (C, taps, taps, O)."""
     first, second = phase
     return W[:, :, first::stride, second::stride].transpose(1, 2, 3, 0)
 
@@ -150,7 +154,8 @@ def _write_filters(tiles, images, sums, first):
 
 
 def _blocks(n_rows, n_columns, filters):
-    """Returns the rows of tiles that are computed together; each such block reads all filters."""
+    """Returns the blocks of rows of tiles that are computed together. Each block reads all
+    filters."""
     q, _, n_read, n_written = filters.shape
     n_elements = n_rows * n_columns * q * q * (n_read + n_written)
     step = -(
@@ -195,7 +200,8 @@ def _stack(x):
 
 
 def _multiply(V, U, products):
-    """Multiplies tiles by filters in parts of the channels: a sum of fewer terms rounds less."""
+    """Multiplies tiles by filters, a part of the channels at a time, because a sum of fewer terms
+    has smaller rounding errors."""
     n = U.shape[1]
     step = thresholds.tile_channels * (2 if n > 128 else 1)
     for i in range(0, n, step):
@@ -203,16 +209,18 @@ def _multiply(V, U, products):
 
 
 def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
-    """Writes elements of an image: products of filters and of elements read from another image.
+    """Writes elements of an image, which are correlations of filters with another image.
 
     Args:
         x: the image that is read.
-        reads: where elements are read; see :attr:`_Geometry.reads`.
+        reads: the distances and positions of the elements that are read; see
+            :attr:`_Geometry.reads`.
         U: filters (q, q, phases * channels of x, channels of y).
         y: the image that is written.
         size: the numbers of elements that are written along both axes.
-        step, start: the distance of these elements in y, and the position of the first.
-        tiles: the kind of tiles.
+        step, start: the distance between the written elements in y, and the position of the first
+            one.
+        tiles: the :class:`Tiles` of the convolution.
         bias: an array with an element for each channel of y, or an empty array.
     """
     numbers = ny, nx = _numbers_of_tiles(size, tiles)
@@ -231,7 +239,7 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
 
 @reference.convolution_output.kernel("winograd", functools.partial(refusal, "output"), SINGLE)
 def _output(x, W, window, b=None, *, out=None):
-    """Returns y = x * W, plus b if given."""
+    """Returns y = x * W, plus ``b`` if it is given."""
     geometry = _known(window)
     y = result_last((len(x), len(W), *window.out_size), np.float32, out=out)
     tiles, phases, channels = geometry.tiles, geometry.phases, x.shape[1]
@@ -266,7 +274,7 @@ def _input(y, W, window, out=None):
     for phase in geometry.phases:
         images = _filters_of(W.swapaxes(0, 1), phase, stride)
         _read_filters("flipped filters", tiles, images, U)
-        # Elements stride * j + start of x are in windows j - r + 1 to j of this phase.
+        # Element stride * j + start of x is in the windows j - r + 1 to j of this phase.
         starts = geometry.starts(phase)
         least = [-(start // stride) for start in starts]
         most = [(n - 1 - start) // stride for n, start in zip(window.in_size, starts)]

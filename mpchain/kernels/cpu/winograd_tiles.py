@@ -1,13 +1,14 @@
 """Winograd's transforms of tiles, for convolutions with fewer multiplications.
 
-An image is divided into tiles of m x m outputs, each with its q x q inputs, q = m + r - 1 for a
-filter of r x r taps. Polynomials of degree q - 1 are multiplied by their values at q points, so
+An image is divided into tiles of m x m outputs. A tile reads q x q inputs, where q = m + r - 1 for
+a filter of r x r taps. Polynomials of degree q - 1 can be multiplied by their values at q points,
+so
 
     tile of y = A^T [(G W G^T) * (B^T x B)] A,    * elementwise,
 
-which takes q^2 multiplications instead of m^2 r^2. At each of the q^2 positions, the sums over
-channels are one matrix product, of all tiles and all filters. A gradient applies the transposed
-matrices. See Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016.
+which takes q^2 multiplications instead of m^2 r^2. At each of the q^2 positions, one matrix product
+of all tiles and all filters computes the sums over channels. Gradients use the transposed matrices.
+See Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016.
 """
 
 import functools
@@ -24,14 +25,14 @@ _Matrix = Sequence[Sequence[Fraction]]
 class Tiles(NamedTuple):
     """The tiles of a convolution F(m, r).
 
-    The points are the small fractions for which single-precision results were closest to the exact
-    ones. Most of the remaining error comes from the sums over channels, not from the transforms, so
-    that channels are summed in parts (:data:`mpchain.kernels.thresholds.tile_channels`).
+    The points are the small fractions for which single-precision results were closest to exact
+    results. Most of the remaining error comes from the sums over channels, not from the transforms,
+    so channels are summed in parts (:data:`mpchain.kernels.thresholds.tile_channels`).
 
     Attributes:
-        outputs: m.
+        outputs: the number m of outputs along each axis.
         taps: r.
-        points: all points but the last, which is infinity; points of opposite signs are neighbors.
+        points: all points except the last, which is infinity; each point is next to its negative.
 
     Example:
         >>> tiles = Tiles(2, 3, (0, 1, -1))
@@ -45,7 +46,7 @@ class Tiles(NamedTuple):
 
     @property
     def size(self) -> int:
-        """q, the inputs along each axis."""
+        """The number q of inputs along each axis."""
         return self.outputs + self.taps - 1
 
     def of_outputs(self) -> _Matrix:
@@ -97,12 +98,13 @@ def loop_of(tiles: Tiles, name: str) -> Callable:
         tiles: the convolution.
         name: ``"inputs"`` or ``"phases of inputs"``, ``"filters"`` or ``"flipped filters"``, and
             ``"gradients of outputs"`` read images; ``"outputs"`` and ``"gradients of filters"``
-            write them.
+            write images.
 
     Returns:
         A function of numbers and arrays. An image has shape (N, height, width, C), its tiles have
-        shape (q, q, number of tiles, channels). All begin with ``begin, end, first``: work on these
-        rows of tiles; the arrays of tiles begin with row ``first``. Then come, of those that
+        shape (q, q, number of tiles, channels). The first arguments of each function are ``begin,
+        end, first``: the function computes the rows of tiles from ``begin`` to ``end``, and the
+        array of tiles begins with row ``first``. The further arguments of functions that
 
         * read: image, tiles, the numbers of tiles along height and width; the steps between
           neighbors in the image, and where it is read for the first tile, along both axes; the
@@ -172,12 +174,14 @@ _OF_PHASES = """
 
 
 def _reading(matrix, m, has_phases=False):
-    """Returns the text of a loop that applies a matrix (q, p) to tiles of p x p elements, m apart.
+    """Returns the text of a loop that applies a matrix (q, p) to tiles of p x p elements at
+    distances of m.
 
-    Without phases a row of tiles has all its channels side by side, and is one long loop.
+    Without phases, the channels of all tiles of a row are contiguous, so that one long loop
+    computes the row.
     """
     q, p = len(matrix), len(matrix[0])
-    more = -(-p // m) - 1  # number of tiles past the end from which a tile reads columns
+    more = -(-p // m) - 1  # a tile reads columns of up to this many following tiles
     place = "t * C + c" if has_phases else "c"
     columns = [f"from_{i // m}[k, {i % m}, {place}]" for i in range(p)]
     result = "tiles[k, {}, place, channel + c]" if has_phases else "whole[k, {}, row, c]"
@@ -238,18 +242,20 @@ def _lines(depth, lines):
 
 
 def _unrolled(matrix, read, written):
-    """Returns statements that multiply a matrix by a vector; pairs of points share half of their
-    sums.
+    """Returns statements that multiply a matrix by a vector. A point and its negative share half of
+    their sums.
 
     Args:
         matrix: rows of fractions.
-        read, written: text of an element of the vector and of the result, or all of them.
+        read, written: the text of an element of the vector and of the result, with a placeholder
+            for the index, or a list of the texts of all elements.
     """
     n = len(matrix[0])
     reads = [read.format(j) for j in range(n)] if isinstance(read, str) else read
     lines = [f"x{j} = {text}" for j, text in enumerate(reads)]
     columns = {f"x{j}": column for j, column in enumerate(_transposed(matrix))}
-    for j in range(n - 1):  # columns that differ only in signs: their sum and difference
+    # two columns that differ only in signs are read as their sum and difference
+    for j in range(n - 1):
         a, b = columns.get(f"x{j}"), columns.get(f"x{j + 1}")
         if a and b and all(abs(u) == abs(v) for u, v in zip(a, b)):
             lines += [f"s{j} = x{j} + x{j + 1}", f"d{j} = x{j} - x{j + 1}"]
@@ -261,7 +267,9 @@ def _unrolled(matrix, read, written):
     while i < len(rows):
         row, after = rows[i], rows[i + 1] if i + 1 < len(rows) else ()
         is_pair = any(after) and all(abs(u) == abs(v) for u, v in zip(row, after))
-        if is_pair:  # rows that differ only in signs: their common part, and the part to subtract
+        # two rows that differ only in signs are computed from their common part and the part that
+        # changes its sign
+        if is_pair:
             lines.append(f"e = {_sum(columns, [u if u == v else 0 for u, v in zip(row, after)])}")
             lines.append(f"o = {_sum(columns, [u if u != v else 0 for u, v in zip(row, after)])}")
             lines += [f"{written.format(i)} = e + o", f"{written.format(i + 1)} = e - o"]

@@ -1,1 +1,1 @@
-"""Kernels for CuPy arrays, from libraries (cuDNN, cuBLAS) and our own in CUDA C."""
+"""Kernels for CuPy arrays: kernels from libraries (cuDNN, cuBLAS), and our own in CUDA C."""

@@ -1,13 +1,13 @@
 """Products of stacked matrices on GPUs by cuBLAS, without copies of the operands.
 
 CuPy's own product copies matrices that are transposed or have gaps, launches kernels to find
-repeated matrices, and multiplies half precision in single. This product accepts transposed matrices
-and rows with gaps without copies, repeats a matrix with a stride of zero, and multiplies half
-precision on tensor cores, summed in single precision. In captured steps it multiplies single
-matrices, too.
+repeated matrices, and multiplies half precision in single precision. The product of this module
+accepts transposed matrices and rows with gaps without copies, repeats a matrix with a stride of
+zero, and multiplies half precision on tensor cores, with sums in single precision. In captured
+steps, it multiplies two matrices that are not stacked too.
 
 With ``config.use_cudnn_tensor_core = "always"``, tensor cores multiply single precision in all
-products, including those of two matrices; factors then keep ten bits (TF32).
+products, including products of two matrices; factors are then rounded to ten bits (TF32).
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "16F", "bfloat16": "16BF", "float32": "32F", "float64": "64F"}
-_NUMBERS = {  # the constants one and zero, in host memory
+_NUMBERS = {  # These are the constants one and zero, in host memory.
     dtype: (np.ones((), dtype), np.zeros((), dtype)) for dtype in (np.float32, np.float64)
 }
 _LARGEST = (1 << 31) - 1
@@ -34,7 +34,8 @@ _LARGEST = (1 << 31) - 1
 def _matrix(x) -> Any:
     """Returns whether the matrices of a stack are transposed, and the distance between rows.
 
-    None if neither the rows nor the columns are contiguous, or they are too far apart for cuBLAS.
+    The result is None if neither rows nor columns are contiguous, or if their distance is too large
+    for cuBLAS.
     """
     (rows, columns), (of_row, of_column) = x.shape[-2:], (s // x.itemsize for s in x.strides[-2:])
     if (columns == 1 or of_column == 1) and (rows == 1 or columns <= of_row < _LARGEST):
@@ -45,8 +46,8 @@ def _matrix(x) -> Any:
 
 
 def _step(x, stack):
-    """Returns the distance in elements between matrices, 0 if one is repeated; None if it
-    varies."""
+    """Returns the distance in elements between the matrices of a stack, 0 if one matrix is
+    repeated; None if the distance varies."""
     missing = len(stack) + 2 - x.ndim
     own = [0 if n == 1 else s // x.itemsize for n, s in zip(x.shape[:-2], x.strides)]
     axes = [(n, s) for n, s in zip(stack, [0] * missing + own) if n > 1]
@@ -58,11 +59,13 @@ def _step(x, stack):
 
 
 def _operand(x, stack) -> tuple[Any, Any, Any, Any]:
-    """Returns the array, whether it is transposed, and the distances to the next row and matrix."""
+    """Returns the array, whether its matrices are transposed, the distance between rows, and the
+    distance between matrices."""
     matrix, step = _matrix(x), _step(x, stack)
     if matrix is None or step is None:
         xp = cuda.get_array_module(x)
-        if math.prod(x.shape[:-2]) not in (1, math.prod(stack)):  # repeated along one of two axes
+        # the stack is repeated along one of its two axes
+        if math.prod(x.shape[:-2]) not in (1, math.prod(stack)):
             x = xp.broadcast_to(x, (*stack, *x.shape[-2:]))
         x = xp.ascontiguousarray(x)
         matrix, step = _matrix(x), _step(x, stack)
@@ -80,8 +83,8 @@ def _refuse(a, b, out=None):
 
 
 def _rounds(x):
-    """Returns whether tensor cores multiply single precision; CuPy reads an environment
-    variable."""
+    """Returns whether tensor cores multiply single precision in CuPy's products, for which CuPy
+    reads an environment variable."""
     return x.dtype == np.float32 and config.use_cudnn_tensor_core == "always"
 
 
@@ -104,8 +107,8 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     wide = np.float64 if a.dtype == np.float64 else np.float32
     one, zero = (x.ctypes.data for x in _NUMBERS[wide])
     compute = "64F" if wide is np.float64 else "32F_FAST_TF32" if _rounds(a) else "32F"
-    # cuBLAS stores columns, so that it sees transposes: out^T = b^T a^T.
-    # CuPy refuses to call cuBLAS in a stream that captures.
+    # cuBLAS stores matrices by columns, so it reads our arrays as transposes: out^T = b^T a^T. CuPy
+    # refuses to call cuBLAS in a stream that captures.
     multiply = library.gemmStridedBatchedEx if current.graph is None else captured_product
     multiply(
         *(xp.cuda.get_cublas_handle(), int(turn_b), int(turn_a), n_columns, n_rows, n_inner, one),
@@ -129,10 +132,10 @@ def captured_product(handle: int, *args: Any) -> None:
     Raises:
         RuntimeError: cuBLAS returns an error.
     """
-    assert current.graph is not None  # outside of a capture, CuPy calls cuBLAS
+    assert current.graph is not None  # outside of a capture, product() calls cuBLAS by CuPy
     library, workspace = _library(), current.graph.workspace
     stream = cuda.cupy.cuda.get_current_stream().ptr
-    # CuPy sets the stream again in its own calls.
+    # The stream need not be restored, because CuPy sets the stream in each of its own calls.
     _check(library.cublasSetStream_v2(handle, stream))
     # Without a workspace, cuBLAS would allocate memory as a node of the graph.
     _check(library.cublasSetWorkspace_v2(handle, workspace.data.ptr, workspace.nbytes))

@@ -1,7 +1,7 @@
 """Elementwise kernels with a value for each channel, whose threads load 128 bits at once.
 
-See :mod:`mpchain.kernels.gpu.cuda_wide`. The channels are the last axis, or the elements of each
-channel are contiguous.
+See :mod:`mpchain.kernels.gpu.cuda_wide`. Either the channels are the last axis, or the elements of
+each channel are contiguous.
 """
 
 import functools
@@ -43,7 +43,7 @@ class ChannelKernel(NamedTuple):
 
     Attributes:
         name: the name of the kernel.
-        reads: the names of the input arrays.
+        reads: the names of the input arrays, which have the shape of the result.
         channels: names of arrays with an element for each channel.
         numbers: names of scalars, of the type ``W`` in which sums are computed.
         operation: C code for one element.
@@ -56,7 +56,8 @@ class ChannelKernel(NamedTuple):
     operation: str
 
     def text(self, char: str, of_channels: str) -> str:
-        """Returns the text for arrays of one dtype, given the dtypes of the arrays of channels."""
+        """Returns the kernel's text for arrays of a dtype, given the dtypes of the arrays of
+        channels."""
         kind, many = TYPES[char], WIDTH // np.dtype(char).itemsize
         words = [f"const Word* words_{x}" for x in self.reads]
         words += [f"const {TYPES[c]}* of_{x}" for x, c in zip(self.channels, of_channels)]
@@ -83,7 +84,8 @@ class ChannelKernel(NamedTuple):
         sizes: tuple[int, int, int],
         numbers: Sequence[float] = (),
     ) -> Array | None:
-        """Returns a new array; None if some 128-bit words would hold parts of several channels.
+        """Runs the kernel and returns a new array; returns None if some 128-bit words would hold
+        parts of several channels.
 
         Args:
             arrays: arrays of one shape and dtype.
@@ -121,7 +123,8 @@ def _compiled(kernel, char, of_channels):
 
 
 def in_order(x: "cuda.GpuArray", axis: tuple[int, ...]) -> Any:
-    """Returns a view of x in memory order, the axes in this view, and a function that undoes it.
+    """Returns a view of ``x`` whose axes are in memory order, the indices of the axes in this view,
+    and a function that restores the original order of axes.
 
     Example:
         >>> in_order(x, (0, 2, 3))  # doctest: +SKIP

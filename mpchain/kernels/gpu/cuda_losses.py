@@ -1,4 +1,5 @@
-"""Cross entropies on GPUs, using the sums of :mod:`mpchain.kernels.gpu.cuda_reductions`."""
+"""Cross entropies on GPUs, computed by the kernels of
+:mod:`mpchain.kernels.gpu.cuda_reductions`."""
 
 import math
 from typing import Any, NamedTuple
@@ -80,13 +81,14 @@ _MEAN_LOSS = SumKernel(
 
 
 class CrossEntropy(NamedTuple):
-    """Inputs of the cross entropy's gradient, by sample: (N, 1, ...).
+    """The values that the gradient of the cross entropy needs, as arrays (N, 1, ...) with an
+    element for each sample.
 
     Attributes:
         t: the labels.
         weight: the weight of each sample in the loss, without ``scale``.
         top, total: the maximum of x, and the sum of exp(x - top).
-        scale: a factor on all weights.
+        scale: a factor on all weights, a float or an array ().
 
     Example:
         >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
@@ -102,7 +104,7 @@ class CrossEntropy(NamedTuple):
 
 
 def is_fused_cross_entropy(x: Array, t: Array, class_weight: Array | None) -> bool:
-    """Returns whether :func:`cross_entropy` takes these arrays.
+    """Returns whether :func:`cross_entropy` accepts these arrays.
 
     Example:
         >>> is_fused_cross_entropy(np.ones((1, 2)), np.zeros(1, int), None)
@@ -123,7 +125,7 @@ def cross_entropy(
 ) -> tuple[Array, CrossEntropy]:
     """Computes the cross entropy of labels and the softmax along axis 1, for CuPy arrays.
 
-    A label that is out of range gives the loss NaN.
+    If a label is out of range, the loss is NaN.
 
     Args:
         divisor: the divisor of the sum with reduce='mean'; 0 means the number of labels that are
@@ -152,7 +154,8 @@ def cross_entropy(
 
 
 def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:
-    """Returns the gradient of x from that of the loss; see :func:`cross_entropy`.
+    """Returns the gradient of ``x``, given the gradient ``g`` of the loss; see
+    :func:`cross_entropy`.
 
     Example:
         >>> gx = cross_entropy_gradient(g, x, kept)  # doctest: +SKIP

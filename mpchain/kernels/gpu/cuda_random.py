@@ -1,4 +1,4 @@
-"""Random words and dropout on GPUs: one kernel each, with the same words as on the host."""
+"""Kernels for random words and for dropout on GPUs, which compute the same words as the host."""
 
 import functools
 import math
@@ -29,7 +29,8 @@ unsigned int a = begins[row] + i % n_blocks, b = call, c = step, d = samples[row
 words[4 * i] = a; words[4 * i + 1] = b; words[4 * i + 2] = c; words[4 * i + 3] = d;
 """
 
-# Each thread computes the four words of its element's block, which is faster than storing them.
+# Each thread computes all four words of its element's block, which is faster than storing the words
+# for other threads.
 _DROP = f"""
 const ptrdiff_t row = i / n, element = i - row * n;
 unsigned int a = element / 4, b = call, c = step, d = begin + (unsigned int)row;
@@ -38,7 +39,7 @@ const int place = element % 4;
 const unsigned int word = place == 0 ? a : place == 1 ? b : place == 2 ? c : d;
 """
 
-# A thread computes one block for every four elements of the 128 bits that it loads.
+# A thread computes a block of random words for each four elements of the 128 bits that it loads.
 _WIDE_DROP = """{header}
 extern "C" __global__ void {name}_wide({parameters}Word* words_y, const T factor,
     unsigned long long least, long long n, long long per_row, unsigned int begin,
@@ -87,7 +88,8 @@ def _wide_drop(name, value, reads, char):
 
 
 def _can_be_wide(arrays, n):
-    """Returns whether words of 128 bits hold whole blocks of elements of one row."""
+    """Returns whether each 128-bit word of the arrays holds whole blocks of elements of a single
+    row."""
     return all(
         x.dtype.char in "ef"
         and x.flags.c_contiguous
@@ -131,7 +133,8 @@ def _drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
 
 def _run(name, value, reads, y, counters, ratio):
     """Writes a value for each element into an array, and returns it."""
-    least = np.uint64(math.ceil(ratio * 2**32 - 0.5))  # smallest word of an element that is kept
+    # an element is kept if its word is at least this number
+    least = np.uint64(math.ceil(ratio * 2**32 - 0.5))
     begin, n_rows, *numbers = counters
     numbers = [np.uint32(x % (1 << 32)) for x in (begin, *numbers)]
     factor, n = y.dtype.type(1 / (1 - ratio)), y.size // n_rows

@@ -1,9 +1,10 @@
-"""Normalizations and softmax on GPUs: kernels that compute a few sums, and results from the sums.
+"""Normalizations and softmax on GPUs, by kernels that compute a few sums and then the results from
+the sums.
 
 A group of threads (lanes) computes the sums of one row or channel: each lane sums some of the
 elements, and the lanes' sums are then added pairwise in shared memory. If there are few but long
-sums, they are computed in parts, which keeps all of the GPU busy, and a second kernel joins the
-parts. The order of a sum is always the same. Half precision is computed in single.
+sums, the sums are computed in parts, to keep the whole GPU busy, and a second kernel joins the
+parts. The order of additions is always the same. Half precision is computed in single precision.
 """
 
 import functools
@@ -21,11 +22,11 @@ from mpchain.kernels.operation import HALF_TO_DOUBLE
 from mpchain.typing import Array
 
 _THREADS, _USUAL, _BLOCKS = 1024, 256, 1 << 20
-"""The most threads of a block for sums across memory, and for other sums; the most blocks of a
-grid."""
+"""The maximum number of threads of a block for sums whose elements are not contiguous, the maximum
+for other sums, and the maximum number of blocks of a grid."""
 _TEXTS = "name fields zero first add last merge finish".split()
 _AHEAD = 4
-"""The number of elements that a thread loads before it uses the first one."""
+"""The number of elements that a thread loads before it uses the first element."""
 _FILLING = 1 << 19
 """The number of threads that fills a GPU; with so many threads, sums are not divided into parts."""
 _FEW = 32
@@ -35,9 +36,10 @@ ALL_C_TYPES = _C_TYPES | {"i": "int", "l": "long long", "q": "long long"}
 _FIELDS = "n_sums n inner outer span far near groups per parts chunk".split()
 _SHAPE = np.dtype([*((name, np.int64) for name in _FIELDS), ("lanes", "i4"), ("across", "i4")])
 
-# Element j of sum r is at start(r) + (j / span) * far + (j % span) * near. Neighboring threads work
-# on neighbors in memory: on elements of one sum, or across sums. A part of a sum has the elements
-# from part * chunk on. A thread begins the loads of several elements before it uses the first one.
+# Element j of sum r is at start(r) + (j / span) * far + (j % span) * near. Neighboring threads read
+# neighboring elements in memory, which are elements of one sum or of neighboring sums. A part of a
+# sum has the elements from part * chunk on. A thread begins to load several elements before it uses
+# the first element.
 _TEXT = """{header}
 typedef {wide} W;
 struct Sums {{ W {fields}; }};
@@ -104,19 +106,20 @@ extern "C" __launch_bounds__({threads}, {blocks}) __global__ void mpchain_{name}
 
 
 class SumKernel(NamedTuple):
-    """The parts of a kernel's text.
+    """A kernel that computes sums, as the parts of its text.
 
     Attributes:
         name: the name of the kernel.
         parameters: names of arrays that are read, of arrays that are written, and of scalars:
             floating point, or integers (``long:NAME``).
         fields, zero: the names of the sums, and their values for no elements.
-        add: adds the element at ``at`` to the sums ``a``. It reads each array at one place.
-        merge: adds the sums ``b`` to the sums ``a``.
-        finish: uses the sums ``a`` of sum ``r``; ``EACH``, at its end, repeats a statement like
-            ``add`` for its elements.
-        first, last: code before and after the elements of a thread, which begin with ``begin +
-            lane``.
+        add: C code that adds the element at ``at`` to the sums ``a``. The code reads each array at
+            one position.
+        merge: C code that adds the sums ``b`` to the sums ``a``.
+        finish: C code that uses the sums ``a`` of row or channel ``r``. At its end, ``EACH``
+            repeats a statement like ``add`` for all elements of the row or channel.
+        first, last: C code that runs before and after the loop over the elements of a thread, whose
+            first element is ``begin + lane``.
         has_parts: whether long sums may be computed in parts, because ``finish`` uses no elements.
     """
 
@@ -132,8 +135,8 @@ class SumKernel(NamedTuple):
     has_parts: bool = False
 
     def text(self, dtypes: Sequence[str], wide: str, threads: int = _THREADS) -> str:
-        """Returns the text for arrays of these dtypes, in the order of the parameters, and the most
-        threads of a block."""
+        """Returns the kernel's text for arrays of the given dtypes, in the order of the parameters,
+        and the maximum number of threads of a block."""
         reads, writes, numbers = (names.split() for names in self.parameters)
         types = [ALL_C_TYPES[dtype] for dtype in dtypes]
         words = [f"const {kind}* {name}" for kind, name in zip(types, reads)]
@@ -158,7 +161,7 @@ class SumKernel(NamedTuple):
     def run(
         self, shape: dict, ins: Sequence[Array], outs: Sequence[tuple], numbers: Sequence = ()
     ) -> list[Array]:
-        """Returns new arrays with the shapes and dtypes in ``outs``."""
+        """Runs the kernel; returns new arrays of the shapes and dtypes in ``outs``."""
         xp, wide = cuda.get_array_module(ins[0]), wide_dtype(ins[0])
         if (parts := _parts(**shape) if self.has_parts else 1) > 1:
             kept = [((parts, shape["n_sums"]), wide)] * (self.fields.count(",") + 1)
@@ -176,8 +179,8 @@ class SumKernel(NamedTuple):
 
 
 def _each(statement, kinds):
-    """Returns C that repeats a statement for the elements of a thread, given the types of the
-    arrays that it reads, by their names."""
+    """Returns C code that repeats a statement for the elements of a thread. ``kinds`` maps the
+    names of the arrays that the statement reads to their C types."""
     pattern = rf"\b({'|'.join(kinds)})\[([^\[\]]+)\]"
     places = dict(re.findall(pattern, statement))
     statement = re.sub(pattern, r"\1_at", statement)
@@ -238,14 +241,15 @@ def _lanes(n, across):
 
 
 def _parts(n, n_sums, across, **_):
-    """Returns the number of parts of each sum: one unless few threads would have long sums."""
+    """Returns the number of parts of each sum, which is one unless few threads would compute long
+    sums."""
     lanes = _lanes(n, across)
     return max(1, min(-(-n // (lanes * _FEW)), _FILLING // (n_sums * lanes)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _sized(across, parts=1, **sizes):
-    """Returns the first argument of a kernel, its grid and its block."""
+    """Returns the first argument of a kernel, the size of its grid and the size of its blocks."""
     n, n_sums = sizes["n"], sizes["n_sums"] * parts
     sizes |= {"parts": parts, "chunk": -(-n // parts)}
     lanes = _lanes(n, across)
@@ -281,7 +285,8 @@ def _channels(outer, n, inner, groups=0, per=1):
 
 
 def refusal(*arrays: Any) -> str | None:
-    """Returns why these kernels refuse arrays, None if they accept them.
+    """Returns the reason why the kernels of this module refuse arrays; None if they accept the
+    arrays.
 
     Example:
         >>> refusal(np.ones(2))
@@ -298,8 +303,8 @@ def _refuse_empty(x):
     return None if x.size else "no elements"
 
 
-# Each thread sums deviations from its first element, which need no division; the threads' sums are
-# joined as in T. F. Chan et al., 1979.
+# Each thread sums deviations from its first element, which takes no division. The threads' sums are
+# joined by the formula of T. F. Chan et al., 1979.
 _MOMENTS = {
     "fields": "count, mean, squares",
     "zero": "0, 0, 0",
@@ -370,7 +375,8 @@ _NORMALIZATION_GRADIENT = SumKernel(
     """const W center = mean[r], scale = inverse_std[r];
       const long long k0 = r % shape.groups * shape.per;""",
 )
-# The sum of exponentials is relative to the largest element so far, -infinity (low) at first.
+# The sum of exponentials is relative to the largest element so far, which is -infinity (low) at
+# first.
 EXPONENTIALS = {
     "fields": "top, total",
     "zero": "low, 0",
@@ -432,7 +438,7 @@ def sum_columns(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) ->
 
     Args:
         x: a contiguous array of half, single or double precision.
-        axis, keepdims: as for ``x.sum``. The axes that are kept must be neighbors.
+        axis, keepdims: the arguments of ``x.sum``. The axes that are not summed must be neighbors.
 
     Returns:
         The sums, with the dtype of ``x``; None for unsupported arguments.
@@ -450,7 +456,8 @@ def sum_columns(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) ->
 
 
 def _around(x, axis) -> Any:
-    """Returns the sizes of ``x`` as three axes, of which the second is kept; None if impossible."""
+    """Returns the sizes of ``x`` as three axes, of which the second is not reduced; None if the
+    axes that are not reduced are not neighbors."""
     kept = [i for i in range(x.ndim) if i not in axis]
     first, last = (kept[0], kept[-1] + 1) if kept else (x.ndim, x.ndim)
     if last - first != len(kept):
@@ -527,7 +534,7 @@ def batch_normalization_gradient(
 def follow_statistics(
     running: Sequence[Array], batch: Sequence[Array], decay: float, factor: float
 ) -> None:
-    """Moves running mean and variance towards those of a batch, in place.
+    """Updates the running mean and variance with the mean and variance of a batch, in place.
 
     Args:
         running: mean and variance (C,).
@@ -556,9 +563,10 @@ def _refuse_samples(axis, x, gamma, *others):
 
 
 def _parameters(x, gamma, axis) -> Any:
-    """Returns how many groups of samples have parameters, and how many each; None if unsupported.
+    """Returns the number of groups that have parameters, and the number of parameters of each
+    group; None for unsupported shapes.
 
-    Supported are parameters for the elements of trailing axes, or for channels in groups: x (N,
+    Parameters may be for the elements of trailing axes, or for channels in groups, where x is (N,
     groups, channels, size).
     """
     n_rows = math.prod(x.shape[: -len(axis)])

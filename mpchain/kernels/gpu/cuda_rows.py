@@ -1,4 +1,5 @@
-"""Rows of arrays on GPUs: joined by one kernel, and summed in a fixed order."""
+"""Kernels for rows of arrays on GPUs: one joins the rows of several arrays, and one sums rows in a
+fixed order."""
 
 import functools
 import math
@@ -11,7 +12,7 @@ from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.typing import Array
 
-_MOST = 32  # number of arrays that one kernel joins
+_MOST = 32  # the maximum number of arrays that one kernel joins
 
 # A thread adds a chunk of the sorted rows, for one column. The sum of rows with equal indices that
 # several chunks contain has a part where these rows begin, and parts that continue an earlier one.
@@ -50,8 +51,8 @@ def _refuse_joining(axis: int, *arrays: Array) -> str | None:
 
 @functools.cache
 def _joining(n):
-    """Returns the kernel for n arrays: element j of a row comes from the first array that reaches
-    it."""
+    """Returns the kernel for n arrays: element j of a row comes from the first array such that this
+    array and the arrays before it have more than j columns."""
     ins = ", ".join(f"raw T x{k}, int64 n{k}" for k in range(n))
     text = "const ptrdiff_t row = i / width; ptrdiff_t j = i % width;\n"
     for k in range(n):
@@ -85,11 +86,11 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     """See :func:`mpchain.kernels.reference.sum_rows`.
 
     CuPy's ``add.at`` needs no sorting, but uses atomic operations, which add in a different order
-    each time.
+    in each call.
     """
     xp, shape = cuda.get_array_module(rows), rows.shape[ids.ndim :]
     width = math.prod(shape)
-    places = ids.reshape(-1).astype(np.int64) % n  # -1 means the last row
+    places = ids.reshape(-1).astype(np.int64) % n  # the index -1 means the last row
     y, order = xp.zeros((n, *shape), rows.dtype), places.argsort()
     length = rows_per_chunk(ids.size)
     n_chunks = -(-ids.size // length)

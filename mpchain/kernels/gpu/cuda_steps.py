@@ -1,4 +1,4 @@
-"""Optimizer steps on GPUs: one kernel for the arrays of many parameters.
+"""Optimizer steps on GPUs, by one kernel for the arrays of many parameters.
 
 The kernel is CUDA C, written from the trace of the step's body. It does not fuse products with sums
 (FMA), so that it computes the same bits as NumPy, except for single-precision numbers below
@@ -20,8 +20,8 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 MOST_ROWS = 9
-"""One more than the number of steps whose outcomes the host may not know yet."""
-_THREADS, _ELEMENTS = 256, 4096  # threads per block, and elements per block
+"""One more than the maximum number of steps whose outcomes the host does not know yet."""
+_THREADS, _ELEMENTS = 256, 4096  # these are the numbers of threads and of elements per block
 _C_TYPES = {"e": "float16", "f": "float", "d": "double", "E": "mpchain_bfloat16"}
 _BFLOAT16 = """#ifndef __CUDACC__
 #define __device__
@@ -64,13 +64,14 @@ _TEXT = """{headers}struct Arrays {{
 
 
 class Guard(NamedTuple):
-    """Tables that the kernels of steps read on the GPU.
+    """The flags and counts on the GPU by which kernels of steps decide whether to change
+    parameters.
 
     Attributes:
         found: int32 array; if its first element is not 0, the kernels change nothing.
         n_left_out: int32 array, whose first element is the number of steps that were skipped.
-        n_known: the number of skipped steps that the host knows of.
-        n_rows: one more than the number of steps whose outcome the host may not know.
+        n_known: the number of skipped steps that the host knows about.
+        n_rows: one more than the number of steps whose outcome the host does not know.
         now: a function that returns ``n_known`` and ``n_rows``, for replays of a captured step;
             None if no step is captured.
 
@@ -85,8 +86,8 @@ class Guard(NamedTuple):
     now: Callable[[], tuple[int, int]] | None = None
 
     def wait(self) -> int | None:
-        """Waits for the GPU. Returns the number of skipped steps that the host did not know of;
-        None if this step is skipped, too."""
+        """Waits for the GPU. Returns the number of skipped steps that the host did not know about;
+        None if this step is skipped too."""
         return None if self.found[0] else int(self.n_left_out[0]) - self.n_known
 
 
@@ -95,7 +96,7 @@ class _Guarding(threading.local):
 
 
 guarding = _Guarding()
-"""The guard of the steps that this thread takes, as an attribute."""
+"""The attribute ``guard`` is the guard of the steps that this thread takes, or None."""
 
 
 @contextlib.contextmanager
@@ -121,25 +122,26 @@ def take_steps(
     halves: Sequence[Array] = (),
     inverse: Array | float | None = None,
 ) -> bool:
-    """Takes a step for parameters on the current GPU, with one kernel if it can hold all their
-    sizes.
+    """Takes a step for parameters on the current GPU, by one kernel unless there are too many
+    parameters for its arguments.
 
     Args:
         step: as in :func:`mpchain.kernels.steps.take_step`.
-        written: the parameters; then, for each state of the step, those of the parameters. The
-            arrays of one list have one dtype; those of a parameter have one shape.
-        grads: the gradients, of one dtype.
+        written: a list of the parameters; then, for each state of the step, a list of the states of
+            the parameters. All arrays of a list have the same dtype; a parameter and its states
+            have the same shape.
+        grads: the gradients, all of the same dtype.
         scalars: a function that returns the scalars of ``step``. It is called again before each
             replay of a captured step. Within :func:`guarded`, it is called for each possible number
             of skipped updates, which is its argument.
         halves: the half-precision parameters of which ``written`` holds copies in higher precision.
-            They are written, too. Where other code changed them, so that they are not the rounded
-            copies, the step starts from their values.
+            The step writes these parameters too. Where other code changed them, so that they differ
+            from the rounded copies, the step starts from the values of these parameters.
         inverse: a factor on the gradients, a number or a float32 array (); None means 1.
 
     Returns:
-        Whether the step was taken: some steps cannot be written as a kernel, and some arrays are
-        not contiguous.
+        whether the step was taken. The result is False if the step cannot be written as a kernel,
+        or if an array is not contiguous.
 
     Example:
         >>> take_steps(step, [params, momenta], grads, lambda: {"lr": 0.1})  # doctest: +SKIP
@@ -157,7 +159,9 @@ def take_steps(
     describe = functools.partial(_body, *given, is_scaled=inverse is not None)
     try:
         bodies, constants = zip(*map(describe, range(_n_rows())))
-    except Exception:  # the step needs arrays; other errors appear when it gets them
+    # the step cannot be traced; if the step itself is wrong, the error is raised when it is
+    # computed on arrays
+    except Exception:
         return False
     if len(set(bodies)) > 1:
         return False
@@ -194,20 +198,22 @@ def _n_rows():
 
 
 def _numbers(body, rows, computed, describe):
-    """Returns the arguments that hold a step's numbers, and the texts of :class:`_Function`."""
+    """Returns the kernel arguments that hold the numbers of a step, and the texts of a
+    :class:`_Function`."""
     n = len(rows[0])
     if guarding.guard is not None and current.graph is None:
         return _guarded_numbers(guarding.guard, body, rows, computed)
     if guarding.guard is not None:
         return _numbers_of_replays(current.graph, body, n, guarding.guard, describe)
-    if current.graph is not None:  # a graph would freeze these numbers, so replays update them
+    # a graph would contain constant numbers, so replays update them in memory
+    if current.graph is not None:
         return [current.graph.numbers_of(describe)], _reading_numbers(body, n)
     return [computed.type(x) for x in rows[0]], ([f"T c{i}" for i in range(n)], body)
 
 
 def _guarded_numbers(guard, body, rows, computed):
     n = len(rows[0])
-    # The size is constant, because another size would require compiling another kernel.
+    # The size is constant, because a kernel would have to be compiled for each size.
     table = np.zeros(1, np.dtype([("c", computed, (MOST_ROWS, max(n, 1)))]))
     table["c"][0, : len(rows), :n] = rows
     first = ["if (*found) return;", "const T* c = table.c[*left_out - n_known];"]
@@ -219,8 +225,8 @@ def _guarded_numbers(guard, body, rows, computed):
 
 
 def _numbers_of_replays(graph, body, n, guard, describe):
-    """Does the same as ``_guarded_numbers``, with numbers in memory that is updated before each
-    replay."""
+    """Returns what ``_guarded_numbers`` returns, for numbers in GPU memory that is updated before
+    each replay."""
 
     def describe_all():
         n_known, n_rows = guard.now()
@@ -243,8 +249,9 @@ def _reading_rows(body, n):
 
 
 class _Function(NamedTuple):
-    """A kernel without its arrays: its name, the type that it computes in, more parameters,
-    statements for an element, statements before all elements, and types of parameters."""
+    """A kernel without its arrays: its name, the C type of its computations, additional parameters,
+    the statements for an element, the statements before the loop, and the definitions of the
+    parameters' types."""
 
     name: str
     kind: str
@@ -261,7 +268,7 @@ def _launch(function, names, lists, more):
     most = _most(len(lists), more)
     for start in range(0, len(places), most):
         portion = places[start : start + most]
-        # rounding to powers of two limits the number of kernels
+        # the capacity is rounded up to a power of two, which limits the number of kernels
         capacity = min(most, max(32, 1 << (len(portion) - 1).bit_length()))
         text = _text(function, names, dtypes, capacity)
         kernel = cuda.raw(text, function.name, ("--fmad=false",))
@@ -276,8 +283,8 @@ def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Arra
         named: names and arrays on the current GPU, of dtype float16, float32 or float64.
 
     Returns:
-        The names, possibly reordered, and an int32 array on the GPU: whether any array has such
-        elements, followed by a flag for each name.
+        The names, possibly reordered, and an int32 array on the GPU: a flag that is not 0 if any
+        array has such elements, followed by a flag for each name.
 
     Example:
         >>> names, found = find_not_finite([("/l/W", grad)])  # doctest: +SKIP
@@ -291,7 +298,7 @@ def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Arra
     first, most = 1, _most(1, [found, found])
     for dtype, group in groups.items():
         arrays = [x if x.flags.c_contiguous else x.copy("C") for _, x in group]
-        for start in range(0, len(arrays), most):  # kernels count their arrays from 0
+        for start in range(0, len(arrays), most):  # each kernel counts its arrays from 0
             portion = arrays[start : start + most]
             _launch(_not_finite(dtype), ["g"], [portion], [found, found[first:]])
             first += len(portion)
@@ -306,7 +313,8 @@ def _not_finite(dtype):
 
 
 def _most(n_lists, more):
-    """Returns how many arrays of each list fit into a kernel's arguments beside its other ones."""
+    """Returns the number of arrays of each list for which a kernel's arguments have space besides
+    its other arguments."""
     n_bytes = sum(x.nbytes if isinstance(x, np.ndarray) else 8 for x in more)
     return (_argument_bytes() - n_bytes - 8) // (8 * n_lists + 12)
 

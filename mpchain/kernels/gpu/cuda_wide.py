@@ -1,10 +1,10 @@
 """Elementwise kernels on GPUs whose threads load 128 bits at once.
 
-CuPy's elementwise kernels give each thread one element. An element of half precision has 2 bytes,
-so that the pending loads do not fill the memory's bandwidth. Here a thread takes as many elements
-as fit into 128 bits if the arrays have one layout without gaps and are aligned; otherwise CuPy's
-kernel computes the same. Arrays with channels last keep this layout, which CuPy's kernel would
-lose.
+CuPy's elementwise kernels give each thread one element. An element of half precision has only 2
+bytes, so that the pending loads do not use the full memory bandwidth. A thread of the kernels in
+this module processes as many elements as 128 bits hold, if all arrays have the same layout without
+gaps and are aligned; otherwise CuPy's kernel computes the result. Arrays with channels last keep
+this layout, which CuPy's kernel would not preserve.
 """
 
 import functools
@@ -17,7 +17,8 @@ from mpchain.backends import cuda
 from mpchain.typing import Array
 
 WIDTH = 16
-"""The number of bytes that a thread loads at once, and the alignment that this requires."""
+"""The number of bytes that a thread loads at once, which is also the required alignment of
+arrays."""
 THREADS, BLOCKS = 256, 1 << 20
 TYPES = {"e": "float16", "f": "float", "d": "double"}
 HEADER = """#include <cupy/float16.cuh>
@@ -61,8 +62,8 @@ def is_aligned(x: "cuda.GpuArray") -> bool:
 
 
 def contiguous_view(x: Array) -> Any:
-    """Returns a C-contiguous view of a CuPy array in memory order, and a function that undoes it;
-    None for arrays that are neither in C order nor channels last.
+    """Returns a C-contiguous view of a CuPy array in memory order, and a function that restores the
+    original order of axes; None for arrays that are neither in C order nor channels last.
 
     Example:
         >>> contiguous_view(x)[0].flags.c_contiguous  # doctest: +SKIP
@@ -85,13 +86,13 @@ def _with_channels_last(x, own, back):
 
 
 class WideKernel:
-    """An elementwise kernel on arrays of one shape and dtype, and on numbers.
+    """An elementwise kernel on arrays of the same shape and dtype, and on numbers.
 
     Args:
         ins, outs: the names of inputs and outputs.
-        operation: C code for one element, over the type ``T``.
+        operation: C code that computes one element, where ``T`` is the type of the elements.
         name: the name of the kernel.
-        return_tuple: whether to return a tuple even for one result.
+        return_tuple: whether a call returns a tuple even for one result.
 
     Example:
         >>> double = WideKernel(["x"], ["y"], "y = x + x", "double_x")  # doctest: +SKIP
@@ -152,9 +153,10 @@ class WideKernel:
         return cuda.elementwise(*declared, self._operation, self._name, **options)
 
     def _views(self, arrays):
-        """Returns views in memory order with functions that undo them; None for unsupported arrays.
+        """Returns views in memory order, and the functions that restore the original order of axes;
+        None for unsupported arrays.
 
-        If one array has the channels last, the others are copied to this order.
+        If an array has channels last, all other arrays are copied to this layout.
         """
         first = arrays[0] if arrays else None
         if first is None or first.dtype.char not in TYPES or not first.size:
@@ -170,7 +172,8 @@ class WideKernel:
         return None if not all(is_aligned(view) for view, _ in views) else views
 
     def text(self, char: str, are_arrays: tuple[bool, ...]) -> str:
-        """Returns the text for a dtype, given which of the arguments are arrays."""
+        """Returns the kernel's text for a dtype; ``are_arrays`` has a flag for each argument, True
+        for an array."""
         reads = [name for name, is_array in zip(self._ins, are_arrays) if is_array]
         kind, names = TYPES[char], [*reads, *self._outs]
         parameters = [f"{'const ' * (x in reads)}Word* words_{x}" for x in names]
@@ -200,7 +203,7 @@ class WideKernel:
 def wide(
     ins: Sequence[str], outs: Sequence[str], operation: str, name: str, return_tuple: bool = False
 ) -> Any:
-    """Returns the :class:`WideKernel` of these arguments, which is made only once.
+    """Returns the :class:`WideKernel` for these arguments, which is made once and cached.
 
     Example:
         >>> double = wide(("x",), ("y",), "y = x + x", "double_x")  # doctest: +SKIP

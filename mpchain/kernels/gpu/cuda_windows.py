@@ -1,8 +1,9 @@
-"""Sliding windows on GPUs: one kernel for each operation, and a product for convolutions.
+"""Operations on sliding windows on GPUs, with one kernel for each operation; convolutions also take
+a matrix product.
 
-A thread computes an element of the result from the elements that it depends on. No two threads
-write to the same element, and sums are always in the same order. Pooling of arrays whose channels
-are last in memory keeps this layout.
+A thread computes an element of the result from all elements on which the result depends. No two
+threads write to the same element, and sums are always in the same order. Pooling of arrays whose
+channels are last in memory keeps this layout.
 """
 
 import functools
@@ -19,7 +20,8 @@ from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
 _SUM_TYPES = {"e": "float", "f": "float", "d": "double"}
-_SIZES = "int32 k$, int32 s$, int32 p$, int32 d$, int32 n$, int32 o$"  # the fields of a Window
+# these are the fields of a Window
+_SIZES = "int32 k$, int32 s$, int32 p$, int32 d$, int32 n$, int32 o$"
 
 
 def _refuse(*args: Any) -> str | None:
@@ -28,8 +30,9 @@ def _refuse(*args: Any) -> str | None:
     return "an axis of more than 2^30 elements" if max(sizes) > 1 << 30 else None
 
 
-# The texts number the spatial axes: $ stands for the number. The index i of the result is split
-# into that of the window w$, or of the element x$, and the rest q: sample and channel.
+# In the texts, $ stands for the number of a spatial axis. The index i of the result is split into
+# the index w$ of the window, or x$ of the element, along each axis, and the rest q, the index of
+# sample and channel.
 
 
 def _for_axes(text, n, joint="\n"):
@@ -48,7 +51,7 @@ def _joined(text, sizes, indices, n):
 
 
 def _element(n):
-    """Returns C that finds element e$ of window w$ in x."""
+    """Returns C code that finds element e$ of window w$ in x."""
     return (
         _for_axes("int x$ = w$ * s$ - p$ + e$ * d$;", n)
         + f"\nbool inside = {_for_axes('x$ >= 0 && x$ < n$', n, ' && ')};"
@@ -57,20 +60,21 @@ def _element(n):
 
 
 def _one_element(n, choose):
-    """Returns C that computes a result from element e of a window."""
+    """Returns C code that computes a result from element e of a window."""
     parts = ["ptrdiff_t q = i;", _split("q", "o", "w", n), choose, _split("e", "k", "e", n)]
     return "\n".join([*parts, _element(n), "y = (T)0; if (inside) y = x[j];"])
 
 
 def _every_element(n, before, step, after):
-    """Returns C that computes a result from all elements of a window."""
+    """Returns C code that computes a result from all elements of a window."""
     loops = _for_axes("for (int e$ = 0; e$ < k$; e$++) {", n)
     parts = ["ptrdiff_t q = i; int e = 0;", _split("q", "o", "w", n), before, loops, _element(n)]
     return "\n".join([*parts, step, "e++;", "}" * n, after])
 
 
 def _every_window(n, kind, first, step):
-    """Returns C that sums, for an element of x, over the windows that hold it as their ELEMENT."""
+    """Returns C code that sums, for an element of x, over all windows that contain it; ELEMENT is
+    its index in the window."""
     loop = "for (int e$ = 0; e$ < k$; e$++) {\n"
     loop += "int w$ = x$ + p$ - e$ * d$; if (w$ < 0 || w$ % s$) continue;\n"
     loop += "w$ /= s$; if (w$ >= o$) continue;"
@@ -125,7 +129,7 @@ _OF_CHANNELS += " q += (ptrdiff_t)sample * channels;"
 
 
 def _columns(x, window):
-    """Returns all windows of ``x`` side by side: (C, n_elements, N, *out)."""
+    """Returns the elements of all windows of ``x`` as an array (C, n_elements, N, *out)."""
     n, c = x.shape[:2]
     ins = "raw T x, int32 elements, int32 samples, int32 channels"
     kernel = _kernel("unfold", ins, "T y", _one_element, len(window.ksize), _OF_CHANNELS)
@@ -163,7 +167,8 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     """See :func:`mpchain.kernels.reference.max_windows`."""
     before = "T most = low; int at = 0;"
     step = "T v = low; if (inside) v = x[j];\n"
-    step += "if (e == 0 || v > most || (v != v && most == most)) { most = v; at = e; }"  # NaN wins
+    # NaN counts as the maximum
+    step += "if (e == 0 || v > most || (v != v && most == most)) { most = v; at = e; }"
     text = before, step, "y = most; places = at;"
     ins, outs = "raw T x, T low", "T y, int32 places"
     kernel = _pooling("max", ins, outs, _every_element, len(window.ksize), *text)
@@ -201,16 +206,18 @@ def fold_windows(y: Array, window: Window) -> Array:
     return _sum_of_windows("fold", window, arguments, ins, "sum += y[j];", first)
 
 
-# Convolutions as products of matrices, for each group: (O / groups, C / groups * elements).
+# The functions below compute convolutions as matrix products; the matrix of each group is (O /
+# groups, C / groups * elements).
 
 
 def _is_pointwise(window):
-    """Returns whether each window is one element of x, in order."""
+    """Returns whether the windows are the elements of x, in order."""
     return window.n_elements == 1 and window.in_size == window.out_size and not any(window.pad)
 
 
 def _multiply(matrices, columns, y):
-    """Multiplies the matrix of each group with the columns of each sample: y (N, groups, ...)."""
+    """Multiplies the matrix of each group by the columns of each sample, and writes the products to
+    y (N, groups, ...)."""
     if len(matrices) == 1:  # one matrix serves all samples without a copy
         matrices, columns, y = matrices[0], columns[:, 0], y[:, 0]
     product(matrices, columns, y)
@@ -254,7 +261,7 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     out = W.reshape(groups, n_filters // groups, -1)
     if columns is None:
         W.fill(0)
-    elif groups == 1:  # CuPy copies no transposed matrix in a product of two
+    elif groups == 1:  # in a product of two matrices, CuPy copies no transposed matrix
         product(rows[0], columns[0].T, out[0])
     else:
         product(rows, columns.swapaxes(1, 2), out)

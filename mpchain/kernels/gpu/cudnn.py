@@ -1,22 +1,23 @@
-"""NVIDIA's cuDNN: convolutions and products on GPUs, using the graphs of its front end.
+"""Convolutions and products on GPUs by NVIDIA's cuDNN, which are described as graphs of its front
+end.
 
 The wheels are ``nvidia-cudnn-frontend`` and ``nvidia-cudnn-cu13``. A graph describes operations on
 tensors; cuDNN plans their execution for one GPU, or reports that it cannot. Plans are cached by the
 shapes, strides and dtypes of the arrays, by the GPU, and by what the configuration permits:
 
-* ``use_cudnn = "never"``: nothing;
-* ``cudnn_deterministic``: only what gives the same bits each time;
-* ``use_cudnn_tensor_core``: tensor cores for half precision and for convolutions of single, whose
-  factors then keep ten bits (TF32); with ``"always"`` for products of single, too; with ``"never"``
-  for none;
-* ``kernels`` with ``"cudnn_python"``: engines of the front end itself, too, which declare no
-  numerical notes, so that neither of the two settings above holds for them;
+* ``use_cudnn = "never"``: cuDNN is not used;
+* ``cudnn_deterministic``: only plans that give the same bits in each call are used;
+* ``use_cudnn_tensor_core``: by default, tensor cores multiply half precision, and single precision
+  in convolutions, where factors are rounded to ten bits (TF32); with ``"always"``, they multiply
+  single precision in products too; with ``"never"``, they are not used;
+* ``kernels`` with ``"cudnn_python"``: engines of the front end itself are used too; they declare no
+  numerical notes, so the two settings above do not apply to them;
 * ``kernels`` with ``"cudnn_dropout"``: the generator of cuDNN for the dropout of attention even
   where draws belong to samples;
-* ``mpchain.cuda.set_max_workspace_size``: the memory for a call, beside copies of its arrays in
-  the order of axes that the plan needs.
+* ``mpchain.cuda.set_max_workspace_size``: the maximum memory for a call, not counting copies of its
+  arrays in the order of axes that the plan needs.
 
-Kernels in other files compute whatever cuDNN refuses.
+Kernels of other files compute the operations that cuDNN refuses.
 """
 
 import functools
@@ -44,11 +45,11 @@ DTYPES = tuple(_TYPES)
 _KINDS = _TYPES | {"int64": "INT64"}
 _SIZES = {"float32": 4, "float64": 8, "int64": 8}
 ALIGNMENT = 16
-"""Plans are made for addresses that are multiples of this number of bytes."""
+"""The alignment, in bytes, of the arrays for which plans are made."""
 PYTHON_ENGINES = "cudnn_python"
 """The name in ``config.kernels`` that lets the front end use its own engines."""
 _FIRST_PYTHON_ENGINE = 10_000
-"""The front end numbers its own engines from here on; smaller numbers are those of cuDNN."""
+"""The smallest number of the front end's own engines; smaller numbers are engines of cuDNN."""
 MOST_PLANS = 1024
 """The number of plans that are kept; the least recently used plans are dropped and made again."""
 
@@ -77,7 +78,8 @@ class Tensor(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A computation: a function that adds it to a graph, its arrays, and further arguments.
+    """A computation to plan: a function that adds the computation to a graph, the arrays, and
+    further arguments.
 
     Attributes:
         add: a function of graph, tensors and arguments, which returns the tensors of the results.
@@ -104,13 +106,13 @@ def load_library() -> Any:
         cudnn.destroy_handle(cudnn.create_handle())
     except ImportError as error:
         return f"cuDNN is not installed ({error}): pip install 'mpchain[gpu]'"
-    except Exception as error:  # a broken installation raises many kinds of errors
+    except Exception as error:  # a broken installation can raise any type of error
         return f"cuDNN cannot be used: {error}"
     return cudnn
 
 
 def why_absent() -> str | None:
-    """Returns why the library cannot be used, None if it can.
+    """Returns the reason why the library cannot be used; None if it can be used.
 
     Example:
         >>> reason = why_absent()  # such as 'cuDNN is not installed ...'
@@ -120,7 +122,8 @@ def why_absent() -> str | None:
 
 
 class _Handles(threading.local):
-    """A thread's handles, by GPU id: two threads must not use one handle at the same time."""
+    """The handles of a thread, by GPU id. Each thread has handles of its own, because two threads
+    must not use a handle at the same time."""
 
     def __init__(self):
         self.of = {}
@@ -185,16 +188,18 @@ def make_plan(
         avoided: names of numerical notes; plans that have one of them are skipped.
         n_bytes: the maximum size of the workspace.
         takes_python: whether the plan may be one of the front end's own engines, written in Python.
-            They declare no notes, so that nobody knows which of ``avoided`` hold for them.
+            These engines declare no notes, so it is unknown whether a note in ``avoided`` applies
+            to them.
 
     Raises:
-        library.cudnnGraphNotSupportedError, RuntimeError: there is no plan.
+        library.cudnnGraphNotSupportedError, RuntimeError: cuDNN has no plan for the graph.
 
     Example:
         >>> make_plan(cudnn, graph, ["NONDETERMINISTIC"], 1 << 23)  # doctest: +SKIP
     """
     graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
-    plans = getattr(graph, "plans", [])  # in versions before 1.32, all plans are cuDNN's own
+    # before version 1.32, the front end has no engines of its own
+    plans = getattr(graph, "plans", [])
     of_python = [i for i, plan in enumerate(plans) if plan.engine_id >= _FIRST_PYTHON_ENGINE]
     if of_python and not takes_python:
         names = {graph.get_plan_name_at_index(i).partition("[")[0] for i in of_python}
@@ -234,18 +239,20 @@ class _Plan:
         pointers = dict(enumerate(addresses, 1))
         self._graph.execute(pointers, workspace.data.ptr if workspace is not None else 0, handle)
         if current.graph is not None:
-            # The graph launches the plan's kernels, even after the plan was dropped from the cache.
+            # The captured graph launches the plan's kernels even after the cache has dropped the
+            # plan, so the graph keeps the plan alive.
             current.graph.keep(self)
 
 
 def avoided_notes(dtype: str, is_convolution: bool = False) -> tuple[str, ...]:
-    """Returns the numerical notes that the configuration rules out for plans of a dtype.
+    """Returns the numerical notes that plans of a dtype must not have, according to the
+    configuration.
 
-    Summing half precision in half precision is always ruled out.
+    Plans that sum half precision in half precision are always excluded.
 
     Args:
         dtype: the dtype of the arrays.
-        is_convolution: whether the plan is one of a convolution, or of one of its gradients.
+        is_convolution: whether the plan computes a convolution or a gradient of a convolution.
 
     Example:
         >>> with mpchain.using_config("cudnn_deterministic", True):
@@ -290,7 +297,8 @@ def plan_of(request: Request, device: Any) -> Any:
 
 
 def refusal(*arrays: Array) -> str | None:
-    """Returns why cuDNN refuses such arrays for all operations, None if it does not.
+    """Returns the reason why cuDNN refuses arrays for all operations; None if cuDNN accepts the
+    arrays.
 
     Example:
         >>> with mpchain.using_config("use_cudnn", "never"):
@@ -308,8 +316,8 @@ def refusal(*arrays: Array) -> str | None:
 
 
 def unasked() -> str | None:
-    """Returns why cuDNN leaves an operation to our own kernels, which are as good; None if it does
-    not.
+    """Returns the reason why our own kernels, which are as fast, compute an operation instead of
+    cuDNN; None if cuDNN computes the operation.
 
     Example:
         >>> unasked()
@@ -320,7 +328,7 @@ def unasked() -> str | None:
     return None
 
 
-# Layouts: (N, C, ...) in this order in memory, or with the channels last.
+# The memory layout of arrays (N, C, ...) is in this order, or has the channels last.
 
 
 def packed(shape: tuple, channels_last: bool = False) -> tuple:
@@ -346,9 +354,11 @@ def _is_packed(x, channels_last):
 
 
 def _are_channels_last(*arrays):
-    """Returns whether a plan should use channels last: because arrays do, or for tensor cores.
+    """Returns whether a plan should use channels last, because arrays have this layout or because
+    tensor cores need it.
 
-    cuDNN would copy arrays of half precision to that order, and the result back, in each call.
+    Without this layout, cuDNN would copy half-precision arrays to channels last, and the result
+    back, in each call.
     """
     if all(_is_packed(x, True) for x in arrays):
         return True
@@ -358,7 +368,8 @@ def _are_channels_last(*arrays):
 
 
 def fit(x: "cuda.GpuArray", channels_last: bool = False) -> Array:
-    """Returns the array in a form that a plan accepts: a copy if it has gaps or is misaligned.
+    """Returns an array that a plan accepts: ``x`` itself, or a copy if ``x`` has gaps or is
+    misaligned.
 
     Example:
         >>> fit(x[:, ::2]).flags.c_contiguous  # doctest: +SKIP
@@ -378,13 +389,14 @@ def _empty(xp, shape, dtype, channels_last):
     return xp.moveaxis(xp.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
 
 
-# Convolutions
+# The functions below compute convolutions.
 
 
 def _add_convolution(library, graph, first, second, open_slot, window):
-    """Adds a convolution, or one of its adjoints; the graph has the same axes as the window."""
+    """Adds a convolution, or one of its adjoints, to the graph, whose tensors have the axes of the
+    window."""
     axes = zip(*window[:4], window.in_size, window.out_size)
-    # Extra padding for cover_all; without it, cuDNN ignores a remainder at the end.
+    # cover_all needs extra padding, because cuDNN ignores elements after the last full window.
     ends = [max((o - 1) * s + (k - 1) * d + 1 - n - p, p) for k, s, p, d, n, o in axes]
     geometry = {
         "pre_padding": list(window.pad),
@@ -400,7 +412,7 @@ def _add_convolution(library, graph, first, second, open_slot, window):
 
 
 def _add_with_bias(library, graph, x, W, b, open_slot, window):
-    """Adds a convolution and its bias, which one kernel computes together."""
+    """Adds a convolution and the addition of its bias to the graph, which one kernel computes."""
     (y,) = _add_convolution(library, graph, x, W, open_slot, window)
     return [graph.bias(input=y, bias=b)]
 
@@ -446,7 +458,7 @@ def convolution_request(
     shapes = first, second, *biases, result
     tensors = tuple(Tensor(shape, packed(shape, channels_last), dtype) for shape in shapes)
     window, tensors = _with_two_axes(window, tensors)
-    # Tensor cores need channels last: arrays in the other layout are copied into the workspace.
+    # Tensor cores need channels last, so arrays in the other layout are copied into the workspace.
     n_extra = sum(x.n_bytes for x in tensors)
     add = _add_with_bias if has_bias else _add_convolution
     return Request(add, tensors[:-1], tensors[-1:], (open_slot, window), n_extra=n_extra)
@@ -521,9 +533,9 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     return _convolution("filter", x, y, window)
 
 
-# Matrix products with the bias added in the same kernel are used if ``config.kernels`` names cuDNN.
-# It takes seconds to compile a kernel for each shape, and uses only tensor cores, so that single
-# precision has a plan only with ``config.use_cudnn_tensor_core = "always"``.
+# cuDNN's kernels that compute a matrix product and add a bias are used if ``config.kernels`` names
+# cuDNN. cuDNN compiles a kernel for each shape, which takes seconds, and uses only tensor cores, so
+# that single precision has a plan only with ``config.use_cudnn_tensor_core = "always"``.
 
 
 def _add_linear(library, graph, x, W, b=None):
@@ -540,7 +552,8 @@ def linear_request(n: int, n_in: int, n_out: int, dtype: str, has_bias: bool) ->
         Tensor(shape=(1, 3, 5), strides=(15, 1, 3), dtype='float16')
     """
     x, y, b = (Tensor(s, packed(s), dtype) for s in ((1, n, n_in), (1, n, n_out), (1, 1, n_out)))
-    W = Tensor((1, n_in, n_out), (n_in * n_out, 1, n_in), dtype)  # the transpose of W
+    # this tensor is the transpose of W
+    W = Tensor((1, n_in, n_out), (n_in * n_out, 1, n_in), dtype)
     return Request(_add_linear, (x, W, b) if has_bias else (x, W), (y,))
 
 
@@ -566,7 +579,8 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
 
 
 def why_no_plan() -> str | None:
-    """Returns why cuDNN plans no convolution on the current GPU, None if it does.
+    """Returns the reason why cuDNN has no plans for convolutions on the current GPU; None if cuDNN
+    has plans.
 
     Example:
         >>> reason = why_no_plan()  # such as 'cuDNN is not installed ...'

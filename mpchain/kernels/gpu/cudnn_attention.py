@@ -1,6 +1,8 @@
-"""Attention by cuDNN: one kernel that never stores the weights, and one for the gradient.
+"""Attention by cuDNN: one kernel computes attention without storing the weights, and one computes
+the gradient.
 
-Only half precision is supported: cuDNN has no plan for others. Compiling takes seconds per shape.
+Only half precision is supported, because cuDNN has no plan for other dtypes. The compilation for a
+    shape takes seconds.
 
 Dropout has one of two forms. With a seed, cuDNN draws the mask in both kernels, and never stores
 it. Where draws belong to samples, cuDNN reads the mask from an array, which is drawn for each of
@@ -123,14 +125,16 @@ def attention_request(
         reads = *reads, *others
         return Request(_add_attention, reads, tuple(writes), (options,), n_scalars)
     writes = tuple(Tensor(x.shape, _strides(x.shape), dtype) for x in (q, k, v))
-    # Sums in single precision, which take less memory than the weights that other kernels keep.
+    # The logarithms of the sums are in single precision; they take less memory than the weights
+    # that other kernels keep.
     n_extra = 4 * (q.n_bytes + k.n_bytes + v.n_bytes) + 4 * math.prod(of_weights)
     reads = *reads, log_sums, *others
     return Request(_add_gradient, reads, writes, (options,), n_scalars, n_extra)
 
 
 def _layout(x):
-    """Returns the shape of an array, and the strides for cuDNN: the array's own if possible."""
+    """Returns the shape of an array, and the strides for cuDNN: the array's own strides if
+    possible."""
     own, step = [stride // x.itemsize for stride in x.strides], ALIGNMENT // x.itemsize
     plain = packed(x.shape)
     own = tuple(p if n == 1 else stride for n, stride, p in zip(x.shape, own, plain))
@@ -263,7 +267,8 @@ def attention_gradient(
     """See :func:`mpchain.kernels.attention_gradient`."""
     xp, arrays = cuda.get_array_module(query), (g, query, key, value, y)
     gradients = tuple(_empty(xp, x.shape, x.dtype) for x in arrays[1:4])
-    log_sums = log_sums.astype(np.float32, copy=False)  # another kernel may have computed them
+    # another kernel may have computed log_sums, in another dtype
+    log_sums = log_sums.astype(np.float32, copy=False)
     _Call(True, arrays, scale, is_causal, bias, dropout).run((log_sums,), gradients)
     return gradients
 

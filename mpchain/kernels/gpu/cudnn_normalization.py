@@ -1,7 +1,7 @@
-"""Normalizations by cuDNN, used if ``config.kernels`` names it.
+"""Normalizations by cuDNN, which are used if ``config.kernels`` names cuDNN.
 
-Our own kernels need as few launches and compile quickly. cuDNN compiles kernels for each shape, for
-seconds, and copies arrays whose channels are not the last axis in memory.
+Our own kernels need as few launches and compile quickly. cuDNN compiles kernels for each shape,
+which takes seconds, and copies arrays whose channels are not the last axis in memory.
 """
 
 import functools
@@ -27,7 +27,7 @@ def _reason(plan):
     return plan if isinstance(plan, str) else None
 
 
-# Batch normalization: all arrays are (N, C, elements, 1).
+# In the functions below, for batch normalization, all arrays are (N, C, elements, 1).
 
 
 def _add_batch_norm(library, graph, x, gamma, beta, mean, var, eps, momentum):
@@ -115,7 +115,7 @@ def batch_normalization_gradient(
     return gx, g_gamma, g_beta
 
 
-# Layer and RMS normalization: all arrays are (rows, elements, 1, 1).
+# In the functions below, for layer and RMS normalization, all arrays are (rows, elements, 1, 1).
 
 
 def _add_layer_norm(library, graph, x, gamma, beta, eps):
@@ -149,7 +149,8 @@ def layer_request(
     """Returns the request for a layer normalization of rows, or its gradient.
 
     Args:
-        is_centered: False for RMS normalization, which has neither means nor beta.
+        is_centered: whether the mean is subtracted; False means RMS normalization, which has
+            neither means nor beta.
 
     Example:
         >>> [x.shape for x in layer_request(False, 8, 3, "float32").writes]

@@ -1,10 +1,11 @@
-"""A dynamic loss scale that stays on a GPU, so that the host never waits for it.
+"""A dynamic loss scale that is stored on a GPU, so that the host need not wait for the GPU in each
+step.
 
 The kernels of a step check on the GPU whether a gradient is not finite, and leave parameters and
-states unchanged if so. The host learns of a skipped step once the GPU has run it, possibly some
-steps later; until then the host does not know how many updates each parameter had. Scalars of a
-step that depend on the number of updates, such as Adam's, are passed to the kernels for each
-possible count.
+states unchanged if so. The host learns of a skipped step when the GPU has run the step, possibly
+some steps later; until then, the host does not know how many updates each parameter has had.
+Scalars of a step that depend on the number of updates, such as Adam's, are passed to the kernels
+for each possible count.
 """
 
 import collections
@@ -18,10 +19,11 @@ from mpchain.kernels.gpu.cuda_steps import MOST_ROWS, Guard, find_not_finite, gu
 from mpchain.observers import current
 from mpchain.typing import Array
 
-MAXIMUM = 65504.0  # the largest number in float16
+MAXIMUM = 65504.0  # this is the largest number in float16
 
 _MOST_PENDING = MOST_ROWS - 1
-"""The number of steps with unknown outcomes after which the host waits for the first of them."""
+"""The maximum number of steps with unknown outcomes; the host then waits for the first of these
+steps."""
 
 _TEXT = f"""
 extern "C" __global__ void mpchain_loss_scale(
@@ -54,13 +56,14 @@ class Outcome(NamedTuple):
 
 
 class LossScaleOnGpu:
-    """The scale, and the steps that the GPU may have skipped without the host's knowledge so far.
+    """The loss scale on the GPU, and the steps whose outcomes the host does not know yet.
 
     Args:
         scale: the scale of the next step.
-        growth: the factor on the scale after a good step, once a step has been skipped.
-        was_reduced: whether a step has been skipped already; until then, good steps double the
-            scale.
+        growth: the factor by which a step with finite gradients multiplies the scale, once a step
+            has been skipped.
+        was_reduced: whether a step has been skipped already. Before the first skipped step, each
+            step doubles the scale.
 
     Attributes:
         factor: the scale, a float64 array on the current GPU.
@@ -102,7 +105,7 @@ class LossScaleOnGpu:
         return self._n_known, len(self._pending) + 1
 
     def arrays(self) -> list[Array]:
-        """Returns the state that a step changes on the GPU."""
+        """Returns the GPU arrays that a step changes: the scale and the counts."""
         return [self.factor, self._counts]
 
     def note(self, t: int, found: "cuda.GpuArray", names: Sequence[str], rules: Sequence) -> None:
@@ -120,10 +123,10 @@ class LossScaleOnGpu:
         self._pending.append((event, flags, names, t, rules))
 
     def outcomes(self, waits: bool) -> Iterator[Outcome]:
-        """Yields the outcomes of steps that the host has learned of, in order.
+        """Yields the outcomes of the steps whose flags have reached the host, in order.
 
         Args:
-            waits: whether to wait for the GPU until all outcomes are known.
+            waits: whether to wait until the GPU has reported all outcomes.
         """
         while self._pending:
             event, flags, names, t, rules = self._pending[0]

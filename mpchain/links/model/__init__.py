@@ -1,3 +1,3 @@
-"""Classifiers, and well-known networks."""
+"""Classifiers, and networks for image classification."""
 
 from mpchain.links.model.classifier import Classifier as Classifier

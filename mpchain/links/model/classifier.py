@@ -10,9 +10,9 @@ from mpchain.variable import Variable
 
 
 class Classifier(Chain):
-    """A model with a loss: called with inputs and labels, it returns the loss.
+    """A model with a loss. A call with inputs and labels returns the loss.
 
-    It reports ``loss`` and ``accuracy``.
+    Each call reports ``loss`` and ``accuracy``.
 
         >>> model = L.Classifier(L.Linear(3, 10))
         >>> loss = model(np.ones((5, 3), np.float32), np.zeros(5, np.int32))
@@ -55,7 +55,8 @@ class Classifier(Chain):
         """Computes the loss.
 
         Args:
-            args, kwargs: the labels, at ``label_key``, and the arguments of the predictor.
+            args, kwargs: the arguments of the predictor, and the labels in the argument
+                ``label_key``.
 
         Returns:
             Variable: the loss.

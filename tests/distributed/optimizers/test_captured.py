@@ -134,7 +134,7 @@ def test_the_batch_of_one_rank_may_count_for_nothing(comm, by_batch):
         found, reasons = trained(comm, True, prepare)
     assert_equal(expected, found)
     if not on_gpus():
-        nothing = "this rank's batch counts for nothing"
+        nothing = "this rank's batch has no weight in this step"
         n = nothing if comm.rank == 0 and comm.size > 1 else None
         assert reasons[3:] == [None, n, None, n]
 

@@ -16,7 +16,8 @@ from mpchain.typing import Array
 
 _MEAN = (104, 117, 123)
 
-# For each inception module: input channels, out1, proj3, out3, proj5, out5, proj_pool.
+# For each inception module, these are the input channels, out1, proj3, out3, proj5, out5 and
+# proj_pool.
 _INCEPTIONS = {
     "3a": (192, 64, 96, 128, 16, 32, 32),
     "3b": (256, 128, 128, 192, 32, 96, 64),

@@ -1,4 +1,4 @@
-"""Published parameters of networks, from files or the net."""
+"""Published parameters of networks, which are loaded from files or downloaded."""
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ from mpchain.link import Chain
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.safetensors import load_safetensors
 
-_FOLDER = "pfnet/chainer/models"  # this folder is shared with Chainer
+_FOLDER = "pfnet/chainer/models"  # Chainer uses the same folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,8 @@ class PublishedModel:
         'net.caffemodel'
 
     Attributes:
-        file (str): name of the .caffemodel file; the converted .npz file has the same stem.
+        file (str): name of the .caffemodel file; the converted .npz file has the same name with
+            another extension.
         url (str): the file's address; None if it cannot be downloaded.
         page (str): the web page with the file.
         sha1 (str): the file's published checksum; if None (unknown), only names and shapes of
@@ -49,7 +50,7 @@ def load_parameters(model: Chain, source: str) -> None:
 
     Args:
         model: the network.
-        source: a path, or ``'auto'``.
+        source: the path of a file, or ``'auto'``.
 
     Raises:
         OSError: the published parameters are not in the cache and cannot be downloaded.
@@ -144,7 +145,8 @@ def copy_layer(target: Any, caffe: Chain, name: str) -> None:
 
 
 def copy_normalization(target: Any, caffe: Chain, name: str, scale_name: str) -> None:
-    """Copies the statistics of the BatchNorm layer ``name`` and the scale layer ``scale_name``."""
+    """Copies the statistics of the BatchNorm layer ``name``, and the parameters of the scale layer
+    ``scale_name``, into a link."""
     statistics, scale = layer_of(caffe, name), layer_of(caffe, scale_name)
     for attribute in ("avg_mean", "avg_var"):
         value = getattr(statistics, attribute)
@@ -155,12 +157,13 @@ def copy_normalization(target: Any, caffe: Chain, name: str, scale_name: str) ->
 
 
 def layer_of(caffe: Chain, name: str) -> Any:
-    """Returns the link of a Caffe network's layer."""
+    """Returns the link of a layer of a Caffe network. Raises ValueError if the layer has no
+    parameters."""
     layers = dict(caffe.named_layers())
     if name not in layers:
         raise ValueError(
-            f"the Caffe model is of another network: it has no layer {name!r} with parameters; "
-            f"it has {', '.join(sorted(layers))}"
+            f"the Caffe model is another network: it has no layer {name!r} with parameters; it has "
+            f"{', '.join(sorted(layers))}"
         )
     return layers[name]
 
@@ -173,6 +176,6 @@ def _copy_array(name, attribute, target, source):
 def _check_shape(name, attribute, wanted, found):
     if wanted != found:
         raise ValueError(
-            f"the Caffe model is of another network: {attribute} of its layer {name!r} has shape "
+            f"the Caffe model is another network: {attribute} of its layer {name!r} has shape "
             f"{found}, but must have {wanted}"
         )

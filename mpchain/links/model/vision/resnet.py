@@ -42,7 +42,8 @@ def prepare(image: object, size: tuple[int, int] | None = (224, 224)) -> Array:
 
 
 class BottleneckA(Chain):
-    """A residual unit that changes size or channels, with a projection beside it.
+    """A residual unit that changes the size or the number of channels, with a projection as its
+    shortcut.
 
         >>> BottleneckA(4, 2, 8)(np.ones((1, 4, 6, 6), np.float32)).shape
         (1, 8, 3, 3)
@@ -52,8 +53,8 @@ class BottleneckA(Chain):
             unit.
         stride: stride of the unit and of the projection.
         initialW: initializer of the weights.
-        downsample_fb: whether the 3x3 convolution has the stride, as in Facebook's networks,
-            instead of the first 1x1 convolution.
+        downsample_fb: whether the 3x3 convolution has the stride, as in Facebook's networks; if
+            False, the first 1x1 convolution has the stride.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class BottleneckA(Chain):
 
 
 class BottleneckB(Chain):
-    """A residual unit that keeps size and channels.
+    """A residual unit that keeps the size and the number of channels.
 
         >>> BottleneckB(8, 2)(np.ones((1, 8, 6, 6), np.float32)).shape
         (1, 8, 6, 6)
@@ -115,7 +116,8 @@ class BottleneckB(Chain):
 
 
 class BuildingBlock(Chain):
-    """A :class:`BottleneckA`, ``a``, and then :class:`BottleneckB`, ``b1``, ``b2``, ...
+    """A chain of residual units: a :class:`BottleneckA`, ``a``, and then :class:`BottleneckB`,
+    ``b1``, ``b2``, ...
 
         >>> BuildingBlock(3, 4, 2, 8, stride=2)(np.ones((1, 4, 6, 6), np.float32)).shape
         (1, 8, 3, 3)
@@ -246,7 +248,7 @@ class ResNetLayers(VisionModel):
         Args:
             path_caffemodel: the .caffemodel file of this network.
             path_npz: the file to write.
-            n_layers: 50, 101 or 152; None means the number of this class.
+            n_layers: 50, 101 or 152; None means the class's number of layers.
 
         Raises:
             ValueError: the file belongs to another network.

@@ -39,8 +39,8 @@ def prepare(image: object, size: tuple[int, int] | None = (224, 224)) -> Array:
 class VGGLayers(VisionModel):
     """The VGG networks, with 16 or 19 layers.
 
-    Layers: conv1_1 to conv5_3 or conv5_4 and fc6, fc7 (after ReLU, fc6 and fc7 also after
-    dropout), pool1 to pool5, fc8, prob.
+    The layers are conv1_1 to conv5_3 or conv5_4, fc6 and fc7 (whose outputs are taken after ReLU,
+    and for fc6 and fc7 after dropout), pool1 to pool5, fc8, prob.
 
         >>> issubclass(L.VGG16Layers, VGGLayers)
         True

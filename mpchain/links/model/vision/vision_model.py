@@ -27,7 +27,7 @@ def prepare_image(image: object, size: tuple[int, int] | None, mean: Sequence[fl
 
     Args:
         image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
-            with 1, 3 (RGB) or 4 channels (RGBA; the last is dropped).
+            with 1, 3 (RGB) or 4 channels (RGBA; the last channel is ignored).
         size: width and height to resize to (needs pillow); None keeps the size.
         mean: the mean color, BGR.
 
@@ -48,7 +48,7 @@ def prepare_image(image: object, size: tuple[int, int] | None, mean: Sequence[fl
 
 def _pixels(image):
     """Returns an image as an array (H, W, 3) of uint8."""
-    if hasattr(image, "convert"):  # a PIL image
+    if hasattr(image, "convert"):  # an object with the method convert is a PIL image
         return np.asarray(image.convert("RGB"))
     array = np.asarray(image)
     if array.dtype.kind not in "biuf":
@@ -77,7 +77,7 @@ def _resized(pixels, size):
 
 
 class VisionModel(Chain):
-    """Base: a network with named layers; the outputs of all layers can be extracted.
+    """Base of networks with named layers, whose outputs can be extracted.
 
         >>> model = L.ResNet50Layers(None)
         >>> model.available_layers[:4]
@@ -86,17 +86,18 @@ class VisionModel(Chain):
     Args:
         pretrained_model: the source of the parameters: the path of a file (.npz of Chainer's or
             mpchain's ``save_npz``, .caffemodel, or .safetensors), or ``'auto'`` for the published
-            parameters, from the data-set cache or else downloaded. None initializes new parameters.
+            parameters, which are read from the data-set cache or downloaded. None initializes new
+            parameters.
     """
 
     branches = {}
-    """Names of inputs, by name, of layers that do not follow the one before them."""
+    """For each layer whose input is not the output of the previous layer, the name of its input."""
 
     default_extracted = "pool5"
     """The layer that :meth:`extract` returns by default."""
 
     published = None
-    """The :class:`PublishedModel` that ``'auto'`` means."""
+    """The :class:`PublishedModel` that ``'auto'`` loads."""
 
     mean = None
     """The mean color of the training set, BGR."""
@@ -107,7 +108,7 @@ class VisionModel(Chain):
 
     @property
     def functions(self) -> dict[str, list[Callable[..., Any]]]:
-        """The network: the list of functions of each layer, by name."""
+        """The network, as a dict from the name of each layer to the list of its functions."""
         raise NotImplementedError(f"{type(self).__name__} does not implement functions")
 
     @property
@@ -116,7 +117,7 @@ class VisionModel(Chain):
         return list(self.functions)
 
     def forward(self, x: Input, layers: Sequence[str] | None = None) -> dict[str, Variable]:
-        """Computes the outputs of layers, and only the other layers that they need.
+        """Computes the outputs of layers. Other layers are computed only if they are needed.
 
         Args:
             x: Variable or array (N, 3, H, W) of prepared images.
@@ -147,7 +148,7 @@ class VisionModel(Chain):
             outputs[name] = h
             readers[inputs[name]] -= 1
             if not readers[inputs[name]] and inputs[name] not in wanted:
-                del outputs[inputs[name]]  # frees outputs that are no longer needed
+                del outputs[inputs[name]]  # outputs that are no longer needed are freed
         return {name: outputs[name] for name in functions if name in wanted}
 
     def extract(
@@ -177,7 +178,7 @@ class VisionModel(Chain):
         Args:
             images: images, see ``prepare``; they are resized to 256x256.
             oversample: whether to average over ten crops: corners and center, each also mirrored;
-                otherwise only the center is used.
+                if False, only the center is used.
 
         Returns:
             Variable: probabilities of the classes (N, 1000).
@@ -212,12 +213,13 @@ class VisionModel(Chain):
         Raises:
             ValueError: the file belongs to another network.
         """
-        make: Any = cls  # subclasses take arguments that the base class does not
+        # the type is Any because subclasses accept more arguments than the base class
+        make: Any = cls
         convert_caffemodel(make(None), path_caffemodel, path_npz)
 
 
 def _all_before(wanted, inputs):
-    """Returns the wanted layers and all layers that they need."""
+    """Returns the wanted layers and all layers on which they depend."""
     needed = set()
     for name in wanted:
         while name is not None and name not in needed:
