@@ -45,6 +45,7 @@ def im2col(
         x: Variable or array (N, C, H, W), floating point.
         ksize, stride, dilate: size, stride and dilation of the windows.
         pad: number of zeros on both sides of each spatial axis.
+        cover_all: whether to add a last window, so that windows cover all elements.
 
     Returns:
         Variable (N, C * kh * kw, out_h, out_w).

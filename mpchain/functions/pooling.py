@@ -248,8 +248,8 @@ def unpooling_nd(
         ksize: window size.
         stride: distance between windows; None means ``ksize``.
         pad: number of elements that are removed on both sides of each spatial axis.
-        outsize: spatial size of the result; None means the smallest possible size. cover_all: the
-        argument ``cover_all`` of the pooling that is inverted.
+        outsize: spatial size of the result; None means the smallest possible size.
+        cover_all: the argument ``cover_all`` of the pooling that is inverted.
 
     Returns:
         Variable (N, C, *outsize).

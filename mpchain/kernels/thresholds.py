@@ -144,13 +144,16 @@ special_loop = 1 << 10
 operations run as one loop."""
 
 compiled = 1 << 16
-"""The least elements of an array for which reductions and the like are compiled."""
+"""The least number of elements of an array for which reductions and similar kernels are
+compiled."""
 
 compiled_softmax = 1 << 10
-"""The same for softmax, for which NumPy needs several calls."""
+"""The least number of elements of an array for which softmax is compiled, because NumPy needs
+several calls."""
 
 compiled_images = 1 << 9
-"""The same for batch normalization and pooling."""
+"""The least number of elements of an array for which batch normalization and pooling are
+compiled."""
 
 compiled_samples = 1 << 9
 """The least number of elements of an array for which the normalization of samples is compiled,
