@@ -55,7 +55,7 @@ class Link(ParameterTree):
         check_arguments(cls, kwargs)
         return super().__new__(cls)
 
-    # Calls
+    # The methods below handle calls and hooks.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the result of ``forward``; calls the link hooks before and after.
@@ -165,7 +165,7 @@ class Link(ParameterTree):
         """Makes a link from arrays of its parameters; only some classes define this method."""
         raise NotImplementedError(f"{cls.__name__} does not implement from_params")
 
-    # Display
+    # The methods below describe the link as text.
 
     @property
     def printable_specs(self) -> Iterable[tuple[str, Any]]:

@@ -142,7 +142,7 @@ class Optimizer:
             raise RuntimeError(f"{self._called('new_epoch')}: {rule}")
         self.epoch += 1
 
-    # Methods that multi-node optimizers override
+    # Multi-node optimizers override the methods below.
 
     def connect_trainer(self, trainer: Any) -> None:
         """Called by the updater when a trainer is made with the updater."""
@@ -158,7 +158,7 @@ class Optimizer:
     def gather_state(self, root: int = 0) -> None:
         """Gathers the whole state at rank ``root`` if it is divided among the ranks."""
 
-    # Hooks
+    # The methods below handle hooks.
 
     def add_hook(
         self, hook: Callable[..., Any], name: str | None = None, timing: str = "auto"
@@ -214,7 +214,7 @@ class Optimizer:
             if rule is not None:
                 yield rule, rule.updated_param(param)
 
-    # Loss scale
+    # The methods below handle the loss scale.
 
     @property
     def loss_scale(self) -> float | None:

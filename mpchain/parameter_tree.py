@@ -103,7 +103,7 @@ class ParameterTree(DeviceResident):
             has_dtype = isinstance(spec, tuple) and len(spec) == 2 and not np.isscalar(spec[0])
             self.add_param(name, *(spec if has_dtype else (spec,)))
 
-    # Registration
+    # The methods below register parameters and persistent values.
 
     # For type checkers: add_param, add_persistent and add_link create attributes, and links are
     # callable.
@@ -246,7 +246,7 @@ class ParameterTree(DeviceResident):
         self._persistents.add(name)
         self._params.discard(name)
 
-    # Copies
+    # The methods below copy the tree.
 
     def copy(self, mode: str = "share") -> Self:
         """Returns a copy of the link and its descendants. The copy has no name and no update rules.
@@ -293,7 +293,7 @@ class ParameterTree(DeviceResident):
             param.cleargrad()
         return copied
 
-    # The tree
+    # The methods below walk over the tree.
 
     def _named_children(self) -> "Iterator[tuple[str, ParameterTree]]":
         """Yields pairs of name and link for the children of this link."""
@@ -399,7 +399,7 @@ class ParameterTree(DeviceResident):
         for child in self.children():
             child.device_resident_accept(visitor)
 
-    # Values
+    # The methods below copy values and gradients.
 
     def copyparams(self, link: "ParameterTree", copy_persistent: bool = True) -> None:
         """Copies the values of all parameters from a link of the same structure.
@@ -461,7 +461,7 @@ class ParameterTree(DeviceResident):
         """Returns whether an uninitialized parameter may load an array of the given shape."""
         return True
 
-    # Training
+    # The methods below serve training.
 
     def cleargrads(self) -> None:
         """Removes the gradients of all parameters."""
@@ -504,7 +504,7 @@ class ParameterTree(DeviceResident):
         rules = (param.update_rule for param in self.params())
         return any(rule is not None and rule.enabled for rule in rules)
 
-    # Saving
+    # The methods below save and restore the tree.
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores parameters and persistent values of the link and its descendants."""

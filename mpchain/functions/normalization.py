@@ -76,7 +76,7 @@ def _shape_of_parameters(name, x, axis, gamma, **parameters):
 
 
 def _check_parameters(name, x, axis, gamma, **parameters):
-    """Does the same as :func:`_shape_of_parameters`, without remembering it."""
+    """Returns what :func:`_shape_of_parameters` returns, without the cache."""
     check(x.ndim > 0 and is_floating(x.dtype), name, "x must be floating point, with axes", x=x)
     if axis is None:
         axis = (0, *range(gamma.ndim + 1, x.ndim))

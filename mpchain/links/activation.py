@@ -60,7 +60,7 @@ class Maxout(Chain):
             self.linear = Linear(in_size, out_size * pool_size, initial_bias is None, *initial)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the layer to a Variable or array x (N, ...): (N, out_size)."""
+        """Applies the layer to a Variable or array x (N, ...); returns a Variable (N, out_size)."""
         return F.maxout(self.linear(x), self.pool_size)
 
 
@@ -88,7 +88,8 @@ class PReLU(Link):
         yield "shape", self.W.shape
 
     def forward(self, x: Input) -> Variable:
-        """Applies the activation to a Variable or array x (N, ...): the same shape."""
+        """Applies the activation to a Variable or array x (N, ...); returns a Variable of the same
+        shape."""
         return F.prelu(x, self.W)
 
 
@@ -117,7 +118,8 @@ class Swish(Link):
         yield "beta_shape", self.beta.shape if self.beta.is_initialized else None
 
     def forward(self, x: Input) -> Variable:
-        """Applies the activation to a Variable or array x (N, ...): the same shape."""
+        """Applies the activation to a Variable or array x (N, ...); returns a Variable of the same
+        shape."""
         if not self.beta.is_initialized:
             self.beta.initialize(x.shape[1:])
         return F.swish(x, self.beta)

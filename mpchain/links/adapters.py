@@ -77,7 +77,8 @@ class LoRA(Chain):
             self.A.initialize((self.rank, self.base.W.shape[1]))
 
     def forward(self, x: Input, n_batch_axes: int | None = None) -> Variable:
-        """Applies the layer and its adapter to x (N, ...), see :class:`Linear`: (N, out_size)."""
+        """Applies the layer and its adapter to x (N, ...), see :class:`Linear`; returns a Variable
+        (N, out_size)."""
         n_batch_axes = self.base.n_batch_axes if n_batch_axes is None else n_batch_axes
         self.base.initialize_for(x, n_batch_axes)
         self._initialize()

@@ -53,7 +53,8 @@ class Highway(Chain):
             self.transform = Linear(*sizes, init_Wt, init_bt)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the layer to a Variable or array x (N, in_out_size): (N, in_out_size)."""
+        """Applies the layer to a Variable or array x (N, in_out_size); returns a Variable (N,
+        in_out_size)."""
         plain = self.activate(self.plain(x))
         t = F.sigmoid(self.transform(x))
         return plain * t + x * (1 - t)

@@ -175,7 +175,8 @@ class ConvolutionND(_Windowed):
         return shape[1] * groups, shape[0]
 
     def forward(self, x: Input) -> Variable:
-        """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
+        """Convolves a Variable or array x (N, in_channels, ...); returns a Variable (N,
+        out_channels, ...)."""
         self._initialize_for(x)
         by_ndim: dict[int | None, Callable[..., Variable]]
         by_ndim = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}
@@ -310,7 +311,8 @@ class DeconvolutionND(_Windowed):
         return shape[0], shape[1] * groups
 
     def forward(self, x: Input) -> Variable:
-        """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
+        """Convolves a Variable or array x (N, in_channels, ...); returns a Variable (N,
+        out_channels, ...)."""
         self._initialize_for(x)
         by_ndim: dict[int | None, Callable[..., Variable]]
         by_ndim = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}
@@ -420,7 +422,8 @@ class DepthwiseConvolution2D(_Windowed):
             yield "channel_multiplier" if name == "out_channels" else name, value
 
     def forward(self, x: Input) -> Variable:
-        """Convolves a Variable or array x (N, C, H, W): (N, C * D, out_h, out_w)."""
+        """Convolves a Variable or array x (N, C, H, W); returns a Variable (N, C * D, out_h,
+        out_w)."""
         self._initialize_for(x)
         return F.depthwise_convolution_2d(x, self.W, self.b, self.stride, self.pad)
 
@@ -487,7 +490,8 @@ class DeformableConvolution2D(Chain):
             self.deform_conv = _Sampler(in_channels, out_channels, *window, *initial_deform)
 
     def forward(self, x: Input) -> Variable:
-        """Convolves a Variable or array x (N, in_channels, H, W): (N, out_channels, ...)."""
+        """Convolves a Variable or array x (N, in_channels, H, W); returns a Variable (N,
+        out_channels, ...)."""
         return self.deform_conv(x, self.offset_conv(x))
 
 
@@ -568,7 +572,7 @@ class LocalConvolution2D(Link):
         return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
 
     def forward(self, x: Input) -> Variable:
-        """Convolves a Variable or array x (N, C, H, W): (N, O, out_h, out_w)."""
+        """Convolves a Variable or array x (N, C, H, W); returns a Variable (N, O, out_h, out_w)."""
         if not self.W.is_initialized:
             if x.ndim != 4:
                 raise ValueError(

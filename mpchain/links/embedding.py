@@ -54,5 +54,6 @@ class EmbedID(Link):
         return zip(names, (*self.W.shape, self.ignore_label))
 
     def forward(self, x: Input) -> Variable:
-        """Looks up the vectors of a Variable or array of integers x: (*x.shape, out_size)."""
+        """Looks up the vectors of a Variable or array of integers x; returns a Variable (*x.shape,
+        out_size)."""
         return F.embed_id(x, self.W, self.ignore_label)

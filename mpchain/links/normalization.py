@@ -367,7 +367,8 @@ class LayerNormalization(_SampleNormalization):
         super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each sample of a Variable or array x (..., size): (..., size)."""
+        """Normalizes each sample of a Variable or array x (..., size); returns a Variable (...,
+        size)."""
         self._initialize(x.shape[-1:])
         return F.layer_normalization(x, self.gamma, self.beta, self.eps)
 
@@ -396,7 +397,8 @@ class RMSNormalization(_SampleNormalization):
         super().__init__(size, eps, gamma=1 if initial_gamma is None else initial_gamma)
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each sample of a Variable or array x (..., size): (..., size)."""
+        """Normalizes each sample of a Variable or array x (..., size); returns a Variable (...,
+        size)."""
         self._initialize(x.shape[-1:])
         return F.rms_normalization(x, self.gamma, self.eps)
 
@@ -448,7 +450,8 @@ class GroupNormalization(_ChannelNormalization):
         yield from super().printable_specs
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each sample of a Variable or array x (N, size, ...): the same shape."""
+        """Normalizes each sample of a Variable or array x (N, size, ...); returns a Variable of the
+        same shape."""
         self._initialize(x.shape[1:2])
         return F.group_normalization(x, self.groups, self.gamma, self.beta, self.eps)
 
@@ -469,6 +472,7 @@ class InstanceNormalization(_ChannelNormalization):
     """
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each channel of each sample of x (N, size, ...): the same shape."""
+        """Normalizes each channel of each sample of x (N, size, ...); returns a Variable of the
+        same shape."""
         self._initialize(x.shape[1:2])
         return F.instance_normalization(x, self.gamma, self.beta, self.eps)

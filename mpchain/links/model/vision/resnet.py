@@ -80,7 +80,8 @@ class BottleneckA(Chain):
             self.bn4 = BatchNormalization(out_channels)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the unit to x (N, in_channels, H, W): (N, channels, H', W')."""
+        """Applies the unit to x (N, in_channels, H, W); returns a Variable (N, channels, H',
+        W')."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
         return F.relu(self.bn3(self.conv3(h)) + self.bn4(self.conv4(x)))
@@ -109,7 +110,8 @@ class BottleneckB(Chain):
             self.bn3 = BatchNormalization(in_channels)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the unit to x (N, in_channels, H, W): (N, channels, H', W')."""
+        """Applies the unit to x (N, in_channels, H, W); returns a Variable (N, channels, H',
+        W')."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
         return F.relu(self.bn3(self.conv3(h)) + x)
