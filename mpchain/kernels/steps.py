@@ -252,7 +252,10 @@ def _step_fused(step, written, grad, scalars):
     except Exception:
         return False
     if not all(x.flags.writeable for x in written):
-        raise ValueError("an optimizer's step: a parameter or its state is read-only, but the step must write into it: use a writable copy")
+        raise ValueError(
+            "an optimizer's step: a parameter or its state is read-only, but the step must write "
+            "into it: use a writable copy"
+        )
     _compiled(text)(np.array(constants, dtype), grad, *written)
     return True
 
