@@ -72,7 +72,7 @@ def _model():
         (
             lambda: mpchain.jvp(lambda x: F.exp(x.array), (X,), (X,)),
             ValueError,
-            "jvp: result of the function does not depend on the arguments by any graph: the graph was",
+            "jvp: result of the function does not depend on the arguments by any graph: the",
         ),
         (
             lambda: mpchain.vjp(lambda x: (F.exp(x), F.exp(x.array)), X),
