@@ -300,18 +300,33 @@ def _logsumexp_derivative(g, x, aux, axes):
     total = total if is_array else sum(exp_x, axes, True)
     # If the sum is zero, the share of each element is zero too.
     total = total + np.equal(total, 0).astype(total.dtype)
-    return (exp_x / total) * np.reshape(g, total.shape)
+    return exp_x * (np.reshape(g, total.shape) / total)
 
 
 @differentiable(_logsumexp_derivative)
 def _logsumexp(x, axes):
-    top = x.max(axis=axes, keepdims=True)
-    top = np.where(np.isinf(top), 0, top).astype(x.dtype, copy=False)
-    wide = np.float32 if x.dtype == np.float16 else x.dtype
-    total = np.exp(x - top).sum(axis=axes, dtype=wide, keepdims=True)
+    is_large = x.size >= thresholds.compiled and x.dtype.char in "fd" and isinstance(x, np.ndarray)
+    if is_large and axes == tuple(range(x.ndim - len(axes), x.ndim)):
+        top, total = _sums_of_rows(x, _kept(x.shape, axes))
+    else:
+        top = x.max(axis=axes, keepdims=True)
+        top = np.where(np.isinf(top), 0, top).astype(x.dtype, copy=False)
+        wide = np.float32 if x.dtype == np.float16 else x.dtype
+        total = np.exp(x - top).sum(axis=axes, dtype=wide, keepdims=True)
     with np.errstate(divide="ignore"):  # log(0) is minus infinity here
         y = np.squeeze(np.log(total) + top, axes)
     return y.astype(x.dtype, copy=False), (top, total)
+
+
+def _sums_of_rows(x, shape):
+    """Returns the largest element of each row, 0 if it is infinite, and the sum of exp(x - it)."""
+    count = math.prod(shape)
+    with np.errstate(invalid="ignore"):  # a difference of infinities
+        _, total, most = kernels.exponentials(x.reshape(count, x.size // count))
+        is_infinite = np.isinf(most)
+        total = np.where(is_infinite, np.exp(np.where(is_infinite, most, 0)), total)
+    top = np.where(is_infinite, 0, most).astype(x.dtype, copy=False)
+    return top.reshape(shape), total.reshape(shape)
 
 
 def logsumexp(x: Input, axis: Axes = None) -> Variable:

@@ -9,6 +9,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.kernels import thresholds
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
@@ -178,8 +179,14 @@ def test_long_sums_and_products_of_half_precision():
     np.testing.assert_allclose(F.prod(halves, 1).array, [1], 1e-2)
 
 
+@pytest.fixture(params=[0, 1 << 16], ids=["compiled", "by NumPy"])
+def either_pass(request):
+    with thresholds.using(compiled=request.param):
+        yield
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_logsumexp_of_large_inputs(dtype):
+def test_logsumexp_of_large_inputs(dtype, either_pass):
     x = Variable(np.array([[1e4, 0, -1e4], [-1e4, -1e4, -1e4]], dtype))
     y = F.logsumexp(x, 1)
     F.sum(y).backward()
@@ -187,13 +194,15 @@ def test_logsumexp_of_large_inputs(dtype):
     np.testing.assert_allclose(x.grad, [[1, 0, 0], [1 / 3] * 3], 1e-3)
 
 
-def test_logsumexp_of_infinities():
+def test_logsumexp_of_infinities(either_pass):
     x = Variable(np.array([[-np.inf, -np.inf], [-np.inf, 1.0], [np.inf, 1.0]]))
     y = F.logsumexp(x[:2], 1)
     F.sum(y).backward()
     np.testing.assert_array_equal(y.array, [-np.inf, 1])
     np.testing.assert_array_equal(x.grad[:2], [[0, 0], [0, 1]])
     assert F.logsumexp(x[2:]).array == np.inf
+    rows = np.array([[np.nan, np.inf, 0], [np.nan, -np.inf, 0], [0, 0, 0]])
+    assert np.isnan(F.logsumexp(rows, 1).array).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("function", [F.max, F.min, F.prod, F.logsumexp, F.argmax, F.argmin])
@@ -248,7 +257,7 @@ def test_numpys_names_on_variables():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_the_gradient_of_logsumexp_sums_to_one_where_its_value_is_rounded(dtype):
+def test_the_gradient_of_logsumexp_sums_to_one_where_its_value_is_rounded(dtype, either_pass):
     far = 700 if dtype == np.float16 else 1e6
     x = Variable(np.array([[far, far - 1, far - 2], [0, -1, -2], [-far, -far, -far]], dtype))
     y = F.logsumexp(x, axis=1)
