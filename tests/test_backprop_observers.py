@@ -173,12 +173,12 @@ def test_an_error_in_backward_names_the_function(double):
 
 def test_an_error_in_backward_names_the_forward_call_in_debug_mode():
     with mpchain.using_config("debug", True):
-        (y,) = Failing().apply((Variable(full(3)),))  # the line that is named
+        (y,) = Failing().apply((Variable(full(3)),))  # the note names this line
         with pytest.raises(ZeroDivisionError) as caught:
             F.sum(y).backward()
     (note,) = caught.value.__notes__
     assert note.startswith("(in the backward of Failing, called at\n")
-    assert "# the line that is named" in note
+    assert "# the note names this line" in note
 
 
 def test_nan_is_found_in_debug_mode():

@@ -48,7 +48,8 @@ def lenet5(n_classes: int) -> mpchain.Sequential:
 
 def nin(n_classes: int) -> mpchain.Sequential:
     return mpchain.Sequential(
-        L.MLPConvolution2D(1, (24, 24, 24), ksize=5, pad=2),  # one 5x5 convolution, then two of 1x1
+        # This is one 5x5 convolution, then two 1x1 convolutions.
+        L.MLPConvolution2D(1, (24, 24, 24), ksize=5, pad=2),
         halve,
         L.MLPConvolution2D(24, (48, 48, 48), ksize=3, pad=1),
         halve,

@@ -67,7 +67,7 @@ class PipelineUpdater(training.updaters.StandardUpdater):
             loss = F.softmax_cross_entropy(y, t)
             mpchain.report({"loss": loss}, optimizer.target)
         else:
-            loss = y  # this variable stands for the result on another rank; backward gets gradients
+            loss = y  # backward of this variable receives the gradients from the next rank
         optimizer.target.cleargrads()
         loss.backward()
         optimizer.update()

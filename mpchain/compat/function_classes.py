@@ -180,7 +180,8 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
         if name in _PARTS:
             argument, i = _PARTS[name].split()
             value = self.__dict__.get(argument)
-            value = self.__dict__.get("ksize") if value is None else value  # stride=None of pooling
+            # Pooling accepts stride=None, which means ksize.
+            value = self.__dict__.get("ksize") if value is None else value
             if value is not None:
                 return value if np.isscalar(value) else value[int(i)]
         if self._node is not None and not name.startswith("__"):
@@ -354,7 +355,7 @@ class _Given:
             variable.node.shape = self.shape
         else:
             variable.node.retain_data()
-            self._variable = variable  # exporters ask the node for its variable
+            self._variable = variable  # exporters read the node's variable
         return variable.node
 
 

@@ -26,7 +26,8 @@ def _spread(name):
 
     def spread(f):
         value = f.__dict__[name]
-        value = f.__dict__["ksize"] if value is None else value  # stride=None of pooling
+        # Pooling accepts stride=None, which means ksize.
+        value = f.__dict__["ksize"] if value is None else value
         n = len(f.inputs[0].shape) - 2
         return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
 

@@ -52,7 +52,7 @@ class CommunicatorBase(abc.ABC):
         """Context manager: yields the communicator."""
         yield self
 
-    if TYPE_CHECKING:  # these methods are listed in _ABSTRACT
+    if TYPE_CHECKING:  # _ABSTRACT defines these methods at run time
 
         def bcast_obj(self, obj: object) -> Any: ...
         def gather_obj(self, obj: object) -> list[Any] | None: ...
@@ -103,7 +103,7 @@ def _averages_by_itself(comm: Any) -> bool:
 if TYPE_CHECKING:
     _Base = Optimizer
 else:
-    _Base = object  # an optimizer's class may be combined with this one
+    _Base = object  # the class of an optimizer is combined with _Averaging
 
 
 class _Averaging(_Base):

@@ -106,7 +106,8 @@ def _training(network: type[Chain], optimizer: type) -> Callable[[str], Results]
 def _make(network, device_name):
     np.random.seed(0)
     model = L.Classifier(network())
-    model(*map(np.stack, zip(*_data()[:2], strict=True)))  # initializes all parameters on the CPU
+    # This call initializes all parameters on the CPU.
+    model(*map(np.stack, zip(*_data()[:2], strict=True)))
     model.to_device(device_name)
     return model
 
@@ -170,7 +171,7 @@ def _dropout(device_name: str) -> Results:
         return {
             "backward has the mask of forward": (y.array == x.grad).all(),
             "the scale": y.array.max(),
-            "three of four are kept": abs(kept.mean() - 0.75) < 0.01,  # six standard deviations
+            "three of four are kept": abs(kept.mean() - 0.75) < 0.01,  # 0.01 is six deviations
             "another mask each time": (kept != (other.array != 0)).any(),
         }
 
@@ -178,7 +179,8 @@ def _dropout(device_name: str) -> Results:
 def _embedding(device_name: str) -> Results:
     draw, device = np.random.RandomState(0), get_device(device_name)
     W = Variable(device.send(draw.randn(50, 8).astype(config.dtype)))
-    ids = device.send(draw.randint(0, 5, (6, 40)).astype(np.int32))  # rows that many ids refer to
+    # Many ids refer to the same rows.
+    ids = device.send(draw.randint(0, 5, (6, 40)).astype(np.int32))
     y = F.embed_id(ids, W, ignore_label=4)
     F.sum(y * y).backward()
     return {"value": y.array, "gradient": W.grad}

@@ -250,7 +250,8 @@ def torch_step(
 
     def step():
         optimizer.zero_grad()
-        half = torch.float16 if device_name == "cuda" else torch.bfloat16  # CPUs' half precision
+        # CPUs have no fast float16.
+        half = torch.float16 if device_name == "cuda" else torch.bfloat16
         with torch.autocast(device_name, half, enabled=precision == "half"):
             y = model(x)
             loss = torch.nn.functional.cross_entropy(y, t) if y.ndim == 2 else _loss(torch, y, t)

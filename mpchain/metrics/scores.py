@@ -228,7 +228,7 @@ def bleu(n: int = 4) -> Metric:
         return [list(words) for words in y], [[list(r) for r in references] for references in t]
 
     def compute(translations, references):
-        numbers = {}  # integers for words, because sacrebleu splits texts at spaces
+        numbers = {}  # integers replace words, because sacrebleu splits texts at spaces
 
         def text(words):
             return " ".join([str(numbers.setdefault(word, len(numbers))) for word in words])

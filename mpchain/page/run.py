@@ -19,29 +19,29 @@ _PROGRESS = ("done", "elapsed", "left", "mean_samples", "samples")
 _FACTS_OF_JOB = {
     "command": str,
     "control": bool,
-    "done": float,  # completed fraction of training
-    "elapsed": float,  # seconds
-    "left": float,  # seconds
-    "mean_samples": float,  # samples per second since the beginning
+    "done": float,  # the completed fraction of training
+    "elapsed": float,  # the elapsed seconds
+    "left": float,  # the remaining seconds
+    "mean_samples": float,  # the mean number of samples per second since the beginning
     "n": int,
-    "samples": float,  # samples per second, recently
-    "start": int,  # 1 at the start, 2 after the first restart
-    "state": str,  # runs, stopping, finished, failed, lost
+    "samples": float,  # the recent number of samples per second
+    "start": int,  # the value is 1 at the start, and 2 after the first restart
+    "state": str,  # the state is runs, stopping, finished, failed or lost
     "text": str,
     "title": str,
 }
 _FACTS_OF_RANK = {
     "epoch": float,
-    "gpu": float,  # bytes of CuPy's memory pool
+    "gpu": float,  # the bytes of CuPy's memory pool
     "host": str,
     "line": str,
     "mean_rate": float,
-    "memory": float,  # bytes
-    "rate": float,  # iterations per second
-    "state": str,  # starts, runs, finished, failed, stopped
+    "memory": float,  # the bytes in host memory
+    "rate": float,  # the iterations per second
+    "state": str,  # the state is starts, runs, finished, failed or stopped
     "step": int,
     "text": str,
-    "wait": float,  # fraction of the time
+    "wait": float,  # the fraction of time that the rank waits
     "work": float,
 }
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -134,7 +134,7 @@ class Run:
         self.folder = ""  # the folder of the results
         self._settings: dict[str, str] = {}
         self._marks: list[dict[str, Any]] = []
-        self._now: list[Any] = [None] * 3  # iteration, epoch, seconds of the latest live values
+        self._now: list[Any] = [None] * 3  # iteration, epoch and seconds of the latest live values
 
     @property
     def can_stop(self) -> bool:

@@ -25,7 +25,7 @@ MOST_OF_A_REQUEST = 1 << 14
 MOST_CONNECTIONS = 100
 """Largest number of open connections. One more closes the oldest, whose browser connects again."""
 TIME_TO_ASK = 30.0
-"""Number of seconds in which a browser must send a request, and the next one on a connection."""
+"""Number of seconds in which a browser must send a request, and then each later request."""
 TIME_TO_SEND_A_BODY = 10.0
 TIME_TO_WAIT = 1.0
 """Number of seconds to wait before accepting connections again after file descriptors ran out."""

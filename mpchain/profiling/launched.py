@@ -42,7 +42,7 @@ class LaunchedProfile(Profile):
         super().__init__(steps=steps)
         self._path = os.path.join(folder, "trace.json")
         self._pid = os.getpid()
-        self._of_run = 0, 1, ""  # this rank, the number of ranks, and a text that they share
+        self._of_run = 0, 1, ""  # the rank, the number of ranks, and a text that all ranks share
 
     def _on_communicator(self, comm: Any) -> None:
         if self._of_run[1] > 1 or comm.size < load_mpi().COMM_WORLD.size:

@@ -112,7 +112,7 @@ class Recorder(Observer):
         self._pending: dict[int, Operation] = {}  # the keys are ids of requests
         self._label = self._trainer = self._step_start = None
         self.n_steps = self._work = self._next_look = 0
-        self._has_gpu = cuda.available  # checked once, because the check takes microseconds
+        self._has_gpu = cuda.available  # the check takes microseconds, so it is made once
         self.now = _time_of_gpu if self._has_gpu else time.perf_counter_ns
         self._beginnings = {"link": self._begin_link, "call": self._begin_call}
         self._beginnings |= {"progress": self._begin_look, "wait": self._begin_wait}

@@ -13,7 +13,7 @@ FACTOR = 2000
 """Allowed difference of two numbers, as a multiple of the rounding error of an array's largest
 number. The factor is large because the numbers are sums of many terms."""
 
-_FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # keyed by bytes per number
+_FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # maps the bytes of a number to its factor
 
 
 class Gap(NamedTuple):

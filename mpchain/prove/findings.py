@@ -88,7 +88,7 @@ def values_of(suspect: Suspect, owners: list[int]) -> str:
         values = ", ".join(
             f"{_shown(a.outputs[0])} on rank {r}" for r, a in zip(ranks, suspect.ranks)
         )
-        assert suspect.one is not None  # it is None only for other functions
+        assert suspect.one is not None  # suspect.one is None only if other functions were called
         return f"{values}, {_shown(suspect.one.outputs[0])} in one process"
     axis = 0 if suspect.kind.startswith("rows") else int(suspect.kind.split()[1])
     row = gap.index[axis] if gap.index else 0

@@ -83,14 +83,14 @@ class Judge(Tracer):
         super().__init__(steps, doubles, tempfile.mkdtemp(dir=folder))
         self._folder, self._n_ranks = folder, n_ranks
         self._ranks: list[Update] = []
-        self._loss = np.zeros(())  # has the precision of results
+        self._loss = np.zeros(())  # this array has the dtype of results
         self.functions = self.parameters = 0
         self.greatest = 0.0
         self._is_unclear = self._in_parts = False
 
     @property
     def _update(self) -> Update:
-        assert self.update is not None  # called only during an update
+        assert self.update is not None  # this property is read only during an update
         return self.update
 
     def verdict(self) -> str:

@@ -113,12 +113,13 @@ class Finder(Observer):
         self._nan: Finding | None = None
         self._infinite: Finding | None = None
         self._gradient: Finding | None = None
-        self._places: dict[int, tuple[Any, Place]] = {}  # these references keep the functions alive
-        self._outputs: dict[int, Any] = {}  # arrays by id; these references keep them alive
-        self._of_function: dict[int, list[int]] = {}  # ids of outputs
+        self._places: dict[int, tuple[Any, Place]] = {}  # the references keep the functions alive
+        self._outputs: dict[int, Any] = {}  # maps ids to arrays, which these references keep alive
+        # Maps the id of a function to the ids of its outputs.
+        self._of_function: dict[int, list[int]] = {}
         # For each array, the functions that use it, in the order of use.
         self._users: dict[int, list[Any]] = {}
-        self._done: list[int] = []  # ids of functions whose derivatives were computed
+        self._done: list[int] = []  # lists the ids of functions whose derivatives were computed
         self._hook = _Gradients(self)
 
     def __enter__(self):
@@ -189,7 +190,7 @@ class Finder(Observer):
         self._done.append(id(function))
 
     def _note_gradient(self, g, arrays, name):
-        """Records a gradient of arrays; it was computed by the last function that uses them."""
+        """Records a gradient of arrays, which the last function that uses the arrays computed."""
         if self._gradient is not None:
             return
         users = [function for array in arrays for function in self._users.get(array, [])]

@@ -69,7 +69,8 @@ class Watch(Observer):
 
     def __init__(self):
         self._tables: dict[int, Table] = {}
-        self._keys: dict[str, list[weakref.ref]] = {}  # optimizers of equal models
+        # Maps a key to the optimizers of equal models.
+        self._keys: dict[str, list[weakref.ref]] = {}
         self._depth, self._t, self._own, self._values = 0, 0, [], None
         self._n_samples = None
         self.n_forward = 0
@@ -246,7 +247,8 @@ def _n_samples(optimizer):
     if comm.divided.n is not None:
         return int(comm.divided.n)
     n = optimizer.current_step.rank_states.n_samples
-    return None if n in (0, comm.size) else int(n)  # unknown sample counts count as 1 for each rank
+    # An unknown number of samples counts as 1 for each rank.
+    return None if n in (0, comm.size) else int(n)
 
 
 def pack(update: Update) -> dict[str, Any]:

@@ -36,8 +36,7 @@ def dry_run(capsys, *arguments):
 
 
 def complaint(capsys, *arguments):
-    """Returns the line that wrong use prints; checks that there is one line, and the exit
-    status."""
+    """Returns the error for wrong arguments; checks that it is one line, and the exit status."""
     with pytest.raises(SystemExit) as end:
         cli.main(list(arguments))
     captured = capsys.readouterr()

@@ -36,8 +36,9 @@ class Conversion:
         self.graph, self.batch = graph, batch
         # Maps a function and an output index to the output's name in the graph, or to its faults.
         self.made: dict[tuple, Any] = {}
-        self.known: tuple[dict, dict] = ({}, {})  # keyed by the address of an array in each record
-        self.kept: list[Any] = []  # arrays whose addresses are known
+        # For each record, maps the address of an array to its value.
+        self.known: tuple[dict, dict] = ({}, {})
+        self.kept: list[Any] = []  # references keep the known addresses from being reused
 
     def add_input(self, name: str, first: Variable, second: Variable) -> Value:
         """Makes two corresponding Variables an input of the graph."""

@@ -417,7 +417,8 @@ CONVERTERS |= {
 def _linear(g, x, W, b=None):
     if x.ndim == 2 and b is not None:
         return g.add("Gemm", x, W, b, transB=1)
-    y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]))  # runtimes fold this once
+    # Runtimes compute this transpose once.
+    y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]))
     return y if b is None else g.add("Add", y, b)
 
 
@@ -547,7 +548,7 @@ def _normalize(g, x, eps, axis, limit):
 
 @_of("local_response_normalization")
 def _local_response_normalization(g, x, n, k, alpha, beta):
-    n = 2 * (n // 2) + 1  # ONNX divides alpha by this
+    n = 2 * (n // 2) + 1  # ONNX divides alpha by n
     shape = [*x.shape[:2], -1, 1]
     rows = g.reshape(x, shape)
     y = g.add("LRN", rows, size=n, alpha=float(alpha * n), beta=float(beta), bias=float(k))
