@@ -377,7 +377,7 @@ def test_which_normalizations_are_refused(operation, library):
     refuse = _kernel(operation).refuse
     is_batch = operation.startswith("batch")
     arguments = _arguments(operation, "images" if is_batch else "rows")
-    rule = "config.kernels does not name it: other kernels need no time to be compiled"
+    rule = "config.kernels does not name cudnn: other kernels need no time to be compiled"
     assert refuse(*arguments) == rule
     with mpchain.using_config("kernels", ("cudnn",)):
         if is_batch:
@@ -416,7 +416,7 @@ def test_which_products_are_refused(library, _named):
     with mpchain.using_config("use_cudnn_tensor_core", "always"):
         assert refuse(*single) is None
     with mpchain.using_config("kernels", ()):
-        assert refuse(x, W, b).startswith("config.kernels does not name it")
+        assert refuse(x, W, b).startswith("config.kernels does not name cudnn")
 
 
 # Attention.

@@ -163,7 +163,7 @@ class Declaration:
             raise TypeError(
                 f"declaration of {self.name}: a derivative has the parameter {name!r}, which is "
                 f"neither an argument ({', '.join((*arrays, *self.constant_names))}), nor the "
-                "shape or dtype of one (such as x_shape or x_dtype), nor y, ys or aux"
+                "shape or dtype of an argument (such as x_shape), nor y, ys or aux"
             )
         if self.takes_sequence:
             return f"[node.{attribute} for node in nodes]" if attribute else "kept[:-2]"

@@ -321,10 +321,10 @@ def unasked() -> str | None:
 
     Example:
         >>> unasked()
-        'config.kernels does not name it: other kernels need no time to be compiled'
+        'config.kernels does not name cudnn: other kernels need no time to be compiled'
     """
     if "cudnn" not in (config.kernels or ()):
-        return "config.kernels does not name it: other kernels need no time to be compiled"
+        return "config.kernels does not name cudnn: other kernels need no time to be compiled"
     return None
 
 

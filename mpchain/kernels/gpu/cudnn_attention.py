@@ -181,7 +181,7 @@ class _Call(NamedTuple):
             return reason
         shape = self.arrays[0].shape  # that of query or of g, which have the same length
         if any(x.ndim != 4 or x.shape[:2] != shape[:2] for x in self.arrays):
-            return "not arrays of four axes, the first two alike"
+            return "not arrays of four axes with equal first two axes"
         if shape[2] == 1:
             reason = "one query, for which the weights are few, and the keys of another length"
             return f"{reason} each time"
