@@ -74,7 +74,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    # The other function is the derivative by the elements.
+    # products_of_rows is the derivative of the product by the elements of the matrix.
     assert uncovered(TABLE, "sparse") == {"products_of_rows"}
 
 

@@ -93,7 +93,7 @@ def _elementwise_kernels():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "elementwise", record)
-        # The writer then writes other texts of the same formulas.
+        # Without the flag for GPUs, the writer writes other texts of the same formulas.
         patch.setattr(writer, "_on_gpu", None)
         for declaration in _declarations(2):
             n_arrays = len(declaration.array_names)

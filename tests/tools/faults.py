@@ -2,11 +2,11 @@
 
 ``python -m tests.tools.faults --times 20`` trains a small model in float64, with a sharded
 optimizer and checkpoints, and lets one rank fail: it raises an exception (also in a thread), is
-killed, stops, leaves, does not come, calls another collective than its peers, passes another shape
-or dtype, or cannot write its part of a checkpoint. Each time, the job must end by itself, at most
-10 s after the time limit of collectives, with a message that says what happened. Then the training
-is started again, with another number of ranks: it must resume from the last checkpoint and have the
-losses of an undisturbed training, to 1e-12.
+killed, stops, leaves, misses a collective, calls another collective than its peers, passes another
+shape or dtype, or cannot write its part of a checkpoint. Each time, the job must end by itself, at
+most 10 s after the time limit of collectives, with a message that says what happened. Then the
+training is started again, with another number of ranks: it must resume from the last checkpoint and
+have the losses of an undisturbed training, to 1e-12.
 """
 
 import argparse
