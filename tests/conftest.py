@@ -219,6 +219,26 @@ def command_line(monkeypatch):
 
 
 @pytest.fixture
+def calls_of(monkeypatch):
+    """Returns a function that starts a list of the calls of a function, which still runs.
+
+    Each call adds its positional arguments, or what ``note`` returns for them.
+    """
+
+    def calls_of(owner, name, note=lambda *args: args):
+        calls, function = [], getattr(owner, name)
+
+        def noted(*args, **kwargs):
+            calls.append(note(*args))
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+        return calls
+
+    return calls_of
+
+
+@pytest.fixture
 def quick_processes(monkeypatch):
     """Lets processes that tests start skip the import of pytest, the main module."""
     main = sys.modules["__main__"]

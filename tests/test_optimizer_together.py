@@ -52,13 +52,9 @@ def assert_same(actual, expected):
 
 
 @pytest.fixture
-def gathered(monkeypatch):
+def gathered(calls_of):
     """Returns a list that collects the sizes of the groups that are updated together."""
-    update_group, sizes = update_rule._update_group, []
-    monkeypatch.setattr(
-        update_rule, "_update_group", lambda g: sizes.append(len(g)) or update_group(g)
-    )
-    return sizes
+    return calls_of(update_rule, "_update_group", len)
 
 
 @pytest.fixture

@@ -18,16 +18,9 @@ EXACT, ROUNDED, DOUBLE = 68, 77, 70
 
 
 @pytest.fixture
-def types(double, monkeypatch):
+def types(double, calls_of):
     """Returns a list of the types in which cuBLAS computed, in order."""
-    found, multiply = [], cuda.cupy.cuda.cublas.multiply
-
-    def observe(*args):
-        found.append(args[-2])
-        multiply(*args)
-
-    monkeypatch.setattr(cuda.cupy.cuda.cublas, "multiply", observe)
-    return found
+    return calls_of(cuda.cupy.cuda.cublas, "multiply", lambda *args: args[-2])
 
 
 def _computed(function, shapes, dtype):

@@ -8,7 +8,6 @@ import pytest
 
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import blas, onednn
-from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.reference import product
 
 
@@ -71,7 +70,7 @@ def test_large_matrices_of_stacks_are_multiplied_on_one_thread(
         ("written to columns", False),
     ],
 )
-def test_stacks_that_onednn_multiplies(case, is_taken, onednn_threads, monkeypatch):
+def test_stacks_that_onednn_multiplies(case, is_taken, onednn_threads, calls_of):
     random = np.random.RandomState(0)
 
     def make(*shape):
@@ -96,9 +95,8 @@ def test_stacks_that_onednn_multiplies(case, is_taken, onednn_threads, monkeypat
         a = make(3, 9, 11)
     elif case == "gaps":
         a = make(2, 3, 9, 22)[..., ::2]
-    calls = []
     onednn_threads(2)
-    monkeypatch.setattr(onednn, "matmul", lambda *args: calls.append(args) or matmul(*args))
+    calls = calls_of(onednn, "matmul")
     with thresholds.using(shared=0):
         y = product(a, b, out)
         assert is_taken == ("product: onednn: runs" in product.explain(a, b, out))

@@ -47,11 +47,10 @@ def descend(p, g, lr):
 
 
 @pytest.fixture
-def compiling(monkeypatch):
+def compiling(calls_of):
     """Compiles every step at once; returns a list of the compiled steps."""
     pytest.importorskip("numba", reason="needs numba, which compiles the steps")
-    compile_text, texts = steps._compiled, []
-    monkeypatch.setattr(steps, "_compiled", lambda t: texts.append(t) or compile_text(t))
+    texts = calls_of(steps, "_compiled", lambda text: text)
     with thresholds.using(compiled_step=0):
         yield texts
 
@@ -110,11 +109,12 @@ def test_what_is_compiled(compiling):
     ]
 
 
-def test_other_numbers_are_not_traced_again(compiling, monkeypatch):
-    traced = []
-    trace = steps.trace_step
-    monkeypatch.setattr(steps, "trace_step", lambda *args: traced.append(args) or trace(*args))
-    steps._write_down.cache_clear()
+def test_other_numbers_are_not_traced_again(compiling, calls_of):
+    def descend(p, g, lr):  # no other test uses this function
+        p -= lr * g
+        return (p,)
+
+    traced = calls_of(steps, "trace_step")
     p, g = np.zeros(40000, np.float32), np.ones(40000, np.float32)
     for rate in (0.5, 0.25, 0.125, 1):
         take_step(descend, p, g, [], lambda rate=rate: {"lr": rate})

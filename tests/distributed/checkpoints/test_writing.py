@@ -201,10 +201,8 @@ def test_an_object_of_another_form(comm, folder):
         load_checkpoint(folder, Numbers(y=1), comm)
 
 
-def test_only_rank_0_reads_what_the_others_have(comm, folder, monkeypatch):
-    read = []
-    read_json = layout.read_json
-    monkeypatch.setattr(layout, "read_json", lambda path: read.append(path) or read_json(path))
+def test_only_rank_0_reads_what_the_others_have(comm, folder, calls_of):
+    read = calls_of(layout, "read_json")
     save_checkpoint(folder, L.Linear(3, 2), comm, iteration=7)
     assert len(read) == (2 * comm.size + 1 if comm.rank == 0 else 1)
 
